@@ -1,0 +1,112 @@
+"""Folders made once and kept: `build_once(key, build)` answers with a complete folder or raises.
+
+A folder is filled under a hidden name and renamed, under a lock that dies with its process: a
+killed build leaves nothing under the final name, and of two processes at once one builds while
+the other waits. Whoever builds next removes what killed builds left. A kept folder that has lost
+a file is made anew.
+
+What a key stands for is the caller's: the same key must always mean the same content.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from _inf.errors import ConfigError
+
+_MANIFEST = ".inf-complete.json"  # written last: file names and sizes
+_LONGEST_BUILD = 600.0  # seconds that a second process waits for the first
+
+
+def cache_root() -> Path:
+    """`$XDG_CACHE_HOME/inf` or `~/.cache/inf`, made if need be, private to the user."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # unset, or relative: the XDG specification says to ignore it
+        base = os.path.expanduser("~/.cache")
+    root = Path(base) / "inf"
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if root.stat().st_uid != os.getuid():
+            raise PermissionError(1, "it belongs to another user")
+        if root.stat().st_mode & 0o077:
+            root.chmod(0o700)
+    except OSError as error:
+        raise _unwritable(root, error) from None
+    return root
+
+
+def build_once(key: str, build: Callable[[Path], None]) -> Path:
+    """The folder `key` of the cache; where it is missing or has lost a file, `build` fills it.
+
+    `build` gets an empty folder and may raise; nothing is kept then.
+    """
+    root = cache_root()
+    final = root / key
+    if _is_complete(final):
+        return final
+    try:
+        with FileLock(root / f".{key}.lock", timeout=_LONGEST_BUILD):
+            if not _is_complete(final):  # else another process built it while we waited
+                _sweep(root, spare=final.name)
+                _build(final, build)
+    except Timeout:
+        raise ConfigError(
+            f"model_path: another process has been building {final} for over "
+            f"{_LONGEST_BUILD:.0f} s; end it and try again"
+        ) from None
+    except OSError as error:
+        raise _unwritable(root, error) from None
+    return final
+
+
+def _build(final: Path, build: Callable[[Path], None]) -> None:
+    """Fill a hidden folder and rename it; the caller holds the lock of this key."""
+    draft = final.parent / f".{final.name}.draft"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    try:
+        build(draft)
+        sizes = {
+            file.relative_to(draft).as_posix(): file.stat().st_size
+            for file in draft.rglob("*")
+            if file.is_file()
+        }
+        (draft / _MANIFEST).write_text(json.dumps(sizes, indent=1))
+        if final.exists():  # it has lost a file
+            shutil.rmtree(final)
+        draft.rename(final)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _is_complete(folder: Path) -> bool:
+    try:
+        sizes = json.loads((folder / _MANIFEST).read_text())
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return False
+
+
+def _sweep(root: Path, spare: str) -> None:
+    """Remove what killed builds of other keys left; a draft whose lock is free has no owner."""
+    for draft in root.glob(".*.draft"):
+        if draft.name == f".{spare}.draft":
+            continue
+        try:
+            with FileLock(draft.with_suffix(".lock"), timeout=0):
+                shutil.rmtree(draft, ignore_errors=True)
+        except Timeout:
+            pass
+
+
+def _unwritable(root: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"model_path: cannot use the cache folder {root}: {error.strerror or error}; "
+        "set XDG_CACHE_HOME to a folder of yours"
+    )

@@ -1,0 +1,52 @@
+"""The exceptions of this library, all under `InferenceError`.
+
+Every message says what was wrong, where (prompt index, key path, file) and what to do.
+`inf` re-exports them; nothing else of ours is ever raised on purpose.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+SHOWN_CHARACTERS = 80
+
+
+class InferenceError(Exception):
+    """Whatever this library raises on purpose."""
+
+
+class ConfigError(InferenceError, ValueError):
+    """A config key or a parameter of a call that cannot be used; the message begins with its
+    path."""
+
+
+class PromptError(InferenceError, ValueError):
+    """A prompt that cannot be used; the message begins with its index in the batch."""
+
+
+class ToolError(InferenceError):
+    """A tool definition that cannot be used."""
+
+
+class EngineDeadError(InferenceError, RuntimeError):
+    """The engine is gone: which process died, its exit code, the end of its log."""
+
+
+class GenerationTimeout(InferenceError, TimeoutError):
+    """A call ran longer than its `timeout`; its requests were aborted in the engine."""
+
+
+def shown(value: object) -> str:
+    """A caller's value as a message shows it: short, and never an error of its own."""
+    try:
+        text = repr(value)
+    except Exception:  # an int of over 4300 digits, or a __repr__ of the caller's
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`"; did you mean 'x'?"` for the nearest known word, or nothing."""
+    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {match[0]!r}?" if match else ""

@@ -1,0 +1,134 @@
+"""A GGUF's metadata in, a Transformers tokenizer out.
+
+Byte-level BPE is built here from the file's own words, and SentencePiece by Transformers 4.57,
+whose converter (integrations/ggml.py) is wrong for the former: it makes BOS the EOS, prepends BOS
+whatever the file says, ignores how the file splits text and knows three special tokens only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer  # type: ignore[import-untyped]
+
+logger = logging.getLogger("inf.models")
+
+_CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
+
+_LLAMA3_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
+_PRE = "tokenizer.ggml.pre"
+# its value -> how text is split before merging, as llama.cpp (src/llama-vocab.cpp) does
+_SPLITS = {
+    "gpt-2": "gpt2",
+    "smollm": "digits",
+    "starcoder": "digits",
+    "refact": "digits",
+    "command-r": "digits",
+    "qwen2": _QWEN2_SPLIT,
+    "deepseek-r1-qwen": _QWEN2_SPLIT,
+    "llama-bpe": _LLAMA3_SPLIT,
+}
+
+
+def special_ids(meta: Mapping[str, Any]) -> dict[str, int]:
+    """`bos`, `eos`, `pad` and `unk` as the metadata names them; no pad named: eos."""
+    names = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
+    keys = {role: f"tokenizer.ggml.{name}_token_id" for role, name in names.items()}
+    ids = {role: int(meta[key]) for role, key in keys.items() if key in meta}
+    if "eos" in ids:
+        ids.setdefault("pad", ids["eos"])
+    return ids
+
+
+def build_tokenizer(gguf: Path, meta: Mapping[str, Any]) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    pre = meta.get(_PRE)
+    if meta["tokenizer.ggml.model"] == "gpt2" and pre in _SPLITS:
+        backend = _byte_level_bpe(meta, pre)
+    else:
+        backend = _transformers_backend(gguf)
+    _set_bos(backend, meta)
+    tokens = meta["tokenizer.ggml.tokens"]
+    special = {f"{role}_token": tokens[id_] for role, id_ in special_ids(meta).items()}
+    architecture = meta["general.architecture"]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        chat_template=meta.get("tokenizer.chat_template"),
+        model_max_length=meta.get(f"{architecture}.context_length"),
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+        padding_side="left",
+        **special,
+    )
+
+
+def _byte_level_bpe(meta: Mapping[str, Any], pre: str) -> Tokenizer:
+    from tokenizers import (
+        AddedToken,
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+    )
+
+    tokens: list[str] = meta["tokenizer.ggml.tokens"]
+    left_right = (merge.split(" ", 1) for merge in meta["tokenizer.ggml.merges"])
+    merges = [(left, right) for left, right in left_right]
+    vocab = {token: id_ for id_, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab, merges, ignore_merges=pre == "llama-bpe"))
+    rule = _SPLITS[pre]
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    if rule == "digits":
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
+    elif rule == "gpt2":
+        tokenizer.pre_tokenizer = byte_level
+    else:
+        split = pre_tokenizers.Split(Regex(rule), behavior="isolated")
+        plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, plain])
+    if rule == _QWEN2_SPLIT:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.decoder = decoders.ByteLevel()
+    for token, kind in zip(tokens, meta.get("tokenizer.ggml.token_type", ()), strict=False):
+        if kind in (_CONTROL, _USER_DEFINED):
+            added = AddedToken(token, normalized=False, special=kind == _CONTROL)
+            add = tokenizer.add_special_tokens if kind == _CONTROL else tokenizer.add_tokens
+            add([added])
+    return tokenizer
+
+
+def _transformers_backend(gguf: Path) -> Tokenizer:
+    """What Transformers makes of the other tokenizers: SentencePiece, and splits unknown here."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    return backend
+
+
+def _set_bos(backend: Tokenizer, meta: Mapping[str, Any]) -> None:
+    """Prepend BOS to plain text if and only if the file says so, or its kind implies it."""
+    from tokenizers import processors
+
+    implied = meta["tokenizer.ggml.model"] == "llama" or meta.get(_PRE) == "llama-bpe"
+    bos = special_ids(meta).get("bos")
+    prefix = []
+    if bos is not None and meta.get("tokenizer.ggml.add_bos_token", implied):
+        prefix = [(meta["tokenizer.ggml.tokens"][bos], bos)]
+    backend.post_processor = processors.TemplateProcessing(
+        single=[*(token for token, _ in prefix), "$A"],
+        pair=[*(token for token, _ in prefix), "$A", "$B:1"],
+        special_tokens=prefix,
+    )

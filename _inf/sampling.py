@@ -1,0 +1,363 @@
+"""From a call's keywords to the sampling parameters of each request.
+
+In: the keywords of `generate` (`GenerateParams`), over the config's values. Out: a `Sampling`,
+complete and checked: what SGLang lets pass and then dies of or ignores is refused here, by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import math
+import numbers
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypedDict
+
+from _inf.config import Rollout
+from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.grammar import json_schema_text, regex_text
+
+MOST_SEED = 2**63
+MOST_INT32 = 2**31 - 1
+# SGLang takes a lower temperature for greedy (`sampling_params.py`), with log probs at 1.
+GREEDY_BELOW = 1e-6
+
+
+# One value, or a list with one a prompt.
+Floats: TypeAlias = "float | Sequence[float | None] | None"
+Ints: TypeAlias = "int | Sequence[int | None] | None"
+Flags: TypeAlias = "bool | Sequence[bool | None] | None"
+
+
+class GenerateParams(TypedDict, total=False):
+    """The keywords of `generate`; `None` means what the config says."""
+
+    temperature: Floats
+    top_p: Floats
+    top_k: Ints
+    min_p: Floats
+    max_tokens: Ints
+    min_tokens: Ints
+    do_sample: Flags
+    n: int | None
+    stop: str | Sequence[str] | Sequence[Sequence[str] | None] | None
+    stop_token_ids: Sequence[int] | Sequence[Sequence[int] | None] | None
+    seed: Ints
+    presence_penalty: Floats
+    frequency_penalty: Floats
+    repetition_penalty: Floats
+    ignore_eos: Flags
+    json_schema: Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str | None] | None
+    regex: str | Sequence[str | None] | None
+    tools: list[Any] | None
+    tools_kwargs: list[dict[str, Any]] | None
+    interaction_kwargs: list[dict[str, Any]] | None
+    max_tokens_per_turn: int | None
+    chat_template_kwargs: dict[str, Any] | None
+    skip_special_tokens: bool | None
+    prompt_logprobs: bool | None
+    timeout: float | None
+    progress: bool | None
+
+
+# Refused until a later version serves them.
+NOT_YET = {
+    "tools": "tools are not served yet",
+    "tools_kwargs": "tools are not served yet",
+    "interaction_kwargs": "interactions are not served yet",
+    "max_tokens_per_turn": "multi-turn rollouts are not served yet",
+}
+# One value for the whole call; every other parameter also takes a list, one element a prompt.
+PER_CALL = (
+    "n",
+    "chat_template_kwargs",
+    "skip_special_tokens",
+    "prompt_logprobs",
+    "timeout",
+    "progress",
+)
+# A list is already one prompt's value: one a prompt is a list of lists.
+LISTS = ("stop", "stop_token_ids")
+TEMPLATE_OWN = (
+    "conversation",
+    "tokenize",
+    "add_generation_prompt",
+    "return_tensors",
+    "return_dict",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """A call's parameters, resolved. `requests` are each prompt's, under SGLang's names."""
+
+    n: int
+    requests: list[dict[str, Any]]
+    skip_special_tokens: bool
+    chat_template_kwargs: dict[str, Any]
+    prompt_logprobs: bool
+    timeout: float | None
+    progress: bool | None
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every prompt takes the likeliest token always."""
+        return all(request["temperature"] == 0 for request in self.requests)
+
+    @property
+    def max_tokens(self) -> list[int]:
+        """Tokens to generate at most, a prompt."""
+        return [request["max_new_tokens"] for request in self.requests]
+
+    def samples(self) -> Iterator[dict[str, Any]]:
+        """Each row's request, prompt-major; a seed gives each of a prompt's `n` samples its own."""
+        for request in self.requests:
+            for sample in range(self.n):
+                seed = request.get("custom_params", {}).get("seed")
+                if seed is None:
+                    yield dict(request)
+                else:
+                    custom = {**request["custom_params"], "seed": derived_seed(seed, sample)}
+                    yield {**request, "custom_params": custom}
+
+
+def derived_seed(seed: int, sample: int) -> int:
+    """Sample 0's is the seed itself, so that a row's own seed, alone, gives that row again."""
+    if sample == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed} {sample}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % MOST_SEED
+
+
+def resolve(
+    params: Mapping[str, Any],
+    config: Rollout,
+    prompts: int,
+    eos_token_ids: Collection[int],
+    vocabulary: int,
+) -> Sampling:
+    """Check the keywords of a call with that many `prompts` and fill them up from `config`.
+
+    `eos_token_ids` end an answer unless `ignore_eos`; they are sent as stop ids, because the engine
+    itself knows only those of `config.json` or of `generation_config.json`, not of both.
+    """
+    for name in params:
+        if name not in GenerateParams.__annotations__:
+            hint = did_you_mean(name, GenerateParams.__annotations__)
+            raise ConfigError(f"{name}: generate() has no such parameter{hint or '.'}")
+    given = {name: value for name, value in params.items() if value is not None}
+    for name, why in NOT_YET.items():
+        if name in given:
+            raise ConfigError(f"{name}: not available in this version ({why}).")
+    requests = _requests(given, config, prompts, sorted(eos_token_ids), vocabulary)
+    if prompt_logprobs := _flag(given, "prompt_logprobs", False):
+        requests = [{**request, "logprob_start_len": 0} for request in requests]
+    return Sampling(
+        n=_count(given, "n", config.n),
+        requests=requests,
+        skip_special_tokens=_flag(given, "skip_special_tokens", True),
+        chat_template_kwargs=_template_kwargs(given.get("chat_template_kwargs", {})),
+        prompt_logprobs=prompt_logprobs,
+        timeout=_timeout(given),
+        progress=_flag(given, "progress", False) if "progress" in given else None,
+    )
+
+
+def _requests(
+    given: Mapping[str, Any], config: Rollout, prompts: int, eos: list[int], vocabulary: int
+) -> list[dict[str, Any]]:
+    shared = {name: value for name, value in given.items() if name not in PER_CALL}
+    listed = {name: value for name, value in shared.items() if _is_per_prompt(name, value)}
+    for name, values in listed.items():
+        if len(values) != prompts:
+            raise ConfigError(
+                f"{name}: a list of {len(values)} values for {prompts} prompts; "
+                "give one value for all, or one each."
+            )
+        del shared[name]
+    if not listed or not prompts:  # an empty batch hides no wrong value
+        return [_request(shared, config, eos, vocabulary)] * prompts
+    requests = []
+    for index in range(prompts):
+        own = {name: values[index] for name, values in listed.items() if values[index] is not None}
+        try:
+            requests.append(_request({**shared, **own}, config, eos, vocabulary))
+        except ConfigError as failure:
+            raise ConfigError(f"{failure} (prompt {index})") from None
+    return requests
+
+
+def _is_per_prompt(name: str, value: Any) -> bool:
+    if not isinstance(value, list | tuple) or (name in LISTS and not value):
+        return False
+    return name not in LISTS or all(
+        each is None or isinstance(each, list | tuple) for each in value
+    )
+
+
+def _request(
+    given: Mapping[str, Any], config: Rollout, eos: list[int], vocabulary: int
+) -> dict[str, Any]:
+    """One prompt's parameters under SGLang's names."""
+    ignore_eos = _flag(given, "ignore_eos", config.ignore_eos)
+    stop_ids = _stop_ids(given.get("stop_token_ids", []), vocabulary)
+    request: dict[str, Any] = {
+        "temperature": _temperature(given, config),
+        "top_p": _number(given, "top_p", config.top_p, above=0.0, most=1.0),
+        "top_k": _top_k(given, config),
+        "min_p": _number(given, "min_p", 0.0, least=0.0, most=1.0),
+        "presence_penalty": _number(given, "presence_penalty", 0.0, least=-2.0, most=2.0),
+        "frequency_penalty": _number(given, "frequency_penalty", 0.0, least=-2.0, most=2.0),
+        "max_new_tokens": _count(given, "max_tokens", config.response_length),
+        "min_new_tokens": _count(given, "min_tokens", 0, least=0),
+        "ignore_eos": ignore_eos,
+        "stop_token_ids": stop_ids if ignore_eos else sorted({*stop_ids, *eos}),
+        "stop": _stop_strings(given.get("stop", [])),
+        **_grammar(given),
+    }
+    if request["min_new_tokens"] > request["max_new_tokens"]:
+        raise ConfigError(
+            f"min_tokens: {request['min_new_tokens']} is above max_tokens, "
+            f"{request['max_new_tokens']}."
+        )
+    custom: dict[str, Any] = {}
+    penalty = _number(given, "repetition_penalty", 1.0, least=1e-6)
+    if penalty != 1.0:
+        custom["repetition_penalty"] = penalty
+    if "seed" in given:
+        custom["seed"] = _count(given, "seed", 0, least=0, below=MOST_SEED)
+    return {**request, "custom_params": custom} if custom else request
+
+
+def _timeout(given: Mapping[str, Any]) -> float | None:
+    if "timeout" not in given:
+        return None
+    return _number(given, "timeout", 0.0, above=0.0, most=threading.TIMEOUT_MAX)
+
+
+def _grammar(given: Mapping[str, Any]) -> dict[str, str]:
+    if "json_schema" in given and "regex" in given:
+        raise ConfigError("regex: an answer follows one grammar, and there is a json_schema too.")
+    if "json_schema" in given:
+        return {"json_schema": json_schema_text(given["json_schema"])}
+    if "regex" in given:
+        return {"regex": regex_text(given["regex"])}
+    return {}
+
+
+def _stop_strings(value: Any) -> list[str]:
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list | tuple) or not all(isinstance(s, str) for s in strings):
+        raise ConfigError(f"stop: {shown(value)} is neither a string nor a list of strings.")
+    if "" in strings:
+        raise ConfigError("stop: an empty string stops everything; leave it out.")
+    for string in strings:
+        try:
+            string.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"stop: {shown(string)} has a lone surrogate: no Unicode.") from None
+    return list(strings)
+
+
+def _temperature(given: Mapping[str, Any], config: Rollout) -> float:
+    """`do_sample=False` is temperature 0; a temperature asked for wins over the config's greedy."""
+    temperature = _number(given, "temperature", config.temperature, least=0.0)
+    if temperature < GREEDY_BELOW:
+        temperature = 0.0
+    if "do_sample" in given:
+        sample = _flag(given, "do_sample", True)
+        if not sample and "temperature" in given and temperature > 0:
+            raise ConfigError(
+                f"do_sample: False means greedy, but temperature={temperature:g} was asked for "
+                "too; drop one of the two."
+            )
+        return temperature if sample else 0.0
+    return temperature if config.do_sample or "temperature" in given else 0.0
+
+
+def _top_k(given: Mapping[str, Any], config: Rollout) -> int:
+    top_k = _integer("top_k", given.get("top_k", config.top_k))
+    if top_k != -1 and not 1 <= top_k <= MOST_INT32:
+        raise ConfigError(
+            f"top_k: {shown(top_k)} is neither -1 (all tokens) nor from 1 to {MOST_INT32}."
+        )
+    return top_k
+
+
+def _number(
+    given: Mapping[str, Any],
+    name: str,
+    default: float,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+) -> float:
+    value = given.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ConfigError(f"{name}: {shown(value)} is not a number.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if name in given and not math.isfinite(number):
+        raise ConfigError(f"{name}: {number} is not a finite number.")
+    if number < least or number <= above or number > most:
+        low = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
+        high = f" and at most {most:g}" if most < math.inf else ""
+        raise ConfigError(f"{name}: {number:g} is out of range; it must be {low}{high}.")
+    return number
+
+
+def _integer(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ConfigError(f"{name}: {shown(value)} is not an int.")
+    return int(value)
+
+
+def _count(
+    given: Mapping[str, Any],
+    name: str,
+    default: int,
+    *,
+    least: int = 1,
+    below: int = MOST_INT32 + 1,
+) -> int:
+    value = _integer(name, given.get(name, default))
+    if value < least:
+        raise ConfigError(f"{name}: {shown(value)} is out of range; it must be at least {least}.")
+    if value >= below:
+        raise ConfigError(f"{name}: {shown(value)} is out of range; it must be below {below}.")
+    return value
+
+
+def _flag(given: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = given.get(name, default)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}: {shown(value)} is not a bool; say True or False.")
+    return value
+
+
+def _stop_ids(value: Any, vocabulary: int) -> list[int]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"stop_token_ids: {shown(value)} is not a list of token ids.")
+    ids = [_integer(f"stop_token_ids[{place}]", each) for place, each in enumerate(value)]
+    for place, each in enumerate(ids):
+        if not 0 <= each < vocabulary:
+            raise ConfigError(
+                f"stop_token_ids[{place}]: {shown(each)} is outside the vocabulary of "
+                f"{vocabulary} tokens."
+            )
+    return ids
+
+
+def _template_kwargs(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ConfigError(
+            f"chat_template_kwargs: {shown(value)} is not a mapping of names to values."
+        )
+    for name in TEMPLATE_OWN:
+        if name in value:
+            raise ConfigError(f"chat_template_kwargs.{name}: the engine sets this one itself.")
+    return dict(value)

@@ -1,0 +1,63 @@
+"""Totals since an engine's start. Thread-safe; knows rows, not engines."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+
+class Stats:
+    """Counts calls and the rows they brought; time counts once however many calls overlap."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = 0
+        self._since = 0.0
+        self._busy_seconds = 0.0
+        self._totals = {
+            "calls": 0,
+            "requests": 0,
+            "prompt_tokens": 0,
+            "completion_tokens": 0,
+            "cached_tokens": 0,
+            "restarts": 0,
+        }
+
+    @contextlib.contextmanager
+    def call(self) -> Iterator[None]:
+        """The time of one call, for tokens per second."""
+        with self._lock:
+            self._since = self._since if self._running else time.monotonic()
+            self._running += 1
+            self._totals["calls"] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._running -= 1
+                if not self._running:
+                    self._busy_seconds += time.monotonic() - self._since
+
+    def add_rows(self, metadata: Sequence[dict[str, Any]]) -> None:
+        """Finished rows, by the metadata that `generate` gives them."""
+        with self._lock:
+            self._totals["requests"] += len(metadata)
+            for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+                self._totals[name] += sum(row[name] for row in metadata)
+
+    def add_restart(self) -> None:
+        """The engine was started again."""
+        with self._lock:
+            self._totals["restarts"] += 1
+
+    def snapshot(self) -> dict[str, float]:
+        """The totals, with `busy_seconds` and the `tokens_per_second` generated in them."""
+        with self._lock:
+            busy = self._busy_seconds
+            if self._running:
+                busy += time.monotonic() - self._since
+            speed = self._totals["completion_tokens"] / busy if busy else 0.0
+            return {**self._totals, "busy_seconds": busy, "tokens_per_second": speed}

@@ -1,0 +1,227 @@
+"""From what a caller writes to token ids.
+
+In: the prompt forms of `InferenceEngine.generate`, one or many, mixed. Out: one `Prompt` each, in
+order, with its token ids, within the limits. Knows the tokenizer and nothing of engines; every
+refusal is a `PromptError` that begins with the prompt's index.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any, Literal
+
+from _inf.errors import PromptError, did_you_mean, shown
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MESSAGE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
+TOKEN_IDS = "prompt_token_ids"
+FORMS = (
+    'a prompt is a string, a list of {"role", "content"} messages, or {"prompt_token_ids": [...]}'
+)
+
+Message = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """One prompt as it is sent: `token_ids`, and how many were cut off by `truncate_prompt`."""
+
+    token_ids: list[int]
+    truncated_tokens: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Token counts: of a prompt, and of a prompt with its answer; and the vocabulary's size."""
+
+    prompt: int
+    total: int
+    vocabulary: int
+    truncate: Literal["left", "right"] | None = None
+
+
+def normalize(prompts: Any) -> list[list[Message] | list[int]]:
+    """One conversation or list of token ids a prompt; `"text"` is one user message.
+
+    A bare list of messages is one conversation, not a batch. An empty list is an empty batch.
+    """
+    if isinstance(prompts, str | bytes | bytearray | Mapping) or not isinstance(prompts, Sequence):
+        return [_one(prompts, 0)]
+    if prompts and all(isinstance(p, Mapping) and TOKEN_IDS not in p for p in prompts):
+        return [_one(prompts, 0)]
+    return [_one(prompt, index) for index, prompt in enumerate(prompts)]
+
+
+def _one(prompt: Any, index: int) -> list[Message] | list[int]:
+    if isinstance(prompt, str):
+        if not prompt:
+            raise PromptError(f"prompt {index} is an empty string; write something in it.")
+        message: Message = {"role": "user", "content": prompt}
+        return [message]
+    if isinstance(prompt, Mapping):
+        return _ids(prompt, index)
+    if isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray):
+        if not prompt:
+            raise PromptError(f"prompt {index} is a conversation without messages; add one.")
+        return [_message(message, index, place) for place, message in enumerate(prompt)]
+    raise PromptError(f"prompt {index} is {_kind(prompt)}; {FORMS}.")
+
+
+def _ids(prompt: Mapping[str, Any], index: int) -> list[int]:
+    if set(prompt) != {TOKEN_IDS}:
+        raise PromptError(
+            f"prompt {index} is a mapping with the keys {sorted(prompt, key=str)}; {FORMS}."
+        )
+    ids = prompt[TOKEN_IDS]
+    ids = ids.tolist() if hasattr(ids, "tolist") else ids
+    if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
+        raise PromptError(f"prompt {index}: {TOKEN_IDS} is {_kind(ids)}; it takes a list of ints.")
+    if not ids:
+        raise PromptError(f"prompt {index}: {TOKEN_IDS} is empty; it takes at least one token id.")
+    return [_token_id(each, index, place) for place, each in enumerate(ids)]
+
+
+def _token_id(value: Any, index: int, place: int) -> int:
+    try:
+        if "bool" in str(getattr(value, "dtype", type(value))):  # numpy's and torch's too
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise PromptError(
+            f"prompt {index}: {TOKEN_IDS}[{place}] is {_kind(value)}; it must be an int."
+        ) from None
+
+
+def _message(message: Any, index: int, place: int) -> Message:
+    where = f"prompt {index}, message {place}"
+    if not isinstance(message, Mapping):
+        raise PromptError(f"{where} is {_kind(message)}; {FORMS}.")
+    for key in message:
+        if key not in MESSAGE_KEYS:
+            raise PromptError(
+                f"{where}: unknown key {shown(key)}{did_you_mean(shown(key), MESSAGE_KEYS) or '.'}"
+            )
+    for key in ("role", "content"):
+        if key not in message:
+            raise PromptError(f"{where} has no {key!r}; a message needs role and content.")
+    role, content = message["role"], message["content"]
+    if not isinstance(role, str) or role not in ROLES:
+        hint = did_you_mean(shown(role), ROLES) or "."
+        raise PromptError(f"{where}: unknown role {shown(role)}{hint} Roles: {', '.join(ROLES)}.")
+    if not isinstance(content, str):
+        raise PromptError(f"{where}: content is {_kind(content)}; it must be text (a str).")
+    return dict(message)
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"of type {type(value).__name__}"
+
+
+def tokenize(
+    prompts: Sequence[list[Message] | list[int]],
+    tokenizer: Any,
+    limits: Limits,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> list[Prompt]:
+    """Render conversations by the chat template with a generation prompt, and encode them.
+
+    No token is added to what the template writes (`add_special_tokens=False`, as verl does), so a
+    template that writes the BOS itself does not get a second one.
+    """
+    kwargs = dict(template_kwargs or {})
+    fitting = []
+    for index, prompt in enumerate(prompts):
+        if isinstance(prompt[0], Mapping):
+            ids = _encode(prompt, tokenizer, kwargs, index)
+            where = f"prompt {index}: rendered token"  # a tokenizer may know more than the model
+        else:
+            ids, where = prompt, f"prompt {index}: {TOKEN_IDS}"
+        fitting.append(_within(_known(ids, limits, where), limits, index))
+    return fitting
+
+
+def _encode(messages: Any, tokenizer: Any, kwargs: dict[str, Any], index: int) -> list[int]:
+    if tokenizer.chat_template is None:
+        raise PromptError(
+            f"prompt {index}: the model's tokenizer has no chat template to render messages with; "
+            'send {"prompt_token_ids": [...]}.'
+        )
+    try:
+        text: str = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, **kwargs
+        )
+        text.encode()  # a tokenizer does not say why it refuses a lone surrogate
+        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    except Exception as failure:  # a template is a program of the model's: it raises what it likes
+        raise PromptError(
+            f"prompt {index}: the model's chat template or tokenizer refused it: "
+            f"{type(failure).__name__}: {failure}"
+        ) from failure
+    if not ids:
+        raise PromptError(f"prompt {index}: the chat template renders it to nothing.")
+    return ids
+
+
+def _known(ids: list[int], limits: Limits, where: str) -> list[int]:
+    for place, each in enumerate(ids):
+        if not 0 <= each < limits.vocabulary:
+            raise PromptError(
+                f"{where}[{place}] is {shown(each)}, outside the model's vocabulary of "
+                f"{limits.vocabulary} tokens (0 to {limits.vocabulary - 1})."
+            )
+    return ids
+
+
+def _within(ids: list[int], limits: Limits, index: int) -> Prompt:
+    excess = len(ids) - limits.prompt
+    if excess <= 0:
+        return Prompt(ids)
+    if limits.truncate == "left":
+        return Prompt(ids[excess:], excess)
+    if limits.truncate == "right":
+        return Prompt(ids[: limits.prompt], excess)
+    raise PromptError(
+        f"prompt {index} has {len(ids)} tokens, above the limit of {limits.prompt} "
+        "(rollout.prompt_length). Shorten it, raise the limit, or set truncate_prompt: left|right."
+    )
+
+
+def tokenize_responses(
+    responses: Any, prompts: int, tokenizer: Any, limits: Limits
+) -> list[list[int]]:
+    """The token ids of given answers, one a prompt: text is encoded as it is, ids are checked."""
+    given = responses.tolist() if hasattr(responses, "tolist") else responses
+    if isinstance(given, str) or (given and _is_ids(given)):
+        given = [given]
+    if not isinstance(given, Sequence):
+        raise PromptError(f"responses: {_kind(given)}; it takes a text or token ids a prompt.")
+    if len(given) != prompts:
+        raise PromptError(f"responses: {len(given)} for {prompts} prompts; give one each.")
+    return [_response(each, tokenizer, limits, index) for index, each in enumerate(given)]
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(each, Integral) for each in value)
+
+
+def _response(response: Any, tokenizer: Any, limits: Limits, index: int) -> list[int]:
+    if isinstance(response, str):
+        return list(tokenizer(response, add_special_tokens=False)["input_ids"]) if response else []
+    if isinstance(response, Sequence) and not response:
+        return []
+    return _known(_ids({TOKEN_IDS: response}, index), limits, f"response {index}: token")
+
+
+def check_room(prompts: Sequence[Prompt], max_tokens: Sequence[int], limits: Limits) -> None:
+    """Refuse a prompt whose answer of its `max_tokens` would not fit behind it."""
+    for index, (prompt, answer) in enumerate(zip(prompts, max_tokens, strict=True)):
+        length = len(prompt.token_ids)
+        if length + answer > limits.total:
+            raise PromptError(
+                f"prompt {index} has {length} tokens; with max_tokens={answer} that is "
+                f"{length + answer}, above the limit of {limits.total} "
+                f"(rollout.max_model_len). At most max_tokens={limits.total - length} fits."
+            )

@@ -1,0 +1,271 @@
+"""SGLang's engine as verl subclasses it, subclassed once more: a request a row, its truth kept.
+
+In: token ids and SGLang's sampling parameters, a dict a row. Out: a `Row` each. Importing this
+imports verl and SGLang, and leaves the interpreter as it was. What it corrects is in verl 0.6.1,
+`workers/rollout/sglang_rollout/sglang_rollout.py`, and sglang 0.5.9, `srt/entrypoints/engine.py`
+and `srt/managers/tokenizer_manager.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import logging
+import multiprocessing.context
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from _inf.errors import InferenceError
+from _inf.upstream.host import Host, Ticket, current_host
+from _inf.upstream.worker import SCHEDULER, Worker
+
+
+@contextlib.contextmanager
+def interpreter_left_alone() -> Iterator[None]:
+    """Importing sglang sets uvloop's policy for the whole process, switches
+    `threading._register_atexit` off (`srt/entrypoints/engine.py`) and, through xgrammar, configures
+    the root logger. All three belong to the caller."""
+    policy, register = asyncio.get_event_loop_policy(), threading._register_atexit  # type: ignore[attr-defined]
+    handlers, level = list(logging.root.handlers), logging.root.level
+    processes: Any = multiprocessing.context._default_context
+    start_method = processes._actual_context
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop_policy(policy)
+        threading._register_atexit = register  # type: ignore[attr-defined]
+        logging.root.handlers[:] = handlers
+        logging.root.setLevel(level)
+        processes._actual_context = start_method
+
+
+__all__ = [
+    "Call",
+    "Engine",
+    "Row",
+    "current_call",
+    "interpreter_left_alone",
+    "server_argument_names",
+    "sglang_rollout",
+]
+
+with interpreter_left_alone():
+    import sglang.srt.server_args as sglang_server_args
+    from sglang.srt.entrypoints.engine import init_tokenizer_manager
+    from verl.workers.rollout.sglang_rollout import sglang_rollout
+
+# Beside SGLang's sampling parameters in a row's: the first prompt position to score.
+LOGPROB_START = "logprob_start_len"
+REPORT_SECONDS = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One request as the engine reported it; `finish_reason` is SGLang's `type`, None while it
+    runs.
+
+    `prompt_logprobs`: from the position on that was asked for; None for a token nothing precedes.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    prompt_logprobs: list[float | None]
+    finish_reason: str | None
+    matched_stop: int | str | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    weight_version: int
+
+
+@dataclasses.dataclass
+class Call:
+    """What one `generate_sequences` carries past verl: parameters a row in, rows out."""
+
+    host: Host
+    ticket: Ticket
+    sampling_params: list[dict[str, Any]] | None = None
+    report: Callable[[int, int], None] | None = None
+    rows: list[Row] = dataclasses.field(default_factory=list)
+    name: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+
+    def rid(self, row: int) -> str:
+        """The request id of a row."""
+        return f"{self.name}-{row}"
+
+
+current_call: contextvars.ContextVar[Call] = contextvars.ContextVar("inf_call")
+
+
+class Engine(sglang_rollout.AsyncEngine):
+    """verl's engine with our server arguments, our processes, and its raw outputs kept."""
+
+    def __init__(
+        self, server_arguments: dict[str, Any], free_cache: bool, **verl_arguments: Any
+    ) -> None:
+        self.free_cache = free_cache
+        nothing_yet: Any = None
+        self.tokenizer_manager = self.send_to_rpc = nothing_yet
+        self.run_scheduler_process_func = Worker(SCHEDULER, current_host.get().log)
+        self.init_tokenizer_manager_func = self._init_tokenizer_manager
+        current_host.get().on_stop.append(self._close_sockets)
+        super().__init__(**(verl_arguments | server_arguments))
+        # It would kill every child of the caller's process at exit; the host stops ours.
+        atexit.unregister(self.shutdown)
+        # Now, and not in the first request's context, which it would keep for ever.
+        self.tokenizer_manager.auto_create_handle_loop()
+
+    def _init_tokenizer_manager(self, *args: Any, **kwargs: Any) -> Any:
+        """Known before the engine is ready, so that a start that fails can close it too."""
+        self.tokenizer_manager, templates = init_tokenizer_manager(*args, **kwargs)
+        return self.tokenizer_manager, templates
+
+    def _close_sockets(self) -> None:
+        """Left to the garbage collector, a context waits for ever for its unsent messages."""
+        manager = self.tokenizer_manager
+        ours = [] if manager is None else [manager.recv_from_detokenizer, manager.send_to_scheduler]
+        for socket in [*ours, self.send_to_rpc]:
+            if socket is not None:
+                socket.context.destroy(linger=0)
+
+    def shutdown(self) -> None:
+        """Upstream kills all children of the process here; the `Host` stops exactly its own."""
+
+    async def async_generate(
+        self, *args: Any, input_ids: Any = None, sampling_params: Any = None, **kwargs: Any
+    ) -> Any:
+        """One request a row, so that rows have their own parameters and can be aborted."""
+        call = current_call.get(None)
+        if call is None or call.sampling_params is None:
+            return await super().async_generate(
+                *args, input_ids=input_ids, sampling_params=sampling_params, **kwargs
+            )
+        requests = [
+            asyncio.ensure_future(self._request(ids, params, call.rid(row)))
+            for row, (ids, params) in enumerate(zip(input_ids, call.sampling_params, strict=True))
+        ]
+        watch = asyncio.ensure_future(self._report(call, requests))
+        try:
+            outputs = await asyncio.gather(*requests)
+        finally:
+            for task in (watch, *requests):
+                task.cancel()
+        call.rows.extend(map(_row, outputs, call.sampling_params))
+        if call.report is not None:
+            call.report(len(call.rows), sum(row.completion_tokens for row in call.rows))
+        return outputs
+
+    async def _report(self, call: Call, requests: Sequence[asyncio.Task[Any]]) -> None:
+        """Tell `call.report`, if there is one, how far the rows are, until cancelled."""
+        states, tokens = self.tokenizer_manager.rid_to_state, [0] * len(requests)
+        while call.report is not None:
+            await asyncio.sleep(REPORT_SECONDS)
+            for row in range(len(requests)):
+                if state := states.get(call.rid(row)):
+                    tokens[row] = len(state.output_ids)
+            call.report(sum(request.done() for request in requests), sum(tokens))
+
+    async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
+        try:
+            output = await super().async_generate(**_arguments(ids, params, rid))
+        except BaseException:
+            self._abandon(rid)
+            raise
+        return dict(output)
+
+    async def stream(
+        self, ids: list[int], params: dict[str, Any], put: Callable[[Row], None]
+    ) -> None:
+        """One request; `put` gets a `Row` of all tokens so far whenever there are more."""
+        rid = uuid.uuid4().hex
+        try:
+            outputs = await super().async_generate(**_arguments(ids, params, rid), stream=True)
+            async for output in outputs:
+                put(_row(output, params))
+        except BaseException:
+            self._abandon(rid)
+            raise
+
+    async def score(self, ids: list[int], start: int) -> Row:
+        """The log probs of `ids[start:]`, each after all before it: a prefill and no more."""
+        params = {"max_new_tokens": 0, "temperature": 1.0, LOGPROB_START: start - 1}
+        return _row(await self._request(ids, params, uuid.uuid4().hex), params)
+
+    def _abandon(self, rid: str) -> None:
+        """A request whose caller has gone runs on in the scheduler unless it is aborted, and its
+        state stays in the parent unless somebody takes the last answer (tokenizer_manager)."""
+        manager = self.tokenizer_manager
+        state = manager.rid_to_state.get(rid)
+        if state is None:
+            return
+        manager.abort_request(rid=rid)
+
+        async def forget() -> None:
+            while not state.finished:
+                state.event.clear()
+                await state.event.wait()
+            manager.rid_to_state.pop(rid, None)
+
+        task = asyncio.ensure_future(forget())
+        manager.asyncio_tasks.add(task)
+        task.add_done_callback(manager.asyncio_tasks.discard)
+
+    async def flush_cache(self) -> Any:
+        """verl flushes the prefix cache after every call; only `free_cache_engine` asks for it."""
+        call = current_call.get(None)
+        if call is None or self.free_cache:
+            return await super().flush_cache()
+
+
+def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
+    """Of SGLang's `async_generate`; what is not a sampling parameter of its stands beside them."""
+    params = dict(params)
+    start = params.pop(LOGPROB_START, -1)
+    steered = "custom_params" in params
+    return {
+        "input_ids": ids,
+        "sampling_params": params,
+        "return_logprob": True,
+        "logprob_start_len": start,
+        "custom_logit_processor": _steering() if steered else None,
+        "rid": rid,
+    }
+
+
+@functools.cache
+def _steering() -> str:
+    from _inf.upstream.scheduler import Steering
+
+    return str(Steering.to_str())
+
+
+def _row(output: dict[str, Any], params: dict[str, Any]) -> Row:
+    meta, ids = output["meta_info"], list(output["output_ids"])
+    finish = meta["finish_reason"] or {"type": None}
+    if finish["type"] == "abort":
+        raise InferenceError(f"The engine gave a request up: {finish.get('message', 'aborted')}")
+    if finish["type"] == "length" and ids and ids[-1] in params.get("stop_token_ids", ()):
+        # SGLang looks at the length first, also where the last token allowed is a stop.
+        finish = {"type": "stop", "matched": ids[-1]}
+    return Row(
+        token_ids=ids,
+        logprobs=[logprob for logprob, _, _ in meta["output_token_logprobs"]],
+        prompt_logprobs=[logprob for logprob, _, _ in meta.get("input_token_logprobs", ())],
+        finish_reason=finish["type"],
+        matched_stop=finish.get("matched"),
+        prompt_tokens=meta["prompt_tokens"],
+        completion_tokens=len(ids),
+        cached_tokens=meta["cached_tokens"],
+        weight_version=int(meta["weight_version"]),
+    )
+
+
+def server_argument_names() -> set[str]:
+    """The fields of SGLang's `ServerArgs`."""
+    return {field.name for field in dataclasses.fields(sglang_server_args.ServerArgs)}

@@ -1,0 +1,136 @@
+"""From a checked config to a running rollout: the order in which everything must happen.
+
+In: `Config`. Out: `Launched`, whose `rollout` answers and whose `host` stops. Nothing of verl or
+SGLang is imported before this is called, and never before the environment is prepared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Literal
+
+from _inf import quiet
+from _inf.config import Config, check_engine_kwargs
+from _inf.errors import ConfigError, InferenceError
+from _inf.models import resolve_model
+from _inf.tokens import Limits
+from _inf.upstream import environment
+from _inf.upstream.host import Host
+from _inf.upstream.server import server_arguments
+
+if TYPE_CHECKING:
+    from _inf.upstream.rollout import Rollout
+
+# Environment variables, upstream's module globals and the default process group are the process's.
+_starting = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True)
+class Launched:
+    """A running engine and what the other rooms need to know of its model."""
+
+    rollout: Rollout
+    host: Host
+    model_config: Any
+    limits: Limits
+    eos_token_ids: frozenset[int]
+
+    @property
+    def tokenizer(self) -> Any:
+        """The Transformers tokenizer that verl loaded."""
+        return self.model_config.tokenizer
+
+
+def launch(config: Config) -> Launched:
+    """Start an engine; half a minute, nearly all of it imports.
+
+    Raises `ConfigError` before anything is started, `EngineDeadError` with the log's end where a
+    child dies while it starts.
+    """
+    with _starting, quiet.starting(config.model_path or "SmolLM2-135M-Instruct"):
+        device = environment.prepare(config.device)
+        folder = resolve_model(config.model_path, trust_remote_code=config.trust_remote_code)
+        with quiet.third_party():
+            from _inf.upstream.engine import server_argument_names
+            from _inf.upstream.rollout import HFModelConfig
+
+            check_engine_kwargs(config, server_argument_names())
+            model_config = HFModelConfig(
+                path=str(folder), trust_remote_code=config.trust_remote_code
+            )
+            limits = _limits(config, model_config.hf_config)
+            return _start(config, model_config, limits, device)
+
+
+def _start(
+    config: Config, model_config: Any, limits: Limits, device: Literal["cuda", "cpu"]
+) -> Launched:
+    from _inf.upstream.engine import interpreter_left_alone
+    from _inf.upstream.rollout import Rollout, rollout_config
+
+    _join_process_group(config)
+    host = Host()
+    arguments = server_arguments(config, limits.total, device, quiet.engine_log_level())
+    settings = rollout_config(config.verl_rollout())
+    with interpreter_left_alone():
+        rollout = host.start(
+            lambda: Rollout(settings, model_config, host=host, server_arguments=arguments)
+        )
+    return Launched(rollout, host, model_config, limits, _eos_token_ids(model_config))
+
+
+def _limits(config: Config, hf_config: Any) -> Limits:
+    rollout = config.rollout
+    total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
+    text = getattr(hf_config, "text_config", hf_config)
+    scaling = (getattr(text, "rope_scaling", None) or {}).get("factor", 1.0)
+    window = int(text.max_position_embeddings * scaling)
+    if total > window:
+        raise ConfigError(
+            f"rollout.max_model_len: prompt and answer may have {total} tokens "
+            f"(prompt_length {rollout.prompt_length}, response_length {rollout.response_length}), "
+            f"but the model's context has {window}; lower them."
+        )
+    return Limits(
+        prompt=rollout.prompt_length,
+        total=total,
+        vocabulary=text.vocab_size,
+        truncate=config.truncate_prompt,
+    )
+
+
+def _eos_token_ids(model_config: Any) -> frozenset[int]:
+    """The generation config's and the tokenizer's: models name some here, some there."""
+    named = getattr(model_config.generation_config, "eos_token_id", None)
+    ids = named if isinstance(named, list) else [named]
+    return frozenset(i for i in [*ids, model_config.tokenizer.eos_token_id] if i is not None)
+
+
+def _join_process_group(config: Config) -> None:
+    """verl needs a process group; alone in it, one without a port (gloo over a `HashStore`)."""
+    import torch.distributed as dist
+
+    world, tp = int(os.environ["WORLD_SIZE"]), config.rollout.tensor_model_parallel_size
+    dp = config.rollout.data_parallel_size
+    if world != tp * dp:
+        raise ConfigError(
+            f"rollout.tensor_model_parallel_size: {tp} x data_parallel_size {dp} needs {tp * dp} "
+            f"processes, and this one is {'alone' if world == 1 else f'one of {world}'}; "
+            f"start it with torchrun --nproc-per-node {tp * dp}."
+        )
+    if dist.is_initialized():
+        if dist.get_world_size() != world:
+            raise InferenceError(
+                f"torch.distributed is initialized with {dist.get_world_size()} processes, "
+                f"WORLD_SIZE says {world}."
+            )
+    elif world == 1:
+        hook = sys.excepthook  # torch puts "[rank0]: " before every line of a traceback
+        with quiet.descriptors():
+            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        sys.excepthook = hook
+    else:
+        dist.init_process_group("gloo")

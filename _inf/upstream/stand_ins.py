@@ -1,0 +1,130 @@
+"""Stand-ins for the two system libraries that sgl-kernel links and a bare machine lacks.
+
+sgl-kernel 0.3.21 (`sm100/common_ops`, what it loads without a GPU) links libcuda.so.1 and
+libnuma.so.1 but calls neither on a CPU, so a library with the same symbols lets the import through.
+This module says what must be compiled, and gets it in front of the linker. It does not decide
+whether a machine needs one: where the real library is, nothing of this may be on the path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from _inf.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Library:
+    """Its file name, the symbols that sgl-kernel leaves undefined, and what each answers."""
+
+    soname: str
+    symbols: tuple[str, ...]
+    answer: int
+    symbol_version: str | None = None
+
+
+CUDA = Library(
+    "libcuda.so.1",
+    (
+        "cuGetErrorString",
+        "cuMemAddressFree",
+        "cuMemGetAddressRange_v2",
+        "cuMemRelease",
+        "cuMemRetainAllocationHandle",
+        "cuMemSetAccess",
+        "cuMemUnmap",
+        "cuPointerGetAttribute",
+    ),
+    answer=100,  # CUDA_ERROR_NO_DEVICE
+)
+NUMA = Library(
+    "libnuma.so.1",
+    (
+        "copy_nodemask_to_bitmask",
+        "numa_allocate_nodemask",
+        "numa_bind",
+        "numa_bitmask_clearall",
+        "numa_bitmask_free",
+        "numa_num_configured_nodes",
+    ),
+    answer=-1,
+    symbol_version="libnuma_1.2",
+)
+LIBRARIES = {library.soname: library for library in (CUDA, NUMA)}
+
+
+def build_stub(folder: Path, library: Library = CUDA) -> Path:
+    """Compile the stand-in into `folder`: whole or not at all, also when two processes do it."""
+    compiler = _compiler(library)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        code, built, script = (Path(scratch, name) for name in ("stub.c", "built.so", "versions"))
+        bodies = (f"int {name}(void) {{ return {library.answer}; }}" for name in library.symbols)
+        code.write_text("\n".join(bodies) + "\n")
+        command = [compiler, "-shared", "-fPIC", "-o", str(built), str(code)]
+        command.append(f"-Wl,-soname,{library.soname}")
+        if library.symbol_version:
+            script.write_text(f"{library.symbol_version} {{ global: *; }};\n")
+            command.append(f"-Wl,--version-script={script}")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        if done.returncode != 0:
+            raise ConfigError(
+                f"device: {compiler} could not build a stand-in for {library.soname}; "
+                f"check that it can link a shared library. It said: {done.stderr.strip()}"
+            )
+        return built.replace(folder / library.soname)
+
+
+def stand_in(library: Library) -> Path:
+    """The built stand-in, compiled now where it is not there yet.
+
+    One folder each: a folder on LD_LIBRARY_PATH for libnuma must not bring libcuda along.
+    """
+    folders = [home / library.soname.partition(".")[0] for home in _homes()]
+    for folder in folders:
+        if (folder / library.soname).is_file():
+            return folder / library.soname
+    return build_stub(folders[0 if os.access(Path(sys.prefix, "lib"), os.W_OK) else 1], library)
+
+
+def load(libraries: Iterable[Library]) -> None:
+    """Into this process now, and onto the path that the linker of every child will read."""
+    paths = [stand_in(library) for library in libraries]
+    for path in paths:
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    folders = [*path_without_ours(), *(str(path.parent) for path in paths)]
+    if folders:
+        os.environ["LD_LIBRARY_PATH"] = ":".join(folders)
+    else:
+        os.environ.pop("LD_LIBRARY_PATH", None)
+
+
+def path_without_ours() -> list[str]:
+    """LD_LIBRARY_PATH less the folders that a parent process of ours may have put there."""
+    homes = _homes()
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return [folder for folder in folders if folder and Path(folder).parent not in homes]
+
+
+def _homes() -> list[Path]:
+    """Inside the installation, or in the user's cache where that cannot be written."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return [Path(sys.prefix, "lib", "inf"), Path(cache, "inf", "lib")]
+
+
+def _compiler(library: Library) -> str:
+    for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
+        if found := shutil.which(name):
+            return found
+    raise ConfigError(
+        f"device: this machine has no {library.soname}, so a stand-in for it must be compiled, "
+        "and there is no C compiler (cc, gcc or clang) on PATH; install one"
+    )

@@ -1,0 +1,167 @@
+"""How soon does a chat's next answer begin, with and without reuse of the prefix?
+
+    python benchmarks/chat.py
+    python benchmarks/chat.py --pairs 5 --json out.json
+
+Two engines are up in one process, one at work at a time: `reuse` keeps the KV cache across calls
+(the default), `none` has `enable_prefix_caching: false`. Both are asked the same conversation of
+ten turns, turn by turn through `engine.stream`, in an order that alternates; the history holds the
+answers of `reuse`. A conversation is new in each pair, so nothing but its own history can be
+reused (and the template's few words before it). Answers are greedy and `--tokens` long.
+
+How to read the table. Time to first token: from the call to the first chunk with a token, the
+template and the tokenizer included; the median over the pairs, in milliseconds, with their lowest
+and highest. Ratio: `none` over `reuse`, of the medians. Prompt and cached: the prompt's tokens, and
+those of them that `reuse` did not compute again; what is left is the new message and the last
+answer's end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+import typer
+from rich.console import Console
+from rich.table import Table
+
+REUSE, NONE = "reuse", "none"
+MESSAGES = (
+    "I am planning a week in {place} with two children of six and nine. What should we see first?",
+    "We like animals more than museums. The younger one is easily tired, and it may well rain.",
+    "How do we get there from the airport, and what will it cost for the four of us, roughly?",
+    "Please write a plan for the first three days, with one thing in the morning and one later on.",
+    "The second day is too full. Move something to the fourth day, and say why you chose that one.",
+    "What do people in {place} eat for breakfast, and where could we try it on a Sunday morning?",
+    "My wife does not eat fish and the older child is allergic to nuts. Does that change anything?",
+    "We would rather spend less. Which two things could we leave out without missing very much?",
+    "What should we pack for the week, if we take one bag each and want to wash clothes only once?",
+    "Now put all of it into one short letter to my mother, who will be looking after our cat.",
+)
+PLACES = ("Lisbon", "Oslo", "Kyoto", "Quito", "Nairobi", "Montreal", "Hanoi", "Naples", "Tbilisi")
+
+
+@dataclasses.dataclass
+class Turn:
+    """One turn of one conversation on one engine."""
+
+    first_token_seconds: float
+    seconds: float
+    prompt_tokens: int
+    cached_tokens: int
+
+
+def main(
+    pairs: Annotated[int, typer.Option(help="Conversations, each held with both engines.")] = 7,
+    turns: Annotated[int, typer.Option(max=len(MESSAGES), help="Turns of each.")] = 10,
+    tokens: Annotated[int, typer.Option(help="Length of an answer.")] = 48,
+    config: Annotated[str | None, typer.Option("--config", "-c", help="A YAML file.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Raw numbers go here.")] = None,
+) -> None:
+    from inf import InferenceEngine
+
+    status = Console(stderr=True).print
+    figures: dict[str, list[list[Turn]]] = {REUSE: [], NONE: []}
+    with contextlib.ExitStack() as stack:
+        status("starting both engines ...")
+        engines = {
+            REUSE: stack.enter_context(InferenceEngine(config)),
+            NONE: stack.enter_context(
+                InferenceEngine(config, rollout={"enable_prefix_caching": False})
+            ),
+        }
+        converse(engines, -1, min(turns, 2), tokens)  # warm
+        for pair in range(pairs):
+            for name, held in converse(engines, pair, turns, tokens).items():
+                figures[name].append(held)
+            status(f"conversation {pair + 1} of {pairs}", highlight=False)
+    report = {
+        "machine": machine(),
+        "command": sys.argv,
+        "turns": {n: [[vars(t) for t in held] for held in f] for n, f in figures.items()},
+    }
+    if json_file:
+        json_file.write_text(json.dumps(report, indent=1))
+    show(figures)
+
+
+def converse(engines: dict[str, Any], pair: int, turns: int, tokens: int) -> dict[str, list[Turn]]:
+    """One conversation, turn by turn with both engines."""
+    held: dict[str, list[Turn]] = {name: [] for name in engines}
+    # The place and the number come early: two conversations share only the template's beginning.
+    place = f"{PLACES[pair % len(PLACES)]} (trip {pair})"
+    history: list[dict[str, str]] = [{"role": "system", "content": f"You know {place} well."}]
+    for turn in range(turns):
+        history.append({"role": "user", "content": MESSAGES[turn].format(place=place)})
+        answers = {}
+        for name in engines if (pair + turn) % 2 else reversed(list(engines)):
+            figure, answers[name] = ask(engines[name], history, tokens)
+            held[name].append(figure)
+        history.append({"role": "assistant", "content": answers[REUSE]})
+    return held
+
+
+def ask(engine: Any, history: list[dict[str, str]], tokens: int) -> tuple[Turn, str]:
+    before, text, first = engine.stats(), "", 0.0
+    start = time.perf_counter()
+    chunks = engine.stream(history, temperature=0, max_tokens=tokens, ignore_eos=True)
+    for chunk in chunks:
+        if chunk.token_ids and not first:
+            first = time.perf_counter() - start
+        text += chunk.text
+    seconds, after = time.perf_counter() - start, engine.stats()
+    prompt, cached = (int(after[k] - before[k]) for k in ("prompt_tokens", "cached_tokens"))
+    return Turn(first, seconds, prompt, cached), text
+
+
+def machine() -> dict[str, Any]:
+    """What figures need beside them."""
+    cpu = [line for line in open("/proc/cpuinfo") if line.startswith("model name")]
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+        "cpu": cpu[0].split(":")[1].strip() if cpu else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def show(figures: dict[str, list[list[Turn]]]) -> None:
+    about, console = machine(), Console(width=120)
+    table = Table(title=f"time to first token in ms, {about['cpu']}")
+    for heading in ("turn", "prompt", "cached", "reuse", "none", "ratio"):
+        table.add_column(heading, justify="right")
+    for turn in range(len(figures[REUSE][0])):
+        reuse, none = ([held[turn] for held in figures[name]] for name in (REUSE, NONE))
+        table.add_row(
+            str(turn + 1),
+            f"{statistics.median(each.prompt_tokens for each in reuse):.0f}",
+            f"{statistics.median(each.cached_tokens for each in reuse):.0f}",
+            spread(reuse),
+            spread(none),
+            f"{first_token(none) / first_token(reuse):.2f}",
+        )
+    console.print(table)
+    console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
+
+
+def first_token(turns: list[Turn]) -> float:
+    return statistics.median(each.first_token_seconds for each in turns)
+
+
+def spread(turns: list[Turn]) -> str:
+    each = [turn.first_token_seconds * 1e3 for turn in turns]
+    return f"{statistics.median(each):.0f} ({min(each):.0f} to {max(each):.0f})"
+
+
+if __name__ == "__main__":
+    typer.run(main)

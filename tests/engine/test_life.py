@@ -1,0 +1,228 @@
+"""An engine's life: what it leaves alone, and what is left when it or its caller ends.
+
+What changes the interpreter, gets a signal or ends is a script of its own, run once a module; its
+tests each read one claim from what it said.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scripts import GONE_SECONDS, QUESTION, START_SECONDS, alive, ended, script, until
+
+from inf import InferenceEngine
+
+Answer = list[list[int]]
+
+
+@pytest.fixture(scope="module")
+def answer(tiny: InferenceEngine) -> Answer:
+    """The right one to `QUESTION`."""
+    return tiny.generate(**QUESTION).token_ids
+
+
+# ─── A life ───
+
+LIFE = """
+import asyncio, gc, logging, multiprocessing, os, signal, subprocess, tempfile, threading, time
+import psutil
+
+def mine(*args):
+    pass
+
+class Policy(asyncio.DefaultEventLoopPolicy):
+    pass
+
+def interpreter():
+    return {
+        **{name: signal.getsignal(getattr(signal, name)) for name in SIGNALS},
+        "signal mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        "root logger": (list(logging.root.handlers), logging.root.level),
+        "event loop policy": asyncio.get_event_loop_policy(),
+        "start method": multiprocessing.get_start_method(allow_none=True),
+        "threading._register_atexit": threading._register_atexit,
+    }
+
+def foreign():
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(300,))
+    child.start()
+    return [subprocess.Popen(["sleep", "300"]).pid, child.pid]
+
+def temporary():
+    return [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("inf-engine-")]
+
+def children():
+    return [p for p in me.children(recursive=True) if p.pid not in strangers]
+
+SIGNALS = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGCHLD")
+for name in SIGNALS:
+    signal.signal(getattr(signal, name), mine)
+asyncio.set_event_loop_policy(Policy())
+logging.basicConfig(format="mine %(message)s")
+me, before, strangers = psutil.Process(), interpreter(), foreign()
+
+a = engine()
+strangers += foreign()
+b = engine()
+say("two at once", [each.generate(**QUESTION).token_ids for each in (a, b)])
+after = interpreter()
+say("changed", [name for name in before if before[name] != after[name]])
+sockets = [c for p in [me, *children()] for c in p.net_connections("inet") if not c.raddr]
+say("open to", sorted({c.laddr.ip for c in sockets}))
+say("folders", len(temporary()))
+
+a.shutdown()
+a.shutdown()
+try:
+    a.generate("Are you there?")
+except Exception as failure:
+    say("after shutdown", [type(failure).__name__, str(failure)])
+say("the other one", b.generate(**QUESTION).token_ids)
+del b
+gc.collect()
+say("children", [p.cmdline() for p in children()])
+say("threads", [thread.name for thread in threading.enumerate()])
+say("left folders", temporary())
+c = engine()
+say("a second life", c.generate(**QUESTION).token_ids)
+c.shutdown()
+say("strangers", [psutil.Process(pid).status() for pid in strangers])
+for pid in strangers:
+    os.kill(pid, signal.SIGKILL)
+d = engine()
+say("ready")
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What a script saw of two engines at once and two more after them, until it was killed."""
+    names = ["two at once", "changed", "open to", "folders", "after shutdown", "the other one"]
+    names += ["children", "threads", "left folders", "a second life", "strangers", "ready"]
+    with script(LIFE, tmp_path_factory.mktemp("life")) as run:
+        report = {name: run.hear(name) for name in names}
+        report["family"] = len(alive(run.meet()))
+        run.send(signal.SIGKILL)
+        run.exit_code()
+        until(lambda: not alive(run.family), GONE_SECONDS)
+        report["survivors"] = [process.pid for process in alive(run.family)]
+        report["stderr"] = run.err
+        yield report
+
+
+def test_two_engines_in_one_process_answer_alike(life: dict[str, Any], answer: Answer) -> None:
+    assert life["two at once"] == [answer, answer]
+
+
+def test_signal_handlers_logging_event_loops_and_start_method_stay_the_callers(
+    life: dict[str, Any],
+) -> None:
+    assert life["changed"] == []
+
+
+def test_nothing_listens_beyond_loopback(life: dict[str, Any]) -> None:
+    assert all(ipaddress.ip_address(address).is_loopback for address in life["open to"])
+
+
+def test_generate_after_shutdown_says_so_in_a_sentence(life: dict[str, Any]) -> None:
+    kind, message = life["after shutdown"]
+    assert kind == "EngineDeadError"
+    assert re.fullmatch(r"[^\n]*shut down[^\n]*restart\(\)[^\n]*\.", message)
+
+
+def test_shutdown_of_one_engine_leaves_the_other_working(
+    life: dict[str, Any], answer: Answer
+) -> None:
+    assert life["the other one"] == answer
+
+
+def test_shutdown_twice_and_garbage_collection_leave_no_child_and_no_thread(
+    life: dict[str, Any],
+) -> None:
+    # Multiprocessing's resource tracker is the interpreter's, and ends with it.
+    ours = [line for line in life["children"] if "resource_tracker" not in " ".join(line)]
+    assert ours == []
+    assert [name for name in life["threads"] if name.startswith("inf-engine")] == []
+
+
+def test_shutdown_removes_the_engines_folder(life: dict[str, Any]) -> None:
+    assert life["folders"] == 2
+    assert life["left folders"] == []
+
+
+def test_another_engine_after_a_shutdown_works(life: dict[str, Any], answer: Answer) -> None:
+    assert life["a second life"] == answer
+
+
+def test_children_that_are_not_ours_survive_a_shutdown(life: dict[str, Any]) -> None:
+    assert life["strangers"] == ["sleeping"] * 4
+
+
+def test_kill_9_of_the_caller_takes_its_children_along(life: dict[str, Any]) -> None:
+    assert life["family"] >= 2  # a scheduler and the resource tracker
+    assert life["survivors"] == []
+
+
+# ─── Ends without a shutdown ───
+
+END = """
+import time
+e = engine()
+print(e.generate(**QUESTION).token_ids)
+time.sleep(1)
+"""
+TERMINATED = """
+import time
+e = engine()
+say("answer", e.generate(**QUESTION).token_ids)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Two scripts at once: one comes to its end, the other one gets SIGTERM."""
+    folder = tmp_path_factory.mktemp("ends")
+    with (
+        script(END, folder / "a", stdin=True) as first,
+        script(TERMINATED, folder / "b") as second,
+    ):
+        until(lambda: first.meet() and first.out, START_SECONDS)
+        report: dict[str, Any] = {"answer": second.hear("answer")}
+        second.send(signal.SIGTERM)
+        yield report | {"end": ended(first), "SIGTERM": ended(second)}
+
+
+def test_two_processes_at_once_answer_alike(ends: dict[str, Any], answer: Answer) -> None:
+    assert ends["answer"] == answer
+    assert ends["end"].out == f"{answer}\n"
+
+
+def test_script_on_stdin_without_shutdown_ends_well_and_leaves_no_child(
+    ends: dict[str, Any],
+) -> None:
+    end = ends["end"]
+    assert (end.exit_code, end.err) == (0, "")
+    assert end.family >= 2  # a scheduler and the resource tracker
+    assert end.survivors == []
+
+
+def test_exit_without_shutdown_leaves_nothing_in_the_temporary_folder(
+    ends: dict[str, Any],
+) -> None:
+    # What torch, cutlass and wandb keep there when they are imported is not the engine's.
+    left = [name for name in ends["end"].temporary if name.startswith("inf-")]
+    assert left == []
+
+
+def test_sigterm_ends_the_caller_and_its_children(ends: dict[str, Any]) -> None:
+    end = ends["SIGTERM"]
+    assert end.exit_code == -signal.SIGTERM
+    assert end.family >= 2
+    assert end.survivors == []

@@ -1,0 +1,296 @@
+"""What a config may say: every key, its type, its limits, and who reads it.
+
+Upstream's names are read from its source text, not imported.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from _inf.config import Config, Rollout, check_engine_kwargs, load_config
+from _inf.config.rules import ALSO_NEUTRAL, NOT_YET, OWNED_BY_ENGINE, OWNED_BY_KEY
+from _inf.errors import ConfigError
+
+
+def installed(package: str) -> Path:
+    spec = find_spec(package)
+    assert spec is not None and spec.submodule_search_locations
+    return Path(spec.submodule_search_locations[0])
+
+
+def dataclass_fields(file: Path, name: str) -> dict[str, str]:
+    """Field names and the text of their defaults, by reading the source."""
+    tree = ast.parse(file.read_text())
+    (found,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
+    lines = (n for n in found.body if isinstance(n, ast.AnnAssign))
+    return {ast.unparse(n.target): ast.unparse(n.value) if n.value else "" for n in lines}
+
+
+VERL_ROLLOUT = installed("verl") / "workers/config/rollout.py"
+SERVER_ARGS = installed("sglang") / "srt/server_args.py"
+
+
+def at(path: str, value: Any) -> dict[str, Any]:
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return dict(value)
+
+
+def faults(source: Any, **overrides: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(source, overrides)
+    return str(caught.value).splitlines()
+
+
+def leaves(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, field in model.model_fields.items():
+        here = f"{path}.{name}" if path else name
+        if isinstance(field.default, BaseModel):
+            yield here, {}
+            yield from leaves(type(field.default), here)
+        else:
+            yield here, field.default
+
+
+ALL_KEYS = dict(leaves(Config))
+
+
+# ── Upstream's names ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_rollout_has_exactly_verls_keys() -> None:
+    verl = dataclass_fields(VERL_ROLLOUT, "RolloutConfig").keys() - {"_mutable_fields"}
+    assert set(Rollout.model_fields) == verl
+    assert load_config(None, {}).verl_rollout().keys() <= verl
+
+
+def test_defaults_are_verls_but_for_the_named_ones() -> None:
+    ours = {"name", "mode", "dtype", "load_format", "skip_tokenizer_init", "free_cache_engine"}
+    ours |= {"tensor_model_parallel_size", "enforce_eager"}
+    different = set()
+    for key, text in dataclass_fields(VERL_ROLLOUT, "RolloutConfig").items():
+        default = ALL_KEYS[f"rollout.{key}"]
+        if not text.startswith("field(") and key != "profiler" and text != repr(default):
+            different.add(key)
+    assert different == ours
+    for key, text in dataclass_fields(VERL_ROLLOUT, "MultiTurnConfig").items():
+        same = text == repr(ALL_KEYS[f"rollout.multi_turn.{key}"])
+        assert same or key == "tokenization_sanity_check_mode"
+
+
+def test_owned_arguments_are_sglangs() -> None:
+    known = dataclass_fields(SERVER_ARGS, "ServerArgs")
+    assert OWNED_BY_KEY.keys() | OWNED_BY_ENGINE <= known.keys()
+    places = [place for owner in OWNED_BY_KEY.values() for place in owner.split(" and ")]
+    assert set(places) <= ALL_KEYS.keys()
+
+
+def test_load_formats_and_dtypes_are_sglangs() -> None:
+    tree = ast.parse(SERVER_ARGS.read_text())
+    choices = {
+        ast.unparse(node.targets[0]): node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+    }
+    known = ast.literal_eval(choices["LOAD_FORMAT_CHOICES"])
+    for load_format in known:
+        if load_format in ("gguf", "remote", "remote_instance", "private"):
+            (fault,) = faults(at("rollout.load_format", load_format))
+            assert fault.startswith("rollout.load_format: expected 'auto', ")
+        else:
+            load_config(at("rollout.load_format", load_format), {})
+    for dtype in ("auto", "half", "float16", "bfloat16", "float", "float32"):
+        assert f'"{dtype}"' in SERVER_ARGS.read_text()
+        load_config(at("rollout.dtype", dtype), {})
+
+
+# ── Keys and values ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("rollout.temprature", "did you mean 'temperature'?"),
+        ("rollout.val_kwargs.topk", "did you mean 'top_k'?"),
+        ("rollout.multi_turn.temperature", "it belongs at rollout.temperature"),
+        ("rollout.model_path", "it belongs at model_path"),
+        ("rollout.max_new_tokens", "it belongs at rollout.response_length"),
+        ("multi_turn", "it belongs at rollout.multi_turn"),
+        ("tempratur", "did you mean 'rollout.temperature'?"),
+        ("rollout.xyzzy", "remove it"),
+    ],
+)
+def test_unknown_key_names_the_nearest_right_one(path: str, says: str) -> None:
+    assert faults(at(path, {"x": 1})) == [f"{path}: unknown key; {says}"]
+
+
+def wrong_values(default: Any) -> list[Any]:
+    if isinstance(default, bool):
+        return ["yes", 1, 0.0, None, {"x": 1}, [True]]
+    if isinstance(default, int):
+        return ["1", True, 1.5, None, {"x": 1}, [1]]
+    if isinstance(default, float):
+        return ["0.5", True, None, float("nan"), {"x": 1}, [0.5]]
+    if isinstance(default, str):
+        return [1, True, None, {"x": 1}, ["auto"]]
+    if isinstance(default, dict):
+        return [5, True, "x", ["x"]]
+    return [object(), {"x": 1}, [[]], float("nan")]  # null by default, or a list
+
+
+@pytest.mark.parametrize("path", ALL_KEYS)
+def test_every_key_of_every_level_refuses_wrong_types_by_its_path(path: str) -> None:
+    for value in wrong_values(ALL_KEYS[path]):
+        first = faults(at(path, value))[0]
+        assert first.startswith((f"{path}: ", f"{path}.x: ", f"{path}[0]")), (value, first)
+
+
+@pytest.mark.parametrize("path", ALL_KEYS)
+def test_every_key_takes_its_default(path: str) -> None:
+    assert load_config(at(path, ALL_KEYS[path]), {}) == Config()
+
+
+@pytest.mark.parametrize(
+    ("key", "bad", "good"),
+    [
+        ("top_p", [0, 1.1, -0.5], [0.01, 1]),
+        ("temperature", [-0.1], [0, 2]),
+        ("top_k", [0, -2, 2**40], [-1, 1]),
+        ("n", [0, -1], [1, 8]),
+        ("prompt_length", [0, -1, 2**40], [1]),
+        ("response_length", [0], [1]),
+        ("max_num_seqs", [0], [1]),
+        ("gpu_memory_utilization", [0, 1, 1.0], [0.01, 0.99]),
+        ("max_model_len", [1023, 0], [1024, None]),
+        ("over_sample_rate", [1, -0.1], [0]),
+        ("dtype", ["bf16", "int8", ""], ["float"]),
+        ("expert_parallel_size", [2, 0], [1]),
+        ("data_parallel_size", [0], [2]),
+        ("pipeline_model_parallel_size", [2], [1]),
+        ("skip_tokenizer_init", [False], [True]),
+        ("name", ["vllm", ""], ["sglang"]),
+        ("cudagraph_capture_sizes", [[0], [1, "2"], [True]], [[], [1, 2]]),
+    ],
+)
+def test_impossible_values_are_refused_up_to_the_limit(
+    key: str, bad: list[Any], good: list[Any]
+) -> None:
+    for value in bad:
+        assert faults(at(f"rollout.{key}", value))[0].startswith(f"rollout.{key}"), value
+    for value in good:
+        assert getattr(load_config(at(f"rollout.{key}", value), {}).rollout, key) == value
+
+
+def test_expert_parallel_size_may_be_all_ranks() -> None:
+    sizes = {"tensor_model_parallel_size": 2, "data_parallel_size": 2, "expert_parallel_size": 4}
+    assert load_config({"rollout": sizes}, {}).rollout.expert_parallel_size == 4
+    assert faults({"rollout": {**sizes, "expert_parallel_size": 2}})[0].endswith("= 4, not 2")
+
+
+def test_all_faults_are_said_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = """
+    rollout:
+      response_length: 0
+      tempreture: 1
+      multi_turn: {enable: true}
+      engine_kwargs: {sglang: {port: 1}, vllm: {x: 1}}
+      mode: sync
+      n: ${nope}
+      max_model_len: 5
+    device: tpu
+    """
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    paths = [line.partition(": ")[0] for line in faults(file)]
+    assert paths[0] == "rollout.n"  # what cannot be read comes first
+    assert paths[1:] == [
+        "rollout.response_length",
+        "rollout.tempreture",
+        "rollout.multi_turn.enable",
+        "rollout.engine_kwargs.sglang.port",
+        "rollout.engine_kwargs.vllm",
+        "rollout.mode",
+        "device",
+    ]
+
+
+# ── Keys that nothing reads ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ("rollout.mode", "sync", "sync mode is not offered"),
+        ("rollout.val_kwargs.n", 4, "no validation loop"),
+        ("rollout.agent.num_workers", 4, "agent loops"),
+        ("rollout.agent.custom_async_server.path", "x.py", "agent loops"),
+        ("rollout.server.timeout", 61.0, "HTTP"),
+        ("rollout.profiler.tool_config.x", 1, "profiler"),
+        ("rollout.log_prob_micro_batch_size", 4, "verl's actor"),
+        ("rollout.disable_log_stats", False, "vLLM"),
+        ("rollout.layer_name_map.x", "y", "be left out: verl's Megatron"),
+        ("rollout.multi_turn.enable", True, "multi-turn tools are not part of this version"),
+        ("rollout.multi_turn.tool_config_path", "t.yaml", "multi-turn tools are not part of"),
+        ("rollout.multi_turn.interaction_config_path", "i.yaml", "multi-turn tools are not"),
+        ("rollout.over_sample_rate", 0.1, "multi-turn tools are not part of this version"),
+        ("rollout.update_weights_bucket_megabytes", 256, "weight updates are not part of"),
+    ],
+)
+def test_key_without_effect_is_refused_with_the_reason(path: str, value: Any, reason: str) -> None:
+    (line,) = faults(at(path, value))
+    assert line.startswith(f"{path}: must be ") and reason in line
+
+
+@pytest.mark.parametrize("key", ALSO_NEUTRAL)
+def test_verls_other_neutral_values_load(key: str) -> None:
+    load_config(at(f"rollout.{key}", ALSO_NEUTRAL[key]), {})
+
+
+def test_key_that_waits_for_a_later_version_is_one_of_verls() -> None:
+    assert NOT_YET.keys() <= Rollout.model_fields.keys()
+
+
+# ── engine_kwargs ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("key", sorted(OWNED_BY_KEY))
+def test_argument_that_a_key_owns_is_refused_naming_the_key(key: str) -> None:
+    path = f"rollout.engine_kwargs.sglang.{key}"
+    assert faults(at(path, 1)) == [f"{path}: set {OWNED_BY_KEY[key]} instead"]
+
+
+def test_argument_that_the_engine_owns_is_refused() -> None:
+    path = "rollout.engine_kwargs.sglang"
+    lines = faults(at(path, {"port": 1, "nccl_port": 2}))
+    says = "the engine sets it itself; remove it"
+    assert lines == [f"{path}.port: {says}", f"{path}.nccl_port: {says}"]
+
+
+def test_argument_that_sglang_lacks_is_named_with_the_nearest() -> None:
+    known = dataclass_fields(SERVER_ARGS, "ServerArgs").keys()
+    good = {"page_size": 1, "attention_backend": "triton"}
+    check_engine_kwargs(load_config(at("rollout.engine_kwargs.sglang", good), {}), known)
+    bad = load_config(at("rollout.engine_kwargs.sglang", {**good, "page_sise": 1, "zz": 2}), {})
+    with pytest.raises(ConfigError) as caught:
+        check_engine_kwargs(bad, known)
+    assert str(caught.value).splitlines() == [
+        "rollout.engine_kwargs.sglang.page_sise: SGLang has no such argument;"
+        " did you mean 'page_size'?",
+        "rollout.engine_kwargs.sglang.zz: SGLang has no such argument",
+    ]
+
+
+def test_only_sglang_has_arguments() -> None:
+    assert load_config(at("rollout.engine_kwargs", {"vllm": {}, "sglang": None}), {})
+    assert faults(at("rollout.engine_kwargs.vllm", {"x": 1}))[0].startswith(
+        "rollout.engine_kwargs.vllm: must be empty"
+    )
+    (line,) = faults(at("rollout.engine_kwargs.sglan", {}))
+    assert line == "rollout.engine_kwargs.sglan: unknown engine; did you mean 'sglang'?"

@@ -1,0 +1,195 @@
+"""install.sh's sentences, and the lock that it installs. No test here installs the stack."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+TOOLS = ("bash", "cat", "df", "dirname", "mkdir", "rm", "tail", "uname")
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A folder with install.sh, and beside it a `bin` that is all that PATH holds."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    for name in ("install.sh", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in TOOLS:
+        (tools / name).symlink_to(shutil.which(name))
+    answers(tools / "cc", "")
+    return folder
+
+
+def answers(tool: Path, text: str) -> None:
+    """A program that prints the text, in place of what the checkout's PATH holds by that name."""
+    tool.unlink(missing_ok=True)
+    tool.write_text(f"#!{shutil.which('bash')}\nprintf '%s\\n' '{text}'\n")
+    tool.chmod(0o755)
+
+
+def install(checkout: Path, *options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", str(checkout / "install.sh"), *options],
+        cwd=checkout.parent,  # any folder must do
+        env={"HOME": str(checkout.parent), "PATH": str(checkout.parent / "bin"), **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def refusal(checkout: Path, *options: str, **variables: str) -> str:
+    done = install(checkout, *options, **variables)
+    assert done.returncode == 1
+    assert done.stderr.startswith("install.sh: ")
+    assert not (checkout / ".venv" / "install.log").exists(), "it began before it had checked"
+    return done.stderr
+
+
+def test_help_names_what_is_needed_and_does_nothing(checkout):
+    done = install(checkout, "--help")
+    assert done.returncode == 0
+    assert "--flash-attn" in done.stdout
+    assert "Python 3.10 to 3.12" in done.stdout
+    assert not (checkout / ".venv").exists()
+
+
+def test_unknown_option_is_a_wrong_call(checkout):
+    done = install(checkout, "--flash-attention")
+    assert done.returncode == 2
+    assert "unknown option '--flash-attention'" in done.stderr
+
+
+def test_missing_python_is_a_sentence(checkout):
+    assert "no Python 3.10, 3.11 or 3.12 was found" in refusal(checkout)
+
+
+def test_python_that_does_not_run_is_passed_over(checkout):
+    (checkout.parent / "bin" / "python3.11").symlink_to(shutil.which("false"))
+    assert "no Python 3.10, 3.11 or 3.12 was found" in refusal(checkout)
+
+
+def test_python_of_the_users_choice_must_fit(checkout):
+    assert "PYTHON is '/nowhere/python'" in refusal(checkout, PYTHON="/nowhere/python")
+
+
+def test_missing_compiler_is_a_sentence(checkout):
+    (checkout.parent / "bin" / "cc").unlink()
+    assert "C compiler is missing (cc, gcc or clang)" in refusal(checkout)
+
+
+def test_other_machines_are_a_sentence(checkout):
+    answers(checkout.parent / "bin" / "uname", "Darwin arm64")
+    assert "this is Darwin arm64" in refusal(checkout)
+
+
+def test_full_disk_is_a_sentence_with_both_sizes(checkout):
+    head = "Filesystem 1024-blocks Used Available Capacity Mounted on"
+    answers(checkout.parent / "bin" / "df", f"{head}\n/dev/x 9000000 1000000 5242880 20% /")
+    said = refusal(checkout, PYTHON=sys.executable)
+    assert "has 5 GB free" in said
+    assert "14 GB" in said
+
+
+def test_venv_that_is_not_ours_is_left_alone(checkout):
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / "precious").touch()
+    assert "not made by install.sh" in refusal(checkout, PYTHON=sys.executable)
+    assert (checkout / ".venv" / "precious").exists()
+
+
+def test_flash_attn_without_nvcc_is_a_sentence(checkout):
+    said = refusal(checkout, "--flash-attn", CUDA_HOME="/nowhere")
+    assert "needs nvcc" in said
+
+
+def test_flash_attn_with_another_cuda_than_torchs_is_a_sentence(checkout):
+    answers(checkout.parent / "bin" / "nvcc", "Cuda compilation tools, release 13.0, V13.0.88")
+    said = refusal(checkout, "--flash-attn")
+    assert "CUDA 12" in said
+    assert "release 13.0" in said
+
+
+@pytest.mark.skipif(
+    Path(sys.prefix) != ROOT / ".venv" or not (ROOT / ".venv" / ".inf-installed").exists(),
+    reason="this is not the .venv that install.sh made",
+)
+def test_run_again_it_changes_nothing_and_says_how_to_go_on():
+    before = (ROOT / ".venv" / "bin" / "inf").stat().st_mtime_ns
+    done = subprocess.run(
+        ["bash", str(ROOT / "install.sh")],
+        cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if key != "PYTHON"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    closing = done.stdout.splitlines()[-3:]
+    assert "verl 0.6.1, sglang 0.5.9, torch 2.9.1" in closing[0]
+    assert '.venv/bin/inf "What is the capital of France?"' in closing[2]
+    assert (ROOT / ".venv" / "bin" / "inf").stat().st_mtime_ns == before
+
+
+# The lock
+
+
+def locked() -> list[tuple[Requirement, int]]:
+    """Each requirement of the lock, with the number of its hashes."""
+    text = (ROOT / "requirements.lock").read_text()
+    entries = re.split(r"(?<!\\)\n", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
+    parts = [entry.split("--hash=sha256:") for entry in entries if entry.strip()]
+    return [(Requirement(head.strip(" \\\n")), len(hashes)) for head, *hashes in parts]
+
+
+def wanted() -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = project["dependencies"] + project["optional-dependencies"]["dev"]
+    return [Requirement(line) for line in lines]
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12"])
+def test_lock_holds_one_version_of_all_that_pyproject_asks_for(python):
+    machine = {
+        "python_version": python,
+        "python_full_version": f"{python}.9",
+        "sys_platform": "linux",
+        "platform_machine": "x86_64",
+        "implementation_name": "cpython",
+    }
+    versions: dict[str, str] = {}
+    for requirement, _ in locked():
+        if requirement.marker is None or requirement.marker.evaluate(machine):
+            assert normal(requirement.name) not in versions, f"{requirement.name} is there twice"
+            [exact] = requirement.specifier
+            assert exact.operator == "=="
+            versions[normal(requirement.name)] = exact.version
+    for requirement in wanted():
+        assert requirement.specifier.contains(versions[normal(requirement.name)]), requirement
+
+
+def test_lock_names_no_host_and_every_package_has_its_hash():
+    text = (ROOT / "requirements.lock").read_text()
+    assert not re.search(r"://|--(extra-)?index-url|--find-links|--trusted-host| @ ", text)
+    assert [requirement for requirement, hashes in locked() if not hashes] == []
+    assert len(locked()) > 200

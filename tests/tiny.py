@@ -1,0 +1,131 @@
+"""Tiny random models with a real tokenizer, for tests that start engines again and again.
+
+`tiny_model()` answers with a Transformers folder (some 800 KB, float32) in the cache, built in a
+second and the same on every machine: seeded weights, 384 tokens of byte-level BPE, ChatML. Greedy
+answers vary from token to token and are not nearly tied, so comparing token ids is meaningful.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from _inf.cache import build_once
+
+FORMAT = 1  # raise it when what is built here changes
+VOCABULARY = 384
+END_OF_TEXT, IM_START, IM_END, PAD = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|pad|>"
+
+_SPECIAL = [END_OF_TEXT, IM_START, IM_END, PAD]  # ids 0 to 3
+_TEXT = """What is the capital of France? The capital of France is Paris. You are an assistant.
+<think> Let me think about it. </think> If she buys 12 apples and gives away 7, how many are left?
+def main(args): return [line.strip() for line in open(path)] # comments, 3.14 and 1,000
+system user assistant tool: {"name": "calculator", "arguments": {"expression": "2 + 2"}}
+Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May."""
+_TEMPLATE = """{%- for message in messages -%}
+<|im_start|>{{ message['role'] }}
+{{ message['content'] }}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+{% if enable_thinking is defined and not enable_thinking -%}
+<think>
+
+</think>
+
+{% endif -%}
+{%- endif -%}"""
+
+
+def tiny_model(
+    kind: Literal["qwen3", "llama"] = "qwen3",
+    *,
+    pad: Literal["distinct", "eos"] = "distinct",
+    eos: tuple[str, ...] = (IM_END,),
+    bos: bool = False,
+    initializer_range: float = 0.3,
+    context: int = 4096,
+    seed: int = 0,
+) -> Path:
+    """The folder of a tiny model.
+
+    `eos`: what generation_config.json names (the tokenizer's EOS is the first of them); `pad`:
+    a token of its own, or the tokenizer's EOS; `bos`: plain text gets a BOS token before it.
+    """
+    spec: dict[str, Any] = dict(
+        kind=kind, pad=pad, eos=eos, bos=bos, range=initializer_range, context=context, seed=seed
+    )
+    text = json.dumps({**spec, "format": FORMAT}, sort_keys=True)
+    key = f"tiny-{kind}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+
+    def build(folder: Path) -> None:
+        tokenizer = _tokenizer(spec)
+        tokenizer.save_pretrained(folder)
+        _model(spec, tokenizer).save_pretrained(folder)
+
+    return build_once(key, build)
+
+
+def _tokenizer(spec: dict[str, Any]) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.train_from_iterator(
+        _TEXT.splitlines(),
+        trainers.BpeTrainer(
+            vocab_size=VOCABULARY,
+            special_tokens=_SPECIAL,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    if spec["bos"]:
+        backend.post_processor = processors.TemplateProcessing(
+            single=[END_OF_TEXT, "$A"], special_tokens=[(END_OF_TEXT, 0)]
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=END_OF_TEXT if spec["bos"] else None,
+        eos_token=spec["eos"][0],
+        pad_token=PAD if spec["pad"] == "distinct" else spec["eos"][0],
+        chat_template=_TEMPLATE,
+        model_max_length=spec["context"],
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def _model(spec: dict[str, Any], tokenizer: Any) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, Qwen3Config
+
+    ends = [tokenizer.convert_tokens_to_ids(token) for token in spec["eos"]]
+    ids = dict(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=ends[0] if len(ends) == 1 else ends,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    config = {"qwen3": Qwen3Config, "llama": LlamaConfig}[spec["kind"]](
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=spec["context"],
+        rope_theta=10000.0,
+        tie_word_embeddings=False,
+        initializer_range=spec["range"],
+        **{**ids, "eos_token_id": ends[0]},
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec["seed"])
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.generation_config = GenerationConfig(**ids)
+    return model
