@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -109,6 +110,7 @@ class Host:
 
     def _live(self, build: Callable[[], T], built: concurrent.futures.Future[T]) -> None:
         # Inherited by the children: Ctrl-C is the caller's, also before a child can ignore it.
+        resource_tracker.ensure_running()  # starting with the first child, it would lift the mask
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             asyncio.run(self._serve(build, built))

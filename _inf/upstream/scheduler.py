@@ -11,7 +11,11 @@ It corrects (sglang 0.5.9, under `srt/`):
   answer before `min_new_tokens`;
 - `sampling/penaltylib`: `repetition_penalty` is validated and applied by nobody: `Steering` does;
 - `layers/sampler.py`: seeds need deterministic inference, which a CPU does not have: rows with a
-  seed are drawn here, from the same filtered probabilities.
+  seed are drawn here, from the same filtered probabilities;
+- `sampling/penaltylib` again: a row that had to make room in the cache and begins anew with what it
+  had said is penalized, and held to `min_new_tokens`, as if it had said nothing;
+- `sampling/sampling_batch_info.py`: a batch of `top_k=1` rows counts as greedy, and their log probs
+  lose the temperature that they have beside any other row.
 """
 
 from __future__ import annotations
@@ -27,6 +31,12 @@ from sglang.srt.layers.sampler import Sampler
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
+from sglang.srt.sampling.penaltylib import (
+    BatchedFrequencyPenalizer,
+    BatchedMinNewTokensPenalizer,
+    BatchedPresencePenalizer,
+)
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from xgrammar import apply_token_bitmask_inplace
 
 REPETITION_PENALTY = "repetition_penalty"
@@ -61,6 +71,7 @@ def mend_scheduler() -> None:
     Req._check_str_based_finish = _not_before_min_new_tokens(Req._check_str_based_finish)
     XGrammarGrammar.apply_vocab_mask_cpu = staticmethod(apply_token_bitmask_inplace)
     Sampler._sample_from_probs = _seeded(Sampler._sample_from_probs)
+    SamplingBatchInfo.from_schedule_batch = _true_to_its_rows(SamplingBatchInfo.from_schedule_batch)
 
 
 def _as_if_with_tokenizer(method: Callable[..., None]) -> Callable[..., None]:
@@ -117,6 +128,34 @@ def _seeded(sample: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return tokens
 
     return guarded
+
+
+def _true_to_its_rows(build: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(batch: Any, vocab_size: int) -> Any:
+        info = build(batch, vocab_size)
+        # SGLang gives a greedy row temperature 1.
+        info.is_all_greedy &= all(r.sampling_params.temperature == 1.0 for r in batch.reqs)
+        for penalizer in info.penalizer_orchestrator.penalizers.values():
+            if penalizer.is_prepared():
+                for row, req in enumerate(batch.reqs):
+                    _remember(penalizer, row, torch.tensor(req.output_ids, dtype=torch.long))
+        return info
+
+    return guarded
+
+
+def _remember(penalizer: Any, row: int, said: torch.Tensor) -> None:
+    if not len(said):
+        return
+    if isinstance(penalizer, BatchedFrequencyPenalizer):
+        counts = torch.bincount(said, minlength=penalizer.orchestrator.vocab_size)
+        penalizer.cumulated_frequency_penalties[row] += (
+            counts.to(penalizer.frequency_penalties.device) * penalizer.frequency_penalties[row]
+        )
+    elif isinstance(penalizer, BatchedPresencePenalizer):
+        penalizer.cumulated_presence_penalties[row, said] = penalizer.presence_penalties[row]
+    elif isinstance(penalizer, BatchedMinNewTokensPenalizer):
+        penalizer.len_output_tokens[row] += len(said)
 
 
 def _noise(seed: int, position: int, width: int) -> torch.Tensor:

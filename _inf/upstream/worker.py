@@ -49,6 +49,7 @@ class Worker:
         self.__dict__.update(state)
         self._die_with_the_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         # OpenMP's threads spin for each other; the default is 3 times slower beside other work.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
         with open(self.log, "ab", buffering=0) as log, open(os.devnull, "rb") as nothing:
