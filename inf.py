@@ -16,7 +16,7 @@ import asyncio
 import concurrent.futures
 import os
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.batch import data_proto
@@ -34,13 +34,20 @@ from _inf.progress import progress
 from _inf.sampling import GenerateParams, Sampling, resolve
 from _inf.stats import Stats
 from _inf.streaming import Stream, StreamChunk, check_streamable
+from _inf.talk import Talk
+from _inf.template import Template
 from _inf.tokens import Prompt, check_room, normalize, tokenize, tokenize_responses
+from _inf.tool_calls import ToolCall, parse
+from _inf.tools import as_tools
+from _inf.trainer_batch import check_batch, trainer_batch
 from _inf.upstream.environment import check_pins
 from _inf.upstream.host import Ticket
 from _inf.upstream.launch import Launched, launch
+from _inf.upstream.memory import Slept
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+    from verl import DataProto
 
 __version__ = "0.1.0"
 __all__ = [
@@ -55,6 +62,7 @@ __all__ = [
     "InferenceError",
     "PromptError",
     "StreamChunk",
+    "ToolCall",
     "ToolError",
 ]
 
@@ -116,6 +124,10 @@ class InferenceEngine:
             json_schema (a dict or JSON text), regex: what the answer must match.
             chat_template_kwargs: for the template, e.g. `{"enable_thinking": False}`.
             skip_special_tokens: False keeps them, and the stop token, in the text.
+            tools: schemas, verl tools or Python functions; those that can run do, inside the
+                rollout, and a schema's call ends the row (docs/tools.md). [] means none.
+            tools_kwargs, interaction_kwargs: verl's, e.g. `{"calculator": {"create_kwargs": {}}}`.
+            max_tokens_per_turn: as max_tokens, for each turn; max_tokens counts all of them.
             prompt_logprobs: also score the prompt's tokens.
             timeout: seconds; past them the call is aborted in the engine.
             progress: a bar; by default on a terminal or in a notebook, if it takes long.
@@ -139,19 +151,28 @@ class InferenceEngine:
     def _generate(
         self, prompts: Any, params: GenerateParams, ticket: Ticket | None = None
     ) -> GenerationOutput:
-        ticket = ticket or Ticket()
-        tokenized, sampling = self._prepared(prompts, params)
-        if not tokenized:
+        prepared = self._prepared(prompts, params)
+        if not prepared[0]:
             return GenerationOutput.empty()
+        return self._roll_out(*prepared, ticket or Ticket())[1]
+
+    def _roll_out(
+        self, tokenized: list[Prompt], sampling: Sampling, talk: Talk, ticket: Ticket
+    ) -> tuple[Any, GenerationOutput]:
         ticket.expire_in(sampling.timeout)
         batch = data_proto(tokenized, sampling, self.tokenizer, self._engine.eos_token_ids)
+        episodes = talk.begin(tokenized, sampling)
         with self._stats.call(), progress(len(batch), sampling.progress) as report:
-            answered = self.rollout.generate_sequences(batch, ticket=ticket, report=report)
+            answered = self.rollout.generate_sequences(
+                batch, ticket=ticket, report=report, episodes=episodes
+            )
         output = decode(answered, tokenized, sampling, self.tokenizer)
         self._stats.add_rows(output.metadata)
-        return output
+        return answered, output
 
-    def _prepared(self, prompts: Any, params: GenerateParams) -> tuple[list[Prompt], Sampling]:
+    def _prepared(
+        self, prompts: Any, params: GenerateParams
+    ) -> tuple[list[Prompt], Sampling, Talk]:
         engine = self._engine
         conversations = normalize(prompts)
         sampling = resolve(
@@ -161,11 +182,11 @@ class InferenceEngine:
             engine.eos_token_ids,
             engine.limits.vocabulary,
         )
-        tokenized = tokenize(
-            conversations, self.tokenizer, engine.limits, sampling.chat_template_kwargs
-        )
+        talk = Talk.of(sampling, self.config, engine)
+        tokenized = tokenize(conversations, talk.template, engine.limits)
+        talk.check(tokenized)
         check_room(tokenized, sampling.max_tokens, engine.limits)
-        return tokenized, sampling
+        return tokenized, sampling, talk
 
     def stream(self, prompt: Any, **params: Unpack[GenerateParams]) -> Iterator[StreamChunk]:
         """Answer one prompt, chunk by chunk, with `generate`'s keywords (n is 1).
@@ -181,9 +202,11 @@ class InferenceEngine:
         return self._stream(prompt, params).achunks()
 
     def _stream(self, prompt: Any, params: GenerateParams) -> Stream:
-        tokenized, sampling = self._prepared(prompt, params)
-        check_streamable(len(tokenized), sampling)
-        return Stream(self.rollout, tokenized[0].token_ids, sampling, self.tokenizer, self._stats)
+        tokenized, sampling, talk = self._prepared(prompt, params)
+        check_streamable(len(tokenized), sampling, talk)
+        return Stream(
+            self.rollout, tokenized[0].token_ids, sampling, talk, self.tokenizer, self._stats
+        )
 
     def get_logprobs(self, prompts: Any, responses: Any) -> list[list[float]]:
         """Score given responses: one float a response token, the natural log of softmax(logits).
@@ -195,7 +218,7 @@ class InferenceEngine:
         """
         engine = self._engine
         conversations = normalize(prompts)
-        tokenized = tokenize(conversations, self.tokenizer, engine.limits)
+        tokenized = tokenize(conversations, Template(self.tokenizer), engine.limits)
         answers = tokenize_responses(responses, len(tokenized), self.tokenizer, engine.limits)
         check_room(tokenized, list(map(len, answers)), engine.limits)
         sequences = [
@@ -205,6 +228,66 @@ class InferenceEngine:
         with self._stats.call():
             rows = self.rollout.score(sequences, Ticket())
         return [row.prompt_logprobs[1:] for row in rows]
+
+    def parse_tool_calls(
+        self, text: str, *, format: str | None = None, tools: Sequence[Any] | None = None
+    ) -> list[ToolCall]:
+        """The tool calls that `text` holds, in order.
+
+        format: how they are written (docs/tools.md lists the names); by default
+            `rollout.multi_turn.format`. tools: as in `generate`, for the formats that need to know
+            them; by default the config's.
+        """
+        given = self._engine.tools if tools is None else as_tools(tools)
+        return parse(text, format or self.config.rollout.multi_turn.format, given).calls
+
+    def rollout_batch(self, prompts: Any, **params: Unpack[GenerateParams]) -> DataProto:
+        """`generate`, as what a verl trainer consumes: a `DataProto`, `n` rows a prompt.
+
+        Tensors, P = `rollout.prompt_length` and R = `rollout.response_length` wide, so that
+        batches concatenate: `prompts` (rows x P, padded left), `responses` and `response_mask`
+        (rows x R, padded right; 1 = sampled), `input_ids`, `attention_mask`, `position_ids` (rows x
+        (P + R)), `rollout_log_probs` (rows x R, 0 where the mask is 0). In `non_tensor_batch`:
+        `uid` (one a prompt: its group of samples), `completions`, `prompt_index`,
+        `finish_reason`, `weight_version` and, after tools or interactions, `messages`,
+        `reward_scores` and `__num_turns__` (verl's names).
+
+        Raises what `generate` does; `ConfigError` where `max_tokens` is above R.
+        """
+        tokenized, sampling, talk = self._prepared(prompts, params)
+        rollout = self.config.rollout
+        widths = rollout.prompt_length, rollout.response_length
+        check_batch(tokenized, sampling.max_tokens, widths)
+        answered, output = self._roll_out(tokenized, sampling, talk, Ticket())
+        rows = answered.non_tensor_batch["rows"]
+        return trainer_batch(rows, tokenized, output, self.tokenizer.pad_token_id, widths)
+
+    def update_weights(self, weights: Any, *, version: int | None = None) -> int:
+        """Serve new weights, and return their version, which every row's metadata names.
+
+        weights: a Transformers module, its state dict, or pairs of (name, tensor), on any device,
+            with all of the model's weights (of tied ones either or both); an iterator is drained
+            first. The caller's tensors stay as they are.
+        version: what to call them; by default one more than before.
+
+        Calls in flight finish on the old weights, later ones wait: no row sees some of each. The
+        prefix cache is emptied. Raises `ConfigError` (which name, which shape) before anything is
+        sent: the old weights serve on.
+        """
+        return int(self.rollout.replace_weights(weights, version))
+
+    def sleep(self) -> Slept:
+        """Give the accelerator's memory back, until `wake_up`; calls in flight finish first.
+
+        Returns how many bytes came free (on a CPU none, and its `note` says so). Meanwhile calls
+        raise `InferenceError`. Raises `ConfigError` without `rollout.free_cache_engine: true`.
+        """
+        slept: Slept = self.rollout.sleep()
+        return slept
+
+    def wake_up(self) -> None:
+        """Take the memory again and serve the same weights; nothing where it is awake."""
+        self.rollout.wake_up()
 
     def stats(self) -> dict[str, float]:
         """Totals since the start: `calls`, `requests` (rows), `prompt_tokens`,

@@ -13,6 +13,8 @@ from typing import Any, overload
 
 from _inf.sampling import Sampling
 from _inf.tokens import Prompt
+from _inf.tool_calls import ToolCall
+from _inf.transcript import Transcript
 
 TABLE_ROWS = 50
 
@@ -26,6 +28,8 @@ class GenerationRow:
     logprobs: list[float]
     metadata: dict[str, Any]
     prompt_logprobs: list[float | None] | None = None
+    messages: list[dict[str, Any]] | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +49,7 @@ class GenerationOutput:
     metadata: a dict a row:
         response_ids, response_mask: the padded row of the rollout's tensor, and 1 for each token
             that the model generated (verl's convention);
-        finish_reason: `stop`, `length` or `abort` (OpenAI's names);
+        finish_reason: `stop`, `length`, `tool_calls` or `abort` (OpenAI's names);
         matched_stop: the token id or the stop string that ended it, or None;
         prompt_tokens, completion_tokens, cached_tokens: counts; cached ones came from the prefix
             cache;
@@ -54,6 +58,20 @@ class GenerationOutput:
         weight_version: 0, until weights are updated;
         seed: only where one was given: this sample's own, which alone gives the row again;
         truncated_prompt_tokens: only where `truncate_prompt` cut the prompt: how many tokens.
+
+    Where a call has tools or interactions, `completions` are the last assistant text, `token_ids`
+    and `logprobs` all sampled tokens, `response_ids` everything after the prompt, of which
+    `response_mask` marks the sampled ones, and there are
+
+    messages: the whole conversation, with tool calls and results.
+    tool_calls: the calls of the last turn that are left to the caller (`finish_reason` is
+        `tool_calls`): those of schema-only tools, and what a turn limit kept from being run.
+    and in the metadata:
+        num_turns: the assistant's turns;
+        limit: which limit ended the row, such as `max_tokens`, or None;
+        tool_calls: for each call that was run its name, arguments, result, seconds, error, reward;
+        tool_rewards: verl tools' `calc_reward`; reward_scores: these and `user_turn_rewards`;
+        error: only where a tool's or an interaction's own code failed at the row's ends.
     """
 
     completions: list[str]
@@ -61,6 +79,8 @@ class GenerationOutput:
     logprobs: list[list[float]]
     metadata: list[dict[str, Any]]
     prompt_logprobs: list[list[float | None]] | None = None
+    messages: list[list[dict[str, Any]]] | None = None
+    tool_calls: list[list[ToolCall]] | None = None
 
     @classmethod
     def empty(cls) -> GenerationOutput:
@@ -104,16 +124,25 @@ def decode(
 ) -> GenerationOutput:
     """`output`: the rollout's `DataProto`, `len(prompts) * sampling.n` rows."""
     rows = list(output.non_tensor_batch["rows"])
+    talks = [row.transcript for row in rows if row.transcript is not None]
     return GenerationOutput(
         completions=[
-            shown_text(row, tokenizer, skip_special_tokens=sampling.skip_special_tokens)
+            shown_text(_last_turn(row), tokenizer, skip_special_tokens=sampling.skip_special_tokens)
             for row in rows
         ],
         token_ids=[list(row.token_ids) for row in rows],
         logprobs=[list(row.logprobs) for row in rows],
         metadata=_metadata(output, prompts, list(sampling.samples()), sampling.n),
         prompt_logprobs=[row.prompt_logprobs for row in rows] if sampling.prompt_logprobs else None,
+        messages=[talk.messages for talk in talks] if talks else None,
+        tool_calls=[talk.pending for talk in talks] if talks else None,
     )
+
+
+def _last_turn(row: Any) -> Any:
+    if row.transcript is None:
+        return row
+    return dataclasses.replace(row, token_ids=row.transcript.answer_ids)
 
 
 def shown_text(row: Any, tokenizer: Any, *, skip_special_tokens: bool) -> str:
@@ -164,5 +193,18 @@ def _metadata(
             about["seed"] = custom["seed"]
         if cut := prompts[index // n].truncated_tokens:
             about["truncated_prompt_tokens"] = cut
+        if row.transcript is not None:
+            about |= _turns(row.transcript)
         metadata.append(about)
     return metadata
+
+
+def _turns(talk: Transcript) -> dict[str, Any]:
+    about = {
+        "num_turns": talk.num_turns,
+        "limit": talk.limit,
+        "tool_calls": talk.calls,
+        "tool_rewards": talk.tool_rewards,
+        "reward_scores": talk.reward_scores,
+    }
+    return about if talk.error is None else {**about, "error": talk.error}

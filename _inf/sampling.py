@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypedDict
 from _inf.config import Rollout
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.grammar import json_schema_text, regex_text
+from _inf.tools import Tool, as_tools
 
 MOST_SEED = 2**63
 MOST_INT32 = 2**31 - 1
@@ -50,10 +51,10 @@ class GenerateParams(TypedDict, total=False):
     ignore_eos: Flags
     json_schema: Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str | None] | None
     regex: str | Sequence[str | None] | None
-    tools: list[Any] | None
-    tools_kwargs: list[dict[str, Any]] | None
-    interaction_kwargs: list[dict[str, Any]] | None
-    max_tokens_per_turn: int | None
+    tools: Sequence[Any] | None
+    tools_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
+    interaction_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
+    max_tokens_per_turn: Ints
     chat_template_kwargs: dict[str, Any] | None
     skip_special_tokens: bool | None
     prompt_logprobs: bool | None
@@ -61,31 +62,37 @@ class GenerateParams(TypedDict, total=False):
     progress: bool | None
 
 
-# Refused until a later version serves them.
-NOT_YET = {
-    "tools": "tools are not served yet",
-    "tools_kwargs": "tools are not served yet",
-    "interaction_kwargs": "interactions are not served yet",
-    "max_tokens_per_turn": "multi-turn rollouts are not served yet",
-}
 # One value for the whole call; every other parameter also takes a list, one element a prompt.
 PER_CALL = (
     "n",
+    "tools",
     "chat_template_kwargs",
     "skip_special_tokens",
     "prompt_logprobs",
     "timeout",
     "progress",
 )
+# verl's, for each tool of a row.
+TOOL_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
 # A list is already one prompt's value: one a prompt is a list of lists.
 LISTS = ("stop", "stop_token_ids")
 TEMPLATE_OWN = (
     "conversation",
+    "tools",
     "tokenize",
     "add_generation_prompt",
     "return_tensors",
     "return_dict",
 )
+
+
+@dataclasses.dataclass(frozen=True)
+class Turns:
+    """What one prompt's conversation takes beside sampling parameters, under verl's names."""
+
+    max_tokens_per_turn: int | None = None
+    tools_kwargs: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    interaction_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +106,8 @@ class Sampling:
     prompt_logprobs: bool
     timeout: float | None
     progress: bool | None
+    tools: list[Tool] | None = None  # None: the config's
+    turns: list[Turns] = dataclasses.field(default_factory=list)
 
     @property
     def greedy(self) -> bool:
@@ -147,9 +156,6 @@ def resolve(
             hint = did_you_mean(name, GenerateParams.__annotations__)
             raise ConfigError(f"{name}: generate() has no such parameter{hint or '.'}")
     given = {name: value for name, value in params.items() if value is not None}
-    for name, why in NOT_YET.items():
-        if name in given:
-            raise ConfigError(f"{name}: not available in this version ({why}).")
     requests = _requests(given, config, prompts, sorted(eos_token_ids), vocabulary)
     if prompt_logprobs := _flag(given, "prompt_logprobs", False):
         requests = [{**request, "logprob_start_len": 0} for request in requests]
@@ -161,13 +167,49 @@ def resolve(
         prompt_logprobs=prompt_logprobs,
         timeout=_timeout(given),
         progress=_flag(given, "progress", False) if "progress" in given else None,
+        tools=as_tools(given["tools"]) if "tools" in given else None,
+        turns=_turns(given, prompts),
     )
+
+
+def _turns(given: Mapping[str, Any], prompts: int) -> list[Turns]:
+    names = [field.name for field in dataclasses.fields(Turns)]
+    own: list[dict[str, Any]] = [{} for _ in range(max(1, prompts))]
+    for name in names:
+        value: Any = given.get(name)
+        values: Any = value if _is_per_prompt(name, value) else [value] * len(own)
+        if prompts and len(values) != prompts:
+            raise ConfigError(f"{name}: a list of {len(values)} values for {prompts} prompts.")
+        for index, each in enumerate(values):
+            if each is not None:
+                own[index][name] = _turn_value(name, each)
+    return [Turns(**each) for each in own]
+
+
+def _turn_value(name: str, value: Any) -> Any:
+    if name == "max_tokens_per_turn":
+        return _count({name: value}, name, 1)
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ConfigError(f"{name}: {shown(value)} is not a mapping of names to values.")
+    for tool, kwargs in value.items() if name == "tools_kwargs" else ():
+        if not isinstance(kwargs, Mapping):
+            raise ConfigError(f"{name}.{tool}: {shown(kwargs)} is not a mapping.")
+        for key in kwargs:
+            if key not in TOOL_KWARGS:
+                hint = did_you_mean(shown(key), TOOL_KWARGS)
+                raise ConfigError(
+                    f"{name}.{tool}: {shown(key)} is none of {', '.join(TOOL_KWARGS)}{hint or '.'}"
+                )
+    if name == "interaction_kwargs":
+        return {"name": "gsm8k", **value}  # verl's default
+    return dict(value)
 
 
 def _requests(
     given: Mapping[str, Any], config: Rollout, prompts: int, eos: list[int], vocabulary: int
 ) -> list[dict[str, Any]]:
-    shared = {name: value for name, value in given.items() if name not in PER_CALL}
+    apart = (*PER_CALL, *(field.name for field in dataclasses.fields(Turns)))
+    shared = {name: value for name, value in given.items() if name not in apart}
     listed = {name: value for name, value in shared.items() if _is_per_prompt(name, value)}
     for name, values in listed.items():
         if len(values) != prompts:

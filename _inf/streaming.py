@@ -20,6 +20,7 @@ from _inf.errors import ConfigError, GenerationTimeout, PromptError
 from _inf.output import shown_text
 from _inf.sampling import Sampling
 from _inf.stats import Stats
+from _inf.talk import Talk
 from _inf.upstream.host import TIMED_OUT, Ticket
 
 
@@ -31,7 +32,7 @@ class StreamChunk:
         combining mark, a skin tone or more bytes may still belong to it, and so does what may be
         the beginning of a stop string.
     token_ids: the tokens generated since; their text may come with a later chunk.
-    finish_reason: None, and in the last chunk `stop` or `length`.
+    finish_reason: None, and in the last chunk `stop`, `length` or `tool_calls`.
     """
 
     text: str
@@ -39,7 +40,7 @@ class StreamChunk:
     finish_reason: str | None
 
 
-def check_streamable(prompts: int, sampling: Sampling) -> None:
+def check_streamable(prompts: int, sampling: Sampling, talk: Talk) -> None:
     """`stream` takes one prompt and gives one answer."""
     if prompts != 1:
         raise PromptError(f"prompt 0: stream() takes one prompt, not {prompts}; use generate().")
@@ -47,15 +48,23 @@ def check_streamable(prompts: int, sampling: Sampling) -> None:
         raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
     if sampling.prompt_logprobs:
         raise ConfigError("prompt_logprobs: stream() does not give them; use generate().")
+    talk.check_one_turn()
 
 
 class Stream:
     """One request's chunks. The request begins when the first one is asked for."""
 
     def __init__(
-        self, rollout: Any, ids: list[int], sampling: Sampling, tokenizer: Any, stats: Stats
+        self,
+        rollout: Any,
+        ids: list[int],
+        sampling: Sampling,
+        talk: Talk,
+        tokenizer: Any,
+        stats: Stats,
     ) -> None:
         self._rollout = rollout
+        self._talk = talk
         self._ids = ids
         self._params = sampling.requests[0]
         self._timeout = sampling.timeout
@@ -79,7 +88,8 @@ class Stream:
     def _chunk(self, row: Any) -> StreamChunk:
         if row.finish_reason is not None:
             self._stats.add_rows([dataclasses.asdict(row)])
-        return self._text.feed(row)
+        chunk = self._text.feed(row)
+        return dataclasses.replace(chunk, finish_reason=self._talk.finish_reason(row))
 
     def chunks(self) -> Iterator[StreamChunk]:
         """From any thread."""

@@ -14,6 +14,7 @@ from numbers import Integral
 from typing import Any, Literal
 
 from _inf.errors import PromptError, did_you_mean, shown
+from _inf.template import Message, Template
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MESSAGE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
@@ -22,15 +23,15 @@ FORMS = (
     'a prompt is a string, a list of {"role", "content"} messages, or {"prompt_token_ids": [...]}'
 )
 
-Message = Mapping[str, Any]
-
 
 @dataclasses.dataclass(frozen=True)
 class Prompt:
-    """One prompt as it is sent: `token_ids`, and how many were cut off by `truncate_prompt`."""
+    """One prompt as it is sent: `token_ids`, how many were cut off by `truncate_prompt`, and the
+    messages they were rendered from, if any."""
 
     token_ids: list[int]
     truncated_tokens: int = 0
+    messages: list[Message] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,48 +122,20 @@ def _kind(value: Any) -> str:
 
 
 def tokenize(
-    prompts: Sequence[list[Message] | list[int]],
-    tokenizer: Any,
-    limits: Limits,
-    template_kwargs: Mapping[str, Any] | None = None,
+    prompts: Sequence[list[Message] | list[int]], template: Template, limits: Limits
 ) -> list[Prompt]:
-    """Render conversations by the chat template with a generation prompt, and encode them.
-
-    No token is added to what the template writes (`add_special_tokens=False`, as verl does), so a
-    template that writes the BOS itself does not get a second one.
-    """
-    kwargs = dict(template_kwargs or {})
+    """The token ids of each, rendered by the chat template where they are messages."""
     fitting = []
     for index, prompt in enumerate(prompts):
         if isinstance(prompt[0], Mapping):
-            ids = _encode(prompt, tokenizer, kwargs, index)
+            messages = prompt
+            ids = template.prompt(messages, index)
             where = f"prompt {index}: rendered token"  # a tokenizer may know more than the model
         else:
-            ids, where = prompt, f"prompt {index}: {TOKEN_IDS}"
-        fitting.append(_within(_known(ids, limits, where), limits, index))
+            messages, ids, where = None, prompt, f"prompt {index}: {TOKEN_IDS}"
+        ids, cut = _within(_known(ids, limits, where), limits, index)
+        fitting.append(Prompt(ids, cut, messages))
     return fitting
-
-
-def _encode(messages: Any, tokenizer: Any, kwargs: dict[str, Any], index: int) -> list[int]:
-    if tokenizer.chat_template is None:
-        raise PromptError(
-            f"prompt {index}: the model's tokenizer has no chat template to render messages with; "
-            'send {"prompt_token_ids": [...]}.'
-        )
-    try:
-        text: str = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **kwargs
-        )
-        text.encode()  # a tokenizer does not say why it refuses a lone surrogate
-        ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    except Exception as failure:  # a template is a program of the model's: it raises what it likes
-        raise PromptError(
-            f"prompt {index}: the model's chat template or tokenizer refused it: "
-            f"{type(failure).__name__}: {failure}"
-        ) from failure
-    if not ids:
-        raise PromptError(f"prompt {index}: the chat template renders it to nothing.")
-    return ids
 
 
 def _known(ids: list[int], limits: Limits, where: str) -> list[int]:
@@ -175,14 +148,14 @@ def _known(ids: list[int], limits: Limits, where: str) -> list[int]:
     return ids
 
 
-def _within(ids: list[int], limits: Limits, index: int) -> Prompt:
+def _within(ids: list[int], limits: Limits, index: int) -> tuple[list[int], int]:
     excess = len(ids) - limits.prompt
     if excess <= 0:
-        return Prompt(ids)
+        return ids, 0
     if limits.truncate == "left":
-        return Prompt(ids[excess:], excess)
+        return ids[excess:], excess
     if limits.truncate == "right":
-        return Prompt(ids[: limits.prompt], excess)
+        return ids[: limits.prompt], excess
     raise PromptError(
         f"prompt {index} has {len(ids)} tokens, above the limit of {limits.prompt} "
         "(rollout.prompt_length). Shorten it, raise the limit, or set truncate_prompt: left|right."

@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from _inf.config import Config, Rollout, check_engine_kwargs, load_config
-from _inf.config.rules import ALSO_NEUTRAL, NOT_YET, OWNED_BY_ENGINE, OWNED_BY_KEY
+from _inf.config.rules import ALSO_NEUTRAL, OWNED_BY_ENGINE, OWNED_BY_KEY
 from _inf.errors import ConfigError
 
 
@@ -82,7 +82,7 @@ def test_defaults_are_verls_but_for_the_named_ones() -> None:
     assert different == ours
     for key, text in dataclass_fields(VERL_ROLLOUT, "MultiTurnConfig").items():
         same = text == repr(ALL_KEYS[f"rollout.multi_turn.{key}"])
-        assert same or key == "tokenization_sanity_check_mode"
+        assert same or key in ("tokenization_sanity_check_mode", "max_parallel_calls")
 
 
 def test_owned_arguments_are_sglangs() -> None:
@@ -199,7 +199,7 @@ def test_all_faults_are_said_in_the_order_of_the_file(tmp_path: Path) -> None:
     rollout:
       response_length: 0
       tempreture: 1
-      multi_turn: {enable: true}
+      multi_turn: {num_repeat_rollouts: 2}
       engine_kwargs: {sglang: {port: 1}, vllm: {x: 1}}
       mode: sync
       n: ${nope}
@@ -213,7 +213,7 @@ def test_all_faults_are_said_in_the_order_of_the_file(tmp_path: Path) -> None:
     assert paths[1:] == [
         "rollout.response_length",
         "rollout.tempreture",
-        "rollout.multi_turn.enable",
+        "rollout.multi_turn.num_repeat_rollouts",
         "rollout.engine_kwargs.sglang.port",
         "rollout.engine_kwargs.vllm",
         "rollout.mode",
@@ -236,11 +236,8 @@ def test_all_faults_are_said_in_the_order_of_the_file(tmp_path: Path) -> None:
         ("rollout.log_prob_micro_batch_size", 4, "verl's actor"),
         ("rollout.disable_log_stats", False, "vLLM"),
         ("rollout.layer_name_map.x", "y", "be left out: verl's Megatron"),
-        ("rollout.multi_turn.enable", True, "multi-turn tools are not part of this version"),
-        ("rollout.multi_turn.tool_config_path", "t.yaml", "multi-turn tools are not part of"),
-        ("rollout.multi_turn.interaction_config_path", "i.yaml", "multi-turn tools are not"),
-        ("rollout.over_sample_rate", 0.1, "multi-turn tools are not part of this version"),
-        ("rollout.update_weights_bucket_megabytes", 256, "weight updates are not part of"),
+        ("rollout.multi_turn.use_inference_chat_template", True, "never rendered again"),
+        ("rollout.multi_turn.num_repeat_rollouts", 2, "nothing in verl"),
     ],
 )
 def test_key_without_effect_is_refused_with_the_reason(path: str, value: Any, reason: str) -> None:
@@ -253,8 +250,11 @@ def test_verls_other_neutral_values_load(key: str) -> None:
     load_config(at(f"rollout.{key}", ALSO_NEUTRAL[key]), {})
 
 
-def test_key_that_waits_for_a_later_version_is_one_of_verls() -> None:
-    assert NOT_YET.keys() <= Rollout.model_fields.keys()
+@pytest.mark.parametrize("key", ["tool_config_path", "interaction_config_path"])
+def test_file_of_a_multi_turn_that_is_off_is_refused(key: str) -> None:
+    (line,) = faults(at(f"rollout.multi_turn.{key}", "x.yaml"))
+    assert "multi_turn.enable is false" in line
+    load_config({"rollout": {"multi_turn": {"enable": True, key: "x.yaml"}}}, {})
 
 
 # ── engine_kwargs ────────────────────────────────────────────────────────────────────────────────

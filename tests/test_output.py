@@ -42,6 +42,7 @@ def row(
         completion_tokens=len(ids),
         cached_tokens=4,
         weight_version=0,
+        transcript=None,
     )
     return SimpleNamespace(**(said | changed))
 

@@ -20,11 +20,11 @@ from _inf.errors import ConfigError
 from _inf.sampling import (
     LISTS,
     MOST_SEED,
-    NOT_YET,
     PER_CALL,
     TEMPLATE_OWN,
     GenerateParams,
     Sampling,
+    Turns,
     derived_seed,
     resolve,
 )
@@ -32,7 +32,8 @@ from _inf.sampling import (
 VOCABULARY = 384
 EOS = frozenset({2, 0})
 HUGE = 10**5000  # more digits than Python prints, and no float
-SERVED = sorted(GenerateParams.__annotations__.keys() - NOT_YET.keys())
+TURNS = {field.name for field in dataclasses.fields(Turns)}
+SERVED = sorted(GenerateParams.__annotations__.keys() - {"tools"})  # test_tools.py has these
 NUMBERS = [
     "temperature",
     "top_p",
@@ -467,7 +468,7 @@ PER_PROMPT: dict[str, tuple[Any, Any]] = {
 
 
 def test_every_parameter_that_is_not_the_calls_may_differ_by_prompt() -> None:
-    assert PER_PROMPT.keys() == set(SERVED) - set(PER_CALL)
+    assert PER_PROMPT.keys() == set(SERVED) - set(PER_CALL) - TURNS
 
 
 @pytest.mark.parametrize("name", PER_PROMPT)
@@ -505,7 +506,7 @@ def test_wrong_value_in_a_list_is_refused_as_alone_with_its_prompt(name: str) ->
         assert said.startswith(f"{name}: ") and said == refusal(**{name: odd}) + " (prompt 1)"
 
 
-@pytest.mark.parametrize("name", sorted(set(PER_CALL) - {"chat_template_kwargs"}))
+@pytest.mark.parametrize("name", sorted(set(PER_CALL) - {"chat_template_kwargs", "tools"}))
 def test_parameter_of_the_call_takes_no_list(name: str) -> None:
     for value in ([1], [True], [0.5, 0.5], (True, True)):
         assert refusal(_prompts=2, **{name: value}).startswith(f"{name}: ")
@@ -610,11 +611,25 @@ def test_unknown_keyword_with_nothing_near_is_refused_too(name: str) -> None:
     assert refusal(**{name: 1}) == f"{name}: generate() has no such parameter."
 
 
-@pytest.mark.parametrize("name", NOT_YET)
-def test_parameter_of_a_later_version_is_refused_never_passed_on(name: str) -> None:
-    for value in (1, 0, False, "", [], {}, "x", HUGE, np.array([1, 2])):
-        assert refusal(**{name: value}).startswith(f"{name}: not available in this version")
-    assert sampled(**{name: None}) == sampled()
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("max_tokens_per_turn", 3, 4),
+        ("tools_kwargs", {"a": {"create_kwargs": {"x": 1}}}, {"a": {}}),
+        ("interaction_kwargs", {"name": "a"}, {"name": "b", "x": 1}),
+    ],
+)
+def test_each_prompts_turns_have_their_own_keywords(name: str, first: Any, second: Any) -> None:
+    turns = sampled(_prompts=3, **{name: [first, None, second]}).turns
+    assert [getattr(each, name) for each in turns] == [first, getattr(Turns(), name), second]
+    turns = sampled(_prompts=2, **{name: first}).turns
+    assert [getattr(each, name) for each in turns] == [first] * 2
+    assert refusal(_prompts=3, **{name: [first, second]}).startswith(f"{name}: a list of 2 values")
+
+
+def test_interaction_without_a_name_is_verls_gsm8k() -> None:
+    (turns,) = sampled(interaction_kwargs={"ground_truth": "7"}).turns
+    assert turns.interaction_kwargs == {"name": "gsm8k", "ground_truth": "7"}
 
 
 # ── Template keywords, and the value itself ──────────────────────────────────────────────────────

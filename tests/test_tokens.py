@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tiny import END_OF_TEXT, IM_END, PAD, VOCABULARY, tiny_model
 
 from _inf.errors import PromptError
+from _inf.template import Template
 from _inf.tokens import MESSAGE_KEYS, ROLES, Limits, Prompt, check_room, normalize, tokenize
 
 LIMITS = Limits(prompt=64, total=80, vocabulary=VOCABULARY)
@@ -41,12 +42,12 @@ def templated(tokenizer: Any, template: Any) -> Any:
 def ids(
     prompts: Any, tokenizer: Any, limits: Limits = LIMITS, kwargs: Any = None
 ) -> list[list[int]]:
-    return [p.token_ids for p in tokenize(normalize(prompts), tokenizer, limits, kwargs)]
+    return [p.token_ids for p in tokenize(normalize(prompts), Template(tokenizer, kwargs), limits)]
 
 
 def refusal(prompts: Any, tokenizer: Any, limits: Limits = LIMITS, kwargs: Any = None) -> str:
     with pytest.raises(PromptError) as caught:
-        tokenize(normalize(prompts), tokenizer, limits, kwargs)
+        tokenize(normalize(prompts), Template(tokenizer, kwargs), limits)
     return str(caught.value)
 
 
@@ -279,7 +280,7 @@ def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(
     prompts: Any, tokenizer: Any
 ) -> None:
     try:
-        answered = tokenize(normalize(prompts), tokenizer, LIMITS)
+        answered = tokenize(normalize(prompts), Template(tokenizer), LIMITS)
     except PromptError as refused:
         assert re.match(r"prompt \d+[ :,]", str(refused))
         return
@@ -385,7 +386,7 @@ def test_truncation_keeps_the_asked_side_and_counts_what_it_cut(tokenizer: Any) 
     for side, kept in (("left", given_ids[-64:]), ("right", given_ids[:64])):
         limits = Limits(64, 80, VOCABULARY, side)  # type: ignore[arg-type]
         prompts = ["hi", {"prompt_token_ids": given_ids}, {"prompt_token_ids": given_ids[:64]}]
-        short, cut, full = tokenize(normalize(prompts), tokenizer, limits)
+        short, cut, full = tokenize(normalize(prompts), Template(tokenizer), limits)
         assert cut == Prompt(kept, truncated_tokens=16) and len(given_ids) == 80
         assert short.truncated_tokens == full.truncated_tokens == 0
 

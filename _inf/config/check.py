@@ -14,7 +14,6 @@ from _inf.config.rules import (
     ALSO_NEUTRAL,
     FIXED,
     IGNORED,
-    NOT_YET,
     OWNED_BY_ENGINE,
     OWNED_BY_KEY,
     RENAMED,
@@ -49,7 +48,7 @@ _PLACES: Mapping[str, str] = {
     **{path.rpartition(".")[2]: path for path in sorted(_KEYS, key=lambda k: -k.count("."))},
     **RENAMED,
 }
-_RULES: Mapping[str, str] = {**FIXED, **IGNORED, **NOT_YET}
+_RULES: Mapping[str, str] = {**FIXED, **IGNORED}
 
 
 def checked(document: dict[str, Any], faults: Faults) -> Config:
@@ -137,7 +136,7 @@ def _unknown(path: str) -> str:
 
 
 def _check_rules(document: dict[str, Any], faults: Faults) -> None:
-    """Keys with one possible value, keys that nothing reads, keys that wait for a later version."""
+    """Keys with one possible value, and keys that nothing reads."""
     rollout = document.get("rollout")
     for path, value in _walk(rollout if isinstance(rollout, dict) else {}):
         reason = _RULES.get(path, _RULES.get(path.partition(".")[0]))

@@ -1,6 +1,6 @@
-"""What the models cannot say: keys that are fixed, ignored or not there yet, and who owns what.
+"""What the models cannot say: keys that are fixed or ignored, and who owns what.
 
-Keys of `FIXED`, `IGNORED` and `NOT_YET` stand under `rollout`; a section's name is all its keys.
+Keys of `FIXED` and `IGNORED` stand under `rollout`; a section's name is all its keys.
 A key there is accepted at its default (and at `ALSO_NEUTRAL`), so that verl's own files load, and
 refused with the reason at any other value. Read against verl 0.6.1's
 `verl/workers/rollout/sglang_rollout/sglang_rollout.py` and SGLang 0.5.9's `ServerArgs`.
@@ -16,6 +16,8 @@ FIXED: Mapping[str, str] = {
     "mode": "verl's sync mode is not offered (upstream removed it)",
     "skip_tokenizer_init": "the engine takes and gives token ids",
     "pipeline_model_parallel_size": "verl's rollout has no pipeline parallelism",
+    "multi_turn.use_inference_chat_template": "the ids that were sampled are never rendered again",
+    "multi_turn.tokenization_sanity_check_mode": "no turn is rendered again, so none can differ",
 }
 
 # What SGLangRollout, as this library runs it, never reads.
@@ -40,14 +42,8 @@ IGNORED: Mapping[str, str] = {
     "layered_summon": "vLLM's rollout reads it, SGLang's does not",
     "layer_name_map": "verl's Megatron workers read it, not the rollout",
     "sglang_engine_mode": "the engine is always local to this process",
+    "multi_turn.num_repeat_rollouts": "nothing in verl's rollouts reads it",
     "limit_images": "vLLM reads it, SGLang does not",
-}
-
-# What later versions will do: delete a line here when its feature lands.
-NOT_YET: Mapping[str, str] = {
-    "multi_turn": "multi-turn tools are not part of this version",
-    "over_sample_rate": "multi-turn tools are not part of this version",
-    "update_weights_bucket_megabytes": "weight updates are not part of this version",
 }
 
 # Beside the default: what verl's own files say, which changes nothing either.

@@ -84,7 +84,7 @@ class MultiTurn(Section):
     max_assistant_turns: Count | None = None
     tool_config_path: Text | None = None
     max_user_turns: Count | None = None
-    max_parallel_calls: Count = 1
+    max_parallel_calls: Count = 16
     max_tool_response_length: Count = 256
     tool_response_truncate_side: Literal["left", "middle", "right"] = "middle"
     interaction_config_path: Text | None = None
@@ -92,6 +92,13 @@ class MultiTurn(Section):
     tokenization_sanity_check_mode: Literal["disable", "strict", "ignore_strippable"] = "disable"
     format: Text = "hermes"
     num_repeat_rollouts: Count | None = None
+
+    @field_validator("tool_config_path", "interaction_config_path")
+    @classmethod
+    def _is_switched_on(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("enable") is False:
+            raise ValueError("is not read while multi_turn.enable is false; set that to true")
+        return value
 
 
 class CustomAsyncServer(Section):
@@ -151,7 +158,8 @@ EngineKwargs: TypeAlias = Annotated[Mapping[str, Mapping[str, Any]], BeforeValid
 
 class Rollout(Sampling):
     """verl's RolloutConfig. Ours are the defaults of `name`, `mode`, `skip_tokenizer_init`,
-    `dtype`, `load_format`, `free_cache_engine`, `tensor_model_parallel_size` and
+    `dtype`, `load_format`, `free_cache_engine`, `tensor_model_parallel_size`,
+    `multi_turn.max_parallel_calls` (verl's drops the second call of a turn) and
     `multi_turn.tokenization_sanity_check_mode`; that of `enforce_eager` is verl's rollout.yaml's
     (its dataclass, the source of the rest, would run without CUDA graphs).
     """
@@ -233,9 +241,11 @@ class Config(Section):
     """The whole config. `model_path: null` is the embedded SmolLM2-135M-Instruct."""
 
     model_path: Text | None = None
+    adapter_path: Text | None = None
     trust_remote_code: bool = False
     device: Literal["auto", "cuda", "cpu"] = "auto"
     truncate_prompt: Literal["left", "right"] | None = None
+    tool_timeout: Annotated[float, Field(gt=0)] = 30.0
     rollout: Rollout = Rollout()
 
     def to_dict(self) -> dict[str, Any]:

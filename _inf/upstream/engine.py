@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from _inf.errors import InferenceError
+from _inf.transcript import Transcript
 from _inf.upstream.host import Host, Ticket, current_host
 from _inf.upstream.worker import SCHEDULER, Worker
 
@@ -63,6 +64,7 @@ with interpreter_left_alone():
 # Beside SGLang's sampling parameters in a row's: the first prompt position to score.
 LOGPROB_START = "logprob_start_len"
 REPORT_SECONDS = 0.25
+DRAIN_SECONDS = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Row:
     completion_tokens: int
     cached_tokens: int
     weight_version: int
+    transcript: Transcript | None = None  # of a conversation of more than one turn, or with tools
 
 
 @dataclasses.dataclass
@@ -110,6 +113,7 @@ class Engine(sglang_rollout.AsyncEngine):
         self, server_arguments: dict[str, Any], free_cache: bool, **verl_arguments: Any
     ) -> None:
         self.free_cache = free_cache
+        self.refusal: str | None = None  # why no request is taken now
         nothing_yet: Any = None
         self.tokenizer_manager = self.send_to_rpc = nothing_yet
         self.run_scheduler_process_func = Worker(SCHEDULER, current_host.get().log)
@@ -171,7 +175,12 @@ class Engine(sglang_rollout.AsyncEngine):
                     tokens[row] = len(state.output_ids)
             call.report(sum(request.done() for request in requests), sum(tokens))
 
+    def _check_open(self) -> None:
+        if self.refusal is not None:
+            raise InferenceError(self.refusal)
+
     async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
+        self._check_open()
         try:
             output = await super().async_generate(**_arguments(ids, params, rid))
         except BaseException:
@@ -183,6 +192,7 @@ class Engine(sglang_rollout.AsyncEngine):
         self, ids: list[int], params: dict[str, Any], put: Callable[[Row], None]
     ) -> None:
         """One request; `put` gets a `Row` of all tokens so far whenever there are more."""
+        self._check_open()
         rid = uuid.uuid4().hex
         try:
             outputs = await super().async_generate(**_arguments(ids, params, rid), stream=True)
@@ -191,6 +201,10 @@ class Engine(sglang_rollout.AsyncEngine):
         except BaseException:
             self._abandon(rid)
             raise
+
+    async def turn(self, ids: list[int], params: dict[str, Any]) -> Row:
+        """One turn of a conversation: one request."""
+        return _row(await self._request(ids, params, uuid.uuid4().hex), params)
 
     async def score(self, ids: list[int], start: int) -> Row:
         """The log probs of `ids[start:]`, each after all before it: a prefill and no more."""
@@ -215,6 +229,25 @@ class Engine(sglang_rollout.AsyncEngine):
         task = asyncio.ensure_future(forget())
         manager.asyncio_tasks.add(task)
         task.add_done_callback(manager.asyncio_tasks.discard)
+
+    async def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
+        """verl ends every multi-turn call with `abort_all`, which would end everybody's. Ours are
+        aborted one by one, by whoever gives them up."""
+        if rid:
+            await super().abort_request(rid=rid)
+
+    async def drain(self) -> None:
+        """Until the scheduler has nothing to do (it may still be ending what was abandoned), which
+        it must not have when its weights change; the prefix cache is empty then."""
+        while not (await super().flush_cache()).success:
+            await asyncio.sleep(DRAIN_SECONDS)
+
+    async def update_weights_from_tensor(self, update_weights_request: Any) -> tuple[bool, str]:
+        """verl ignores what comes back."""
+        done, message = await super().update_weights_from_tensor(update_weights_request)
+        if not done:
+            raise InferenceError(f"The engine refused the weights: {message}")
+        return done, message
 
     async def flush_cache(self) -> Any:
         """verl flushes the prefix cache after every call; only `free_cache_engine` asks for it."""

@@ -17,6 +17,8 @@ from _inf.config import Config, check_engine_kwargs
 from _inf.errors import ConfigError, InferenceError
 from _inf.models import resolve_model
 from _inf.tokens import Limits
+from _inf.tool_file import load_tools
+from _inf.tools import Tool
 from _inf.upstream import environment
 from _inf.upstream.host import Host
 from _inf.upstream.server import server_arguments
@@ -37,6 +39,7 @@ class Launched:
     model_config: Any
     limits: Limits
     eos_token_ids: frozenset[int]
+    tools: list[Tool]  # the config's
 
     @property
     def tokenizer(self) -> Any:
@@ -52,7 +55,11 @@ def launch(config: Config) -> Launched:
     """
     with _starting, quiet.starting(config.model_path or "SmolLM2-135M-Instruct"):
         device = environment.prepare(config.device)
-        folder = resolve_model(config.model_path, trust_remote_code=config.trust_remote_code)
+        folder = resolve_model(
+            config.model_path,
+            trust_remote_code=config.trust_remote_code,
+            adapter_path=config.adapter_path,
+        )
         with quiet.third_party():
             from _inf.upstream.engine import server_argument_names
             from _inf.upstream.rollout import HFModelConfig
@@ -62,11 +69,17 @@ def launch(config: Config) -> Launched:
                 path=str(folder), trust_remote_code=config.trust_remote_code
             )
             limits = _limits(config, model_config.hf_config)
-            return _start(config, model_config, limits, device)
+            path = config.rollout.multi_turn.tool_config_path
+            tools = [] if path is None else load_tools(path)
+            return _start(config, model_config, limits, device, tools)
 
 
 def _start(
-    config: Config, model_config: Any, limits: Limits, device: Literal["cuda", "cpu"]
+    config: Config,
+    model_config: Any,
+    limits: Limits,
+    device: Literal["cuda", "cpu"],
+    tools: list[Tool],
 ) -> Launched:
     from _inf.upstream.engine import interpreter_left_alone
     from _inf.upstream.rollout import Rollout, rollout_config
@@ -79,7 +92,7 @@ def _start(
         rollout = host.start(
             lambda: Rollout(settings, model_config, host=host, server_arguments=arguments)
         )
-    return Launched(rollout, host, model_config, limits, _eos_token_ids(model_config))
+    return Launched(rollout, host, model_config, limits, _eos_token_ids(model_config), tools)
 
 
 def _limits(config: Config, hf_config: Any) -> Limits:
@@ -110,7 +123,7 @@ def _eos_token_ids(model_config: Any) -> frozenset[int]:
 
 
 def _join_process_group(config: Config) -> None:
-    """verl needs a process group; alone in it, one without a port (gloo over a `HashStore`)."""
+    """verl needs a process group: torchrun's, or alone one without a port (over a `HashStore`)."""
     import torch.distributed as dist
 
     world, tp = int(os.environ["WORLD_SIZE"]), config.rollout.tensor_model_parallel_size
@@ -127,10 +140,9 @@ def _join_process_group(config: Config) -> None:
                 f"torch.distributed is initialized with {dist.get_world_size()} processes, "
                 f"WORLD_SIZE says {world}."
             )
-    elif world == 1:
+    else:
+        alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1} if world == 1 else {}
         hook = sys.excepthook  # torch puts "[rank0]: " before every line of a traceback
         with quiet.descriptors():
-            dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+            dist.init_process_group("gloo", **alone)
         sys.excepthook = hook
-    else:
-        dist.init_process_group("gloo")

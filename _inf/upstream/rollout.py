@@ -20,21 +20,27 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
 from verl import DataProto
 from verl.workers.config import HFModelConfig, RolloutConfig
 
 from _inf import quiet
 from _inf.batch import column
-from _inf.upstream import seams
+from _inf.episode import Episode
+from _inf.errors import ConfigError, InferenceError
+from _inf.upstream import memory, seams, weights
+from _inf.upstream.conversation import Conversing, conversing, transcribed
 from _inf.upstream.engine import Call, Engine, Row, current_call, sglang_rollout
 from _inf.upstream.host import Host, Ticket, current_host
 
 __all__ = ["DataProto", "HFModelConfig", "Rollout", "rollout_config"]
 
+MESH = ("dp", "infer_tp", "infer_pp")
+
 seams.mend()
 
 
-class Rollout(sglang_rollout.SGLangRollout):
+class Rollout(Conversing):
     """verl's rollout, callable from any thread, telling the truth about lengths and masks."""
 
     def __init__(
@@ -46,14 +52,32 @@ class Rollout(sglang_rollout.SGLangRollout):
         server_arguments: dict[str, Any],
     ) -> None:
         self.host = host
+        self.weight_version = 0
         self._server_arguments = server_arguments
         current_host.set(host)
         super().__init__(config, model_config, device_mesh=None)
+
+    def _initialize_tools(self, *args: Any) -> tuple[Any, ...]:
+        """Tools are a call's (`conversing`), and their file is read by `_inf.tool_file`."""
+        return [], {}, None, [], None
+
+    def _initialize_interactions(self, config: Any) -> dict[str, Any]:
+        try:
+            return dict(super()._initialize_interactions(config))
+        except Exception as failure:
+            path = config.multi_turn.interaction_config_path
+            raise ConfigError(
+                f"rollout.multi_turn.interaction_config_path: {path} cannot be loaded: "
+                f"{type(failure).__name__}: {failure}"
+            ) from failure
 
     def _init_distributed_env(self, *args: Any, **kwargs: Any) -> None:
         """Gloo greets on stdout, once a group."""
         with quiet.descriptors():
             super()._init_distributed_env(*args, **kwargs)
+            shape = self._device_mesh_cpu.mesh.shape
+            # verl's workers hand one in; `update_weights` gathers over its `infer_tp`.
+            self.device_mesh = init_device_mesh("cpu", shape, mesh_dim_names=MESH)
 
     def _init_inference_engine(self, *args: Any, **kwargs: Any) -> None:
         """verl calls the class by its module's global name: the seam for ours."""
@@ -72,31 +96,83 @@ class Rollout(sglang_rollout.SGLangRollout):
         *,
         ticket: Ticket | None = None,
         report: Callable[[int, int], None] | None = None,
+        episodes: Sequence[Episode] = (),
         **kwargs: Any,
     ) -> DataProto:
         """verl's call, from any thread. `ticket` can end it early; `report` is told, on the
-        engine's thread, the rows finished and the tokens generated so far."""
+        engine's thread, the rows finished and the tokens generated so far. With `episodes`, one a
+        row, it goes verl's multi-turn way."""
         params = prompts.non_tensor_batch.pop("sampling_params", None)
         per_row = None if params is None else list(params)
         call = Call(self.host, ticket or Ticket(), per_row, report)
         token = current_call.set(call)
+        rollout = conversing(self, episodes) if episodes else self
         try:
-            output = super().generate_sequences(prompts, **kwargs)
+            output = super(Rollout, rollout).generate_sequences(prompts, **kwargs)
         finally:
             current_call.reset(token)
+        if self._tp_size > 1:  # every rank of a group gets the answer, the first one had the rows
+            group = self._device_mesh_cpu["tp"]
+            first = int(group.mesh[0])
+            sent = (call.rows, list(episodes))
+            [(call.rows, episodes)] = sglang_rollout.broadcast_pyobj(
+                [sent], self._rank, group.get_group(), src=first, force_cpu_device=True
+            )
+        if episodes:
+            return transcribed(output, episodes)
         return _corrected(output, call.rows) if call.rows else output
 
     def stream(
         self, ids: list[int], params: dict[str, Any], put: Callable[[Row], None], ticket: Ticket
     ) -> concurrent.futures.Future[None]:
         """One request, `put` a `Row` at a time on the engine's thread; the future ends with it."""
-        return self.host.submit(self._engine.stream(ids, params, put), ticket)
+        return self.host.submit(self._first().stream(ids, params, put), ticket)
+
+    def _first(self) -> Any:
+        """The engine, which only the first rank of a tensor-parallel group has."""
+        if self._engine is None:
+            raise InferenceError(
+                f"Rank {self._rank} is not the first of its tensor-parallel group: stream() and "
+                "get_logprobs() are the first rank's to call, generate() and the rest all ranks'."
+            )
+        return self._engine
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the engine computes on the CPU."""
+        return self._server_arguments.get("device") == "cpu"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the engine computes in, also where the config says auto."""
+        return self._engine.tokenizer_manager.model_config.dtype
+
+    @functools.cached_property
+    def _wanted(self) -> weights.Wanted:
+        about = self.model_config
+        return weights.wanted(about.hf_config, trust_remote_code=about.trust_remote_code)
+
+    def replace_weights(self, given: Any, version: int | None) -> int:
+        """Check `given`, then load it between two calls; the new version's number."""
+        weights.check_version(version)
+        tensors = weights.checked(given, self._wanted)
+        return self.host.run_alone(weights.send(self, tensors, version))
+
+    def sleep(self) -> memory.Slept:
+        """Give the accelerator's memory back when the calls inside have ended."""
+        return self.host.run_alone(memory.sleep(self))
+
+    def wake_up(self) -> None:
+        """Take it again, weights and all."""
+        self.host.run_alone(memory.wake_up(self))
 
     def score(self, sequences: Sequence[tuple[list[int], int]], ticket: Ticket) -> list[Row]:
         """For each `(ids, start)` a row whose `prompt_logprobs` begin before `ids[start]`."""
 
+        engine = self._first()
+
         async def all_of_them() -> list[Row]:
-            return list(await asyncio.gather(*(self._engine.score(*each) for each in sequences)))
+            return list(await asyncio.gather(*(engine.score(*each) for each in sequences)))
 
         return self.host.run(all_of_them(), ticket)
 
@@ -118,7 +194,9 @@ def _corrected(output: DataProto, rows: list[Row]) -> DataProto:
 
 
 def rollout_config(settings: dict[str, Any]) -> RolloutConfig:
-    """verl's typed config from plain values; its nested parts are dataclasses too."""
+    """verl's typed config from plain values; its nested parts are dataclasses too. `multi_turn`
+    stays off in it: `conversing` switches it on for the calls that need it."""
+    settings = {**settings, "multi_turn": {**settings["multi_turn"], "enable": False}}
     parts = vars(RolloutConfig(name="sglang"))
     nested = {
         name: type(parts[name])(**value)

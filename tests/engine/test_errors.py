@@ -125,7 +125,8 @@ PARAMS: list[tuple[dict[str, Any], str]] = [
     ({"temperature": [0.5] * 5}, "temperature: a list of 5 values for "),
     ({"stop": [["a"]] * 5}, "stop: a list of 5 values for "),
     ({"n": [1, 1]}, "n: [1, 1] is not an int"),
-    ({"tools": []}, "tools: not available in this version"),
+    ({"tools": {}}, "tools: "),
+    ({"max_tokens_per_turn": 9}, "max_tokens_per_turn: without tools or interactions"),
     *((dict([deadly]), f"{deadly[0]}: ") for deadly in DEADLY),
 ]
 

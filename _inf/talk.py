@@ -1,0 +1,145 @@
+"""From a call's tools and the config to the rules and the episodes of its conversations.
+
+In: checked parameters (`Sampling`), tokenized prompts, the config. Out: a `Template` that shows the
+tools, and an `Episode` a row. What cannot be held as a conversation is refused here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from _inf.config import Config
+from _inf.episode import Episode, Rules, answered_calls
+from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean
+from _inf.sampling import Sampling, Turns
+from _inf.template import Template
+from _inf.tokens import Prompt
+from _inf.tool_calls import tool_instructions
+
+if TYPE_CHECKING:
+    from _inf.upstream.launch import Launched
+
+UNLIMITED = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Talk:
+    """How a call's conversations are shown to the model and held. rules: None where there is one
+    turn and no tool: nothing to hold."""
+
+    template: Template
+    rules: Rules | None
+    tokenizer: Any
+
+    @classmethod
+    def of(cls, sampling: Sampling, config: Config, engine: Launched) -> Talk:
+        """`engine`: whose tools, interactions and limits hold where the call says nothing."""
+        rules = _rules(sampling, config, engine)
+        tools = list(rules.tools.values()) if rules else []
+        template = Template(
+            engine.tokenizer,
+            sampling.chat_template_kwargs,
+            schemas=[tool.schema for tool in tools],
+            instructions=tool_instructions(tools, rules.format) if rules and tools else "",
+            eos_token_ids=engine.eos_token_ids,
+        )
+        if any(tool.executable for tool in tools):
+            template.check_turns()
+        return cls(template, rules, engine.tokenizer)
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse token ids where turns are added to messages."""
+        for index, prompt in enumerate(prompts if self.rules else ()):
+            if prompt.messages is None:
+                raise PromptError(
+                    f"prompt {index}: prompt_token_ids beside tools or interactions, which add "
+                    "messages; send messages."
+                )
+
+    def begin(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Episode]:
+        """A row each, prompt-major: each prompt's `n` samples stand together."""
+        if self.rules is None:
+            return []
+        return [
+            Episode(
+                prompts[row // sampling.n],
+                request,
+                self.rules,
+                self.template,
+                self.tokenizer,
+                turns=sampling.turns[row // sampling.n],
+            )
+            for row, request in enumerate(sampling.samples())
+        ]
+
+    def check_one_turn(self) -> None:
+        """What `stream` can serve: no tool that runs, no interaction."""
+        if self.rules is None:
+            return
+        for name, tool in self.rules.tools.items():
+            if tool.executable:
+                raise ToolError(
+                    f"tools: {name} would run; stream() takes schemas only, use generate()."
+                )
+        if not self.rules.tools:
+            raise ConfigError("interaction_kwargs: stream() has one turn; use generate().")
+
+    def finish_reason(self, row: Any) -> Any:
+        """`tool_calls` where a streamed row, now whole, has some."""
+        if row.finish_reason != "stop" or self.rules is None:
+            return row.finish_reason
+        calls = answered_calls(row, self.rules, self.tokenizer).calls
+        return "tool_calls" if calls else "stop"
+
+
+def _rules(sampling: Sampling, config: Config, engine: Launched) -> Rules | None:
+    tools = {t.name: t for t in (engine.tools if sampling.tools is None else sampling.tools)}
+    interactions = engine.rollout.interaction_map
+    for turns in sampling.turns:
+        _check_turns(turns, tools, interactions)
+    if not tools and not any(turns.interaction_kwargs for turns in sampling.turns):
+        if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
+            raise ConfigError(
+                "max_tokens_per_turn: without tools or interactions there is one turn; "
+                "say max_tokens."
+            )
+        return None
+    for name in ("json_schema", "regex", "logprob_start_len"):
+        if any(name in request for request in sampling.requests):
+            said = "prompt_logprobs" if name == "logprob_start_len" else name
+            raise ConfigError(f"{said}: not beside tools or interactions; leave one of them out.")
+    multi_turn = config.rollout.multi_turn
+    return Rules(
+        tools=tools,
+        format=multi_turn.format,
+        max_assistant_turns=multi_turn.max_assistant_turns or UNLIMITED,
+        max_user_turns=multi_turn.max_user_turns or UNLIMITED,
+        max_parallel_calls=multi_turn.max_parallel_calls,
+        max_result=multi_turn.max_tool_response_length,
+        truncate_side=multi_turn.tool_response_truncate_side,
+        tool_timeout=config.tool_timeout,
+        response_length=config.rollout.response_length,
+        max_model_len=engine.limits.total,
+        over_sample_rate=config.rollout.over_sample_rate,
+        eos_token_ids=engine.eos_token_ids,
+    )
+
+
+def _check_turns(turns: Turns, tools: Collection[str], interactions: Collection[str]) -> None:
+    for name in turns.tools_kwargs:
+        if name not in tools:
+            hint = did_you_mean(name, tools) or f"; there are {', '.join(tools) or 'none'}."
+            raise ConfigError(f"tools_kwargs.{name}: this call has no such tool{hint}")
+    if turns.interaction_kwargs:
+        named = turns.interaction_kwargs.get("name")
+        if not interactions:
+            raise ConfigError(
+                "interaction_kwargs: no interaction is configured; "
+                "set rollout.multi_turn.interaction_config_path."
+            )
+        if named not in interactions:
+            raise ConfigError(
+                f"interaction_kwargs.name: {named!r} is none of {', '.join(interactions)}."
+            )

@@ -1,0 +1,130 @@
+"""GRPO on a laptop: the engine samples, a Transformers model learns, and its weights go back.
+
+    python examples/grpo.py
+
+The model learns to be brief: an answer's reward is the part of its room that it leaves empty. The
+reward of each step goes to stdout, and the curve to grpo.png. Two CPU cores need some minutes.
+
+Each step is what verl's trainer does: `rollout_batch` (n samples a prompt), rewards, advantages by
+verl's own function, one clipped policy-gradient step, `update_weights`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inf import InferenceEngine
+
+QUESTIONS = [
+    "What is the capital of France?",
+    "Why is the sky blue?",
+    "Name a fruit and say why you like it.",
+    "What does a plumber do?",
+]
+SAMPLES = 8  # a question: GRPO compares them with each other
+ROOM = 24  # tokens an answer may have
+LEARNING_RATE = 1e-5
+CLIP = 0.2  # PPO's
+
+
+def rewards(batch: Any) -> torch.Tensor:
+    """One a row: 1 for saying nothing, 0 for an answer that had to be cut."""
+    lengths = batch.batch["response_mask"].sum(dim=1).float()
+    cut = torch.tensor([reason == "length" for reason in batch.non_tensor_batch["finish_reason"]])
+    return torch.where(cut, 0.0, 1.0 - lengths / ROOM)
+
+
+def advantages(batch: Any, scores: torch.Tensor) -> torch.Tensor:
+    """verl's own: each row against the mean and spread of its question's, on every token."""
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    mask = batch.batch["response_mask"]
+    on_last_token = torch.zeros(mask.shape)
+    on_last_token[torch.arange(len(mask)), mask.sum(dim=1) - 1] = scores
+    advantage, _ = compute_grpo_outcome_advantage(
+        on_last_token, mask.float(), index=batch.non_tensor_batch["uid"]
+    )
+    return advantage
+
+
+def log_probs(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+    """The model's log prob of every response token (rows x response length)."""
+    tensors = batch.batch
+    width = tensors["responses"].shape[1]
+    logits = model(
+        input_ids=tensors["input_ids"],
+        attention_mask=tensors["attention_mask"],
+        position_ids=tensors["position_ids"],
+    ).logits[:, -width - 1 : -1]
+    picked = tensors["responses"][..., None]
+    return torch.log_softmax(logits, dim=-1).gather(2, picked)[..., 0]
+
+
+def learn(model: torch.nn.Module, optimizer: Any, batch: Any, advantage: torch.Tensor) -> None:
+    """One step of PPO's clipped objective against the engine's own log probs."""
+    mask = batch.batch["response_mask"].bool()
+    ratio = (log_probs(model, batch) - batch.batch["rollout_log_probs"]).exp()[mask]
+    gain = torch.minimum(ratio * advantage[mask], ratio.clamp(1 - CLIP, 1 + CLIP) * advantage[mask])
+    optimizer.zero_grad()
+    (-gain.mean()).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: float) -> list[float]:
+    """The mean reward of each step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    curve = []
+    for step in range(steps):
+        batch = engine.rollout_batch(
+            QUESTIONS, n=SAMPLES, temperature=1.0, max_tokens=ROOM, seed=step
+        )
+        scores = rewards(batch)
+        learn(model, optimizer, batch, advantages(batch, scores))
+        engine.update_weights(model)
+        curve.append(float(scores.mean()))
+        print(
+            f"step {step:3}  reward {curve[-1]:.3f}  {batch.non_tensor_batch['completions'][0]!r}"
+        )
+    return curve
+
+
+def draw(curve: list[float], file: Path) -> None:
+    """The reward of each step."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.plot(range(len(curve)), curve, marker=".")
+    pyplot.xlabel("step")
+    pyplot.ylabel("mean reward")
+    pyplot.title(f"GRPO: {len(QUESTIONS)} questions, {SAMPLES} samples each")
+    pyplot.savefig(file, dpi=120)
+    pyplot.close()
+
+
+def main() -> None:
+    from transformers import AutoModelForCausalLM
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--out", type=Path, default=Path("grpo.png"))
+    arguments = parser.parse_args()
+    # Every batch is as wide as these two: what is not needed would be computed all the same.
+    with InferenceEngine(rollout={"prompt_length": 64, "response_length": ROOM}) as engine:
+        folder = engine.model_config.local_path
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        curve = train(engine, model, arguments.steps, LEARNING_RATE)
+    draw(curve, arguments.out)
+    print(f"{arguments.out}: mean reward {curve[0]:.3f} at first, {curve[-1]:.3f} at last")
+
+
+if __name__ == "__main__":
+    main()
