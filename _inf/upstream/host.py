@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 import psutil
 
 from _inf.errors import EngineDeadError, GenerationTimeout
+from _inf.upstream.gate import Gate
 from _inf.upstream.worker import Worker, WorkerProcess
 
 T = TypeVar("T")
@@ -78,6 +79,7 @@ class Host:
         self.children: list[WorkerProcess] = []
         self.on_stop: list[Callable[[], None]] = []
         self.death: EngineDeadError | None = None
+        self.gate = Gate()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._died: asyncio.Event | None = None
         self._stop: asyncio.Event | None = None
@@ -140,12 +142,19 @@ class Host:
                 close()
 
     def run(self, work: Coroutine[Any, Any, T], ticket: Ticket) -> T:
-        """Await `work` on the engine's loop from another thread.
+        """Await a call's `work` on the engine's loop from another thread.
 
         Raises `EngineDeadError` at once when a child dies, `GenerationTimeout` when the ticket's
         time is over. Either way, and on Ctrl-C, `work` is cancelled on the loop.
         """
-        future = self.submit(work, ticket)
+        return self._wait(self.submit(work, ticket), ticket)
+
+    def run_alone(self, work: Coroutine[Any, Any, T]) -> T:
+        """`run` for what must meet no call: when those inside have ended, before others begin."""
+        ticket = Ticket()
+        return self._wait(self._submit(work, self.gate.alone, ticket), ticket)
+
+    def _wait(self, future: concurrent.futures.Future[T], ticket: Ticket) -> T:
         try:
             return future.result(ticket.seconds_left())
         except concurrent.futures.TimeoutError:
@@ -156,11 +165,19 @@ class Host:
             future.cancel()
 
     def submit(self, work: Coroutine[Any, Any, T], ticket: Ticket) -> concurrent.futures.Future[T]:
-        """Begin `work` on the engine's loop; its future fails when the engine dies."""
+        """Begin a call's `work` on the engine's loop; its future fails when the engine dies."""
+        return self._submit(work, self.gate.shared, ticket)
+
+    def _submit(
+        self,
+        work: Coroutine[Any, Any, T],
+        through: Callable[[Coroutine[Any, Any, T]], Coroutine[Any, Any, T]],
+        ticket: Ticket,
+    ) -> concurrent.futures.Future[T]:
         if self.death is not None or self._loop is None:
             work.close()
             raise self.death or EngineDeadError("The engine has not been started.")
-        future = asyncio.run_coroutine_threadsafe(self._or_death(work), self._loop)
+        future = asyncio.run_coroutine_threadsafe(self._or_death(through(work)), self._loop)
         ticket.admit(future)
         return future
 

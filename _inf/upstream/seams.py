@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ with interpreter_left_alone():
     import sglang.srt.entrypoints.engine as sglang_engine
     import sglang.srt.managers.tokenizer_manager as tokenizer_manager
     import sglang.srt.server_args as sglang_server_args
+    import sglang.srt.utils.patch_torch as patch_torch
     from verl.workers.rollout.sglang_rollout.utils import broadcast_pyobj
 
 
@@ -51,6 +52,14 @@ class _Asyncio(_ModuleProxy):
     def run_until_complete(self, work: Coroutine[Any, Any, Any]) -> Any:
         call = current_call.get()
         return call.host.run(work, call.ticket)
+
+
+class _Distributed(_ModuleProxy):
+    """The ranks of one tensor-parallel group meet in `broadcast_pyobj`; that all ranks of the world
+    do in each call would make a rank with fewer prompts, or a refused one, hold up the others."""
+
+    def barrier(self) -> None:
+        pass
 
 
 class _Multiprocessing(_ModuleProxy):
@@ -90,11 +99,19 @@ async def _report_instead_of_killing_the_caller(function: Any) -> None:
         current_host.get().declare_dead(f"The engine's request handling failed with {failure!r}")
 
 
+def _cpu_tensors_as_they_are(modify: Callable[..., Any]) -> Callable[..., Any]:
+    """`patch_torch._modify_tuple` looks for a device past the end of what a CPU tensor reduces to
+    (`utils/patch_torch.py`)."""
+    return lambda t, index, modifier: modify(t, index, modifier) if index < len(t) else t
+
+
 def mend() -> None:
     sglang_rollout.asyncio = _Asyncio(asyncio)
+    sglang_rollout.dist = _Distributed(torch.distributed)
     sglang_rollout.mp = sglang_engine.mp = _Multiprocessing(multiprocessing)
     sglang_rollout.broadcast_pyobj = _broadcast
     sglang_server_args.tempfile = _Tempfile(tempfile)
     tokenizer_manager.print_exception_wrapper = _report_instead_of_killing_the_caller
+    patch_torch._modify_tuple = _cpu_tensors_as_they_are(patch_torch._modify_tuple)
     # In the parent it replaces the root logger's handlers (`logging.basicConfig(force=True)`).
     sglang_engine.configure_logger = lambda *args, **kwargs: None

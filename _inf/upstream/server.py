@@ -50,6 +50,8 @@ def server_arguments(
         "constrained_json_disable_any_whitespace": True,
         # Its LD_PRELOAD of libcudart keeps a CPU's children from starting.
         "enable_memory_saver": rollout.free_cache_engine and device == "cuda",
+        # Else the weights are garbage after a sleep, until somebody updates them all.
+        "enable_weights_cpu_backup": rollout.free_cache_engine and device == "cuda",
     }
     if rollout.cudagraph_capture_sizes is not None:
         arguments["cuda_graph_bs"] = list(rollout.cudagraph_capture_sizes)
