@@ -1,0 +1,298 @@
+"""Trains the tiny model beside this file, which calls tools as tests/tool_calling.py tells.
+
+    PYTHONPATH=tests python -m tool_model.train
+
+In: nothing but the seed. Out: config, weights, tokenizer and chat template in this folder, written
+only if the model then says the right thing: exactly, greedily, to conversations that it has not
+seen. Some four minutes on one CPU core. Another machine rounds otherwise: other weights come out.
+
+The conversations (chats.py) are written by the chat template, one token a digit, and only what the
+assistant says counts in the loss.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import tool_calling as page
+from tool_model.chats import (
+    FAULTS,
+    Chat,
+    Conversation,
+    conversation,
+    double,
+    endless,
+    graded,
+    greeted,
+    guessed,
+    opened,
+    single,
+    training,
+    unarmed,
+)
+
+SEED = 0
+STEPS = 1500
+TOKENS_A_STEP = 4096
+PEAK_RATE = 4e-3
+VOCABULARY = 448
+CONTEXT = 4096
+END_OF_TEXT, IM_START, IM_END, PAD = SPECIAL = (
+    "<|endoftext|> <|im_start|> <|im_end|> <|pad|>".split()
+)
+TAGS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+TEMPLATE = r"""{%- macro text(content) -%}
+{%- if content is string -%}{{ content }}
+{%- elif content -%}{%- for part in content -%}{{ part.text }}{%- endfor -%}
+{%- endif -%}
+{%- endmacro -%}
+{%- set system = messages[0] if messages and messages[0].role == 'system' -%}
+{%- if system or tools -%}
+{{ '<|im_start|>system\n' }}
+{%- if system -%}{{ text(system.content) }}{{ '\n' if tools }}{%- endif -%}
+{%- for tool in tools or [] -%}
+{%- set tool = tool.function or tool -%}
+{{ ', ' if not loop.first else 'Tools: ' }}{{ tool.name }}(
+{{- ((tool.parameters or {}).properties or {}) | join(', ') }})
+{%- endfor -%}
+{{ '<|im_end|>\n' }}
+{%- endif -%}
+{%- for message in messages[1 if system else 0:] -%}
+{%- if message.role == 'tool' -%}
+{{ '<|im_start|>user' if loop.first or loop.previtem.role != 'tool' }}
+{{- '\n<tool_response>\n' }}{{ text(message.content) }}{{ '\n</tool_response>' }}
+{{- '<|im_end|>\n' if loop.last or loop.nextitem.role != 'tool' }}
+{%- else -%}
+{{ '<|im_start|>' }}{{ message.role }}{{ '\n' }}{{ text(message.content) }}
+{%- for call in message.tool_calls or [] -%}
+{%- set call = call.function or call -%}
+{{ '\n' if message.content or not loop.first }}{{ '<tool_call>\n{"name": "' }}{{ call.name }}
+{{- '", "arguments": ' }}
+{{- call.arguments if call.arguments is string else call.arguments | tojson }}
+{{- '}\n</tool_call>' }}
+{%- endfor -%}
+{{ '<|im_end|>\n' }}
+{%- endif -%}
+{%- endfor -%}
+{{ '<|im_start|>assistant\n' if add_generation_prompt }}"""
+
+
+def tokenizer_of(rng: Random) -> Any:
+    """Byte-level BPE of what conversations are made of, one token a digit."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=TEMPLATE)
+    marks = re.compile("|".join(map(re.escape, SPECIAL + TAGS)))
+    corpus = [marks.sub("\n", rendered(bare, training(rng))) for _ in range(2000)]
+    backend = Tokenizer(models.BPE())
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [digits, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    backend.train_from_iterator(
+        corpus,
+        trainers.BpeTrainer(
+            vocab_size=VOCABULARY - len(TAGS),
+            special_tokens=SPECIAL,
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        ),
+    )
+    backend.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
+    if backend.get_vocab_size() != VOCABULARY:
+        raise SystemExit(f"the vocabulary came out at {backend.get_vocab_size()} tokens")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=IM_END,
+        pad_token=PAD,
+        chat_template=TEMPLATE,
+        model_max_length=CONTEXT,
+        model_input_names=["input_ids", "attention_mask"],
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def rendered(tokenizer: Any, chat: Conversation) -> str:
+    return tokenizer.apply_chat_template(chat.messages, tools=chat.tools, tokenize=False)
+
+
+Row = tuple[list[int], list[range]]  # the ids of a conversation, and where the assistant speaks
+
+
+def encoded(tokenizer: Any, chats: list[Conversation]) -> list[Row]:
+    texts = [rendered(tokenizer, chat) for chat in chats]
+    opening = tokenizer.encode(f"{IM_START}assistant\n")
+    end = tokenizer.eos_token_id
+    rows = []
+    for ids in tokenizer(texts)["input_ids"]:
+        places = range(len(opening), len(ids))
+        starts = [at for at in places if ids[at - len(opening) : at] == opening]
+        rows.append((ids, [range(at, ids.index(end, at) + 1) for at in starts]))
+    return rows
+
+
+def batches(tokenizer: Any, rng: Random) -> Iterator[list[Row]]:
+    """Rows of similar length, so that little is padding.
+
+    Short ones first: copying is learnt sooner where what is copied is near.
+    """
+    longest = 100
+    while True:
+        rows = sorted(encoded(tokenizer, [training(rng) for _ in range(1024)]), key=by_length)
+        cuts: list[list[Row]] = [[]]
+        for row in rows:
+            if len(row[0]) > longest:
+                break
+            if (len(cuts[-1]) + 1) * len(row[0]) > TOKENS_A_STEP:
+                cuts.append([])
+            cuts[-1].append(row)
+        rng.shuffle(cuts)
+        yield from cuts
+        longest = int(longest * 1.15)
+
+
+def by_length(row: Row) -> int:
+    return len(row[0])
+
+
+def model_of(tokenizer: Any) -> Any:
+    import torch
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    ids = dict(
+        bos_token_id=None, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=CONTEXT,
+        rope_theta=10000.0,
+        tie_word_embeddings=False,
+        initializer_range=0.08,
+        dtype=torch.float32,
+        **ids,
+    )
+    torch.manual_seed(SEED)
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(**ids)
+    return model
+
+
+def fit(model: Any, tokenizer: Any, rng: Random, steps: int) -> None:
+    import torch
+
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=PEAK_RATE, betas=(0.9, 0.98), weight_decay=0.01
+    )
+    rate = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min((step + 1) / 50, 1.02 - step / steps)
+    )
+    began, recent = time.monotonic(), 0.0
+    for step, rows in zip(range(1, steps + 1), batches(tokenizer, rng), strict=False):
+        ids = torch.full((len(rows), max(map(by_length, rows))), tokenizer.pad_token_id)
+        counted = torch.zeros_like(ids, dtype=torch.bool)
+        for i, (row, turns) in enumerate(rows):
+            ids[i, : len(row)] = torch.tensor(row)
+            for turn in turns:
+                counted[i, turn.start : turn.stop] = True
+        hidden = model.model(ids[:, :-1], use_cache=False).last_hidden_state[counted[:, 1:]]
+        loss = torch.nn.functional.cross_entropy(model.lm_head(hidden), ids[counted])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rate.step()
+        recent += loss.item()
+        if step % 50 == 0:
+            print(
+                f"step {step}  loss {recent / 50:.4f}  {time.monotonic() - began:.0f} s", flush=True
+            )
+            recent = 0.0
+
+
+def spoken(model: Any, tokenizer: Any, rows: list[Row]) -> list[bool]:
+    """Whether the model says every turn of a conversation by itself, token for token."""
+    import torch
+
+    turns = [
+        (i, ids[: t.start], ids[t.start : t.stop]) for i, (ids, ts) in enumerate(rows) for t in ts
+    ]
+    turns.sort(key=lambda turn: len(turn[1]))
+    right = [True] * len(rows)
+    for at in range(0, len(turns), 64):
+        some = turns[at : at + 64]
+        inputs = tokenizer.pad(
+            {"input_ids": [prompt for _, prompt, _ in some]},
+            padding_side="left",
+            return_tensors="pt",
+        )
+        longest = max(len(target) for _, _, target in some)
+        with torch.inference_mode():
+            out = model.generate(**inputs, do_sample=False, max_new_tokens=longest)
+        for (i, _, target), got in zip(some, out[:, inputs["input_ids"].shape[1] :], strict=True):
+            right[i] &= got[: len(target)].tolist() == target
+    return right
+
+
+def checks(rng: Random) -> dict[str, list[Conversation]]:
+    """Conversations that were not trained on, by what they show."""
+
+    def some(
+        first: Callable[[Random], Chat], n: int = 20, armed: bool = True, more: float = 0.0
+    ) -> Any:
+        return [conversation(rng, first(rng), armed, more) for _ in range(n)]
+
+    return {
+        "single": some(single, 100),
+        "double": some(double),
+        **{fault.strip(): some(lambda rng, fault=fault: single(rng, fault)) for fault in FAULTS},
+        "retry": some(lambda rng: single(rng, page.RETRY)),
+        "fault and retry": some(lambda rng: single(rng, rng.choice(FAULTS), page.RETRY)),
+        "aloud": some(lambda rng: single(rng, page.ALOUD)),
+        "endless": some(lambda rng: endless(rng, 12)),
+        "graded": some(graded),
+        "guessed": some(guessed),
+        "greeted": some(greeted),
+        "opened": some(opened),
+        "no tools": some(unarmed, armed=False, more=0.3),
+        "guessed without tools": some(guessed, armed=False),
+        "followed up": some(single, more=0.5),
+    }
+
+
+def main(steps: int = STEPS, folder: Path = page.TOOL_MODEL) -> None:
+    import torch
+
+    torch.set_num_threads(1)  # the matrices are so small that a second thread only waits
+    rng = Random(SEED)
+    tokenizer = tokenizer_of(rng)
+    model = model_of(tokenizer)
+    fit(model, tokenizer, rng, steps)
+    model.eval()
+    low = []
+    for name, chats in checks(Random(SEED + 1)).items():
+        right = spoken(model, tokenizer, encoded(tokenizer, chats))
+        print(f"{name:24}{sum(right)} of {len(right)}")
+        # One slip in a long chat of any kinds spoils the whole of it.
+        if sum(right) < (0.9 if name == "followed up" else 0.95) * len(right):
+            low.append(name)
+    if low:
+        raise SystemExit(f"not good enough, nothing written: {', '.join(low)}")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    main()
