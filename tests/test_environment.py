@@ -258,6 +258,14 @@ def test_auto_takes_the_gpu_that_a_driver_shows(tmp_path):
     assert "SGLANG_USE_CPU_ENGINE" not in found
 
 
+@pytest.mark.parametrize(("visible", "seen"), [("2,5", "5"), ("2, 5,7", "5"), ("7", "7"), ("", "")])
+def test_process_under_torchrun_sees_only_its_own_gpu(tmp_path, visible, seen):
+    ranks = dict(RANK="1", LOCAL_RANK="1", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    given = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    found = prepared("cuda", LD_LIBRARY_PATH=driver(tmp_path), **ranks, **given)
+    assert found["CUDA_VISIBLE_DEVICES"].strip() == (seen or "1")
+
+
 def test_cpu_on_a_machine_with_a_gpu_hides_it(tmp_path):
     found = prepared("cpu", LD_LIBRARY_PATH=driver(tmp_path))
     assert (found["device"], found["CUDA_VISIBLE_DEVICES"]) == ("cpu", "")

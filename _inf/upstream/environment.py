@@ -178,6 +178,10 @@ def _set_for_cuda() -> None:
     os.environ.pop("SGLANG_USE_CPU_ENGINE", None)
     # verl 0.6.1, sglang_rollout.py: reads it without a default, and sorts its entries as numbers.
     visible = os.environ.setdefault("CUDA_VISIBLE_DEVICES", os.environ["LOCAL_RANK"])
+    # Its engine takes the first device it sees: under torchrun each process must see its own only.
+    entries, local = visible.split(","), int(os.environ["LOCAL_RANK"])
+    if 1 < int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= len(entries):
+        visible = os.environ["CUDA_VISIBLE_DEVICES"] = entries[local]
     if not all(entry.strip().isdigit() for entry in visible.split(",")):
         raise ConfigError(
             f"device: CUDA_VISIBLE_DEVICES is {visible!r}, and verl reads only numbers there; "
