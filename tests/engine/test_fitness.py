@@ -1,0 +1,63 @@
+"""`inf check`: it passes where the rollout is right, and fails where it is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from tiny import tiny_model
+
+from _inf.fitness import MAX_TOKENS, PROMPTS, Fitness, measure
+from inf import ConfigError, InferenceEngine
+
+
+def shown(fitness: Fitness) -> str:
+    from rich.console import Console
+
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(fitness.table())
+    return capture.get()
+
+
+def test_rollout_that_is_right_is_fit(tiny: InferenceEngine) -> None:
+    fitness = measure(tiny)
+    assert fitness.fit and fitness.threshold == 1e-3
+    assert 0 <= fitness.mean_logprob_difference <= fitness.max_logprob_difference < 1e-3
+    assert fitness.equal_greedy_tokens > 0.95
+    assert fitness.prompts == len(PROMPTS) and 0 < fitness.tokens <= MAX_TOKENS * len(PROMPTS)
+    assert (fitness.device, fitness.dtype) == ("cpu", "float32")
+    assert fitness.versions["verl"] == "0.6.1"
+    assert json.loads(json.dumps(dataclasses.asdict(fitness)))["fit"] is True
+    assert "fit" in shown(fitness) and "yes" in shown(fitness)
+
+
+def test_rollout_of_other_weights_is_not_fit_and_the_first_parting_is_named(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ["What is 2 + 2?", "Paris"]
+    right = measure(tiny, asked)
+    monkeypatch.setattr(tiny.model_config, "local_path", str(tiny_model(seed=1)))
+    fitness = measure(tiny, asked)
+    assert right.fit and not fitness.fit
+    assert fitness.max_logprob_difference > 0.1 and fitness.equal_greedy_tokens < 0.9
+    parting = fitness.first_parting
+    assert parting is not None and parting.prompt == 0 and parting.logprob_gap > 0
+    assert parting.rollout != parting.transformers
+    assert "NO" in shown(fitness) and f"prompt 0, token {parting.position}" in shown(fitness)
+
+
+def test_threshold_is_the_callers(tiny: InferenceEngine) -> None:
+    assert not measure(tiny, ["Hi"], threshold=0.0).fit
+    assert measure(tiny, ["Hi"], threshold=1e9).fit
+    with pytest.raises(ConfigError, match="^threshold: .* got -1"):
+        measure(tiny, ["Hi"], threshold=-1)
+
+
+def test_updated_engine_is_not_compared_with_its_folder(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny.rollout, "weight_version", 3)
+    with pytest.raises(ConfigError, match="^check: .*updated weights"):
+        measure(tiny)
