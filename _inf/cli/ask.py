@@ -1,0 +1,34 @@
+"""`inf "prompt"`: one prompt, its answers on stdout."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+from _inf.cli.options import EngineOptions, SamplingOptions, spread
+from _inf.output import GenerationRow
+
+
+@spread
+def ask(
+    prompt: Annotated[str, typer.Argument(help="The user's message.", show_default=False)],
+    engine: EngineOptions,
+    sampling: SamplingOptions,
+    n: Annotated[int | None, typer.Option(help="Answers to sample.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+) -> None:
+    """Answer PROMPT."""
+    params = sampling.params()
+    params["n"] = n
+    with engine.start() as running:
+        output = running.generate(prompt, **params)
+    for row in output:
+        typer.echo(_json_line(row) if as_json else row.completion)
+
+
+def _json_line(row: GenerationRow) -> str:
+    fields = dataclasses.asdict(row)
+    return json.dumps({name: value for name, value in fields.items() if value is not None})

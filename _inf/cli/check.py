@@ -1,0 +1,36 @@
+"""`inf check`: is this machine able? A table or JSON on stdout; exit code 1 where it is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+from _inf.cli.options import EngineOptions, spread
+from _inf.fitness import measure
+
+
+@spread
+def check(
+    engine: EngineOptions,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="By default some of its own.", show_default=False)
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0, help="Of |delta logprob|; by default what rounding explains."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Compare the rollout with Transformers; exit code 1 where they differ."""
+    with engine.start() as running:
+        fitness = measure(running, prompts or (), threshold)
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(fitness)))
+    else:
+        from rich.console import Console
+
+        Console().print(fitness.table())
+    raise typer.Exit(0 if fitness.fit else 1)

@@ -1,0 +1,118 @@
+"""The options that commands share: which engine, and how it samples.
+
+A command takes them as parameters that are dataclasses; `spread` shows typer their fields. It
+knows how text from the shell becomes `generate`'s keywords, and nothing of any command.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+
+import typer
+
+from _inf.config import parse_assignments
+from _inf.errors import ConfigError
+from _inf.sampling import GenerateParams
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineOptions:
+    config: Annotated[
+        str | None,
+        typer.Option("--config", "-c", help="A YAML file; without one, the embedded model."),
+    ] = None
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
+    ] = None
+
+    def start(self) -> InferenceEngine:
+        from inf import InferenceEngine
+
+        return InferenceEngine(self.config, **parse_assignments(self.assignments or []))
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingOptions:
+    """`generate`'s keywords under their own names, but for `n`."""
+
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None
+    top_p: Annotated[float | None, typer.Option(help="In (0, 1].")] = None
+    top_k: Annotated[int | None, typer.Option(help="-1: all tokens.")] = None
+    min_p: Annotated[float | None, typer.Option(help="In [0, 1].")] = None
+    max_tokens: Annotated[int | None, typer.Option(help="Tokens to generate at most.")] = None
+    do_sample: Annotated[bool | None, typer.Option(help="Sample, or be greedy.")] = None
+    min_tokens: Annotated[int | None, typer.Option(help="Tokens to generate at least.")] = None
+    stop: Annotated[
+        list[str] | None, typer.Option(help="Ends the answer before it; may be repeated.")
+    ] = None
+    stop_token_ids: Annotated[list[int] | None, typer.Option(help="May be repeated.")] = None
+    seed: Annotated[int | None, typer.Option(help="The same answer each time.")] = None
+    presence_penalty: Annotated[float | None, typer.Option(help="In [-2, 2].")] = None
+    frequency_penalty: Annotated[float | None, typer.Option(help="In [-2, 2].")] = None
+    repetition_penalty: Annotated[float | None, typer.Option(help="Above 0; 1 is none.")] = None
+    json_schema: Annotated[
+        str | None, typer.Option(metavar="JSON", help="What the answer must match.")
+    ] = None
+    regex: Annotated[str | None, typer.Option(help="What the answer must match.")] = None
+    ignore_eos: Annotated[bool | None, typer.Option(help="Go on past EOS.")] = None
+    skip_special_tokens: Annotated[bool | None, typer.Option(help="Leave them out.")] = None
+    chat_template_kwargs: Annotated[
+        str | None, typer.Option(metavar="JSON", help="For the chat template.")
+    ] = None
+    timeout: Annotated[float | None, typer.Option(help="Seconds for the answer.")] = None
+
+    def params(self) -> GenerateParams:
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        given["stop"] = self.stop or None
+        given["stop_token_ids"] = self.stop_token_ids or None
+        given["chat_template_kwargs"] = _json_object(self.chat_template_kwargs)
+        return cast(GenerateParams, given)
+
+
+def spread(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`command` as typer reads it: each parameter that is a dataclass gives way to its fields."""
+    groups: dict[str, Any] = {}
+    shown: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if not dataclasses.is_dataclass(parameter.annotation):
+            shown.append(parameter)
+            continue
+        groups[parameter.name] = parameter.annotation
+        hints = get_type_hints(parameter.annotation, include_extras=True)
+        shown += [
+            parameter.replace(name=field.name, annotation=hints[field.name], default=field.default)
+            for field in dataclasses.fields(parameter.annotation)
+        ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> Any:
+        for name, group in groups.items():
+            own = {field.name: given.pop(field.name) for field in dataclasses.fields(group)}
+            given[name] = group(**own)
+        return command(**given)
+
+    del run.__dict__["__wrapped__"]  # typer would read the original's signature
+    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in shown]
+    vars(run)["__signature__"] = inspect.Signature(keywords)
+    run.__annotations__ = {each.name: each.annotation for each in shown}
+    return run
+
+
+def _json_object(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as failure:
+        raise ConfigError(f"chat_template_kwargs: {text!r} is not JSON: {failure}.") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"chat_template_kwargs: {text!r} is not a JSON object.")
+    return value
