@@ -64,7 +64,6 @@ with interpreter_left_alone():
 # Beside SGLang's sampling parameters in a row's: the first prompt position to score.
 LOGPROB_START = "logprob_start_len"
 REPORT_SECONDS = 0.25
-DRAIN_SECONDS = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,12 +234,6 @@ class Engine(sglang_rollout.AsyncEngine):
         aborted one by one, by whoever gives them up."""
         if rid:
             await super().abort_request(rid=rid)
-
-    async def drain(self) -> None:
-        """Until the scheduler has nothing to do (it may still be ending what was abandoned), which
-        it must not have when its weights change; the prefix cache is empty then."""
-        while not (await super().flush_cache()).success:
-            await asyncio.sleep(DRAIN_SECONDS)
 
     async def update_weights_from_tensor(self, update_weights_request: Any) -> tuple[bool, str]:
         """verl ignores what comes back."""

@@ -7,6 +7,7 @@ resume without a release. Here a release waits for the calls inside, and neither
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import Any
 
@@ -17,6 +18,7 @@ ON_CPU = (
     "The prefix cache was emptied, but on a CPU its memory and the weights' stay the engine's: "
     "SGLang's memory saver is CUDA's. shutdown() frees them."
 )
+DRAIN_SECONDS = 0.02
 # The order in which they are taken again.
 PARTS = ["weights", "kv_cache"]
 
@@ -38,7 +40,7 @@ async def sleep(rollout: Any) -> Slept:
             return Slept(0, "It was asleep already.")
         if engine.refusal is not None:
             raise InferenceError(engine.refusal)
-        await engine.drain()
+        await drain(engine)
         engine.refusal = ASLEEP
     if rollout.on_cpu:
         return Slept(0, ON_CPU)
@@ -58,6 +60,13 @@ async def wake_up(rollout: Any) -> None:
         await rollout.resume(PARTS)
     if engine is not None:
         engine.refusal = None
+
+
+async def drain(engine: Any) -> None:
+    """Until the scheduler has nothing to do (it may still be ending what was abandoned); it must
+    not when its weights change or go. The prefix cache is empty then."""
+    while not (await engine.tokenizer_manager.flush_cache()).success:
+        await asyncio.sleep(DRAIN_SECONDS)
 
 
 def _check(rollout: Any, verb: str) -> None:

@@ -21,6 +21,7 @@ import torch
 
 from _inf import quiet
 from _inf.errors import ConfigError, InferenceError, did_you_mean, shown
+from _inf.upstream.memory import drain
 
 Named = list[tuple[str, torch.Tensor]]
 
@@ -131,9 +132,11 @@ async def send(rollout: Any, tensors: Named, version: int | None) -> int:
     if engine is not None:  # with tensor parallelism only the first rank of a group has one
         if engine.refusal not in (None, HALF_WAY):  # asleep
             raise InferenceError(engine.refusal)
-        await engine.drain()
+        await drain(engine)
         engine.refusal = HALF_WAY
-    own = ((name, _copied(tensor, rollout.on_cpu)) for name, tensor in tensors)
+    # Shared memory reaches the sender's own children; those of another rank take CUDA's.
+    device = "cpu" if rollout.on_cpu else "cuda" if rollout._tp_size > 1 else None
+    own = ((name, _copied(tensor, device)) for name, tensor in tensors)
     try:
         await rollout.update_weights(own)
     except Exception as failure:
@@ -145,12 +148,12 @@ async def send(rollout: Any, tensors: Named, version: int | None) -> int:
     return int(rollout.weight_version)
 
 
-def _copied(tensor: torch.Tensor, to_cpu: bool) -> torch.Tensor:
+def _copied(tensor: torch.Tensor, device: str | None) -> torch.Tensor:
     """What is sent from the CPU becomes shared memory for good: a copy, one bucket at a time."""
     whole = (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
-    if whole.is_cpu:
+    if whole.is_cpu and device != "cuda":
         return whole.clone(memory_format=torch.contiguous_format)
-    return whole.cpu() if to_cpu else whole
+    return whole if device is None else whole.to(device)
 
 
 def check_version(version: Any) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 
 import pytest
 from tiny import tiny_model
 
+from _inf.cli import main
+from _inf.cli.options import EngineOptions
 from _inf.fitness import MAX_TOKENS, PROMPTS, Fitness, measure
 from inf import ConfigError, InferenceEngine
 
@@ -61,3 +64,26 @@ def test_updated_engine_is_not_compared_with_its_folder(
     monkeypatch.setattr(tiny.rollout, "weight_version", 3)
     with pytest.raises(ConfigError, match="^check: .*updated weights"):
         measure(tiny)
+
+
+@pytest.fixture
+def command_on(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> InferenceEngine:
+    """The command finds this engine running."""
+    monkeypatch.setattr(EngineOptions, "start", lambda options: contextlib.nullcontext(tiny))
+    return tiny
+
+
+def test_command_says_it_in_json_and_exits_with_0(
+    command_on: InferenceEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "--json", "Hi", "Count to ten."]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["fit"] and said["prompts"] == 2 and said["first_parting"] is None
+
+
+def test_command_beyond_its_threshold_exits_with_1_and_a_wrong_one_with_2(
+    command_on: InferenceEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", "Hi", "--threshold", "0"]) == 1
+    assert "NO" in capsys.readouterr().out
+    assert main(["check", "--threshold", "-1"]) == 2

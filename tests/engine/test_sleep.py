@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,12 +68,14 @@ class Accelerated:
 
     def __init__(self) -> None:
         self.log: list[Any] = []
-        self.config = self._engine = self
+        self.config = self._engine = self.tokenizer_manager = self
         self.free_cache_engine = True
         self.refusal: str | None = None
 
-    async def drain(self) -> None:
-        self.log.append("drain")
+    async def flush_cache(self) -> Any:
+        """Idle when it is asked a second time."""
+        self.log.append("flush")
+        return SimpleNamespace(success=len(self.log) == 2)
 
     async def release(self) -> None:
         assert self.refusal == memory.ASLEEP
@@ -98,5 +101,5 @@ def test_accelerators_memory_is_released_once_counted_and_resumed_once(
         return freed
 
     assert asyncio.run(twice_each()) == [6_000_000_000, 0]
-    assert rollout.log == ["drain", "release", ["weights", "kv_cache"]]
+    assert rollout.log == ["flush", "flush", "release", ["weights", "kv_cache"]]
     assert rollout.refusal is None

@@ -16,7 +16,7 @@ from scripts import in_flight, until
 from tiny import tiny_model
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-from inf import ConfigError, InferenceEngine, InferenceError
+from inf import ConfigError, EngineDeadError, InferenceEngine, InferenceError
 
 SETTINGS = {
     "dtype": "float32",
@@ -316,6 +316,12 @@ def test_update_that_breaks_off_half_way_serves_nothing_until_a_whole_one(
     assert_same_answers(reference, PROMPTS, answers(served), reference.greedy(PROMPTS, 24))
 
 
+def test_documented_update_works(served: InferenceEngine) -> None:
+    page = (Path(__file__).parents[2] / "docs/training.md").read_text()
+    program = page.partition("```python\n")[2].partition("```")[0]
+    exec(program.replace("InferenceEngine()", "served"), {"served": served})
+
+
 def test_restart_brings_back_the_folders_weights_as_version_0(
     served: InferenceEngine, models: Any
 ) -> None:
@@ -328,7 +334,16 @@ def test_restart_brings_back_the_folders_weights_as_version_0(
     assert served.update_weights(models[0]) == 1
 
 
-def test_documented_update_works(served: InferenceEngine) -> None:
-    page = (Path(__file__).parents[2] / "docs/training.md").read_text()
-    program = page.partition("```python\n")[2].partition("```")[0]
-    exec(program.replace("InferenceEngine()", "served"), {"served": served})
+def test_engine_killed_in_an_update_is_dead_at_once(
+    served: InferenceEngine, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = served.rollout._engine.update_weights_from_tensor
+
+    async def killed(request: Any) -> Any:
+        served.rollout.host.children[0].kill()
+        return await upstream(request)
+
+    monkeypatch.setattr(served.rollout._engine, "update_weights_from_tensor", killed)
+    for ask in (lambda: served.update_weights(models[0]), lambda: served.generate("Hi")):
+        with pytest.raises(EngineDeadError, match="exit code -9"):
+            ask()
