@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +51,9 @@ def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same() -> None:
             with pytest.raises(InferenceError, match="asleep; wake_up"):
                 ask()
         engine.wake_up()
+        page = (Path(__file__).parents[2] / "docs/training.md").read_text()
+        program = page.split("```python\n")[2].partition("```")[0]
+        exec(program, {"InferenceEngine": lambda **settings: engine})
         after = engine.generate("Hi", **GREEDY)
         assert after.token_ids == before.token_ids
         assert after.metadata[0]["weight_version"] == 0
