@@ -7,7 +7,7 @@ tools, and an `Episode` a row. What cannot be held as a conversation is refused 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
@@ -17,6 +17,7 @@ from _inf.sampling import Sampling, Turns
 from _inf.template import Template
 from _inf.tokens import Prompt
 from _inf.tool_calls import tool_instructions
+from _inf.tools import Tool
 
 if TYPE_CHECKING:
     from _inf.upstream.launch import Launched
@@ -127,11 +128,13 @@ def _rules(sampling: Sampling, config: Config, engine: Launched) -> Rules | None
     )
 
 
-def _check_turns(turns: Turns, tools: Collection[str], interactions: Collection[str]) -> None:
-    for name in turns.tools_kwargs:
+def _check_turns(turns: Turns, tools: Mapping[str, Tool], interactions: Collection[str]) -> None:
+    for name, kwargs in turns.tools_kwargs.items():
         if name not in tools:
             hint = did_you_mean(name, tools) or f"; there are {', '.join(tools) or 'none'}."
             raise ConfigError(f"tools_kwargs.{name}: this call has no such tool{hint}")
+        if kwargs and tools[name].verl is None:
+            raise ConfigError(f"tools_kwargs.{name}: {', '.join(kwargs)} reach verl tools only.")
     if turns.interaction_kwargs:
         named = turns.interaction_kwargs.get("name")
         if not interactions:

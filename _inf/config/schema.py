@@ -22,6 +22,8 @@ from pydantic import (
 )
 
 from _inf.config.rules import IGNORED_SECTIONS
+from _inf.errors import ToolError
+from _inf.tool_calls import check_format
 
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
@@ -92,6 +94,14 @@ class MultiTurn(Section):
     tokenization_sanity_check_mode: Literal["disable", "strict", "ignore_strippable"] = "disable"
     format: Text = "hermes"
     num_repeat_rollouts: Count | None = None
+
+    @field_validator("format")
+    @classmethod
+    def _is_a_format(cls, value: str) -> str:
+        try:
+            return check_format(value)
+        except ToolError as error:
+            raise ValueError(str(error).removeprefix("format: ")) from None
 
     @field_validator("tool_config_path", "interaction_config_path")
     @classmethod

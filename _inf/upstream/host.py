@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from _inf.errors import EngineDeadError, GenerationTimeout
+from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError
 from _inf.upstream.gate import Gate
 from _inf.upstream.worker import Worker, WorkerProcess
 
@@ -36,6 +36,7 @@ T = TypeVar("T")
 
 LOG_TAIL_LINES = 15
 JOIN_SECONDS = 10.0
+EXIT_SECONDS = 2.0
 TIMED_OUT = "timeout: the call took longer than its timeout; it was aborted."
 
 
@@ -105,9 +106,17 @@ class Host:
         try:
             return built.result()
         except BaseException as failure:
+            if isinstance(failure, EOFError):  # the child closed its pipe, and is about to be gone
+                for child in self.children:
+                    child.join(EXIT_SECONDS)
+            died = any(child.exitcode for child in self.children)
             self.stop()
-            if isinstance(failure, Exception) and any(c.exitcode for c in self.children):
+            if died and isinstance(failure, Exception):
                 raise self._report("The engine's process died while it started") from failure
+            if isinstance(failure, Exception) and not isinstance(failure, InferenceError):
+                raise InferenceError(
+                    f"verl or SGLang refused to start: {type(failure).__name__}: {failure}"
+                ) from failure
             raise
 
     def _live(self, build: Callable[[], T], built: concurrent.futures.Future[T]) -> None:

@@ -54,11 +54,15 @@ def test_log_probs_are_the_models_and_zero_where_nothing_was_sampled(
     assert (tensors["rollout_log_probs"][~mask] == 0).all()
     lengths = mask.sum(dim=1).tolist()
     assert len(set(lengths)) > 2  # some were stopped
-    logits = Reference.of(tiny).model(
-        input_ids=tensors["input_ids"],
-        attention_mask=tensors["attention_mask"],
-        position_ids=tensors["position_ids"],
-    ).logits[:, P - 1 : -1]
+    logits = (
+        Reference.of(tiny)
+        .model(
+            input_ids=tensors["input_ids"],
+            attention_mask=tensors["attention_mask"],
+            position_ids=tensors["position_ids"],
+        )
+        .logits[:, P - 1 : -1]
+    )
     expected = torch.log_softmax(logits, -1).gather(2, tensors["responses"][..., None])[..., 0]
     assert (expected.detach() - tensors["rollout_log_probs"])[mask].abs().max() < 1e-3
 
