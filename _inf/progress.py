@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 SECONDS_NOBODY_MINDS = 2.0
 
@@ -15,8 +16,8 @@ Report = Callable[[int, int], None]
 
 
 @contextlib.contextmanager
-def progress(rows: int, wanted: bool | None) -> Iterator[Report | None]:
-    """What reports go to; None where no bar is wanted.
+def progress(rows: int, wanted: bool | None, *, before: int = 0) -> Iterator[Report | None]:
+    """What reports go to; None where no bar is wanted. `before`: rows of an earlier run.
 
     `wanted` None: a bar on a terminal and in a notebook, for work that takes longer than two
     seconds.
@@ -30,7 +31,9 @@ def progress(rows: int, wanted: bool | None) -> Iterator[Report | None]:
 
     delay = SECONDS_NOBODY_MINDS if wanted is None else 0
     start = time.monotonic()
-    with tqdm(total=rows, unit="row", delay=delay, leave=wanted is True) as bar:
+    # The time left goes by the mean speed: rows end in bursts.
+    how: dict[str, Any] = {"initial": before, "smoothing": 0, "leave": wanted is True}
+    with tqdm(total=rows, unit="row", delay=delay, **how) as bar:
 
         def report(done: int, tokens: int) -> None:
             seconds = max(time.monotonic() - start, 1e-6)

@@ -13,7 +13,10 @@ import typer
 from typer.core import TyperGroup
 
 from _inf.cli.ask import ask
+from _inf.cli.batch import batch
+from _inf.cli.chat import chat
 from _inf.cli.check import check
+from _inf.cli.evaluate import app as evaluate
 from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
 
 EXAMPLES = """
@@ -24,6 +27,12 @@ Examples:
   inf "Write a haiku" --temperature 0.9 --n 3 --json
 
   inf -c config.yaml --set rollout.dtype=float32 "Explain KV caches"
+
+  inf chat --system "You are a pirate."
+
+  inf batch prompts.jsonl answers.jsonl --max-tokens 256
+
+  inf eval gsm8k --limit 200 --max-tokens 256
 """
 ASK = "ask"
 
@@ -71,6 +80,9 @@ app = typer.Typer(
     + "\nA prompt that is the word of a command: inf ask chat, or inf -- chat.",
 )
 app.command(ASK)(ask)
+app.command("chat")(chat)
+app.command("batch")(batch)
+app.add_typer(evaluate, name="eval")
 app.command("check")(check)
 
 

@@ -33,10 +33,12 @@ class EngineOptions:
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
     ] = None
 
-    def start(self) -> InferenceEngine:
+    def start(self, *defaults: str) -> InferenceEngine:
+        """`defaults`: assignments that the caller's own go over."""
         from inf import InferenceEngine
 
-        return InferenceEngine(self.config, **parse_assignments(self.assignments or []))
+        given = parse_assignments([*defaults, *(self.assignments or [])])
+        return InferenceEngine(self.config, **given)
 
 
 @dataclasses.dataclass(frozen=True)

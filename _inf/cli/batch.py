@@ -1,0 +1,58 @@
+"""`inf batch IN OUT`: a file of prompts to a file of answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from _inf.cli.options import EngineOptions, SamplingOptions, spread
+from _inf.errors import ConfigError
+from _inf.record import Fault, Record
+
+SHOWN_FAULTS = 10
+
+
+@spread
+def batch(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="IN", exists=True, dir_okay=False, help="JSON lines: the prompts."),
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The answers.")],
+    engine: EngineOptions,
+    sampling: SamplingOptions,
+    restart: Annotated[bool, typer.Option("--restart", help="Empty OUT and begin anew.")] = False,
+) -> None:
+    """Answer each line of IN into OUT; after a kill, the same command goes on.
+
+    A line is {"prompt": ...}, {"messages": [...]} or OpenAI's {"custom_id": ..., "body": ...}, and
+    its answer has the same form. What cannot be answered goes to OUT.errors.jsonl with its number,
+    and the exit code is 1.
+    """
+    from _inf.batch_file import answer_file
+
+    if out.exists() and out.samefile(source):
+        raise ConfigError(f"{out}: it is IN too; name another file for the answers.")
+    faults = 0
+
+    def hear(fault: Fault) -> None:
+        nonlocal faults
+        faults += 1
+        if faults <= SHOWN_FAULTS:
+            typer.echo(f"inf: {source}, line {fault.line}: {fault.reason}", err=True)
+
+    with Record(out) as record:
+        with engine.start() as running:
+            tally = answer_file(
+                running, source, record, sampling.params(), restart=restart, hear=hear
+            )
+        done = f", after {record.done} done before" if record.done else ""
+        typer.echo(
+            f"{tally.rows} rows, {tally.tokens} tokens, {tally.tokens_per_second:.0f} tok/s{done}",
+            err=True,
+        )
+        if not record.errors.empty:
+            typer.echo(f"inf: lines without an answer are in {record.errors.path}", err=True)
+            raise typer.Exit(1)
