@@ -114,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("grpo.png"))
     arguments = parser.parse_args()
     # Every batch is as wide as these two: what is not needed would be computed all the same.
