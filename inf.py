@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import os
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -35,7 +36,6 @@ from _inf.sampling import GenerateParams, Sampling, resolve
 from _inf.stats import Stats
 from _inf.streaming import Stream, StreamChunk, check_streamable
 from _inf.talk import Talk
-from _inf.template import Template
 from _inf.tokens import Prompt, check_room, normalize, tokenize, tokenize_responses
 from _inf.tool_calls import ToolCall, parse
 from _inf.tools import as_tools
@@ -131,7 +131,8 @@ class InferenceEngine:
             prompt_logprobs: also score the prompt's tokens.
             timeout: seconds; past them the call is aborted in the engine.
             progress: a bar; by default on a terminal or in a notebook, if it takes long.
-        All but the last six take a list too, one value a prompt (`stop`: a list of lists).
+        All take a list too, one value a prompt (`stop`, `stop_token_ids`: a list of lists), but for
+        n, tools, chat_template_kwargs, skip_special_tokens and the last three.
 
         Raises `PromptError` (which prompt), `ConfigError` (which keyword), both before anything is
         sent; `EngineDeadError` when the engine has died or was shut down; `GenerationTimeout`.
@@ -141,7 +142,8 @@ class InferenceEngine:
     async def agenerate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
         """`generate` for async code; cancelling it aborts it in the engine."""
         ticket = Ticket()
-        call = self._threads.submit(self._generate, prompts, params, ticket)
+        context = contextvars.copy_context()  # a tool's call is let through where its row's is
+        call = self._threads.submit(context.run, self._generate, prompts, params, ticket)
         try:
             return await asyncio.wrap_future(call)
         except asyncio.CancelledError:
@@ -173,20 +175,18 @@ class InferenceEngine:
     def _prepared(
         self, prompts: Any, params: GenerateParams
     ) -> tuple[list[Prompt], Sampling, Talk]:
-        engine = self._engine
-        conversations = normalize(prompts)
-        sampling = resolve(
-            params,
-            self.config.rollout,
-            len(conversations),
-            engine.eos_token_ids,
-            engine.limits.vocabulary,
-        )
-        talk = Talk.of(sampling, self.config, engine)
-        tokenized = tokenize(conversations, talk.template, engine.limits)
+        conversations, limits = normalize(prompts), self._engine.limits
+        sampling, talk = self._talk(params, len(conversations))
+        tokenized = tokenize(conversations, talk.template, limits)
         talk.check(tokenized)
-        check_room(tokenized, sampling.max_tokens, engine.limits)
+        check_room(tokenized, sampling.max_tokens, limits)
         return tokenized, sampling, talk
+
+    def _talk(self, params: GenerateParams, prompts: int) -> tuple[Sampling, Talk]:
+        engine, rollout = self._engine, self.config.rollout
+        eos, vocabulary = engine.eos_token_ids, engine.limits.vocabulary
+        sampling = resolve(params, rollout, prompts, eos, vocabulary)
+        return sampling, Talk.of(sampling, self.config, engine)
 
     def stream(self, prompt: Any, **params: Unpack[GenerateParams]) -> Iterator[StreamChunk]:
         """Answer one prompt, chunk by chunk, with `generate`'s keywords (n is 1).
@@ -218,7 +218,8 @@ class InferenceEngine:
         """
         engine = self._engine
         conversations = normalize(prompts)
-        tokenized = tokenize(conversations, Template(self.tokenizer), engine.limits)
+        template = self._talk({}, len(conversations))[1].template
+        tokenized = tokenize(conversations, template, engine.limits)
         answers = tokenize_responses(responses, len(tokenized), self.tokenizer, engine.limits)
         check_room(tokenized, list(map(len, answers)), engine.limits)
         sequences = [

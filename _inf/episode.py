@@ -20,6 +20,8 @@ from _inf.tool_calls import Parsed, ToolCall, parse
 from _inf.tools import Executed, Tool, argument_fault, execute, wrong_call_text
 from _inf.transcript import Transcript
 
+THOUGHT_ENDS = "</think>"
+
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
@@ -76,6 +78,10 @@ class Episode:
         self._per_turn = turns.max_tokens_per_turn
         self._template = template
         self._tokenizer = tokenizer
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To the other ranks of a tensor-parallel group go the facts; tools may not be pickled."""
+        return self.__dict__ | dict.fromkeys(("rules", "_template", "_tokenizer"))
 
     # ─── A turn of the model's ───
 
@@ -142,7 +148,8 @@ class Episode:
         """Run them, or leave them all to the caller."""
         tools = self.rules.tools
         room, limit = self._room()
-        if any(c.name in tools and not tools[c.name].executable for c in calls if not c.error):
+        left = [t.name for t in tools.values() if not t.executable]
+        if len(left) == len(tools) or any(c.name in left for c in calls if not c.error):
             self._pending = calls
             self.end("tool_calls", None)
         elif len(self.answers) >= self.rules.max_assistant_turns:
@@ -227,7 +234,12 @@ class Episode:
         """The template's ids from the last answer to the next one, if the next one fits."""
         matched = self.answers[-1].matched_stop
         ended = isinstance(matched, int) and matched in self.rules.eos_token_ids
-        ids = self._template.after(self._said, place, ended=ended)
+        try:
+            ids = self._template.after(self._said, place, ended=ended, called=self.messages)
+        except Exception as failure:  # the model's template refuses what came of it: keep the rest
+            self.error = f"the chat template refused the next turn: {failure}"
+            self.end("abort", None)
+            return
         room, limit = _least(self._tensor_room())
         if len(ids) >= room:
             self.end("length", limit)
@@ -287,9 +299,14 @@ def answered_calls(answer: Any, rules: Rules, tokenizer: Any) -> Parsed:
     if answer.finish_reason == "length" or not rules.tools:
         return Parsed(shown, [])
     raw = shown_text(answer, tokenizer, skip_special_tokens=False)
-    if isinstance(answer.matched_stop, int):  # some formats are made of special tokens
+    if isinstance(answer.matched_stop, str):  # it may be what closes a call
+        raw += answer.matched_stop
+    elif answer.matched_stop in rules.eos_token_ids:  # some formats are made of special tokens
         raw = tokenizer.decode(
             answer.token_ids[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
-    parsed = parse(raw, rules.format, list(rules.tools.values()))
-    return parsed if parsed.calls else Parsed(shown, [])
+    thought, end, said = raw.rpartition(THOUGHT_ENDS)  # a call in a thought is not meant
+    parsed = parse(said, rules.format, list(rules.tools.values()))
+    return (
+        Parsed(thought + end + parsed.content, parsed.calls) if parsed.calls else Parsed(shown, [])
+    )

@@ -104,7 +104,11 @@ def measure(
         )
     asked = [_ids(engine.tokenizer, text) for text in prompts or PROMPTS]
     output = engine.generate(
-        [{"prompt_token_ids": ids} for ids in asked], temperature=0, n=1, max_tokens=MAX_TOKENS
+        [{"prompt_token_ids": ids} for ids in asked],
+        temperature=0,
+        n=1,
+        max_tokens=MAX_TOKENS,
+        tools=[],
     )
     dtype = str(engine.rollout.dtype).removeprefix("torch.")
     bound = THRESHOLDS.get(dtype, HALF_THRESHOLD) if threshold is None else threshold

@@ -178,7 +178,7 @@ def _turns(given: Mapping[str, Any], prompts: int) -> list[Turns]:
     for name in names:
         value: Any = given.get(name)
         values: Any = value if _is_per_prompt(name, value) else [value] * len(own)
-        if prompts and len(values) != prompts:
+        if values is value and len(values) != prompts:
             raise ConfigError(f"{name}: a list of {len(values)} values for {prompts} prompts.")
         for index, each in enumerate(values):
             if each is not None:

@@ -48,7 +48,7 @@ def check_streamable(prompts: int, sampling: Sampling, talk: Talk) -> None:
         raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
     if sampling.prompt_logprobs:
         raise ConfigError("prompt_logprobs: stream() does not give them; use generate().")
-    talk.check_one_turn()
+    talk.check_one_turn(sampling)
 
 
 class Stream:

@@ -56,7 +56,7 @@ class Talk:
             if prompt.messages is None:
                 raise PromptError(
                     f"prompt {index}: prompt_token_ids beside tools or interactions, which add "
-                    "messages; send messages."
+                    "messages; send messages, or tools=[]."
                 )
 
     def begin(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Episode]:
@@ -75,14 +75,17 @@ class Talk:
             for row, request in enumerate(sampling.samples())
         ]
 
-    def check_one_turn(self) -> None:
+    def check_one_turn(self, sampling: Sampling) -> None:
         """What `stream` can serve: no tool that runs, no interaction."""
         if self.rules is None:
             return
+        if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
+            raise ConfigError("max_tokens_per_turn: stream() has one turn; say max_tokens.")
         for name, tool in self.rules.tools.items():
             if tool.executable:
                 raise ToolError(
-                    f"tools: {name} would run; stream() takes schemas only, use generate()."
+                    f"tools: {name} would run; stream() takes schemas only: use generate(), or say "
+                    "tools=[]."
                 )
         if not self.rules.tools:
             raise ConfigError("interaction_kwargs: stream() has one turn; use generate().")
@@ -110,7 +113,7 @@ def _rules(sampling: Sampling, config: Config, engine: Launched) -> Rules | None
     for name in ("json_schema", "regex", "logprob_start_len"):
         if any(name in request for request in sampling.requests):
             said = "prompt_logprobs" if name == "logprob_start_len" else name
-            raise ConfigError(f"{said}: not beside tools or interactions; leave one of them out.")
+            raise ConfigError(f"{said}: not beside tools or interactions; say tools=[].")
     multi_turn = config.rollout.multi_turn
     return Rules(
         tools=tools,

@@ -8,6 +8,7 @@ does.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
@@ -18,19 +19,20 @@ from _inf.errors import PromptError, ToolError
 
 Message = Mapping[str, Any]
 
-ANSWER = "ANSWERb81f3c"  # stands for an answer, so that what follows it can be found
+# Stand for an answer and for a result, so that what follows and whether it is shown can be seen.
+ANSWER, RESULT = "ANSWERb81f3c", "RESULTb81f3c"
 _ASKED: Message = {"role": "user", "content": "Hi"}
-_CALLED: Message = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [
-        {
-            "id": "call00000",  # nine characters: Mistral's template counts them
-            "type": "function",
-            "function": {"name": ANSWER, "arguments": {}},
-        }
-    ],
-}
+
+
+def _called(turn: int) -> list[Message]:
+    """A call and its result. Mistral's template counts the nine characters of an id."""
+    name, call_id = "f", f"call{turn:05}"
+    function = {"name": name, "arguments": {}}
+    call = {"id": call_id, "type": "function", "function": function}
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "name": name, "content": RESULT, "tool_call_id": call_id},
+    ]
 
 
 class Template:
@@ -54,17 +56,23 @@ class Template:
         self._schemas = list(schemas)
         self._instructions = instructions
         self._eos = {each: str(tokenizer.decode([each])) for each in eos_token_ids}
+        if schemas and tokenizer.chat_template is not None:
+            _ = self._told  # refuses what can show no schema
 
     def check_turns(self) -> None:
-        """Refuse a template without a place for a tool's result, before anything is sent."""
-        result = {"role": "tool", "name": "x", "content": "1", "tool_call_id": "call00000"}
+        """Refuse a template that does not show tools' results, before anything is sent."""
+        said = [_ASKED, *_called(1), *_called(2), *_called(3)]
+        plain = [{**m, "tool_calls": None} if m["role"] == "assistant" else m for m in said]
         try:
-            self.after([_ASKED, _CALLED, result], 1, ended=False)
-        except Exception as failure:
-            raise ToolError(
-                "tools: the model's chat template cannot show a tool's result "
-                f"({type(failure).__name__}: {failure}); choose a model that was made for tools."
-            ) from failure
+            if RESULT in (text := self._text_after(plain, 5, said)[0]):
+                return
+            failure = f"it goes on with {text[:40]!r}"
+        except Exception as refusal:
+            failure = f"{type(refusal).__name__}: {refusal}"
+        raise ToolError(
+            f"tools: the model's chat template cannot show a tool's result ({failure}); choose a "
+            "model that was made for tools."
+        )
 
     def prompt(self, messages: Sequence[Message], index: int) -> list[int]:
         """A conversation with a generation prompt; `index` is the prompt's, for a refusal."""
@@ -84,13 +92,26 @@ class Template:
             raise PromptError(f"prompt {index}: the chat template renders it to nothing.")
         return ids
 
-    def after(self, messages: Sequence[Message], place: int, *, ended: bool) -> list[int]:
+    def after(
+        self,
+        messages: Sequence[Message],
+        place: int,
+        *,
+        ended: bool,
+        called: Sequence[Message] | None = None,
+    ) -> list[int]:
         """What the template writes from the end of the answer at `messages[place]` on, up to the
-        next generation prompt. ended: the answer has its EOS, which is then not repeated."""
-        text, is_call = self._text_after(messages, place)
+        next generation prompt.
+
+        ended: the answer has its EOS, which is then not repeated. called: the messages with the
+        answers' `tool_calls`, for a template that asks for a call before a result.
+        """
+        text, is_call = self._text_after(messages, place, called or messages)
         found = min((at for eos in self._eos.values() if (at := text.find(eos)) >= 0), default=-1)
         if found >= 0 and (is_call or not text[:found].strip()):
             text = text[found:]
+        elif is_call:
+            raise ValueError("it does not end a call with an EOS token")
         ids = self._ids(text)
         return ids[1:] if ended and ids and ids[0] in self._eos else ids
 
@@ -108,19 +129,36 @@ class Template:
         return re.compile("|".join(map(re.escape, marks)) or r"(?!)")
 
     @functools.cached_property
-    def _told(self) -> bool:
-        """Whether the schemas must be told in the system message."""
-        return self._render([_ASKED], tools=self._schemas) == self._render([_ASKED])
+    def _told(self) -> str:
+        """The role whose message tells the schemas, where the template does not."""
+        if self._render([_ASKED], tools=self._schemas) != self._render([_ASKED]):
+            return ""
+        for role in ("system", "user"):
+            with contextlib.suppress(Exception):  # some refuse a system message, some drop it
+                if self._instructions.strip() in self._render(self._tell([_ASKED], role)):
+                    return role
+        raise ToolError(
+            "tools: the model's chat template shows neither tools nor a system message; choose a "
+            "model that was made for tools."
+        )
+
+    def _tell(self, messages: Sequence[Message], role: str) -> list[Message]:
+        told, rest = self._instructions, [_calls_as_text(message) for message in messages]
+        first = next((n for n, m in enumerate(rest) if m["role"] == "user"), None)
+        if role == "system" and rest[0]["role"] in ("system", "developer"):
+            first = 0
+        elif role == "system" or first is None:
+            return [{"role": role, "content": told}, *rest]
+        words = [rest[first]["content"], told][:: 1 if role == "system" else -1]
+        rest[first] = {**rest[first], "content": "\n\n".join(words)}
+        return rest
 
     def _text(self, messages: Sequence[Message]) -> str:
         if not self._schemas:
             return self._render(messages)
         if not self._told:
             return self._render(messages, tools=self._schemas)
-        told, rest = self._instructions, [_calls_as_text(message) for message in messages]
-        if rest[0]["role"] == "system":
-            told, rest = f"{rest[0]['content']}\n\n{told}", rest[1:]
-        return self._render([{"role": "system", "content": told}, *rest])
+        return self._render(self._tell(messages, self._told))
 
     def _render(self, messages: Sequence[Message], **more: Any) -> str:
         return str(
@@ -134,21 +172,36 @@ class Template:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _text_after(self, messages: Sequence[Message], place: int) -> tuple[str, bool]:
+    def _text_after(
+        self, messages: Sequence[Message], place: int, called: Sequence[Message]
+    ) -> tuple[str, bool]:
+        """As plain text first, since some refuse two calls in a turn; else as what was called."""
         failure: Exception | None = None
-        for answer in ({"role": "assistant", "content": ANSWER}, _CALLED):
+        plain = {"role": "assistant", "content": ANSWER}
+        for said, answer in ((messages, plain), (called, _marked(called[place]))):
             try:
-                text = self._text([*messages[:place], answer, *messages[place + 1 :]])
+                text = self._text([*said[:place], answer, *said[place + 1 :]])
             except Exception as refusal:  # some ask for the call before a tool's result
                 failure = refusal
                 continue
             if ANSWER in text:
-                return text[text.rindex(ANSWER) + len(ANSWER) :], answer is _CALLED
+                is_call = answer is not plain and bool(answer.get("tool_calls"))
+                return text[text.rindex(ANSWER) + len(ANSWER) :], is_call
         raise failure or ValueError("it does not show what an assistant says")
+
+
+def _marked(answer: Message) -> Message:
+    """The answer with the end of its last call, or its text, marked."""
+    *before, last = answer.get("tool_calls") or [None]
+    if last is None:
+        return {"role": "assistant", "content": ANSWER}
+    last = {**last, "function": {**last["function"], "arguments": {"x": ANSWER}}}
+    return {**answer, "content": "", "tool_calls": [*before, last]}
 
 
 def _calls_as_text(message: Message) -> Message:
     """An assistant's calls written out, for a template that would leave them out."""
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     written = [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls]
-    return {**message, "content": "\n".join([*filter(None, [message["content"]]), *written])}
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    return {**rest, "content": "\n".join([*filter(None, [message["content"]]), *written])}

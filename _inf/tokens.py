@@ -7,9 +7,11 @@ refusal is a `PromptError` that begins with the prompt's index.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Any, Literal
 
@@ -105,6 +107,9 @@ def _message(message: Any, index: int, place: int) -> Message:
             raise PromptError(
                 f"{where}: unknown key {shown(key)}{did_you_mean(shown(key), MESSAGE_KEYS) or '.'}"
             )
+    calls = [_call(call, f"{where}, tool_calls[{n}]") for n, call in _calls(message, where)]
+    if calls and message.get("content") is None:  # as OpenAI's API answers
+        message = {**message, "content": ""}
     for key in ("role", "content"):
         if key not in message:
             raise PromptError(f"{where} has no {key!r}; a message needs role and content.")
@@ -114,7 +119,29 @@ def _message(message: Any, index: int, place: int) -> Message:
         raise PromptError(f"{where}: unknown role {shown(role)}{hint} Roles: {', '.join(ROLES)}.")
     if not isinstance(content, str):
         raise PromptError(f"{where}: content is {_kind(content)}; it must be text (a str).")
-    return dict(message)
+    return {**message, "tool_calls": calls} if calls else dict(message)
+
+
+def _calls(message: Mapping[str, Any], where: str) -> Iterator[tuple[int, Any]]:
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list | tuple | type(None)):
+        raise PromptError(f"{where}: tool_calls is {_kind(calls)}; it must be a list.")
+    return enumerate(calls or ())
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    """OpenAI's form; its arguments may be JSON text, which templates would encode once more."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise PromptError(
+            f'{where}: {shown(call)} is not {{"type": "function", "function": '
+            '{"name": ..., "arguments": {...}}}.'
+        )
+    arguments = function.get("arguments", {})
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError):  # what a model wrote may be no JSON
+            arguments = json.loads(arguments)
+    return {"type": "function", **call, "function": {**function, "arguments": arguments}}
 
 
 def _kind(value: Any) -> str:

@@ -34,7 +34,25 @@ STRICT = """{%- for message in messages %}{%- if message.role == "tool" %}
 [RESULTS]{{ message.content }}[/RESULTS]{% elif message.tool_calls %}
 [CALLS]{% for call in message.tool_calls %}{{ call.function | tojson }}{% endfor %}<|im_end|>
 {%- elif message.role == "assistant" %} {{ message.content }}<|im_end|>{% else %}
-[INST]{{ message.content }}[/INST]{% endif %}{% endfor %}{{ "" if not tools else "" }}"""
+[INST]{{ message.content }}[/INST]{% endif %}{% endfor %}{{ "" if not tools else " " }}"""
+ALTERNATING = """{%- set ns = namespace(user=true) %}{%- for message in messages %}
+{%- if message.role == "user" or (message.role == "assistant" and not message.tool_calls) %}
+{%- if (message.role == "user") != ns.user %}{{ raise_exception("must alternate") }}{% endif %}
+{%- set ns.user = not ns.user %}{% endif %}{%- if message.role == "tool" %}
+[RESULTS]{{ message.content }}[/RESULTS]{% elif message.tool_calls %}
+[CALLS]{% for call in message.tool_calls %}{{ call.function | tojson }}{% endfor %}<|im_end|>
+{%- elif message.role == "assistant" %} {{ message.content }}<|im_end|>{% else %}
+[INST]{{ message.content }}[/INST]{% endif %}{% endfor %}{{ "" if not tools else " " }}"""
+NAMING = """{%- for message in messages %}{%- if message.role == "tool" %}
+{%- if not messages[loop.index0 - 1].tool_calls %}{{ raise_exception("no call") }}{% endif %}
+<|im_start|>functions.{{ messages[loop.index0 - 1].tool_calls[0].function.name }} to=assistant
+{{ message.content }}<|im_end|>{% elif message.tool_calls %}<|im_start|>assistant to=functions.
+{{- message.tool_calls[0].function.name }} {{ message.tool_calls[0].function.arguments | tojson }}
+<|im_end|>{% else %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>{% endif %}{% endfor %}<|im_start|>assistant{{ tools }}"""
+DROPPING = """{%- for message in messages %}{%- if message.role in ["user", "assistant"] %}
+<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>{% endif %}{% endfor %}<|im_start|>assistant"""
 NO_TOOLS = """{%- for message in messages %}{%- if message.role not in ["user", "assistant"] %}
 {{- raise_exception("Conversation roles must alternate") }}{% endif %}<|im_start|>{{ message.role }}
 {{ message.content }}<|im_end|>
@@ -87,8 +105,43 @@ def test_content_of_the_answer_does_not_matter(tokenizer: Any) -> None:
 def test_template_that_wants_a_call_before_a_result_gets_one(tokenizer: Any) -> None:
     template = made(tokenizer, STRICT, schemas=[SCHEMA])
     template.check_turns()
-    said = after(tokenizer, template, USER, {"role": "assistant", "content": "x"}, RESULT)
+    plain, called = turns(1, called=False), turns(1, called=True)
+    said = tokenizer.decode(template.after(plain, 1, ended=True, called=called))
     assert said.strip() == "[RESULTS]4[/RESULTS]"
+
+
+def turns(count: int, *, called: bool) -> list[dict[str, Any]]:
+    said: list[dict[str, Any]] = [USER]
+    for turn in range(count):
+        call = {"id": f"call{turn:05}", "function": {"name": "add", "arguments": {"a": 2}}}
+        answer = {"role": "assistant", "content": "" if called else "<call>"}
+        said += [{**answer, "tool_calls": [call]} if called else answer, RESULT]
+    return said
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_template_that_counts_roles_holds_many_turns(tokenizer: Any, count: int) -> None:
+    template = made(tokenizer, ALTERNATING, schemas=[SCHEMA])
+    template.check_turns()
+    plain, called = turns(count, called=False), turns(count, called=True)
+    ids = template.after(plain, 2 * count - 1, ended=True, called=called)
+    assert tokenizer.decode(ids).strip() == "[RESULTS]4[/RESULTS]"
+
+
+def test_header_that_repeats_the_calls_name_is_whole(tokenizer: Any) -> None:
+    template = made(tokenizer, NAMING, schemas=[SCHEMA])
+    template.check_turns()
+    plain, called = turns(2, called=False), turns(2, called=True)
+    said = tokenizer.decode(template.after(plain, 3, ended=True, called=called))
+    assert said.startswith("<|im_start|>functions.add to=assistant\n4<|im_end|>")
+
+
+def test_template_that_drops_results_is_refused(tokenizer: Any) -> None:
+    template = made(tokenizer, DROPPING, schemas=[SCHEMA], instructions="Call add.")
+    with pytest.raises(ToolError, match="cannot show a tool's result"):
+        template.check_turns()
+    asked = tokenizer.decode(template.prompt([USER], 0))
+    assert "user\nCall add.\n\nWhat is 2 + 2?" in asked  # it drops system messages too
 
 
 def test_template_without_a_place_for_results_is_refused(tokenizer: Any) -> None:

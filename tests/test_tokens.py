@@ -24,6 +24,7 @@ from _inf.tokens import MESSAGE_KEYS, ROLES, Limits, Prompt, check_room, normali
 LIMITS = Limits(prompt=64, total=80, vocabulary=VOCABULARY)
 HUGE = 10**5000  # more digits than Python prints
 USER = {"role": "user", "content": "hi"}
+CALL = {"function": {"name": "f", "arguments": {"a": [1]}}}
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +125,7 @@ def test_token_ids_are_sent_as_they_are_as_plain_ints(given_ids: Any, tokenizer:
 
 
 def test_nothing_of_the_callers_is_changed_or_kept(tokenizer: Any) -> None:
-    messages = [{"role": "user", "content": "hi", "tool_calls": [{"a": [1]}]}]
+    messages = [{"role": "user", "content": "hi", "tool_calls": [CALL]}]
     given_ids, kwargs = list(range(70)), {"enable_thinking": False}
     before = copy.deepcopy((messages, given_ids, kwargs))
     limits = Limits(64, 80, VOCABULARY, "left")

@@ -9,26 +9,21 @@ reaches for on the way is ours, and corrects that
 - the caller's `max_new_tokens` is overwritten, and log probs and finish reasons are dropped;
 - calls to unknown tools and broken ones are lost, a tool that raises cancels the whole batch, the
   last call at the turn limit is passed over in silence;
-- an interaction is never finalized;
 - log probs are computed by a second pass, and sliced wrongly.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import copy
 import dataclasses
 import json
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
 from pydantic import model_validator
 from sglang.srt.function_call.core_types import ToolCallItem
 from verl import DataProto
-from verl.interactions.base import BaseInteraction
-from verl.tools.schemas import ToolResponse
 from verl.workers.rollout.schemas import (
     AsyncRolloutRequest,
     AsyncRolloutRequestStateEnum,
@@ -39,16 +34,14 @@ from verl.workers.rollout.schemas import (
 
 from _inf.batch import column
 from _inf.episode import Episode
-from _inf.errors import EngineDeadError, ToolError
+from _inf.errors import EngineDeadError
 from _inf.upstream.engine import Row, current_call, sglang_rollout
+from _inf.upstream.row_ends import BoundedInteraction, RewardingTool, current_episode
 
 UNLIMITED = 2**31 - 1  # lengths and turns are the episode's to count
-CALL = "call"  # the one name under which upstream's loop finds what runs any call
+CALL = "(call)"  # no tool's name: under it upstream's loop finds what runs any call
 
-T = TypeVar("T")
 R = TypeVar("R", bound="Conversing")
-
-_current: contextvars.ContextVar[Episode] = contextvars.ContextVar("inf_episode")
 
 
 class Conversation(AsyncRolloutRequest):
@@ -108,9 +101,10 @@ class Conversation(AsyncRolloutRequest):
         self.messages.append(Message(role="assistant", content=content, tool_calls=tool_calls))
 
     def add_tool_response_messages(self, processing_class: Any, contents: list[Any]) -> None:
-        """`contents`: what `_Calls` gave; before the first turn, what `_Rewarding.create` did."""
+        """`contents`: what `_Calls` gave; before the first turn, what a tool's `create` did."""
         if self.episode.to_run:
             self.episode.hear_results(contents)
+            self.messages += [Message(role="tool", content=done.text) for done in contents]
 
     def add_user_message(self, processing_class: Any, content: str) -> None:
         self.messages.append(Message(role="user", content=content))
@@ -144,12 +138,12 @@ class _Parser:
     """Stands in for SGLang's `FunctionCallParser`: the episode has read the calls already."""
 
     def has_tool_call(self, text: str) -> bool:
-        return bool(_current.get().to_run)
+        return bool(current_episode.get().to_run)
 
     def parse_non_stream(self, text: str) -> tuple[str, list[ToolCallItem]]:
         return text, [
             ToolCallItem(tool_index=place, name=CALL, parameters=json.dumps({"place": place}))
-            for place in range(len(_current.get().to_run))
+            for place in range(len(current_episode.get().to_run))
         ]
 
 
@@ -159,58 +153,7 @@ class _Calls:
     async def execute(
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[Any, float, dict[str, Any]]:
-        return await _current.get().run(parameters["place"]), 0.0, {}
-
-
-class _Rewarding:
-    """A verl tool's life around a row. What it raises at the end is noted, and no more."""
-
-    def __init__(self, tool: Any) -> None:
-        self.name = tool.name
-        self._tool = tool
-
-    async def create(self, instance_id: str, **kwargs: Any) -> tuple[str, ToolResponse]:
-        _, response = await self._tool.create(instance_id, **kwargs)
-        if not response.is_empty():
-            raise ToolError(f"{self.name}: create() answers with a message, which is not served.")
-        return instance_id, response
-
-    async def calc_reward(self, instance_id: str, **kwargs: Any) -> Any:
-        return await _noted(self.name, self._tool.calc_reward(instance_id, **kwargs))
-
-    async def release(self, instance_id: str, **kwargs: Any) -> None:
-        await _noted(self.name, self._tool.release(instance_id, **kwargs))
-
-
-async def _noted(name: str, work: Coroutine[Any, Any, T]) -> T | None:
-    try:
-        return await work
-    except Exception as failure:
-        _current.get().error = f"{name}: {type(failure).__name__}: {failure}"
-        return None
-
-
-class _Interaction:
-    """One that raises, or takes too long, ends its own row; each is finalized."""
-
-    def __init__(self, interaction: Any, name: str, timeout: float) -> None:
-        self.start_interaction = interaction.start_interaction
-        self._interaction = interaction
-        self._name = name
-        self._timeout = timeout
-
-    async def generate_response(
-        self, instance_id: str, messages: list[dict[str, Any]], **kwargs: Any
-    ) -> tuple[bool, str, float | None, dict[str, Any]]:
-        reply = self._interaction.generate_response(instance_id, messages, **kwargs)
-        given = await _noted(self._name, asyncio.wait_for(reply, self._timeout))
-        done, content, reward, metrics = given or (True, "", None, {})
-        _current.get().concluded = done
-        return done, content, reward, metrics
-
-    async def finish(self, instance_id: str) -> None:
-        if type(self._interaction).finalize_interaction is not BaseInteraction.finalize_interaction:
-            await _noted(self._name, self._interaction.finalize_interaction(instance_id))
+        return await current_episode.get().run(parameters["place"]), 0.0, {}
 
 
 class Conversing(sglang_rollout.SGLangRollout):
@@ -229,15 +172,17 @@ class Conversing(sglang_rollout.SGLangRollout):
     async def _async_rollout_a_request(self, req: Any, *args: Any, **kwargs: Any) -> Any:
         """What goes wrong in a row is the row's own, but for what ends the whole call."""
         episode: Episode = req.episode
-        _current.set(episode)
+        current_episode.set(episode)
         try:
             await super()._async_rollout_a_request(req, *args, **kwargs)
-        except EngineDeadError:
-            raise
         except Exception as failure:
+            if isinstance(failure, EngineDeadError) or self._engine.refusal is not None:
+                raise
             episode.abandon(None, f"{type(failure).__name__}: {failure}")
             req.finalize(self.processing_class, {})
         finally:
+            for name in _rewarding(episode):  # those that upstream's loop did not come to
+                await self._tool_map[name].release(episode.name)
             if interaction := self.interaction_map.get(episode.interaction_kwargs.get("name")):
                 await interaction.finish(episode.name)
         self._report(finished=episode)
@@ -277,11 +222,10 @@ def conversing(rollout: R, episodes: Sequence[Episode]) -> R:
     talk._episodes = episodes
     talk._function_call_parser = _Parser() if rules.tools else None
     talk._tool_map = {CALL: _Calls()} | {
-        name: _Rewarding(tool) for name, tool in _rewarding(episodes[0]).items()
+        name: RewardingTool(tool) for name, tool in _rewarding(episodes[0]).items()
     }
     talk.interaction_map = {
-        name: _Interaction(each, name, rules.tool_timeout)
-        for name, each in rollout.interaction_map.items()
+        name: BoundedInteraction(each, name) for name, each in rollout.interaction_map.items()
     }
     turns = dataclasses.replace(
         rollout.config.multi_turn,
@@ -299,16 +243,16 @@ def conversing(rollout: R, episodes: Sequence[Episode]) -> R:
     return talk
 
 
-def transcribed(output: DataProto, episodes: Sequence[Episode]) -> DataProto:
+def transcribed(output: DataProto, episodes: Sequence[Episode], version: int) -> DataProto:
     """With log probs, and the rows as the engine gave them, turn by turn."""
     width = output.batch["responses"].shape[1]
     logprobs = [episode.logprobs + [0.0] * (width - len(episode.ids)) for episode in episodes]
     output.batch["rollout_log_probs"] = torch.tensor(logprobs)
-    output.non_tensor_batch["rows"] = column([_row(episode) for episode in episodes])
+    output.non_tensor_batch["rows"] = column([_row(episode, version) for episode in episodes])
     return output
 
 
-def _row(episode: Episode) -> Row:
+def _row(episode: Episode, version: int) -> Row:
     sampled = [place for place, mine in enumerate(episode.mask) if mine]
     first, last = episode.answers[:1], episode.answers[-1:]
     return Row(
@@ -320,6 +264,6 @@ def _row(episode: Episode) -> Row:
         prompt_tokens=len(episode.prompt_ids),
         completion_tokens=len(sampled),
         cached_tokens=sum(answer.cached_tokens for answer in first),
-        weight_version=max((answer.weight_version for answer in last), default=0),
+        weight_version=max((answer.weight_version for answer in last), default=version),
         transcript=episode.transcript(),
     )

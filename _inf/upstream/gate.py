@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import dataclasses
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ class Gate:
     async def shared(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a call, in a task of its own. What a call itself asks of the engine (a tool may) is
         let through: to wait would be to wait for itself."""
-        if _inside.get() is self:
+        if self._lets_through():
             return await work
         try:
             while not self._open.is_set():
@@ -39,19 +40,25 @@ class Gate:
             raise
         self._calls += 1
         self._empty.clear()
-        _inside.set(self)  # in the context of this call's task, which ends with it
+        ticket = _Pass(self)
+        _inside.set(ticket)  # in the context of this call's task, which ends with it
         try:
             return await work
         finally:
+            ticket.valid = False  # for a tool that was left behind
             self._calls -= 1
             if not self._calls:
                 self._empty.set()
+
+    def _lets_through(self) -> bool:
+        shown = _inside.get()
+        return shown is not None and shown.gate is self and shown.valid
 
     async def alone(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` when the calls inside have ended, and before any other is let in. Once begun
         it is finished, also where its caller has gone: half of it would be neither old nor new."""
         try:
-            if _inside.get() is self:
+            if self._lets_through():
                 raise InferenceError(
                     "A tool cannot change the engine that waits for it; do it between calls."
                 )
@@ -74,5 +81,12 @@ class Gate:
             self._alone.release()
 
 
-# The gate that the running call has passed.
-_inside: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("inf_gate", default=None)
+@dataclasses.dataclass
+class _Pass:
+    """What a call that is inside shows at its gate, and whether it still is."""
+
+    gate: Gate
+    valid: bool = True
+
+
+_inside: contextvars.ContextVar[_Pass | None] = contextvars.ContextVar("inf_gate", default=None)

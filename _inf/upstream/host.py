@@ -164,6 +164,12 @@ class Host:
         return self._wait(self._submit(work, self.gate.alone, ticket), ticket)
 
     def _wait(self, future: concurrent.futures.Future[T], ticket: Ticket) -> T:
+        if threading.current_thread() is self._thread:  # it would wait for itself, for ever
+            future.cancel()
+            raise InferenceError(
+                "An async tool or an interaction runs on the engine's own thread, where generate() "
+                "cannot wait: await agenerate() there, or make the tool a plain function."
+            )
         try:
             return future.result(ticket.seconds_left())
         except concurrent.futures.TimeoutError:

@@ -119,7 +119,7 @@ class Rollout(Conversing):
                 [sent], self._rank, group.get_group(), src=first, force_cpu_device=True
             )
         if episodes:
-            return transcribed(output, episodes)
+            return transcribed(output, episodes, self.weight_version)
         return _corrected(output, call.rows) if call.rows else output
 
     def stream(

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,11 +39,13 @@ from tool_calling import (
     question,
 )
 
+from _inf.episode import answered_calls
 from _inf.tools import as_tools
 from inf import (
     ConfigError,
     GenerationOutput,
     InferenceEngine,
+    InferenceError,
     PromptError,
     ToolError,
 )
@@ -435,6 +438,75 @@ def test_end_of_a_conversation_leaves_other_calls_alone(caller: InferenceEngine)
     assert done[0].token_ids == alone
 
 
+def test_stop_that_closes_a_call_leaves_it_readable(caller: InferenceEngine) -> None:
+    close = caller.tokenizer.convert_tokens_to_ids("</tool_call>")
+    for stops in ({"stop": "</tool_call>"}, {"stop_token_ids": [close]}):
+        output = caller.generate(PRODUCT, max_tokens=200, **stops)  # type: ignore[arg-type]
+        (call, *_) = output.metadata[0]["tool_calls"]
+        assert (call["arguments"], call["error"]) == ({"expression": "12 * 7"}, None)
+
+
+def test_call_in_a_thought_is_not_meant(caller: InferenceEngine) -> None:
+    said = '<think>maybe <tool_call>{"name": "calculator"</think>It is 84.'
+    row = SimpleNamespace(
+        token_ids=caller.tokenizer(said)["input_ids"], finish_reason="stop", matched_stop=None
+    )
+    (tool,) = caller._engine.tools
+    rules = SimpleNamespace(tools={tool.name: tool}, format="hermes", eos_token_ids=())
+    assert answered_calls(row, rules, caller.tokenizer).calls == []  # type: ignore[arg-type]
+
+
+def test_engine_that_takes_no_requests_raises_in_conversations_too(
+    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caller.rollout._engine, "refusal", "asleep")
+    with pytest.raises(InferenceError, match="asleep"):
+        caller.generate(PRODUCT)
+
+
+def test_tool_may_ask_the_engine_if_it_does_not_block_it(caller: InferenceEngine) -> None:
+    async def calculator(expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: The expression.
+        """
+        try:
+            caller.generate(GREETING, tools=[])
+        except InferenceError as refused:
+            assert "agenerate" in str(refused)
+            answered = await caller.agenerate(GUESS, tools=[])
+            return answered.completions[0].removeprefix("#### ")
+        return "no refusal"
+
+    assert caller.generate(PRODUCT, tools=[calculator]).completions == [answer("5")]
+    plain = calculator_that_asks(caller)
+    assert caller.generate(PRODUCT, tools=[plain]).completions == [answer("5")]
+
+
+def calculator_that_asks(engine: InferenceEngine) -> Callable[..., Any]:
+    return calculator(
+        lambda expression: engine.generate(GUESS, tools=[]).completions[0].removeprefix("#### ")
+    )
+
+
+def test_continued_conversation_may_come_as_openai_wrote_it(caller: InferenceEngine) -> None:
+    function = {"name": "calculator", "arguments": '{"expression": "12 * 7"}'}
+    called = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "x", "function": function}],
+    }
+    said = [{"role": "user", "content": PRODUCT}, called, {"role": "tool", "content": "97"}]
+    ours = caller.generate(PRODUCT, tools=[CALCULATOR]).messages or []
+    again = [*ours[0], {"role": "tool", "content": "97"}]
+    theirs, mine = caller.generate([said, again], tools=[CALCULATOR])
+    assert theirs.completion == mine.completion == answer("97")
+    assert theirs.metadata["prompt_tokens"] == mine.metadata["prompt_tokens"]
+    with pytest.raises(PromptError, match=r"prompt 0, message 0, tool_calls\[0\]"):
+        caller.generate([{"role": "assistant", "content": "", "tool_calls": [{"name": "f"}]}])
+
+
 # ─── verl's own tools, interactions, over-sampling ───
 
 
@@ -451,6 +523,14 @@ def test_verl_tool_is_created_rewarded_and_released_for_each_row(caller: Inferen
     rewards = [row["tool_rewards"] for row in output.metadata]
     assert rewards == [{"calc_gsm8k_reward": 1.0}, {"calc_gsm8k_reward": 0.0}]
     assert tool._instance_dict == {}
+
+    def fails(*args: Any, **kwargs: Any) -> Any:
+        raise ValueError("no such row")
+
+    tool.calc_reward = fails
+    output = caller.generate([grade("84"), GREETING], tools=[tool], tools_kwargs=kwargs)
+    assert output.completions[1] == GREETED and tool._instance_dict == {}
+    assert "no such row" in output.metadata[0]["error"]
 
 
 def test_interaction_answers_until_it_is_content(caller: InferenceEngine) -> None:
@@ -489,6 +569,7 @@ def test_over_sampling_gives_up_the_slowest(
     assert output.completions == ["", GREETED]
     about = output.metadata[0]
     assert (about["finish_reason"], about["limit"]) == ("abort", "over_sample_rate")
+    assert about["weight_version"] == output.metadata[1]["weight_version"]
     assert output.token_ids[0] == [] and not any(about["response_mask"])
 
 
