@@ -123,5 +123,7 @@ class Record:
     def __exit__(self, *exc_info: object) -> None:
         if self.errors.empty:
             self.errors.path.unlink(missing_ok=True)
+        if self.out.empty and not self.meta.exists():  # the run never began
+            self.out.path.unlink(missing_ok=True)
         self.out.close()
         self.errors.close()

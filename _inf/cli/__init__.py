@@ -33,6 +33,10 @@ Examples:
   inf batch prompts.jsonl answers.jsonl --max-tokens 256
 
   inf eval gsm8k --limit 200 --max-tokens 256
+
+  inf check
+
+  inf --version
 """
 ASK = "ask"
 

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from _inf.batch_file import answer_file
 from _inf.cli.options import EngineOptions, SamplingOptions, spread
 from _inf.errors import ConfigError
+from _inf.long_run import Tally
 from _inf.record import Fault, Record
 
 SHOWN_FAULTS = 10
@@ -31,8 +33,6 @@ def batch(
     its answer has the same form. What cannot be answered goes to OUT.errors.jsonl with its number,
     and the exit code is 1.
     """
-    from _inf.batch_file import answer_file
-
     if out.exists() and out.samefile(source):
         raise ConfigError(f"{out}: it is IN too; name another file for the answers.")
     faults = 0
@@ -48,11 +48,13 @@ def batch(
             tally = answer_file(
                 running, source, record, sampling.params(), restart=restart, hear=hear
             )
-        done = f", after {record.done} done before" if record.done else ""
-        typer.echo(
-            f"{tally.rows} rows, {tally.tokens} tokens, {tally.tokens_per_second:.0f} tok/s{done}",
-            err=True,
-        )
-        if not record.errors.empty:
-            typer.echo(f"inf: lines without an answer are in {record.errors.path}", err=True)
-            raise typer.Exit(1)
+        _report(tally, record)
+
+
+def _report(tally: Tally, record: Record) -> None:
+    done = f", after {record.done} done before" if record.done else ""
+    speed = f"{tally.tokens_per_second:.0f} tok/s"
+    typer.echo(f"{tally.rows} rows, {tally.tokens} tokens, {speed}{done}", err=True)
+    if not record.errors.empty:
+        typer.echo(f"inf: lines without an answer are in {record.errors.path}", err=True)
+        raise typer.Exit(1)

@@ -10,7 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from _inf import fingerprint
+from _inf import gsm8k as task
 from _inf.cli.options import EngineOptions, SamplingOptions, spread
+from _inf.gsm8k_report import Summary, plot, summary
+from _inf.long_run import answer, calls_at_once
 from _inf.record import Record
 
 app = typer.Typer(rich_markup_mode=None, help="Measure a model: inf eval gsm8k")
@@ -43,11 +47,6 @@ def gsm8k(
 
     Writes OUT.jsonl, OUT.summary.json and OUT.png. After a kill, the same command goes on.
     """
-    from _inf import fingerprint
-    from _inf import gsm8k as task
-    from _inf.gsm8k_report import plot, summary
-    from _inf.long_run import answer, calls_at_once
-
     every = task.load(data, "test")
     examples = task.examples(every, shots, shots_from)
     problems = every[:limit]
@@ -72,15 +71,19 @@ def gsm8k(
         )
         rows = [row for row in record.out.rows() if row["problem"] < len(problems)]
     found = summary(rows, len(problems) - len(rows), tally.tokens_per_second or None)
+    _report(out, found, rows, as_json)
+    if found.unanswered:
+        typer.echo(f"inf: why some are unanswered: {record.errors.path}", err=True)
+        raise typer.Exit(1)
+
+
+def _report(out: Path, found: Summary, rows: list[dict[str, Any]], as_json: bool) -> None:
     stem = str(out.with_suffix("") if out.suffix == ".jsonl" else out)
     text = json.dumps(dataclasses.asdict(found), indent=1)
     Path(f"{stem}.summary.json").write_text(text + "\n")
     plot(rows, Path(f"{stem}.png"))
     typer.echo(text if as_json else found.table())
     typer.echo(f"rows, summary and plot: {out}, {stem}.summary.json, {stem}.png", err=True)
-    if found.unanswered:
-        typer.echo(f"inf: why some are unanswered: {record.errors.path}", err=True)
-        raise typer.Exit(1)
 
 
 def _digest(value: Any) -> str:

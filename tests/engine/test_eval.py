@@ -1,0 +1,92 @@
+"""`inf eval gsm8k` on a real engine: its rows, its summary, its picture, and going on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inf
+from _inf.cli import main
+from _inf.gsm8k import RULES, SUFFIX
+from inf import InferenceEngine
+
+PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
+Evaluate = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def evaluate(
+    engine: InferenceEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Evaluate:
+    """`inf eval gsm8k` on the session's engine, in a folder of its own."""
+    monkeypatch.setattr(
+        inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(engine)
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: Any) -> tuple[int, str, str]:
+        capfd.readouterr()
+        common = ["eval", "gsm8k", "--data", PROBLEMS, "--max-tokens", 24, *arguments]
+        return (main([str(each) for each in common]), *capfd.readouterr())
+
+    return run
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(name).read_text().splitlines()]
+
+
+def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
+    evaluate: Evaluate, engine: InferenceEngine
+) -> None:
+    code, out, _ = evaluate("--limit", 2)
+    assert code == 0
+    assert "2 questions, 0 of them unanswered" in out and all(rule in out for rule in RULES)
+    first = Path("gsm8k.jsonl").read_text()
+    before = engine.stats()["requests"]
+    code, out, _ = evaluate("--limit", 3, "--json")
+    assert engine.stats()["requests"] == before + 1
+    assert code == 0 and Path("gsm8k.jsonl").read_text().startswith(first)
+    problems = [json.loads(line) for line in PROBLEMS.read_text().splitlines()[:3]]
+    prompts = [f"{problem['question']} {SUFFIX}" for problem in problems]
+    wanted = engine.generate(prompts, temperature=0, max_tokens=24)
+    assert [row["completion"] for row in rows("gsm8k.jsonl")] == wanted.completions
+    assert [row["truth"] for row in rows("gsm8k.jsonl")] == ["54", "12", "36"]
+    found = json.loads(out)
+    assert found == json.loads(Path("gsm8k.summary.json").read_text())
+    assert found["questions"] == 3 and set(found["rules"]) == set(RULES)
+    cut = sum(row["finish_reason"] == "length" for row in wanted.metadata)
+    assert found["cut_by_length"] == pytest.approx(cut / 3)
+    assert Path("gsm8k.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_examples_go_before_the_question_and_change_the_run(
+    evaluate: Evaluate, tmp_path: Path
+) -> None:
+    shots = tmp_path / "shots.jsonl"
+    shots.write_text('{"question": "What is 1 + 1?", "answer": "1 + 1 = 2\\n#### 2"}\n')
+    assert evaluate("--limit", 1)[0] == 0
+    code, _, err = evaluate("--limit", 1, "--shots", 1, "--shots-from", shots)
+    assert code == 2 and "another data" in err
+    assert evaluate("--limit", 1, "--shots", 1, "--shots-from", shots, "--out", "few.jsonl")[0] == 0
+    assert len(rows("few.jsonl")) == 1
+    code, _, err = evaluate("--shots", 1, "--shots-from", PROBLEMS, "--out", "no.jsonl")
+    assert code == 2 and "among the problems" in err
+    assert not Path("no.jsonl").exists()
+
+
+def test_tools_run_inside_the_answer(evaluate: Evaluate) -> None:
+    code, out, err = evaluate("--limit", 2, "--tool", "--out", "tool.jsonl")
+    assert (code, "Traceback" in err) == (0, False), err
+    found = rows("tool.jsonl")
+    assert [row["problem"] for row in found] == [0, 1]
+    assert all(isinstance(row["tool_calls"], list) for row in found)
+    assert "BaseTool" not in out and "type" not in out.split("\n")[0]
