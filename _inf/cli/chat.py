@@ -23,7 +23,7 @@ from _inf.sampling import GenerateParams
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-# A conversation outgrows a question's room.
+# For the embedded model: a conversation outgrows a question's room.
 ROOM = ("rollout.prompt_length=3072", "rollout.response_length=1024")
 HELP = """/system TEXT   begin anew, with that system prompt; without TEXT, with none
 /set NAME=VALUE   a sampling parameter, such as temperature=0.2; none gives the default back
@@ -43,10 +43,10 @@ def chat(
 ) -> None:
     """Talk with a model; /help in it says what it knows.
 
-    Without a config, prompt and answer may have 4096 tokens together.
+    With the embedded model, prompt and answer may have 4096 tokens together.
     """
     params = sampling.params()
-    with engine.start(*(ROOM if engine.config is None else ())) as running:
+    with engine.start(*(ROOM if engine.embedded else ())) as running:
         talk = Chat(running, params, system)
         talk.run()
     if talk.failed and not sys.stdin.isatty():

@@ -33,6 +33,12 @@ class EngineOptions:
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
     ] = None
 
+    @property
+    def embedded(self) -> bool:
+        """Whether no other model was named."""
+        named = any(each.startswith("model_path") for each in self.assignments or ())
+        return self.config is None and not named
+
     def start(self, *defaults: str) -> InferenceEngine:
         """`defaults`: assignments that the caller's own go over."""
         from inf import InferenceEngine
