@@ -59,7 +59,8 @@ class Chat:
     def __init__(self, engine: InferenceEngine, params: GenerateParams, system: str | None) -> None:
         self._engine = engine
         self._params: dict[str, Any] = dict(params)
-        self._messages: list[dict[str, str]] = []
+        self._messages: list[dict[str, Any]] = []
+        self._has_tools = engine.config.rollout.multi_turn.tool_config_path is not None
         self.failed = False
         self._begin(system)
 
@@ -97,6 +98,9 @@ class Chat:
     def _answer(self, text: str) -> None:
         asked = {"role": "user", "content": text}
         params = cast(GenerateParams, {**self._params, "n": 1})
+        if self._has_tools:
+            self._answer_with_tools(asked, params)
+            return
         chunks = self._engine.stream([*self._messages, asked], **params)
         cached = self._engine.stats()["cached_tokens"]
         said, tokens, finish, start = "", 0, None, time.monotonic()
@@ -116,6 +120,18 @@ class Chat:
         cached = self._engine.stats()["cached_tokens"] - cached
         end = {"length": ", cut by max_tokens", "stopped": ", stopped"}.get(finish or "", "")
         _note(f"{tokens} tokens, {speed:.0f} tok/s, {cached:.0f} prompt tokens cached{end}")
+
+    def _answer_with_tools(self, asked: dict[str, Any], params: GenerateParams) -> None:
+        """Whole, since the answer comes after the calls; Ctrl-C stops it."""
+        try:
+            row = self._engine.generate([*self._messages, asked], **params)[0]
+        except KeyboardInterrupt:
+            _note("stopped")
+            return
+        for call in row.metadata["tool_calls"]:
+            _note(f"{call['name']}({json.dumps(call['arguments'])}) gave {call['result']}")
+        typer.echo(row.completion)
+        self._messages = row.messages or []
 
     def _command(self, text: str) -> None:
         name, _, value = text[1:].partition(" ")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import random
 import runpy
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +41,7 @@ from tool_calling import (
     question,
 )
 
+from _inf.cli.chat import Chat
 from _inf.episode import answered_calls
 from _inf.tools import as_tools
 from inf import (
@@ -652,7 +655,17 @@ def test_trainers_batch_masks_what_tools_said(caller: InferenceEngine) -> None:
     assert said > output.metadata[0]["prompt_tokens"]  # the tool's turn is seen, not sampled
 
 
-# ─── The examples ───
+# ─── The command and the examples ───
+
+
+def test_inf_chat_shows_the_calls_and_keeps_them_in_mind(
+    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{PRODUCT}\n{DOUBT}\n"))
+    Chat(caller, {}, None).run()
+    out, err = capsys.readouterr()
+    assert out == f"{answer('84')}\n" * 2
+    assert 'calculator({"expression": "12 * 7"}) gave 84' in err
 
 
 def test_examples_print_what_the_tools_said(
