@@ -128,6 +128,8 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
         chosen: Device = "cuda" if machine.devices and device != "cpu" else "cpu"
         stand_ins.load(machine.missing)
         _set_rendezvous()
+        # For `server.CONTEXT_SLACK`, which no row reaches; `launch` holds the model's own limit.
+        os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
         if chosen == "cuda":
             _set_for_cuda()
         else:

@@ -2,7 +2,7 @@
 
 A program is Python text. It runs in a process and a session of its own and gets, before its first
 line, `engine(**rollout)` (a new engine on the tiny model) and `say(name, value)` (one line of JSON
-on stdout). `SETTINGS`, of 4,000 tokens, leave room for an answer that takes many seconds: `LONG`.
+on stdout). `SETTINGS`, of 4,096 tokens, leave room for an answer that takes many seconds: `LONG`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
     "dtype": "float32",
     "prompt_length": 512,
     "response_length": 128,
-    "max_model_len": 4000,
+    "max_model_len": 4096,  # the tiny model's whole context
     "enforce_eager": True,
 }
 LONG: dict[str, Any] = {"max_tokens": 3900, "ignore_eos": True}
