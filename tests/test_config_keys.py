@@ -60,6 +60,7 @@ def leaves(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 ALL_KEYS = dict(leaves(Config))
+NULL_TOO = {"hang_timeout"}  # its default is another value
 
 
 # ── Upstream's names ─────────────────────────────────────────────────────────────────────────────
@@ -148,6 +149,8 @@ def wrong_values(default: Any) -> list[Any]:
 @pytest.mark.parametrize("path", ALL_KEYS)
 def test_every_key_of_every_level_refuses_wrong_types_by_its_path(path: str) -> None:
     for value in wrong_values(ALL_KEYS[path]):
+        if value is None and path in NULL_TOO:
+            continue
         first = faults(at(path, value))[0]
         assert first.startswith((f"{path}: ", f"{path}.x: ", f"{path}[0]")), (value, first)
 
@@ -186,6 +189,12 @@ def test_impossible_values_are_refused_up_to_the_limit(
         assert faults(at(f"rollout.{key}", value))[0].startswith(f"rollout.{key}"), value
     for value in good:
         assert getattr(load_config(at(f"rollout.{key}", value), {}).rollout, key) == value
+
+
+def test_hang_timeout_is_seconds_or_off() -> None:
+    assert faults({"hang_timeout": 0}) == ["hang_timeout: expected a number above 0.0, got 0"]
+    for value in (0.5, 30, None):
+        assert load_config({"hang_timeout": value}, {}).hang_timeout == value
 
 
 def test_expert_parallel_size_may_be_all_ranks() -> None:

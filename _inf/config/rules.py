@@ -74,6 +74,7 @@ OWNED_BY_KEY: Mapping[str, str] = {
     "context_length": "rollout.max_model_len",
     "skip_tokenizer_init": "rollout.skip_tokenizer_init",
     "enable_memory_saver": "rollout.free_cache_engine",
+    "watchdog_timeout": "hang_timeout",
 }
 # ... and those that the engine room sets for itself.
 OWNED_BY_ENGINE: frozenset[str] = frozenset(

@@ -256,6 +256,7 @@ class Config(Section):
     device: Literal["auto", "cuda", "cpu"] = "auto"
     truncate_prompt: Literal["left", "right"] | None = None
     tool_timeout: Annotated[float, Field(gt=0)] = 30.0
+    hang_timeout: Annotated[float, Field(gt=0)] | None = 600.0
     rollout: Rollout = Rollout()
 
     def to_dict(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from typing import Any
 from _inf.errors import InferenceError
 from _inf.transcript import Transcript
 from _inf.upstream.host import Host, Ticket, current_host
+from _inf.upstream.signs import last_sign
 from _inf.upstream.worker import SCHEDULER, Worker
 
 
@@ -115,14 +116,16 @@ class Engine(sglang_rollout.AsyncEngine):
         self.refusal: str | None = None  # why no request is taken now
         nothing_yet: Any = None
         self.tokenizer_manager = self.send_to_rpc = nothing_yet
-        self.run_scheduler_process_func = Worker(SCHEDULER, current_host.get().log)
+        host = current_host.get()
+        self.run_scheduler_process_func = Worker(SCHEDULER, host.log)
         self.init_tokenizer_manager_func = self._init_tokenizer_manager
-        current_host.get().on_stop.append(self._close_sockets)
+        host.on_stop.append(self._close_sockets)
         super().__init__(**(verl_arguments | server_arguments))
         # It would kill every child of the caller's process at exit; the host stops ours.
         atexit.unregister(self.shutdown)
         # Now, and not in the first request's context, which it would keep for ever.
         self.tokenizer_manager.auto_create_handle_loop()
+        host.sign = functools.partial(last_sign, self.tokenizer_manager, host.log)
 
     def _init_tokenizer_manager(self, *args: Any, **kwargs: Any) -> Any:
         """Known before the engine is ready, so that a start that fails can close it too."""
@@ -243,10 +246,11 @@ class Engine(sglang_rollout.AsyncEngine):
         return done, message
 
     async def flush_cache(self) -> Any:
-        """verl flushes the prefix cache after every call; only `free_cache_engine` asks for it."""
+        """verl flushes the prefix cache after every call; only `free_cache_engine` asks for it.
+        Cancelled before its answer, SGLang's would let no later one through."""
         call = current_call.get(None)
         if call is None or self.free_cache:
-            return await super().flush_cache()
+            return await asyncio.shield(super().flush_cache())
 
 
 def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:

@@ -30,6 +30,7 @@ import psutil
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError
 from _inf.upstream.gate import Gate
+from _inf.upstream.watch import LOOK_SECONDS, Watch
 from _inf.upstream.worker import Worker, WorkerProcess
 
 T = TypeVar("T")
@@ -72,13 +73,15 @@ class Ticket:
 class Host:
     """Owns one engine thread; `start` once, `run` from anywhere, `stop` as often as one likes."""
 
-    def __init__(self) -> None:
+    def __init__(self, hang_timeout: float | None = None) -> None:
         # Private to the user: the log, and the sockets through which the processes talk.
         self.folder = Path(tempfile.mkdtemp(prefix="inf-engine-"))
         self.log = self.folder / "engine.log"
         self.log.touch(mode=0o600)
         self.children: list[WorkerProcess] = []
         self.on_stop: list[Callable[[], None]] = []
+        self.sign: Callable[[], object] = lambda: None  # of the children's life: `Watch`'s
+        self._hang_timeout = hang_timeout
         self.death: EngineDeadError | None = None
         self.gate = Gate()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -112,7 +115,9 @@ class Host:
             died = any(child.exitcode for child in self.children)
             self.stop()
             if died and isinstance(failure, Exception):
-                raise self._report("The engine's process died while it started") from failure
+                raise self._report(
+                    f"The engine's process died while it started: {self._exits()}"
+                ) from failure
             if isinstance(failure, Exception) and not isinstance(failure, InferenceError):
                 raise InferenceError(
                     f"verl or SGLang refused to start: {type(failure).__name__}: {failure}"
@@ -142,7 +147,9 @@ class Host:
             for child in self.children:
                 self._loop.add_reader(child.sentinel, self._on_exit, child)
             built.set_result(result)
+            watching = asyncio.ensure_future(self._watch())
             await self._stop.wait()
+            watching.cancel()
         finally:
             for task in (tasks := asyncio.all_tasks() - {asyncio.current_task()}):
                 task.cancel()
@@ -216,7 +223,18 @@ class Host:
         assert self._loop is not None
         self._loop.remove_reader(child.sentinel)
         child.join(1.0)
-        self.declare_dead("The engine's process died")
+        self.declare_dead(f"The engine's process died: {self._exits()}")
+
+    async def _watch(self) -> None:
+        """A child that hangs is as good as dead: it is reported like one, and killed."""
+        names = {f"{c.name} (pid {c.pid})": c.pid for c in self.children if c.pid}
+        watch = Watch(names, self.sign, self._hang_timeout)
+        while self.death is None:
+            await asyncio.sleep(LOOK_SECONDS)
+            if (what := watch.look()) is not None:
+                self.declare_dead(f"The engine hung: {what}; it was killed")
+                for child in self.children:
+                    _kill_tree(child)
 
     def declare_dead(self, what: str) -> None:
         """Fail every call in flight and every later one; called on the engine's thread."""
@@ -224,14 +242,16 @@ class Host:
             self.death = self._report(what)
             self._died.set()
 
-    def _report(self, what: str) -> EngineDeadError:
+    def _exits(self) -> str:
         dead = [
             f"{c.name} (pid {c.pid}, exit code {c.exitcode})" for c in self.children if c.exitcode
         ]
+        return ", ".join(dead) or "no child has an exit code"
+
+    def _report(self, what: str) -> EngineDeadError:
         tail = "\n".join(self._log_lines()[-LOG_TAIL_LINES:])
         return EngineDeadError(
-            f"{what}: {', '.join(dead) or 'no child has an exit code'}. "
-            "restart() brings up a new engine in this process.\n"
+            f"{what}. restart() brings up a new engine in this process.\n"
             f"The end of its log, {self.log}:\n{tail or '(empty)'}"
         )
 

@@ -85,7 +85,7 @@ def _start(
     from _inf.upstream.rollout import Rollout, rollout_config
 
     _join_process_group(config)
-    host = Host()
+    host = Host(config.hang_timeout)
     arguments = server_arguments(config, limits.total, device, quiet.engine_log_level())
     settings = rollout_config(config.verl_rollout())
     with interpreter_left_alone():

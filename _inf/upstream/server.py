@@ -19,6 +19,7 @@ CONTEXT_SLACK = 2
 # The KV pool of a CPU engine, in tokens; on a GPU `gpu_memory_utilization` sizes it.
 CPU_KV_ROWS = 4
 CPU_KV_TOKENS = 16_384
+NEVER = 1e9
 
 
 def server_arguments(
@@ -48,6 +49,8 @@ def server_arguments(
         "enable_custom_logit_processor": True,
         # With any whitespace between tokens a small model writes blank lines until it is cut.
         "constrained_json_disable_any_whitespace": True,
+        # Of 300 s, it ends a scheduler that is only slow; `hang_timeout` is the one limit.
+        "watchdog_timeout": NEVER,
         # Its LD_PRELOAD of libcudart keeps a CPU's children from starting.
         "enable_memory_saver": rollout.free_cache_engine and device == "cuda",
         # Else the weights are garbage after a sleep, until somebody updates them all.

@@ -67,6 +67,7 @@ class Worker:
         import tqdm
 
         from _inf.upstream.scheduler import mend_scheduler
+        from _inf.upstream.signs import leave_signs
 
         # tqdm's own is a named semaphore, which a killed child leaks and Python then complains of.
         tqdm.tqdm.set_lock(threading.RLock())
@@ -77,6 +78,7 @@ class Worker:
         _exit_instead_of_signalling_the_parent()
         _meet_in_a_file(self.log.with_name("rendezvous"))
         mend_scheduler()
+        leave_signs()
         run(*args, **kwargs)
 
 

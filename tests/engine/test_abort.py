@@ -16,6 +16,7 @@ import psutil
 import pytest
 from scripts import QUESTION, START_SECONDS, alive, ended, in_flight, script, until
 
+from _inf.upstream.host import Ticket
 from inf import GenerationTimeout, InferenceEngine
 
 # Ten seconds of work; most of its rows wait while others run.
@@ -167,3 +168,17 @@ def test_timed_out_call_leaves_another_one_alone(tiny: InferenceEngine) -> None:
         with pytest.raises(GenerationTimeout):
             tiny.generate("One", max_tokens=600, ignore_eos=True, timeout=0.3)
         assert other.result(60).token_ids == alone
+
+
+def test_flush_that_is_given_up_lets_the_next_one_through(tiny: InferenceEngine) -> None:
+    engine = tiny.rollout._engine
+
+    async def give_up_and_flush_again() -> bool:
+        flush = asyncio.ensure_future(engine.flush_cache())
+        for _ in range(3):  # sent, and not answered yet
+            await asyncio.sleep(0)
+        flush.cancel()
+        await asyncio.wait({flush})
+        return bool((await asyncio.wait_for(engine.flush_cache(), 20)).success)
+
+    assert tiny.rollout.host.run(give_up_and_flush_again(), Ticket())

@@ -19,7 +19,7 @@ import torch
 from tiny import VOCABULARY, tiny_model
 
 from _inf.config import load_config
-from _inf.upstream.server import server_arguments
+from _inf.upstream.server import NEVER, server_arguments
 from inf import Config, ConfigError, GenerationOutput, InferenceEngine, PromptError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,6 +135,7 @@ def test_every_key_reaches_the_other_running_engine(real: InferenceEngine) -> No
         chunked_prefill_size=32,
         disable_radix_cache=False,
         disable_cuda_graph=True,
+        watchdog_timeout=NEVER,  # hang_timeout's is the one limit
         random_seed=7,  # the override's
         schedule_conservativeness=0.5,  # the mapping's beside it
     )

@@ -1,6 +1,6 @@
 """An engine's death: everybody who waits hears of it, the caller lives, and `restart` helps.
 
-A scheduler is killed from outside, raises by itself, or does not come up at all.
+A scheduler is killed from outside, raises by itself, hangs, or does not come up at all.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ import pytest
 from scripts import LONG, QUESTION, SETTINGS, ended, in_flight, script, until
 from tiny import tiny_model
 
+from _inf.upstream.host import Ticket
 from inf import EngineDeadError, InferenceEngine
 
 Answer = list[list[int]]
+HANG_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,9 @@ def answer(tiny: InferenceEngine) -> Answer:
 def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("mortal")))
-        with InferenceEngine(model_path=str(tiny_model()), rollout=SETTINGS) as engine:
+        with InferenceEngine(
+            model_path=str(tiny_model()), hang_timeout=HANG_SECONDS, rollout=SETTINGS
+        ) as engine:
             yield engine
 
 
@@ -96,6 +100,51 @@ def test_exception_inside_with_passes_and_leaves_no_child(mortal: InferenceEngin
     assert not scheduler.is_running()  # no zombie either
     with pytest.raises(EngineDeadError, match="shut down"):
         mortal.generate("Are you there?")
+
+
+# ─── Hung ───
+
+
+def test_stopped_scheduler_is_reported_as_hung_and_killed(
+    mortal: InferenceEngine, answer: Answer
+) -> None:
+    scheduler = psutil.Process(mortal.rollout.host.children[0].pid)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        calls = [threads.submit(mortal.generate, "One", **LONG, timeout=60) for _ in range(2)]
+        assert until(lambda: in_flight(mortal) == 2, 30)
+        scheduler.suspend()
+        stopped = time.monotonic()
+        failures = [call.exception(timeout=90) for call in calls]
+        assert time.monotonic() - stopped < HANG_SECONDS  # not by its silence
+    said = rf"The engine hung: scheduler 0 \(pid {scheduler.pid}\) was stopped by a signal"
+    for failure in failures:
+        assert isinstance(failure, EngineDeadError)
+        assert re.match(said, str(failure)) and "restart()" in str(failure)
+    with pytest.raises(EngineDeadError, match=said):
+        mortal.generate("Are you there?")
+    assert until(lambda: not scheduler.is_running(), 5)
+    mortal.restart()
+    assert mortal.generate(**QUESTION).token_ids == answer
+
+
+def test_silent_scheduler_is_reported_as_hung_once_somebody_waits(
+    mortal: InferenceEngine, answer: Answer
+) -> None:
+    slow_down(mortal, 2)
+    mortal.generate("One", max_tokens=5, ignore_eos=True)  # ten seconds, each batch a sign of life
+    slow_down(mortal, 600)
+    with pytest.raises(EngineDeadError, match=r"hung: scheduler 0 \(pid \d+\) was silent for \d s"):
+        mortal.generate("One")
+    mortal.restart()
+    assert mortal.generate(**QUESTION).token_ids == answer
+
+
+def slow_down(engine: InferenceEngine, seconds: float) -> None:
+    """Each forward pass begins with so many seconds of sleep."""
+    from sglang.srt.managers.io_struct import SlowDownReqInput
+
+    manager = engine.rollout._engine.tokenizer_manager
+    engine.rollout.host.run(manager.slow_down(SlowDownReqInput(seconds)), Ticket())
 
 
 # ─── By itself ───

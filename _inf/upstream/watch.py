@@ -1,0 +1,61 @@
+"""Whether an engine's processes hang: stopped by a signal, or silent while work waits for them.
+
+In: process ids by name, and the last sign of life. Out: what hangs, in words. Time is counted in
+looks: a caller who was stopped himself (Ctrl-Z), or a laptop that slept, heard nothing either, and
+a clock would blame the child. Knows nothing of who sends the signs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import psutil
+
+LOOK_SECONDS = 1.25
+
+
+class Watch:
+    """`look`, once in `LOOK_SECONDS`.
+
+    sign: None while nobody waits, else what changes with each sign of life.
+    limit: seconds of silence; None: any.
+    """
+
+    def __init__(
+        self, processes: Mapping[str, int], sign: Callable[[], object], limit: float | None
+    ) -> None:
+        self._processes = processes
+        self._sign = sign
+        self._limit = limit
+        self._stopped: set[str] = set()
+        self._last: object = None
+        self._quiet_looks = 0
+
+    def look(self) -> str | None:
+        """What hangs, and how; None where nothing does."""
+        stopped = {name for name, pid in self._processes.items() if _is_stopped(pid)}
+        # Twice, because Ctrl-Z and fg reach a process group one by one.
+        twice, self._stopped = stopped & self._stopped, stopped
+        if twice:
+            return f"{', '.join(sorted(twice))} was stopped by a signal (SIGSTOP)"
+        return self._silent()
+
+    def _silent(self) -> str | None:
+        before, self._last = self._last, self._sign()
+        same = self._last is not None and self._last == before
+        self._quiet_looks = self._quiet_looks + 1 if same else 0
+        seconds = self._quiet_looks * LOOK_SECONDS
+        if self._limit is None or seconds < self._limit:
+            return None
+        return (
+            f"{', '.join(self._processes)} was silent for {seconds:.0f} s while work waited for it "
+            "(where the work only is that slow, raise hang_timeout)"
+        )
+
+
+def _is_stopped(pid: int) -> bool:
+    """Not what a debugger holds: that is psutil's STATUS_TRACING_STOP."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return False
