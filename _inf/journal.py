@@ -58,20 +58,24 @@ class Journal:
                 yield json.loads(line)
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Raises `InferenceError` where the disk takes no more."""
+        """Raises `not_written` where the disk takes no more."""
         data = memoryview(b"".join(map(_line, rows)))
         try:
             while data:
                 data = data[os.write(self._file, data) :]
             os.fsync(self._file)
         except OSError as failure:
-            raise InferenceError(
-                f"{self.path}: {failure.strerror}. The rows before are safe: when it can be "
-                "written again, the same command goes on after them."
-            ) from failure
+            raise not_written(self.path, failure) from failure
 
     def close(self) -> None:
         os.close(self._file)
+
+
+def not_written(path: Path, failure: OSError) -> InferenceError:
+    return InferenceError(
+        f"{path}: {failure.strerror}. The rows before are safe: when it can be written again, the "
+        "same command goes on after them."
+    )
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from _inf.errors import ConfigError, shown
-from _inf.journal import Journal
+from _inf.journal import Journal, not_written
 from _inf.output import GenerationRow
 
 
@@ -91,10 +91,14 @@ class Record:
 
     def _note(self, about: Mapping[str, Any]) -> None:
         new = self.meta.with_name(f"{self.meta.name}.new")
-        new.write_text(json.dumps(about, indent=1) + "\n")
-        with open(new, "rb") as file:
-            os.fsync(file.fileno())
-        new.replace(self.meta)
+        try:
+            new.write_text(json.dumps(about, indent=1) + "\n")
+            with open(new, "rb") as file:
+                os.fsync(file.fileno())
+            new.replace(self.meta)
+        except OSError as failure:
+            new.unlink(missing_ok=True)
+            raise not_written(self.meta, failure) from failure
 
     @property
     def done(self) -> int:

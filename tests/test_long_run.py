@@ -183,6 +183,15 @@ def test_full_disk_is_a_sentence_that_says_how_to_go_on(tmp_path: Path) -> None:
         assert words in str(failure.value)
 
 
+def test_disk_that_is_full_before_the_first_row_is_the_same_sentence(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    source, out = write(tmp_path, [prompt("a")]), tmp_path / "out.jsonl"
+    with mock.patch.object(Path, "write_text", side_effect=full):
+        with pytest.raises(InferenceError, match="out.meta.json: No space left .* same command"):
+            run(Echo(), source, out)
+    assert run(Echo(), source, out).rows == 1
+
+
 def test_finished_run_asks_nothing_again(tmp_path: Path) -> None:
     source = write(tmp_path, [prompt("a"), "{", prompt(LONG)])
     run(Echo(), source, tmp_path / "out.jsonl")
