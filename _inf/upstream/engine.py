@@ -98,8 +98,8 @@ class Call:
     rows: list[Row] = dataclasses.field(default_factory=list)
     name: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
 
-    def rid(self, row: int) -> str:
-        """The request id of a row."""
+    def rid(self, row: int | str) -> str:
+        """A request's id; by what stands before the dash the scheduler knows a call's rows."""
         return f"{self.name}-{row}"
 
 
@@ -206,12 +206,13 @@ class Engine(sglang_rollout.AsyncEngine):
 
     async def turn(self, ids: list[int], params: dict[str, Any]) -> Row:
         """One turn of a conversation: one request."""
-        return _row(await self._request(ids, params, uuid.uuid4().hex), params)
+        name = current_call.get().rid(uuid.uuid4().hex)
+        return _row(await self._request(ids, params, name), params)
 
-    async def score(self, ids: list[int], start: int) -> Row:
+    async def score(self, ids: list[int], start: int, rid: str) -> Row:
         """The log probs of `ids[start:]`, each after all before it: a prefill and no more."""
         params = {"max_new_tokens": 0, "temperature": 1.0, LOGPROB_START: start - 1}
-        return _row(await self._request(ids, params, uuid.uuid4().hex), params)
+        return _row(await self._request(ids, params, rid), params)
 
     def _abandon(self, rid: str) -> None:
         """A request whose caller has gone runs on in the scheduler unless it is aborted, and its

@@ -143,6 +143,14 @@ class Rollout(Conversing):
         return self._server_arguments.get("device") == "cpu"
 
     @property
+    def pool(self) -> tuple[int, int] | None:
+        """Tokens of the KV cache, and of a page of it; None on a rank that has no engine."""
+        if self._engine is None:
+            return None
+        held = self._engine.scheduler_info["max_total_num_tokens"]
+        return held, self._engine.server_args.page_size
+
+    @property
     def dtype(self) -> torch.dtype:
         """What the engine computes in, also where the config says auto."""
         return self._engine.tokenizer_manager.model_config.dtype
@@ -169,10 +177,11 @@ class Rollout(Conversing):
     def score(self, sequences: Sequence[tuple[list[int], int]], ticket: Ticket) -> list[Row]:
         """For each `(ids, start)` a row whose `prompt_logprobs` begin before `ids[start]`."""
 
-        engine = self._first()
+        engine, call = self._first(), Call(self.host, ticket)
 
         async def all_of_them() -> list[Row]:
-            return list(await asyncio.gather(*(engine.score(*each) for each in sequences)))
+            scored = (engine.score(*each, call.rid(row)) for row, each in enumerate(sequences))
+            return list(await asyncio.gather(*scored))
 
         return self.host.run(all_of_them(), ticket)
 

@@ -15,7 +15,8 @@ It corrects (sglang 0.5.9, under `srt/`):
 - `sampling/penaltylib` again: a row that had to make room in the cache and begins anew with what it
   had said is penalized, and held to `min_new_tokens`, as if it had said nothing;
 - `sampling/sampling_batch_info.py`: a batch of `top_k=1` rows counts as greedy, and their log probs
-  lose the temperature that they have beside any other row.
+  lose the temperature that they have beside any other row;
+- `managers/schedule_policy.py`: who comes after 1,000 rows waits for all of them (`turns.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from sglang.srt.constrained.grammar_manager import GrammarManager
 from sglang.srt.constrained.xgrammar_backend import XGrammarGrammar
 from sglang.srt.layers.sampler import Sampler
 from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from sglang.srt.sampling.penaltylib import (
@@ -38,6 +40,8 @@ from sglang.srt.sampling.penaltylib import (
 )
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from xgrammar import apply_token_bitmask_inplace
+
+from _inf.upstream.turns import in_turns
 
 REPETITION_PENALTY = "repetition_penalty"
 SEED = "seed"
@@ -72,6 +76,7 @@ def mend_scheduler() -> None:
     XGrammarGrammar.apply_vocab_mask_cpu = staticmethod(apply_token_bitmask_inplace)
     Sampler._sample_from_probs = _seeded(Sampler._sample_from_probs)
     SamplingBatchInfo.from_schedule_batch = _true_to_its_rows(SamplingBatchInfo.from_schedule_batch)
+    SchedulePolicy.calc_priority = in_turns(SchedulePolicy.calc_priority)
 
 
 def _as_if_with_tokenizer(method: Callable[..., None]) -> Callable[..., None]:

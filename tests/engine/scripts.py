@@ -23,6 +23,7 @@ import psutil
 from tiny import tiny_model
 
 import inf
+from _inf.upstream.host import Ticket
 
 START_SECONDS = 180.0  # for one engine, on a machine that does other things too
 GONE_SECONDS = 10.0
@@ -100,6 +101,13 @@ def until(true: Callable[[], Any], seconds: float) -> bool:
 def in_flight(engine: inf.InferenceEngine) -> int:
     """Requests that the engine has not answered."""
     return len(engine.rollout._engine.tokenizer_manager.rid_to_state)
+
+
+def load(engine: inf.InferenceEngine) -> tuple[int, int]:
+    """How many requests its scheduler runs, and how many wait there."""
+    rollout = engine.rollout
+    (now,) = rollout.host.run(rollout._engine.tokenizer_manager.get_load(), Ticket())
+    return now.num_reqs - now.num_waiting_reqs, now.num_waiting_reqs
 
 
 class Script:
