@@ -10,16 +10,18 @@ import dataclasses
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from _inf import quiet
 from _inf.config import Config, check_engine_kwargs
-from _inf.errors import ConfigError, InferenceError
+from _inf.errors import ConfigError, EngineDeadError, InferenceError
+from _inf.free_memory import free_bytes
 from _inf.models import resolve_model
 from _inf.tokens import Limits
 from _inf.tool_file import load_tools
 from _inf.tools import Tool
-from _inf.upstream import environment
+from _inf.upstream import environment, kv_memory
 from _inf.upstream.host import Host
 from _inf.upstream.server import server_arguments
 
@@ -84,14 +86,26 @@ def _start(
     from _inf.upstream.engine import interpreter_left_alone
     from _inf.upstream.rollout import Rollout, rollout_config
 
+    wanted = server_arguments(config, limits.total, device, quiet.engine_log_level())
+    folder = Path(model_config.local_path)
+    arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())
     _join_process_group(config)
     host = Host(config.hang_timeout)
-    arguments = server_arguments(config, limits.total, device, quiet.engine_log_level())
     settings = rollout_config(config.verl_rollout())
-    with interpreter_left_alone():
-        rollout = host.start(
-            lambda: Rollout(settings, model_config, host=host, server_arguments=arguments)
-        )
+    try:
+        with interpreter_left_alone():
+            rollout = host.start(
+                lambda: Rollout(settings, model_config, host=host, server_arguments=arguments)
+            )
+    except EngineDeadError as death:
+        if said := kv_memory.refused(host.log.read_text(errors="replace"), config):
+            raise ConfigError(said) from death
+        raise
+    try:
+        kv_memory.check_held(rollout.pool, arguments["context_length"], config)
+    except ConfigError:
+        host.stop()
+        raise
     return Launched(rollout, host, model_config, limits, _eos_token_ids(model_config), tools)
 
 

@@ -275,6 +275,14 @@ def test_truncation_is_reported_and_keeps_the_asked_side(
             "rollout.max_model_len: prompt and answer may have 4097 tokens",
         ),
         ({"max_model_len": 5000}, "rollout.max_model_len: prompt and answer may have 5000 tokens"),
+        (
+            {"engine_kwargs": {"sglang": {"max_total_tokens": 10**12}}},
+            "rollout.engine_kwargs.sglang.max_total_tokens: 1000000000000 tokens of KV cache",
+        ),
+        (
+            {"engine_kwargs": {"sglang": {"max_total_tokens": 1000}}},
+            "rollout.engine_kwargs.sglang.max_total_tokens: must hold one row",
+        ),
     ],
 )
 def test_config_that_this_engine_cannot_have_is_refused_before_it_starts(
