@@ -7,6 +7,7 @@ nothing of files and engines; prompts and the values of parameters are `generate
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -38,7 +39,7 @@ class _Wrong(ValueError):
 def parse(text: bytes, line: int, model: str) -> Job | Fault:
     """`model`: what OpenAI's form calls the model that answers."""
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
         if not isinstance(value, dict):
             raise _Wrong(f"it is not a JSON object: {shown(value)}")
         return _job(value, line, model)
@@ -50,6 +51,12 @@ def parse(text: bytes, line: int, model: str) -> Job | Fault:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    if math.isinf(number := float(digits)):
+        raise ValueError(f"{digits} is too large a number")
+    return number
 
 
 def _job(value: dict[str, Any], line: int, model: str) -> Job:

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import logging
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,7 +57,7 @@ def _checked_schema(text: str) -> str:
     from jsonschema import Draft202012Validator, SchemaError
 
     try:
-        schema = json.loads(text, parse_int=_small, parse_constant=_no_number)
+        schema = json.loads(text, parse_int=_small, parse_float=_finite, parse_constant=_no_number)
         Draft202012Validator.check_schema(schema)
         text = json.dumps(rewritten(schema))
     except SchemaError as error:
@@ -91,6 +92,12 @@ def _small(digits: str) -> int:
     if not -(2**63) < int(digits) < 2**63:
         raise ConfigError(f"json_schema: {digits} does not fit into 64 bits, which xgrammar has.")
     return int(digits)
+
+
+def _finite(digits: str) -> float:
+    if math.isinf(number := float(digits)):
+        raise ConfigError(f"json_schema: {shown(digits)} is too large a number.")
+    return number
 
 
 def _no_number(name: str) -> Any:

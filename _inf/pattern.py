@@ -62,7 +62,11 @@ def respell(pattern: str, where: str, *, in_json: bool = False) -> Pattern:
     if parsed.state.flags & ~re.UNICODE:
         raise ConfigError(f"{where}: flags cannot be enforced; spell out what they stand for.")
     shortest, longest = parsed.getwidth()
-    return Pattern(_Speller(where, in_json).sequence(parsed, True, True), shortest, longest)
+    try:
+        text = _Speller(where, in_json).sequence(parsed, True, True)
+    except RecursionError:  # it goes deeper than the parser of `re`
+        raise ConfigError(f"{where}: it is nested too deeply.") from None
+    return Pattern(text, shortest, longest)
 
 
 class _Speller:
@@ -71,6 +75,7 @@ class _Speller:
     def __init__(self, where: str, in_json: bool) -> None:
         self.where = where
         self.in_json = in_json
+        self.repeats = 1
 
     def refusal(self, what: str) -> ConfigError:
         return ConfigError(f"{self.where}: {what} cannot be enforced; spell the pattern without.")
@@ -116,18 +121,24 @@ class _Speller:
         return f"(?:{spelt}){optional}" if spelt else ""
 
     def repeat(self, least: int, most: Any, items: Any) -> str:
+        unbounded = int(most) == int(_parser.MAXREPEAT)
+        times = max(1, least if unbounded else int(most))
+        self.repeats *= times  # with those around it: xgrammar takes hours over many
+        if self.repeats > MOST_REPEATS:
+            raise ConfigError(
+                f"{self.where}: at most {MOST_REPEATS} repeats, those inside others multiplied, or "
+                "no bound at all."
+            )
         inner = self.sequence(items, False, False)
+        self.repeats //= times
         if not inner or most == 0:
             return ""
-        unbounded = int(most) == int(_parser.MAXREPEAT)
-        if least > MOST_REPEATS or (most > MOST_REPEATS and not unbounded):
-            raise ConfigError(f"{self.where}: at most {MOST_REPEATS} repeats, or no bound at all.")
         # A bare class is repeated within one rule of the grammar, which is much faster.
         bare = len(items) == 1 and inner.startswith("[")
-        times = f"{{{least},{'' if unbounded else int(most)}}}"
+        count = f"{{{least},{'' if unbounded else int(most)}}}"
         if unbounded and least < 2:
-            times = "*+"[least]
-        return (inner if bare else f"(?:{inner})") + times
+            count = "*+"[least]
+        return (inner if bare else f"(?:{inner})") + count
 
     def literal(self, character: str) -> str:
         if "\ud800" <= character <= "\udfff":

@@ -131,8 +131,14 @@ class Template:
     @functools.cached_property
     def _told(self) -> str:
         """The role whose message tells the schemas, where the template does not."""
-        if self._render([_ASKED], tools=self._schemas) != self._render([_ASKED]):
-            return ""
+        try:
+            if self._render([_ASKED], tools=self._schemas) != self._render([_ASKED]):
+                return ""
+        except Exception as refusal:  # a template is the model's program: it raises what it likes
+            raise ToolError(
+                f"tools: the model's chat template refused them: {type(refusal).__name__}: "
+                f"{refusal}."
+            ) from refusal
         for role in ("system", "user"):
             with contextlib.suppress(Exception):  # some refuse a system message, some drop it
                 if self._instructions.strip() in self._render(self._tell([_ASKED], role)):

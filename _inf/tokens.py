@@ -75,27 +75,35 @@ def _one(prompt: Any, index: int) -> list[Message] | list[int]:
 
 def _ids(prompt: Mapping[str, Any], index: int) -> list[int]:
     if set(prompt) != {TOKEN_IDS}:
-        raise PromptError(
-            f"prompt {index} is a mapping with the keys {sorted(prompt, key=str)}; {FORMS}."
-        )
-    ids = prompt[TOKEN_IDS]
-    ids = ids.tolist() if hasattr(ids, "tolist") else ids
+        keys = shown(sorted(prompt, key=lambda key: shown(key).strip("'")))
+        raise PromptError(f"prompt {index} is a mapping with the keys {keys}; {FORMS}.")
+    return _id_list(prompt[TOKEN_IDS], f"prompt {index}: {TOKEN_IDS}")
+
+
+def _id_list(ids: Any, where: str) -> list[int]:
+    ids = _as_list(ids)
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
-        raise PromptError(f"prompt {index}: {TOKEN_IDS} is {_kind(ids)}; it takes a list of ints.")
+        raise PromptError(f"{where} is {_kind(ids)}; it takes a list of ints.")
     if not ids:
-        raise PromptError(f"prompt {index}: {TOKEN_IDS} is empty; it takes at least one token id.")
-    return [_token_id(each, index, place) for place, each in enumerate(ids)]
+        raise PromptError(f"{where} is empty; it takes at least one token id.")
+    return [_token_id(each, f"{where}[{place}]") for place, each in enumerate(ids)]
 
 
-def _token_id(value: Any, index: int, place: int) -> int:
+def _as_list(array: Any) -> Any:
+    """An array's values, or what it was: a tensor on the meta device has none."""
+    try:
+        return array.tolist()
+    except Exception:
+        return array
+
+
+def _token_id(value: Any, where: str) -> int:
     try:
         if "bool" in str(getattr(value, "dtype", type(value))):  # numpy's and torch's too
             raise TypeError
         return operator.index(value)
-    except TypeError:
-        raise PromptError(
-            f"prompt {index}: {TOKEN_IDS}[{place}] is {_kind(value)}; it must be an int."
-        ) from None
+    except Exception:  # a tensor on the meta device raises another one
+        raise PromptError(f"{where} is {_kind(value)}; it must be an int.") from None
 
 
 def _message(message: Any, index: int, place: int) -> Message:
@@ -139,7 +147,7 @@ def _call(call: Any, where: str) -> dict[str, Any]:
         )
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
-        with contextlib.suppress(ValueError):  # what a model wrote may be no JSON
+        with contextlib.suppress(ValueError, RecursionError):  # a model's may be no JSON
             arguments = json.loads(arguments)
     return {"type": "function", **call, "function": {**function, "arguments": arguments}}
 
@@ -193,7 +201,7 @@ def tokenize_responses(
     responses: Any, prompts: int, tokenizer: Any, limits: Limits
 ) -> list[list[int]]:
     """The token ids of given answers, one a prompt: text is encoded as it is, ids are checked."""
-    given = responses.tolist() if hasattr(responses, "tolist") else responses
+    given = _as_list(responses)
     if isinstance(given, str) or (given and _is_ids(given)):
         given = [given]
     if not isinstance(given, Sequence):
@@ -209,10 +217,15 @@ def _is_ids(value: Any) -> bool:
 
 def _response(response: Any, tokenizer: Any, limits: Limits, index: int) -> list[int]:
     if isinstance(response, str):
+        try:
+            response.encode()  # the tokenizer does not say why it refuses a lone surrogate
+        except UnicodeEncodeError:
+            raise PromptError(f"response {index} has a lone surrogate: no Unicode.") from None
         return list(tokenizer(response, add_special_tokens=False)["input_ids"]) if response else []
     if isinstance(response, Sequence) and not response:
         return []
-    return _known(_ids({TOKEN_IDS: response}, index), limits, f"response {index}: token")
+    where = f"response {index}"
+    return _known(_id_list(response, where), limits, where)
 
 
 def check_room(prompts: Sequence[Prompt], max_tokens: Sequence[int], limits: Limits) -> None:

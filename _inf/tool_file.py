@@ -40,6 +40,8 @@ def _entries(path: Path) -> list[Any]:
         raise ToolError(f"{path}: it cannot be read: {error}.") from error
     except yaml.YAMLError as error:
         raise ToolError(f"{path}: it is not YAML: {error}") from None
+    except Exception as error:  # PyYAML's constructors raise what they meet
+        raise ToolError(f"{path}: a value does not fit its tag: {error!r}.") from None
     if isinstance(content, Mapping):
         known_keys(content, ("tools",), str(path))
         content = content["tools"] if content else None

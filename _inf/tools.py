@@ -156,8 +156,9 @@ def checked_schema(given: Mapping[str, Any], place: str) -> dict[str, Any]:
 def known_keys(given: Mapping[str, Any], known: Sequence[str], place: str) -> None:
     for key in given:
         if key not in known:
+            name = key if isinstance(key, str) else shown(key)
             raise ToolError(
-                f"{place}.{key}: no such field{did_you_mean(str(key), known) or '.'} "
+                f"{place}.{name}: no such field{did_you_mean(name, known) or '.'} "
                 f"The fields are {', '.join(known)}."
             )
 

@@ -88,6 +88,7 @@ def test_tool_calls_left_to_the_caller_stand_in_the_message() -> None:
         (b"{", ["JSON"]),
         (b"\xff\xfe", ["JSON"]),
         (b'{"prompt": NaN}', ["NaN"]),
+        (b'{"prompt": "a", "x": 1e400}', ["1e400 is too large"]),
         (b"[" * 100_000, ["JSON"]),
         (b"[1]", ["object"]),
         (b"{}", ["none of prompt, messages and body", "forms"]),

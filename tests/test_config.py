@@ -102,6 +102,9 @@ def test_room_loads_from_a_zip_and_imports_no_engine(tmp_path: Path) -> None:
         ("device: cpu\ndevice: cpu\n", "c.yaml, line 2: not valid YAML: found duplicate key"),
         ("device: cpu\n---\ndevice: cpu\n", "c.yaml, line 2: not valid YAML"),
         ("model_path: !!python/name:os.getcwd\n", "c.yaml, line 1: not valid YAML"),
+        ("model_path: !!bool maybe\n", "c.yaml: a value does not fit its tag: KeyError('maybe')"),
+        ("model_path: !!int ''\n", "c.yaml: a value does not fit its tag: IndexError"),
+        ("- ${\n", "c.yaml: no viable alternative"),
         ("rollout:\n  n: 010\n", "c.yaml, line 2: YAML does not read 010"),
         ("rollout: {n: 1:30}\n", "c.yaml, line 1: YAML does not read 1:30"),
         ("rollout: &r {multi_turn: *r}\n", "c.yaml"),  # OmegaConf or we, by its version
@@ -154,6 +157,14 @@ def test_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     assert faults(binary / "x")[0].startswith(f"{binary / 'x'}: cannot be read")
     assert faults("x\0y")[0].startswith("x\0y: cannot be read")
     assert faults(["a"]) == ['config: expected a path, a mapping or None, got ["a"]']
+
+
+@pytest.mark.parametrize(
+    "value", ["2020-13-45", "0x_", "[" * 5000, "9" * 5000, 10**5000], ids=list("abcde")
+)
+def test_value_that_cannot_be_read_or_printed_is_refused_by_its_key(value: Any) -> None:
+    (line,) = faults(at("rollout.n", value))
+    assert line.startswith("rollout.n: ")
 
 
 def test_file_beside_the_config_is_found_and_others_stay_as_given(

@@ -200,6 +200,7 @@ REFUSED = [
     ("{", "json_schema"),
     ("[]", "json_schema"),
     ('{"const": NaN}', "json_schema"),
+    ('{"type": "integer", "minimum": 1e400}', "json_schema"),
     (b"{}", "json_schema"),
     ("[" * 100_000, "json_schema"),
 ]
@@ -270,6 +271,7 @@ REFUSED_REGEXES = [
     (r"(?i:a)", "flag"), (r"(a)(?(1)b|c)", "conditional"), ("(", "position 0"), ("*", "position 0"),
     ("[a", "position 0"), ("", "empty"), ("^$", "empty"), ("[一-鿿]+", "non-ASCII"),
     ("[^é]", "non-ASCII"), (r"[^\s\S]", "no character"), ("a{1,20000}", "repeats"),
+    ("((a{0,99}b){0,99}c){0,99}", "repeats"),
     ("\ud800", "surrogate"), (3, "string"), (["a"], "string"), (b"a", "string"),
 ]  # fmt: skip
 
@@ -279,6 +281,18 @@ def test_regex_that_cannot_be_enforced_is_refused(regex: Any, why: str) -> None:
     with pytest.raises(ConfigError, match=r"^regex: [^\n]*[.?]$") as failure:
         regex_text(regex)
     assert why in str(failure.value)
+
+
+def test_regex_at_any_depth_is_served_or_refused() -> None:
+    depths = {"served": 0, "refused": 0}
+    for depth in range(10, 600, 10):
+        try:
+            regex_text("(?:" * depth + "a" + "|b)+" * depth)
+            depths["served"] += 1
+        except ConfigError as failure:
+            assert str(failure).startswith("regex: ")
+            depths["refused"] += 1
+    assert min(depths.values()) > 5
 
 
 def test_importing_is_light_and_the_root_logger_stays_the_callers() -> None:

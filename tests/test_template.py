@@ -144,6 +144,12 @@ def test_template_that_drops_results_is_refused(tokenizer: Any) -> None:
     assert "user\nCall add.\n\nWhat is 2 + 2?" in asked  # it drops system messages too
 
 
+@pytest.mark.parametrize("text", ["{{ raise_exception('no') }}", "{{ 1 / 0 }}", "{% if %}"])
+def test_template_that_raises_beside_tools_is_refused(text: str, tokenizer: Any) -> None:
+    with pytest.raises(ToolError, match="^tools: the model's chat template refused them: "):
+        made(tokenizer, text, schemas=[SCHEMA])
+
+
 def test_template_without_a_place_for_results_is_refused(tokenizer: Any) -> None:
     with pytest.raises(ToolError, match="cannot show a tool's result .*must alternate"):
         made(tokenizer, NO_TOOLS, schemas=[SCHEMA]).check_turns()

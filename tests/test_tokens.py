@@ -19,7 +19,16 @@ from tiny import END_OF_TEXT, IM_END, PAD, VOCABULARY, tiny_model
 
 from _inf.errors import PromptError
 from _inf.template import Template
-from _inf.tokens import MESSAGE_KEYS, ROLES, Limits, Prompt, check_room, normalize, tokenize
+from _inf.tokens import (
+    MESSAGE_KEYS,
+    ROLES,
+    Limits,
+    Prompt,
+    check_room,
+    normalize,
+    tokenize,
+    tokenize_responses,
+)
 
 LIMITS = Limits(prompt=64, total=80, vocabulary=VOCABULARY)
 HUGE = 10**5000  # more digits than Python prints
@@ -212,6 +221,9 @@ BAD: list[tuple[Any, str]] = [
     ([{**USER, ("a", 1): 1}], ", message 0: unknown key ('a', 1)"),
     ([{**USER, HUGE: 1}], ", message 0: unknown key"),
     ([{**USER, "role": HUGE}], ", message 0: unknown role"),
+    ({HUGE: 1}, " is a mapping with the keys a list; "),
+    ({"prompt_token_ids": torch.ones(1, device="meta")}, ": prompt_token_ids is of type Tensor"),
+    ({"prompt_token_ids": [torch.ones((), device="meta")]}, ": prompt_token_ids[0] is of type"),
 ]
 
 
@@ -248,6 +260,27 @@ def test_text_that_is_no_unicode_is_refused_with_the_reason(text: str, tokenizer
         said = refusal(["hi", prompt], tokenizer)
         assert said.startswith("prompt 1") and re.search("surrogate|UTF-8|Unicode", said)
         said.encode()  # or no terminal can show it
+
+
+def test_arguments_nested_beyond_reading_stay_text() -> None:
+    call = {"function": {"name": "f", "arguments": "[" * 100_000}}
+    ((said,),) = normalize([[{"role": "assistant", "content": "", "tool_calls": [call]}]])
+    assert said["tool_calls"][0]["function"]["arguments"] == "[" * 100_000  # type: ignore[index, call-overload]
+
+
+@pytest.mark.parametrize(
+    ("response", "says"),
+    [
+        (0, "response 1 is of type int"),
+        ([5, "a"], "response 1[1] is of type str"),
+        ([VOCABULARY], f"response 1[0] is {VOCABULARY}, outside"),
+        ("\ud800", "response 1 has a lone surrogate"),
+    ],
+)
+def test_bad_response_is_refused_by_its_index(response: Any, says: str, tokenizer: Any) -> None:
+    with pytest.raises(PromptError) as caught:
+        tokenize_responses(["hi", response], 2, tokenizer, LIMITS)
+    assert str(caught.value).startswith(says)
 
 
 # What people and programs send: the right shapes with anything in them, and anything else.

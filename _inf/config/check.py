@@ -118,7 +118,7 @@ def _wording(path: str, kind: str, detail: Mapping[str, Any]) -> str:
 def _is_quoted_scalar(value: Any) -> bool:
     try:
         return isinstance(value, str) and isinstance(yaml.safe_load(value), (bool, int, float))
-    except yaml.YAMLError:
+    except Exception:  # PyYAML's own, or what its constructors meet: 2020-13-45, 0x_
         return False
 
 

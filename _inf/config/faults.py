@@ -35,7 +35,10 @@ def join(path: str, key: str) -> str:
 
 def shown(value: Any) -> str:
     """A value about as YAML would write it, kept short."""
-    text = json.dumps(value, ensure_ascii=False, default=repr)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=repr)
+    except Exception:  # an int of over 4300 digits, or a __repr__ of the caller's
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -51,13 +51,16 @@ def parse_yaml(text: str, name: str) -> Any:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{name}{line}: not valid YAML: {error.problem}") from None
     except OmegaConfBaseException as error:
-        raise ConfigError(f"{error.full_key or name}: {first_line(error)}") from None
+        where = name if error.full_key in (None, "", "[0]") else error.full_key
+        raise ConfigError(f"{where}: {first_line(error)}") from None
     except RecursionError:
         raise ConfigError(f"{name}: a value holds itself, or lies too deep") from None
     except ConfigError:  # a ValueError too
         raise
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{name}: not valid YAML: {first_line(error)}") from None
+    except Exception as error:  # PyYAML's constructors raise what they meet
+        raise ConfigError(f"{name}: a value does not fit its tag: {error!r}") from None
 
 
 def plain_mapping(value: Mapping[str, Any], faults: Faults) -> dict[str, Any]:
