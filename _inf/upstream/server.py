@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from _inf.config import Config
 
-# SGLang refuses prompt + max_new_tokens >= context_length and keeps one token more for itself
-# (0.5.9, `tokenizer_manager._validate_one_request`, `scheduler.init_req_max_new_tokens`).
-CONTEXT_SLACK = 2
+# SGLang refuses prompt + max_new_tokens >= context_length, and a prompt that leaves less than seven
+# (0.5.9, `tokenizer_manager._validate_one_request`, `tp_worker.max_req_input_len`).
+CONTEXT_SLACK = 7
 # The KV pool of a CPU engine, in tokens; on a GPU `gpu_memory_utilization` sizes it.
 CPU_KV_ROWS = 4
 CPU_KV_TOKENS = 16_384

@@ -106,7 +106,7 @@ def test_every_key_reaches_the_running_engine(dummy: InferenceEngine) -> None:
         skip_tokenizer_init=True,
         dtype="bfloat16",
         load_format="dummy",
-        context_length=102,  # of which SGLang keeps two
+        context_length=107,  # of which SGLang keeps seven
         max_running_requests=7,
         max_prefill_tokens=96,
         chunked_prefill_size=-1,
@@ -129,7 +129,7 @@ def test_every_key_reaches_the_other_running_engine(real: InferenceEngine) -> No
         real,
         dtype="float32",
         load_format="safetensors",
-        context_length=122,
+        context_length=127,
         max_running_requests=9,
         max_prefill_tokens=32,
         chunked_prefill_size=32,
@@ -228,6 +228,13 @@ def test_lengths_of_the_config_are_the_limits(dummy: InferenceEngine) -> None:
     assert len(dummy.generate(full, ignore_eos=True, max_tokens=60).token_ids[0]) == 60
     with pytest.raises(PromptError, match="max_tokens=61 that is 101, above the limit of 100"):
         dummy.generate(full, max_tokens=61)
+
+
+def test_row_may_be_as_long_as_the_limit(real: InferenceEngine) -> None:
+    prompt, answer = {"prompt_token_ids": LONG[:90]}, LONG[:30]
+    assert [len(score) for score in real.get_logprobs(prompt, [answer])] == [30]
+    with pytest.raises(PromptError, match="above the limit of 120"):
+        real.get_logprobs(prompt, [[*answer, 5]])
 
 
 def test_sampling_keys_of_the_config_are_the_calls_defaults(real: InferenceEngine) -> None:
