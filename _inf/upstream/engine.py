@@ -10,49 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import contextlib
 import contextvars
 import dataclasses
 import functools
-import logging
-import multiprocessing.context
-import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from _inf.errors import InferenceError
 from _inf.transcript import Transcript
 from _inf.upstream.host import Host, Ticket, current_host
+from _inf.upstream.interpreter import interpreter_left_alone
 from _inf.upstream.signs import last_sign
 from _inf.upstream.worker import SCHEDULER, Worker
-
-
-@contextlib.contextmanager
-def interpreter_left_alone() -> Iterator[None]:
-    """Importing sglang sets uvloop's policy for the whole process, switches
-    `threading._register_atexit` off (`srt/entrypoints/engine.py`) and, through xgrammar, configures
-    the root logger. All three belong to the caller."""
-    policy, register = asyncio.get_event_loop_policy(), threading._register_atexit  # type: ignore[attr-defined]
-    handlers, level = list(logging.root.handlers), logging.root.level
-    processes: Any = multiprocessing.context._default_context
-    start_method = processes._actual_context
-    try:
-        yield
-    finally:
-        asyncio.set_event_loop_policy(policy)
-        threading._register_atexit = register  # type: ignore[attr-defined]
-        logging.root.handlers[:] = handlers
-        logging.root.setLevel(level)
-        processes._actual_context = start_method
-
 
 __all__ = [
     "Call",
     "Engine",
     "Row",
     "current_call",
-    "interpreter_left_alone",
     "server_argument_names",
     "sglang_rollout",
 ]
@@ -65,6 +41,7 @@ with interpreter_left_alone():
 # Beside SGLang's sampling parameters in a row's: the first prompt position to score.
 LOGPROB_START = "logprob_start_len"
 REPORT_SECONDS = 0.25
+SENT_AT_ONCE = 64  # rows; then others' have their turn, since a thousand take half a second to send
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,12 +129,13 @@ class Engine(sglang_rollout.AsyncEngine):
             return await super().async_generate(
                 *args, input_ids=input_ids, sampling_params=sampling_params, **kwargs
             )
-        requests = [
-            asyncio.ensure_future(self._request(ids, params, call.rid(row)))
-            for row, (ids, params) in enumerate(zip(input_ids, call.sampling_params, strict=True))
-        ]
-        watch = asyncio.ensure_future(self._report(call, requests))
+        requests: list[asyncio.Task[dict[str, Any]]] = []
+        watch = asyncio.ensure_future(self._report(call, len(input_ids), requests))
         try:
+            for row, given in enumerate(zip(input_ids, call.sampling_params, strict=True)):
+                requests.append(asyncio.ensure_future(self._request(*given, call.rid(row))))
+                if len(requests) % SENT_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             outputs = await asyncio.gather(*requests)
         finally:
             for task in (watch, *requests):
@@ -167,12 +145,12 @@ class Engine(sglang_rollout.AsyncEngine):
             call.report(len(call.rows), sum(row.completion_tokens for row in call.rows))
         return outputs
 
-    async def _report(self, call: Call, requests: Sequence[asyncio.Task[Any]]) -> None:
+    async def _report(self, call: Call, rows: int, requests: Sequence[asyncio.Task[Any]]) -> None:
         """Tell `call.report`, if there is one, how far the rows are, until cancelled."""
-        states, tokens = self.tokenizer_manager.rid_to_state, [0] * len(requests)
+        states, tokens = self.tokenizer_manager.rid_to_state, [0] * rows
         while call.report is not None:
             await asyncio.sleep(REPORT_SECONDS)
-            for row in range(len(requests)):
+            for row in range(rows):
                 if state := states.get(call.rid(row)):
                     tokens[row] = len(state.output_ids)
             call.report(sum(request.done() for request in requests), sum(tokens))

@@ -23,6 +23,7 @@ from _inf.tool_file import load_tools
 from _inf.tools import Tool
 from _inf.upstream import environment, kv_memory
 from _inf.upstream.host import Host
+from _inf.upstream.interpreter import interpreter_left_alone
 from _inf.upstream.server import server_arguments
 
 if TYPE_CHECKING:
@@ -83,7 +84,6 @@ def _start(
     device: Literal["cuda", "cpu"],
     tools: list[Tool],
 ) -> Launched:
-    from _inf.upstream.engine import interpreter_left_alone
     from _inf.upstream.rollout import Rollout, rollout_config
 
     wanted = server_arguments(config, limits.total, device, quiet.engine_log_level())

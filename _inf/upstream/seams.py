@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
-from _inf.upstream.engine import current_call, interpreter_left_alone, sglang_rollout
+from _inf.upstream.engine import current_call, sglang_rollout
 from _inf.upstream.host import current_host
+from _inf.upstream.interpreter import interpreter_left_alone
 
 with interpreter_left_alone():
     import sglang.srt.entrypoints.engine as sglang_engine

@@ -1,0 +1,30 @@
+"""Importing SGLang without what that does to the caller's interpreter."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import multiprocessing.context
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def interpreter_left_alone() -> Iterator[None]:
+    """Importing sglang sets uvloop's policy for the whole process, switches
+    `threading._register_atexit` off (`srt/entrypoints/engine.py`) and, through xgrammar, configures
+    the root logger. All three belong to the caller."""
+    policy, register = asyncio.get_event_loop_policy(), threading._register_atexit  # type: ignore[attr-defined]
+    handlers, level = list(logging.root.handlers), logging.root.level
+    processes: Any = multiprocessing.context._default_context
+    start_method = processes._actual_context
+    try:
+        yield
+    finally:
+        asyncio.set_event_loop_policy(policy)
+        threading._register_atexit = register  # type: ignore[attr-defined]
+        logging.root.handlers[:] = handlers
+        logging.root.setLevel(level)
+        processes._actual_context = start_method
