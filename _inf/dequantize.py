@@ -99,6 +99,12 @@ def _read(gguf: Path) -> tuple[Mapping[str, Any], int]:
     _check_metadata(meta)
     if not reader.tensors:
         raise ValueError("it holds no weights, only a vocabulary")
+    layers, weights = (
+        int(meta.get(f"{meta['general.architecture']}.block_count", 0)),
+        reader.tensors,
+    )
+    if layers > len(weights):  # Transformers would plan each of them, for hours
+        raise ValueError(f"damaged: it names {layers:,} layers and has {len(weights):,} weights")
     _warn_of_rope_scaling(gguf, meta, {tensor.name for tensor in reader.tensors})
     return meta, sum(4 * int(tensor.n_elements) for tensor in reader.tensors)
 

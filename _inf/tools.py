@@ -148,7 +148,11 @@ def checked_schema(given: Mapping[str, Any], place: str) -> dict[str, Any]:
     if not isinstance(description, str):
         raise ToolError(f"{path}.description: {shown(description)} is not a string.")
     parameters = _checked_parameters(function.get("parameters"), f"{path}.parameters")
-    rest = {key: value for key, value in function.items() if key in ("strict", "return")}
+    rest = {
+        key: _json(function[key], f"{path}.{key}")
+        for key in ("strict", "return")
+        if key in function
+    }
     whole = {"name": name, "description": description, "parameters": parameters, **rest}
     return {"type": "function", "function": whole}
 
@@ -174,14 +178,22 @@ def _checked_parameters(given: Any, path: str) -> dict[str, Any]:
             '{"type": "object", "properties": {"query": {"type": "string"}}, "required": '
             '["query"]}.'
         )
+    parameters: dict[str, Any] = _json(given, path)
     try:
-        parameters: dict[str, Any] = json.loads(json.dumps(given, allow_nan=False))
         Draft202012Validator.check_schema(parameters)
     except SchemaError as error:
         raise ToolError(f"{'.'.join([path, *map(str, error.path)])}: {error.message}.") from None
+    except RecursionError:
+        raise ToolError(f"{path}: it is nested too deeply.") from None
+    return parameters
+
+
+def _json(value: Any, path: str) -> Any:
+    """A copy of plain types."""
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ToolError(f"{path}: it is not JSON: {error}.") from None
-    return parameters
 
 
 # ─── Calls ───

@@ -313,6 +313,16 @@ def test_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
     assert "nonesuch" in refused(write_gguf(tmp_path / "a.gguf", architecture="nonesuch"))
 
 
+def test_more_layers_than_weights_are_refused_at_once(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "a.gguf")
+    whole = bytearray(file.read_bytes())
+    place = whole.index(b"qwen3.block_count") + len(b"qwen3.block_count") + 4
+    assert whole[place : place + 4] == b"\2\0\0\0"
+    whole[place + 3] ^= 1 << 6
+    file.write_bytes(whole)
+    assert "it names 1,073,741,826 layers and has 25 weights" in refused(file)
+
+
 def test_special_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
     assert "its eos token" in refused(write_gguf(tmp_path / "a.gguf", eos_token_id=384))
 

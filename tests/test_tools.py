@@ -142,6 +142,7 @@ def test_a_function_without_docstring_or_hints_is_refused_by_name(function: Any)
             [{"name": "f", "paramters": {}}],
             r"\.paramters: no such field; did you mean 'parameters'",
         ),
+        ([{"name": "f", "strict": b""}], r"tools\[0\]\.strict: it is not JSON"),
         ([{10**5000: 1}], r"tools\[0\]\.a int: no such field"),
         ([{"type": "tool", "function": WEATHER}], r"tools\[0\]\.type: 'tool'"),
         ([{"function": 3}], r"tools\[0\]\.function: 3 is not a mapping"),
