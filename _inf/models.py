@@ -20,6 +20,7 @@ import importlib.util
 import json
 import os
 import re
+import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,19 @@ def _lacking_in_folder(folder: Path) -> list[str]:
     for index in folder.glob(f"*.{'safetensors' if safetensors else 'bin'}.index.json"):
         lacks += sorted(set(_json(index).get("weight_map", {}).values()) - names)
     lacks += [f"the end of {name}" for name in sorted(safetensors) if not _is_whole(folder / name)]
+    for name in sorted(each for each in names if _is_weights(each)):
+        _refuse_tar(folder / name)
     return lacks
+
+
+def _refuse_tar(file: Path) -> None:
+    """SGLang 0.5.9 (`model_loader/weight_utils.py`, `_load_pt_file`) unpickles the tar archives of
+    PyTorch before 0.4 without `weights_only`: whatever code is in them would run."""
+    if file.suffix != ".safetensors" and tarfile.is_tarfile(file):
+        raise ConfigError(
+            f"model_path: {file} is in PyTorch's old tar format, which can run code when it is "
+            "loaded; save it as safetensors"
+        )
 
 
 def _lacking(names: set[str]) -> list[str]:

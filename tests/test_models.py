@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -512,6 +513,12 @@ def test_weights_cut_short_are_refused(folder: Path) -> None:
     for kept in (0, 5, 50, len(whole) - 1):
         weights.write_bytes(whole[:kept])
         assert "the end of model.safetensors" in refused(folder)
+
+
+def test_weights_whose_loading_could_run_code_are_refused(folder: Path) -> None:
+    with tarfile.open(folder / "pytorch_model.bin", "w") as archive:
+        archive.add(folder / "config.json", "pickle")
+    assert "pytorch_model.bin is in PyTorch's old tar format" in refused(folder)
 
 
 def test_config_that_is_not_json_is_refused(folder: Path) -> None:
