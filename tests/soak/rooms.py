@@ -1,0 +1,175 @@
+"""The rooms that need no engine, tried each in a process of its own: `python rooms.py ROOM FOLDER`.
+
+A case is answered rightly (True), or refused by one of our exceptions that names the place (False);
+whatever else comes out of it fails the room. A case that takes over `CASE_SECONDS` ends the
+process, also inside C code. On stdout: the tally, as JSON. `FOLDER/last` has the last case begun.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import shutil
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attempts
+import languages
+import strategies
+import wishes
+from attempts import told
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from strategies import Cases
+
+from _inf.errors import ConfigError, ToolError
+
+CASE_SECONDS = 20.0
+ANSWER = {"completion": "Blue.", "token_ids": [5], "logprobs": [0.0]}
+USAGE = {"finish_reason": "stop", "prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
+
+Attempt = Callable[[Any, Path], bool]
+
+
+def tools_given(case: Any, folder: Path) -> bool:
+    from _inf.tools import argument_fault, as_tools
+
+    try:
+        tools = as_tools(case)
+    except ToolError as failure:
+        return told(failure, ["tools:", "tools["])
+    for tool in tools:
+        json.dumps(tool.schema, allow_nan=False)
+        argument_fault(tool, {"a": 1})
+    return True
+
+
+def tool_file(case: Any, folder: Path) -> bool:
+    from _inf.tool_file import load_tools
+
+    file = folder / "tools.yaml"
+    file.write_bytes(case)
+    try:
+        tools = load_tools(file)
+    except ToolError as failure:
+        return told(failure, [str(file)])
+    assert tools and all(json.dumps(tool.schema, allow_nan=False) for tool in tools)
+    return True
+
+
+def batch_line(case: Any, folder: Path) -> bool:
+    from _inf.batch_lines import parse
+    from _inf.journal import _line
+    from _inf.output import GenerationRow
+    from _inf.record import Fault
+
+    job = parse(case, 7, "m")
+    assert job.line == 7
+    if isinstance(job, Fault):
+        assert job.reason
+        return False
+    row = _line(job.row(GenerationRow(**ANSWER, metadata=USAGE)))
+    assert b"\n" not in row[:-1]
+    json.loads(row, parse_constant=lambda name: no_json(name))
+    return True
+
+
+def no_json(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def grammar(case: Any, folder: Path) -> bool:
+    from _inf.grammar import json_schema_text, regex_text
+
+    kind, value = case
+    try:
+        assert {"json_schema": json_schema_text, "regex": regex_text}[kind](value)
+    except ConfigError as failure:
+        return told(failure, [kind])
+    return True
+
+
+def model_text(case: Any, folder: Path) -> bool:
+    from _inf.tool_calls import parse
+    from _inf.tools import as_tools
+
+    format, text = case
+    last = 0
+    for call in parse(text, format, as_tools([{"name": "search"}])).calls:
+        assert text[call.start_pos : call.end_pos] == call.raw_text
+        assert call.start_pos >= last or call.raw_text == text
+        assert isinstance(call.arguments, dict) and (call.name or call.error)
+        last = call.start_pos
+    return True
+
+
+def gguf(case: Any, folder: Path) -> bool:
+    from _inf.models import resolve_model
+
+    file = folder / "model.gguf"
+    file.write_bytes(case)
+    try:
+        shutil.rmtree(resolve_model(str(file)))
+    except ConfigError as failure:
+        return told(failure, [f"model_path: {file} cannot be used: "])
+    return True
+
+
+def whole_gguf() -> bytes:
+    from test_models import write_gguf
+
+    return write_gguf(Path(sys.argv[2]) / "whole.gguf").read_bytes()
+
+
+TEMPLATE_CASES: Cases = st.tuples(
+    languages.TEMPLATES, wishes.KWARGS, st.booleans(), st.sampled_from(["hi", "é" * 600, "\0"])
+)
+ROOMS: dict[str, tuple[Attempt, Callable[[], Cases], int]] = {
+    "configs": (attempts.config_mapping, lambda: strategies.CONFIGS, 3500),
+    "config.yaml": (attempts.config_text, lambda: strategies.YAMLS, 2500),
+    "--set": (attempts.assignment, lambda: strategies.ASSIGNMENTS, 1000),
+    "parameters": (attempts.parameters, lambda: wishes.CALLS, 3500),
+    "prompts": (attempts.prompts, lambda: wishes.BATCHES, 3000),
+    "responses": (attempts.responses, lambda: wishes.BATCHES, 1000),
+    "chat templates": (attempts.templates, lambda: TEMPLATE_CASES, 1500),
+    "tools": (tools_given, lambda: wishes.TOOL_LISTS, 1500),
+    "tools.yaml": (tool_file, lambda: languages.TOOL_FILES, 1500),
+    "JSONL lines": (batch_line, lambda: wishes.FILE_LINES, 2500),
+    "grammars": (grammar, lambda: languages.GRAMMARS, 1500),
+    "answers with calls": (model_text, lambda: languages.SAID, 2000),
+    ".gguf files": (gguf, lambda: languages.ggufs(whole_gguf()), 300),
+}
+
+
+def main(room: str, folder: Path) -> None:
+    attempt, cases, count = ROOMS[room]
+    tally = {"tried": 0, "refused": 0, "answered": 0}
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(cases())
+    def explore(case: Any) -> None:
+        faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
+        with contextlib.suppress(Exception):  # some cannot be printed
+            (folder / "last").write_text(repr(case)[:20_000], errors="backslashreplace")
+        answered = attempt(case, folder)
+        faulthandler.cancel_dump_traceback_later()
+        tally["tried"] += 1
+        tally["answered" if answered else "refused"] += 1
+
+    warnings.simplefilter("ignore")
+    explore()
+    print(json.dumps(tally))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
