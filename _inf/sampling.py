@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 from _inf.config import Rollout
+from _inf.config.schema import MOST_SAMPLES
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.grammar import json_schema_text, regex_text
 from _inf.tools import Tool, as_tools
@@ -160,7 +161,7 @@ def resolve(
     if prompt_logprobs := _flag(given, "prompt_logprobs", False):
         requests = [{**request, "logprob_start_len": 0} for request in requests]
     return Sampling(
-        n=_count(given, "n", config.n),
+        n=_count(given, "n", config.n, below=MOST_SAMPLES + 1),
         requests=requests,
         skip_special_tokens=_flag(given, "skip_special_tokens", True),
         chat_template_kwargs=_template_kwargs(given.get("chat_template_kwargs", {})),

@@ -17,10 +17,12 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
+from _inf.config.source import written_out
 from _inf.errors import ToolError, did_you_mean, shown
 from _inf.quiet import third_party
 from _inf.tools import Tool, check_names, checked_schema, known_keys, verl_tool
 
+MOST_VALUES = 100_000
 _CLASS_KEYS = ("class_path", "class_name", "config", "tool_schema")
 
 
@@ -35,11 +37,17 @@ def load_tools(path: str | Path) -> list[Tool]:
 
 def _entries(path: Path) -> list[Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None and written_out(node, {}) > MOST_VALUES:
+            raise ToolError(f"{path}: its aliases stand for over {MOST_VALUES:,} values.")
+        content = yaml.safe_load(text)
     except (OSError, UnicodeError) as error:
         raise ToolError(f"{path}: it cannot be read: {error}.") from error
     except yaml.YAMLError as error:
         raise ToolError(f"{path}: it is not YAML: {error}") from None
+    except ToolError:
+        raise
     except Exception as error:  # PyYAML's constructors raise what they meet
         raise ToolError(f"{path}: a value does not fit its tag: {error!r}.") from None
     if isinstance(content, Mapping):

@@ -291,6 +291,13 @@ def test_number_beyond_all_bounds_is_refused_by_name(name: str) -> None:
         assert refusal(**{name: value}).startswith(f"{name}: ")
 
 
+def test_more_samples_than_memory_holds_are_refused() -> None:
+    assert sampled(n=2**16).n == 2**16
+    assert refusal(n=2**16 + 1).startswith("n: 65537 is out of range")
+    with pytest.raises(ConfigError, match="^rollout.n: expected at most 65536"):
+        config(n=2**16 + 1)
+
+
 @pytest.mark.parametrize("name", ["n", "top_k"])
 def test_keyword_takes_no_more_than_its_config_key(name: str) -> None:
     """SGLang puts top_k into an int32 and dies; n rows are made before anything is sent."""

@@ -147,6 +147,10 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
         ("tools: []", "it holds no tools"),
         ("tools: 3", "tools: 3 is not a list"),
         ("- [", "it is not YAML"),
+        (
+            "\n".join(f"- &x{n} [{', '.join([f'*x{n - 1}'] * 10 * (n > 0))}]" for n in range(12)),
+            "its aliases stand for over 100,000 values",
+        ),
         ("- name: 2020-13-45", "a value does not fit its tag: ValueError"),
         ("- name: !!bool maybe", "a value does not fit its tag: KeyError"),
         ("- " + "[" * 2000, "a value does not fit its tag: RecursionError"),

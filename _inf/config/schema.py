@@ -26,6 +26,8 @@ from _inf.errors import ToolError
 from _inf.tool_calls import check_format
 
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
+MOST_SAMPLES = 2**16  # of a prompt: each is a row in the caller's memory before any is answered
+Samples: TypeAlias = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 Temperature: TypeAlias = Annotated[float, Field(ge=0)]
 Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
@@ -74,7 +76,7 @@ class Sampling(Section):
     top_k: TopK = -1
     top_p: Share = 1.0
     do_sample: bool = True
-    n: Count = 1
+    n: Samples = 1
 
 
 class ValKwargs(Sampling):

@@ -21,6 +21,8 @@ from omegaconf.errors import OmegaConfBaseException
 from _inf.config.faults import Faults, first_line, join, shown
 from _inf.errors import ConfigError
 
+MOST_VALUES = 10_000
+
 Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | None
 
 
@@ -44,6 +46,8 @@ def parse_yaml(text: str, name: str) -> Any:
         if node is None:
             return None
         _refuse_misread_numbers(node, name, set())
+        if written_out(node, {}) > MOST_VALUES:
+            raise ConfigError(f"{name}: its aliases stand for over {MOST_VALUES:,} values")
         if isinstance(node, yaml.ScalarNode):  # OmegaConf takes none alone
             return parse_yaml(f"- {text}", name)[0]
         return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
@@ -129,6 +133,17 @@ def _refuse_misread_numbers(node: yaml.Node, name: str, seen: set[int]) -> None:
     for child in node.value:
         for part in child if isinstance(child, tuple) else (child,):
             _refuse_misread_numbers(part, name, seen)
+
+
+def written_out(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values there are with each alias written out, as OmegaConf does: ten lines can stand
+    for billions."""
+    if id(node) not in known:
+        known[id(node)] = 0  # one that holds itself is refused elsewhere
+        parts = [] if isinstance(node, yaml.ScalarNode) else node.value
+        flat = [each for part in parts for each in (part if isinstance(part, tuple) else (part,))]
+        known[id(node)] = 1 + sum(written_out(each, known) for each in flat)
+    return known[id(node)]
 
 
 def _found_beside(path: Path, document: dict[str, Any]) -> dict[str, Any]:
