@@ -296,6 +296,15 @@ def test_driver_that_cannot_be_used_means_cpu_and_says_why_to_who_asks_for_cuda(
     assert "use device: cpu" in said
 
 
+def test_compiled_code_is_kept_in_the_private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    environment._keep_compiled_code_private()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inf" / "torchinductor")
+    assert (tmp_path / "inf").stat().st_mode & 0o777 == 0o700
+
+
 def test_driver_that_crashes_is_a_sentence(tmp_path):
     path = driver(tmp_path, init="*(volatile int *)0")
     said = refusal(PREPARE.format(device="auto"), LD_LIBRARY_PATH=path)

@@ -10,6 +10,7 @@ Knows nothing of models, configs or engines.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import json
 import os
@@ -128,6 +129,7 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
         chosen: Device = "cuda" if machine.devices and device != "cpu" else "cpu"
         stand_ins.load(machine.missing)
         _set_rendezvous()
+        _keep_compiled_code_private()
         # For `server.CONTEXT_SLACK`, which no row reaches; `launch` holds the model's own limit.
         os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
         if chosen == "cuda":
@@ -157,6 +159,15 @@ def probe() -> Machine:
     found = json.loads(done.stdout)
     missing = tuple(stand_ins.LIBRARIES[soname] for soname in found["missing"])
     return Machine(found["devices"], found["why_none"], missing)
+
+
+def _keep_compiled_code_private() -> None:
+    """torch runs what it finds in a folder of the shared temporary one, under a name that anybody
+    can guess and make first (2.9.1, `_inductor/runtime/cache_dir_utils.py`)."""
+    from _inf.cache import cache_root  # `check_pins` runs where nothing is installed
+
+    with contextlib.suppress(ConfigError):  # without a cache folder it stays torch's place
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "torchinductor"))
 
 
 def _set_rendezvous() -> None:
