@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -78,6 +79,14 @@ class Rollout(Conversing):
             shape = self._device_mesh_cpu.mesh.shape
             # verl's workers hand one in; `update_weights` gathers over its `infer_tp`.
             self.device_mesh = init_device_mesh("cpu", shape, mesh_dim_names=MESH)
+        self.host.on_stop.append(self._leave_groups)
+
+    def _leave_groups(self) -> None:
+        """torch keeps each of the six, with three threads and four open files, until it is told."""
+        with contextlib.suppress(RuntimeError, ValueError):  # the caller has ended all of them
+            for mesh in (self._device_mesh_cpu, self.device_mesh):
+                for group in mesh.get_all_groups():
+                    torch.distributed.destroy_process_group(group)
 
     def _init_inference_engine(self, *args: Any, **kwargs: Any) -> None:
         """verl calls the class by its module's global name: the seam for ours."""

@@ -105,7 +105,9 @@ def _meet_in_a_file(path: Path) -> None:
 
     def guarded(*args: Any, init_method: str | None = None, **kwargs: Any) -> None:
         if init_method is not None and init_method.startswith("tcp://127.0.0.1:"):
-            init_method = path.as_uri()
+            # Not as a file:// URL, in which torch would look for a space as "%20", for ever.
+            store = torch.distributed.FileStore(str(path), kwargs["world_size"])
+            init_method, kwargs["store"] = None, store
         initialize(*args, init_method=init_method, **kwargs)
 
     torch.distributed.init_process_group = guarded

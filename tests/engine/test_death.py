@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import os
 import re
 import signal
@@ -127,9 +128,10 @@ def test_stopped_scheduler_is_reported_as_hung_and_killed(
     assert mortal.generate(**QUESTION).token_ids == answer
 
 
-def test_silent_scheduler_is_reported_as_hung_once_somebody_waits(
+def test_silent_scheduler_is_reported_as_hung_and_its_successor_holds_no_more(
     mortal: InferenceEngine, answer: Answer
 ) -> None:
+    held = open_files_and_threads()
     slow_down(mortal, 2)
     mortal.generate("One", max_tokens=5, ignore_eos=True)  # ten seconds, each batch a sign of life
     slow_down(mortal, 600)
@@ -137,6 +139,14 @@ def test_silent_scheduler_is_reported_as_hung_once_somebody_waits(
         mortal.generate("One")
     mortal.restart()
     assert mortal.generate(**QUESTION).token_ids == answer
+    files, threads = open_files_and_threads()
+    assert files <= held[0] and threads <= held[1]  # a life leaves nothing to the next
+
+
+def open_files_and_threads() -> tuple[int, int]:
+    gc.collect()
+    process = psutil.Process()
+    return process.num_fds(), process.num_threads()
 
 
 def slow_down(engine: InferenceEngine, seconds: float) -> None:

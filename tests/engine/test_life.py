@@ -190,7 +190,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Two scripts at once: one comes to its end, the other one gets SIGTERM."""
     folder = tmp_path_factory.mktemp("ends")
     with (
-        script(END, folder / "a", stdin=True) as first,
+        script(END, folder / "spaces, 100% #1? é", stdin=True) as first,
         script(TERMINATED, folder / "b") as second,
     ):
         until(lambda: first.meet() and first.out, START_SECONDS)
