@@ -1,0 +1,283 @@
+"""An engine killed, stopped and silenced at random moments, under everything that calls it at once.
+
+One engine in this process, on the model that calls tools; each harm ends with `restart()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import queue
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from scripts import SETTINGS, alive, descendants, in_flight, script, until
+from test_death import open_files_and_threads, slow_down
+from tool_calling import TOOL_MODEL, answer, question
+
+from inf import ConfigError, EngineDeadError, InferenceEngine
+
+if TYPE_CHECKING:
+    from soak.conftest import Figures
+
+pytestmark = pytest.mark.soak
+
+SEED = 20261121
+KILLS, STOPS = 12, 3
+END_SECONDS = 5.0  # what the requirement gives a call in flight after a kill
+HANG = 4.0
+PRODUCT, SUM = question("12 * 7"), question("12 + 7")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = tmp_path_factory.mktemp("models") / "tool_model"
+    shutil.copytree(TOOL_MODEL, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def mortal(folder: Path) -> Iterator[InferenceEngine]:
+    rollout = SETTINGS | {"prompt_length": 1024, "do_sample": False}
+    with InferenceEngine(model_path=str(folder), hang_timeout=HANG, rollout=rollout) as engine:
+        yield engine
+
+
+# ─── The mix ───
+
+
+def calculator(expression: str) -> str:
+    """Calculates.
+
+    Args:
+        expression: The expression.
+    """
+    time.sleep(random.uniform(0, 0.3))
+    return {"12 * 7": "84", "12 + 7": "19"}[expression]
+
+
+def batch(engine: InferenceEngine) -> None:
+    lengths = [random.randint(5, 400) for _ in range(8)]
+    engine.generate(["One"] * 8, max_tokens=lengths, ignore_eos=True)
+
+
+def stream(engine: InferenceEngine) -> None:
+    for _ in engine.stream("One", max_tokens=random.randint(5, 900), ignore_eos=True):
+        pass
+
+
+def tool_rows(engine: InferenceEngine) -> None:
+    output = engine.generate([PRODUCT, SUM], tools=[calculator])
+    assert output.completions == [answer("84"), answer("19")]
+
+
+def scores(engine: InferenceEngine) -> None:
+    engine.get_logprobs(["One"] * 4, ["two three four"] * 4)
+
+
+def async_calls(engine: InferenceEngine) -> None:
+    async def astream() -> None:
+        async for _ in engine.astream("Two", max_tokens=random.randint(5, 400), ignore_eos=True):
+            pass
+
+    async def together() -> None:
+        await asyncio.gather(astream(), *(engine.agenerate("Two") for _ in range(3)))
+
+    asyncio.run(together())
+
+
+MIX = [batch, batch, stream, stream, stream, tool_rows, tool_rows, scores, async_calls]
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """Of a caller who called again and again until it failed; `begun` is the last call."""
+
+    kind: str
+    begun: float
+    ended: float
+    failure: BaseException
+
+
+def harmed(engine: InferenceEngine, harm: Callable[[], None], wait: float) -> tuple[float, int]:
+    """Do `harm` to the engine `wait` seconds into a running mix. Every call must end in an
+    `EngineDeadError`. The seconds until the last one had, and how many were in flight."""
+    ends = queue.SimpleQueue[End]()
+
+    def until_it_fails(call: Callable[[InferenceEngine], None]) -> None:
+        while True:
+            begun = time.monotonic()
+            try:
+                call(engine)
+            except BaseException as failure:
+                ends.put(End(call.__name__, begun, time.monotonic(), failure))
+                return
+
+    for call in MIX:
+        threading.Thread(target=until_it_fails, args=(call,), daemon=True).start()
+    assert until(lambda: in_flight(engine) > 20, 60)
+    time.sleep(wait)
+    done = time.monotonic()
+    harm()
+    all_ends = [ends.get(timeout=60) for _ in MIX]
+    for end in all_ends:
+        assert isinstance(end.failure, EngineDeadError), (end.kind, end.failure)
+    in_time = [end for end in all_ends if end.begun < done]
+    return max(end.ended for end in in_time) - done, len(in_time)
+
+
+def signalled(engine: InferenceEngine, number: signal.Signals) -> Callable[[], None]:
+    return lambda: os.kill(engine.rollout.host.children[0].pid, number)
+
+
+def death(engine: InferenceEngine) -> str:
+    """What calls are told."""
+    with pytest.raises(EngineDeadError) as caught:
+        engine.generate("Are you there?")
+    return str(caught.value)
+
+
+def right(engine: InferenceEngine) -> bool:
+    """Whether it answers, and with tools."""
+    asked = engine.generate([PRODUCT, SUM], tools=[calculator])
+    return asked.completions == [answer("84"), answer("19")]
+
+
+def schedulers() -> list[psutil.Process]:
+    found = alive(descendants(psutil.Process()))
+    return [process for process in found if "resource_tracker" not in " ".join(process.cmdline())]
+
+
+# ─── Harms ───
+
+
+def test_only_a_scheduler_runs_and_no_detokenizer(
+    mortal: InferenceEngine, figures: Figures
+) -> None:
+    assert right(mortal)
+    assert [child.name for child in mortal.rollout.host.children] == ["scheduler 0"]
+    running = schedulers()
+    assert [process.pid for process in running] == [mortal.rollout.host.children[0].pid]
+    figures("faults", "seed", SEED)
+    figures("faults", "detokenizer processes of a running engine", len(running) - 1)
+
+
+def test_each_of_12_kills_ends_every_call_in_5_seconds_and_restart_answers(
+    mortal: InferenceEngine, figures: Figures
+) -> None:
+    chance = random.Random(SEED)
+    random.seed(SEED)
+    slowest, in_flight_then, left = 0.0, 0, 0
+    held = []
+    for _ in range(KILLS):
+        scheduler = psutil.Process(mortal.rollout.host.children[0].pid)
+        seconds, calls = harmed(mortal, signalled(mortal, signal.SIGKILL), chance.uniform(0.0, 3.0))
+        slowest, in_flight_then = max(slowest, seconds), in_flight_then + calls
+        assert f"scheduler 0 (pid {scheduler.pid}, exit code -9)" in death(mortal)
+        mortal.restart()
+        assert right(mortal)
+        left += len(schedulers()) - 1
+        held.append(open_files_and_threads())
+    figures("faults", "kill -9 of the scheduler under a mix of calls", KILLS)
+    figures("faults", "calls in flight at a kill, all ended in EngineDeadError", in_flight_then)
+    figures("faults", "the slowest of them ended after, seconds", f"{slowest:.2f}")
+    figures("faults", "children left after 12 restarts", left)
+    figures("faults", "open files, threads after the first restart", held[0])
+    figures("faults", "and after the last one", held[-1])
+    assert slowest < END_SECONDS
+    assert left == 0
+    assert all(last <= first for first, last in zip(held[0], held[-1], strict=True))
+
+
+def test_stopped_scheduler_is_reported_as_hung_and_restart_answers(
+    mortal: InferenceEngine, figures: Figures
+) -> None:
+    chance = random.Random(SEED)
+    slowest = 0.0
+    for _ in range(STOPS):
+        stopped = psutil.Process(mortal.rollout.host.children[0].pid)
+        seconds, _ = harmed(mortal, signalled(mortal, signal.SIGSTOP), chance.uniform(0.0, 3.0))
+        slowest = max(slowest, seconds)
+        assert f"hung: scheduler 0 (pid {stopped.pid}) was stopped by a signal" in death(mortal)
+        assert not stopped.is_running()
+        mortal.restart()
+        assert right(mortal)
+    figures("faults", "SIGSTOP of the scheduler, each reported as hung", STOPS)
+    figures("faults", "the slowest call ended after, seconds", f"{slowest:.2f}")
+    assert slowest < 10
+
+
+def test_slow_scheduler_and_idle_one_are_not_hung_and_a_silent_one_is(
+    mortal: InferenceEngine, figures: Figures
+) -> None:
+    slow_down(mortal, HANG / 2)
+    mortal.generate("One", max_tokens=5, ignore_eos=True)  # two and a half limits, no message
+    slow_down(mortal, 600)
+    time.sleep(2 * HANG)
+    assert mortal.rollout.host.death is None
+    begun = time.monotonic()
+    with pytest.raises(EngineDeadError, match=r"hung: scheduler 0 \(pid \d+\) was silent for"):
+        mortal.generate("One")
+    seconds = time.monotonic() - begun
+    figures("faults", f"a silent scheduler, hang_timeout {HANG}, reported after", f"{seconds:.2f}")
+    assert HANG <= seconds < HANG + 10
+    mortal.restart()
+    assert right(mortal)
+
+
+def test_model_folder_that_vanishes_is_missed_by_restart_only(
+    mortal: InferenceEngine, folder: Path, figures: Figures
+) -> None:
+    hidden = folder.with_name("hidden")
+    folder.rename(hidden)
+    copy = hidden.with_name("copy")
+    shutil.copytree(hidden, copy)
+    shutil.rmtree(hidden)
+    assert right(mortal)
+    with pytest.raises(ConfigError, match=f"nothing at {folder}"):
+        mortal.restart()
+    assert "shut down" in death(mortal)
+    assert schedulers() == []
+    copy.rename(folder)
+    mortal.restart()
+    assert right(mortal)
+    figures("faults", "a vanished model folder: the engine answers, restart() names it", "yes")
+
+
+# ─── Ctrl-Z ───
+
+SUSPENDED = """
+import threading
+e = engine()
+say("ready")
+answers = []
+thread = threading.Thread(target=lambda: answers.append(e.generate("One", **LONG)))
+thread.start()
+say("at work")
+thread.join()
+say("tokens", len(answers[0].token_ids[0]))
+"""
+
+
+def test_whole_process_group_stopped_and_continued_is_no_hang(
+    tmp_path: Path, figures: Figures
+) -> None:
+    with script(SUSPENDED, tmp_path) as run:
+        run.hear("ready")
+        run.hear("at work")
+        for _ in range(3):
+            time.sleep(0.5)
+            run.send_group(signal.SIGSTOP)
+            time.sleep(5)
+            run.send_group(signal.SIGCONT)
+        assert run.hear("tokens") == 3900
+    figures("faults", "Ctrl-Z and fg in the middle of an answer, false alarms", 0)
