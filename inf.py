@@ -32,6 +32,7 @@ from _inf.errors import (
 )
 from _inf.output import GenerationOutput, GenerationRow, decode
 from _inf.progress import progress
+from _inf.ray_worker import InferenceWorker
 from _inf.sampling import GenerateParams, Sampling, resolve
 from _inf.stats import Stats
 from _inf.streaming import Stream, StreamChunk, check_streamable
@@ -60,6 +61,7 @@ __all__ = [
     "GenerationTimeout",
     "InferenceEngine",
     "InferenceError",
+    "InferenceWorker",
     "PromptError",
     "StreamChunk",
     "ToolCall",

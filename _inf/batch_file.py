@@ -30,12 +30,7 @@ def answer_file(
     `long_run.answer` for what ends a run.
     """
     given = {name: value for name, value in params.items() if value is not None}
-    about = {
-        **fingerprint.of_engine(engine),
-        "parameters": {**given, "timeout": None},
-        "input": fingerprint.of_file(source),
-    }
-    record.begin(about, restart)
+    total = begin(record, fingerprint.of_engine(engine), given, source, restart)
     model = engine.config.model_path or "SmolLM2-135M-Instruct"
     return answer(
         engine,
@@ -43,17 +38,30 @@ def answer_file(
         record,
         given,
         at_once=calls_at_once(engine),
-        total=sum(1 for _ in _lines(source)),
+        total=total,
         hear=hear,
     )
 
 
+def begin(
+    record: Record,
+    about: Mapping[str, Any],
+    params: Mapping[str, Any],
+    source: Path,
+    restart: bool,
+) -> int:
+    """Begin the record of `about` (an engine's fingerprint), and count the input's lines."""
+    whole = {**about, "parameters": {**params, "timeout": None}}
+    record.begin({**whole, "input": fingerprint.of_file(source)}, restart)
+    return sum(1 for _ in lines(source))
+
+
 def jobs(source: Path, model: str) -> Iterator[Job | Fault]:
-    return (parse(text, line, model) for line, text in _lines(source))
+    return (parse(text, line, model) for line, text in lines(source))
 
 
-def _lines(source: Path) -> Iterator[tuple[int, bytes]]:
-    """Blank lines are none, but they are counted."""
+def lines(source: Path) -> Iterator[tuple[int, bytes]]:
+    """Numbered from 1. Blank lines are none, but they are counted."""
     with open(source, "rb") as file:
         for line, text in enumerate(file, 1):
             if text.strip():

@@ -1,7 +1,7 @@
 """What a run's answers depend on, as plain JSON, so that a resumed run can tell it is the same.
 
-In: a running engine, files. Out: dicts. Where an engine runs and how fast is not part of it: a
-run that ran out of memory goes on with less.
+In: a config, a model's folder, files. Out: dicts. Where an engine runs and how fast is not part of
+it: a run that ran out of memory goes on with less.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from _inf.config import Config
     from inf import InferenceEngine
 
 ROLLOUT = (
@@ -31,12 +32,17 @@ END = 1 << 20
 
 
 def of_engine(engine: InferenceEngine) -> dict[str, Any]:
+    """Of a running one."""
+    return of(engine.config, Path(engine.model_config.local_path))
+
+
+def of(settings: Config, folder: Path) -> dict[str, Any]:
     """The model by its files' sizes, beginnings and ends, and what of the config counts."""
-    config = engine.config.to_dict()
+    config = settings.to_dict()
     turns = config["rollout"]["multi_turn"]
     files = [turns[name] for name in ("tool_config_path", "interaction_config_path")]
     return {
-        "model": of_folder(Path(engine.model_config.local_path)),
+        "model": of_folder(folder),
         "truncate_prompt": config["truncate_prompt"],
         **{f"rollout.{name}": config["rollout"][name] for name in ROLLOUT},
         "tools": [of_file(Path(path)) for path in files if path],

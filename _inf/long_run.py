@@ -93,10 +93,8 @@ async def _answer(
     window: collections.deque[asyncio.Task[Result]] = collections.deque()
 
     async def one(job: Job | Fault) -> Result:
-        if isinstance(job, Fault):
-            return finished(job, 0)
         async with gate:
-            return finished(*await _row(engine, job, params))
+            return finished(*await answer_one(engine, job, params))
 
     while True:
         for job in itertools.islice(waiting, WINDOW * at_once - len(window)):
@@ -116,7 +114,13 @@ async def _answer(
             raise ready[len(good)]  # type: ignore[misc]
 
 
-async def _row(engine: Any, job: Job, params: Mapping[str, Any]) -> tuple[Result, int]:
+async def answer_one(
+    engine: Any, job: Job | Fault, params: Mapping[str, Any]
+) -> tuple[Result, int]:
+    """What is to be kept of a job, and the tokens of its answer; an error of ours that no other
+    line could pass either is a result too."""
+    if isinstance(job, Fault):
+        return job, 0
     own = {**params, **job.params, "n": 1, "progress": False}
     try:
         [row] = await engine.agenerate(job.prompt, **own)

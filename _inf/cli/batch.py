@@ -26,6 +26,9 @@ def batch(
     engine: EngineOptions,
     sampling: SamplingOptions,
     restart: Annotated[bool, typer.Option("--restart", help="Empty OUT and begin anew.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Engines on Ray, a GPU or some cores each.")
+    ] = None,
 ) -> None:
     """Answer each line of IN into OUT; after a kill, the same command goes on.
 
@@ -43,10 +46,16 @@ def batch(
         if faults <= SHOWN_FAULTS:
             typer.echo(f"inf: {source}, line {fault.line}: {fault.reason}", err=True)
 
+    params = sampling.params()
     with Record(out) as record:
-        with engine.start() as running:
-            tally = answer_file(
-                running, source, record, sampling.params(), restart=restart, hear=hear
+        if workers is None:
+            with engine.start() as running:
+                tally = answer_file(running, source, record, params, restart=restart, hear=hear)
+        else:
+            from _inf.ray_run import answer_file_on_ray
+
+            tally = answer_file_on_ray(
+                engine.load(), source, record, params, workers=workers, restart=restart, hear=hear
             )
         _report(tally, record)
 

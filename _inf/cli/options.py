@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
-from _inf.config import parse_assignments
+from _inf.config import Config, load_config, parse_assignments
 from _inf.errors import ConfigError
 from _inf.sampling import GenerateParams
 
@@ -45,6 +45,10 @@ class EngineOptions:
 
         given = parse_assignments([*defaults, *(self.assignments or [])])
         return InferenceEngine(self.config, **given)
+
+    def load(self) -> Config:
+        """What `start` would start."""
+        return load_config(self.config, parse_assignments(self.assignments or []))
 
 
 @dataclasses.dataclass(frozen=True)

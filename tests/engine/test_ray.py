@@ -1,0 +1,205 @@
+"""`inf batch --workers` and `InferenceWorker` on this machine's Ray: real engines, real deaths."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from scripts import START_SECONDS, Script, alive, script, until
+
+import inf
+from _inf import fingerprint
+from _inf.config import load_config
+from _inf.ray_run import Share, share_of
+from _inf.upstream.ray_cluster import cluster
+from inf import ConfigError, InferenceEngine, InferenceWorker
+
+ROWS = 300
+GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
+PROGRAM = """
+import sys
+from _inf.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def write(folder: Path, lengths: list[int]) -> Path:
+    lines = [
+        {
+            "custom_id": f"row {index}",
+            "body": {
+                "messages": [{"role": "user", "content": f"Count from {index}."}],
+                "max_tokens": length,
+                **GREEDY,
+            },
+        }
+        for index, length in enumerate(lengths)
+    ]
+    source = folder / "in.jsonl"
+    source.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + "not JSON\n")
+    return source
+
+
+def actors(run: Script) -> list[psutil.Process]:
+    """Ray's processes of its that have an engine's as a child."""
+    found = []
+    for process in run.meet():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            named = process.cmdline()[:1]
+            if named and named[0].startswith("ray::") and any(map(scheduler, process.children())):
+                found.append(process)
+    return found
+
+
+def scheduler(process: psutil.Process) -> bool:
+    return "sglang::scheduler" in " ".join(process.cmdline())
+
+
+# ─── The command ───
+
+
+def test_killed_actor_and_killed_engine_lose_and_double_no_row(
+    tiny: InferenceEngine, tmp_path: Path
+) -> None:
+    chance = random.Random(7)
+    lengths = [chance.randint(10, 120) for _ in range(ROWS)]
+    source, out = write(tmp_path, lengths), tmp_path / "out.jsonl"
+    config = tmp_path / "tiny.yaml"
+    config.write_text(json.dumps(tiny.config.to_dict()))
+    arguments = ["batch", str(source), str(out), "-c", str(config), "--workers", "2"]
+
+    def rows() -> int:
+        return out.read_bytes().count(b"\n") if out.exists() else 0
+
+    def until_rows(least: int) -> None:
+        over = lambda: rows() >= least or run._popen.poll() is not None  # noqa: E731
+        assert until(over, START_SECONDS), run.err
+        assert rows() >= least, run.err
+
+    with script(PROGRAM, tmp_path / "run", arguments=arguments) as run:
+        until_rows(1)
+        assert until(lambda: len(actors(run)) == 2, 60)
+        assert rows() < ROWS / 2
+        first, second = actors(run)
+        first.kill()
+        for child in filter(scheduler, second.children()):
+            child.kill()
+        assert run.exit_code(START_SECONDS) == 1, run.err  # for the line that is not JSON
+        assert until(lambda: not alive(run.family), 30), alive(run.family)
+
+    answers = [json.loads(line) for line in out.read_bytes().splitlines()]
+    assert [row["custom_id"] for row in answers] == [f"row {i}" for i in range(ROWS)]
+    prompts = [f"Count from {index}." for index in range(ROWS)]
+    wanted = tiny.generate(prompts, max_tokens=lengths, **GREEDY)
+    texts = [row["response"]["body"]["choices"][0]["message"]["content"] for row in answers]
+    assert texts == wanted.completions
+    [fault] = map(json.loads, (tmp_path / "out.errors.jsonl").read_text().splitlines())
+    assert fault["line"] == ROWS + 1 and "JSON" in fault["reason"]
+    assert not list(Path("/tmp").glob(f"inf-ray-*/session_*_{run.pid}"))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:port"])
+def test_address_where_no_cluster_is_is_refused_by_name(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConfigError, match=f"RAY_ADDRESS: no cluster lets us in at {address}"):
+        with cluster():
+            pass
+
+
+# ─── What an engine gets ───
+
+
+@pytest.mark.parametrize(
+    ("resources", "device", "workers", "wanted"),
+    [
+        ({"CPU": 16.0, "GPU": 8.0}, "auto", 8, Share(1, 1, 128)),
+        ({"CPU": 16.0, "GPU": 8.0}, "cpu", 5, Share(3, 0, 8)),
+        ({"CPU": 2.0}, "auto", 2, Share(1, 0, 8)),
+    ],
+)
+def test_share_is_a_gpu_or_an_even_part_of_the_cores(
+    resources: dict[str, float], device: str, workers: int, wanted: Share
+) -> None:
+    config = load_config(None, {"device": device, "rollout": {"max_num_seqs": 1024}})
+    assert share_of(resources, config, workers) == wanted
+
+
+@pytest.mark.parametrize("resources", [{"CPU": 2.0}, {"CPU": 64.0, "GPU": 2.0}])
+def test_more_engines_than_the_cluster_has_room_for_are_refused(
+    resources: dict[str, float],
+) -> None:
+    with pytest.raises(ConfigError, match="--workers: 3 engines .* ask for 2 at most"):
+        share_of(resources, load_config(None, {}), 3)
+
+
+# ─── The worker ───
+
+
+class Handle:
+    """The session's engine, that a worker may start and stop as it likes."""
+
+    def __init__(self, engine: InferenceEngine) -> None:
+        self._engine, self.starts = engine, 0
+
+    def __call__(self, config: Any) -> Handle:
+        self.starts += 1
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def shutdown(self) -> None:
+        pass
+
+
+@pytest.fixture
+def handle(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Handle]:
+    handle = Handle(tiny)
+    monkeypatch.setattr(inf, "InferenceEngine", handle)
+    yield handle
+
+
+def test_worker_answers_lines_beside_their_columns_from_several_threads(
+    handle: Handle, tiny: InferenceEngine
+) -> None:
+    worker = InferenceWorker(params={"temperature": 0, "max_tokens": 9})
+    batches = [
+        {
+            "text": [json.dumps({"prompt": f"{name} {i}"}) for i in range(3)] + [b"{"],
+            "of": [name] * 4,
+        }
+        for name in "abcd"
+    ]
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        answered = list(threads.map(worker, batches))
+    assert handle.starts == 1
+    for batch, given in zip(answered, batches, strict=True):
+        assert batch["of"] == given["of"]
+        prompts = [json.loads(text)["prompt"] for text in given["text"][:3]]
+        alone = tiny.generate(prompts, temperature=0, max_tokens=9)
+        completions = [json.loads(answer)["completion"] for answer in batch["answer"][:3]]
+        assert completions == alone.completions
+        assert batch["completion_tokens"] == [*map(len, alone.token_ids), 0]
+        assert batch["error"][:3] == [""] * 3
+        assert "JSON" in batch["error"][3] and batch["answer"][3] == ""
+
+
+def test_worker_refuses_wrong_parameters_and_another_model_once_and_not_by_line(
+    handle: Handle, tiny: InferenceEngine
+) -> None:
+    batch = {"text": ['{"prompt": "Hello"}']}
+    with pytest.raises(ConfigError, match="top_p"):
+        InferenceWorker(params={"top_p": 7})(batch)
+    about = fingerprint.of_engine(tiny)
+    with pytest.raises(ConfigError, match="model: .* on a worker's machine, 'other' where"):
+        InferenceWorker(about={**about, "model": "other"})(batch)
+    assert InferenceWorker(about=about)(batch)["error"] == [""]
