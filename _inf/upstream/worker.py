@@ -10,7 +10,8 @@ at the top. It corrects, in the child only (sglang 0.5.9, `srt/managers/schedule
   the terminal sends to the whole process group, does not reach it;
 - the rendezvous of the schedulers listens on every interface: here it is a file.
 
-What the scheduler itself gets wrong is corrected by `_inf.upstream.scheduler`.
+What the scheduler itself gets wrong is corrected by `_inf.upstream.scheduler`; what is slow on
+a CPU by `_inf.upstream.attention`.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Worker:
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         import tqdm
 
+        from _inf.upstream.attention import mend_attention
         from _inf.upstream.scheduler import mend_scheduler
         from _inf.upstream.signs import leave_signs
 
@@ -78,6 +80,7 @@ class Worker:
         _exit_instead_of_signalling_the_parent()
         _meet_in_a_file(self.log.with_name("rendezvous"))
         mend_scheduler()
+        mend_attention()
         leave_signs()
         run(*args, **kwargs)
 
