@@ -23,8 +23,8 @@ run at once x memory bandwidth / bytes of parameters, i.e. what reading every we
 would allow; a big batch is bound by arithmetic first. Bandwidth is a measured copy, bytes read plus
 bytes written. Memory: the most that a process tree held while it did its untimed runs, all three
 being up (PSS: shared pages are divided among those that share them; a GPU's memory is not in it);
-nothing is sampled in timed runs. Transformers is slow on `mixed`, minutes a run: its untimed run
-there is of 8 tokens a row, and its ratio is over the first 3 pairs, all that it answers.
+nothing is sampled in timed runs. A run of `mixed` takes minutes: the untimed ones are of 8 tokens a
+row there, and Transformers, the slowest, answers only the first 3 pairs, which its ratio is over.
 
 The raw engine needs three things to run on a CPU at all, and gets them: the environment that
 `_inf.upstream.environment.prepare` sets (stand-ins for CUDA's libraries among them), our server
@@ -62,7 +62,7 @@ from rich.table import Table
 
 PROMPT_TOKENS = 64
 MIXED, MIXED_ROWS = "mixed", 64
-TRANSFORMERS_MIXED_PAIRS, TRANSFORMERS_MIXED_WARM = 3, 8
+TRANSFORMERS_MIXED_PAIRS, MIXED_WARM = 3, 8
 ANSWER_SECONDS = 3600.0
 WEIGH_SECONDS = 0.5
 CONTESTANTS = ("ours", "raw", "transformers")
@@ -197,9 +197,7 @@ def measure(
         for name in CONTESTANTS if pair % 2 else reversed(CONTESTANTS):
             if name == "transformers" and load == MIXED and pair >= TRANSFORMERS_MIXED_PAIRS:
                 continue
-            asked = limits
-            if name == "transformers" and load == MIXED and pair < 0:
-                asked = [TRANSFORMERS_MIXED_WARM] * len(limits)
+            asked = [MIXED_WARM] * len(limits) if load == MIXED and pair < 0 else limits
             answer = contestants[name].ask(watched=pair < 0, prompts=prompts, limits=asked)
             if answer["tokens"] != asked:
                 sys.exit(f"{name}: rows of {answer['tokens']} tokens in place of {asked}")

@@ -46,7 +46,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def mortal(folder: Path) -> Iterator[InferenceEngine]:
+def others() -> set[psutil.Process]:
+    """Of the session's engines."""
+    return processes()
+
+
+@pytest.fixture(scope="module")
+def mortal(folder: Path, others: set[psutil.Process]) -> Iterator[InferenceEngine]:
     rollout = SETTINGS | {"prompt_length": 1024, "do_sample": False}
     with InferenceEngine(model_path=str(folder), hang_timeout=HANG, rollout=rollout) as engine:
         yield engine
@@ -152,27 +158,27 @@ def right(engine: InferenceEngine) -> bool:
     return asked.completions == [answer("84"), answer("19")]
 
 
-def schedulers() -> list[psutil.Process]:
+def processes() -> set[psutil.Process]:
     found = alive(descendants(psutil.Process()))
-    return [process for process in found if "resource_tracker" not in " ".join(process.cmdline())]
+    return {process for process in found if "resource_tracker" not in " ".join(process.cmdline())}
 
 
 # ─── Harms ───
 
 
 def test_only_a_scheduler_runs_and_no_detokenizer(
-    mortal: InferenceEngine, figures: Figures
+    mortal: InferenceEngine, others: set[psutil.Process], figures: Figures
 ) -> None:
     assert right(mortal)
     assert [child.name for child in mortal.rollout.host.children] == ["scheduler 0"]
-    running = schedulers()
+    running = processes() - others
     assert [process.pid for process in running] == [mortal.rollout.host.children[0].pid]
     figures("faults", "seed", SEED)
     figures("faults", "detokenizer processes of a running engine", len(running) - 1)
 
 
 def test_each_of_12_kills_ends_every_call_in_5_seconds_and_restart_answers(
-    mortal: InferenceEngine, figures: Figures
+    mortal: InferenceEngine, others: set[psutil.Process], figures: Figures
 ) -> None:
     chance = random.Random(SEED)
     random.seed(SEED)
@@ -185,7 +191,7 @@ def test_each_of_12_kills_ends_every_call_in_5_seconds_and_restart_answers(
         assert f"scheduler 0 (pid {scheduler.pid}, exit code -9)" in death(mortal)
         mortal.restart()
         assert right(mortal)
-        left += len(schedulers()) - 1
+        left += len(processes() - others) - 1
         held.append(open_files_and_threads())
     figures("faults", "kill -9 of the scheduler under a mix of calls", KILLS)
     figures("faults", "calls in flight at a kill, all ended in EngineDeadError", in_flight_then)
@@ -235,7 +241,7 @@ def test_slow_scheduler_and_idle_one_are_not_hung_and_a_silent_one_is(
 
 
 def test_model_folder_that_vanishes_is_missed_by_restart_only(
-    mortal: InferenceEngine, folder: Path, figures: Figures
+    mortal: InferenceEngine, others: set[psutil.Process], folder: Path, figures: Figures
 ) -> None:
     hidden = folder.with_name("hidden")
     folder.rename(hidden)
@@ -246,7 +252,7 @@ def test_model_folder_that_vanishes_is_missed_by_restart_only(
     with pytest.raises(ConfigError, match=f"nothing at {folder}"):
         mortal.restart()
     assert "shut down" in death(mortal)
-    assert schedulers() == []
+    assert processes() - others == set()
     copy.rename(folder)
     mortal.restart()
     assert right(mortal)
