@@ -16,6 +16,7 @@ from scripts import START_SECONDS, Script, alive, script, until
 
 import inf
 from _inf import fingerprint
+from _inf.cli import main
 from _inf.config import load_config
 from _inf.ray_run import Share, share_of
 from _inf.upstream.ray_cluster import cluster
@@ -66,7 +67,7 @@ def scheduler(process: psutil.Process) -> bool:
 
 
 def test_killed_actor_and_killed_engine_lose_and_double_no_row(
-    tiny: InferenceEngine, tmp_path: Path
+    tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(7)
     lengths = [chance.randint(10, 120) for _ in range(ROWS)]
@@ -103,6 +104,12 @@ def test_killed_actor_and_killed_engine_lose_and_double_no_row(
     [fault] = map(json.loads, (tmp_path / "out.errors.jsonl").read_text().splitlines())
     assert fault["line"] == ROWS + 1 and "JSON" in fault["reason"]
     assert not list(Path("/tmp").glob(f"inf-ray-*/session_*_{run.pid}"))
+
+    # The same run to one engine here: it finds nothing left to do.
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(tiny))
+    before = out.read_bytes()
+    assert main(arguments[:-2]) == 1
+    assert out.read_bytes() == before
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:port"])
