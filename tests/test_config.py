@@ -48,7 +48,7 @@ def test_embedded_default_is_a_greedy_float32_model() -> None:
     assert config.model_path is None and config.device == "auto"
     assert config.rollout.dtype == "float32" and not config.rollout.do_sample
     assert (config.rollout.prompt_length, config.rollout.response_length) == (2048, 512)
-    assert config.rollout.max_num_seqs == 32 and config.rollout.enforce_eager
+    assert config.rollout.max_num_seqs == 64 and config.rollout.enforce_eager
 
 
 def test_embedded_yaml_says_only_what_differs_from_the_defaults() -> None:
@@ -79,7 +79,7 @@ def test_room_loads_from_a_zip_and_imports_no_engine(tmp_path: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1]); from _inf import config;"
         "assert 'installed.zip' in config.__file__;"
-        "assert config.load_config(None, {}).rollout.max_num_seqs == 32;"
+        "assert config.load_config(None, {}).rollout.max_num_seqs == 64;"
         "assert not {'torch', 'verl', 'sglang', 'transformers'} & set(sys.modules)"
     )
     done = subprocess.run(
