@@ -161,7 +161,7 @@ def _answered(
             fn_constructor_kwargs=dict(arguments),
             batch_size=None,  # a block
             compute=ray.data.ActorPoolStrategy(
-                size=workers,
+                size=min(workers, len(blocks)),
                 max_tasks_in_flight_per_actor=BLOCKS_AT_ONCE,
                 max_concurrent_calls_per_actor=BLOCKS_AT_ONCE,
                 enable_true_multi_threading=True,
