@@ -31,10 +31,9 @@ def answer_file(
     """
     given = {name: value for name, value in params.items() if value is not None}
     total = begin(record, fingerprint.of_engine(engine), given, source, restart)
-    model = engine.config.model_path or "SmolLM2-135M-Instruct"
     return answer(
         engine,
-        jobs(source, model),
+        jobs(source, engine.config.model_name),
         record,
         given,
         at_once=calls_at_once(engine),

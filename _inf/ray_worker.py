@@ -56,7 +56,7 @@ class InferenceWorker:
     def _answers(self, texts: Sequence[bytes], lines: Sequence[int]) -> list[tuple[Result, int]]:
         for _ in range(STARTS):
             engine = self._running()
-            model = engine.config.model_path or "SmolLM2-135M-Instruct"
+            model = engine.config.model_name
             jobs = [parse(text, n, model) for text, n in zip(texts, lines, strict=True)]
             answers = asyncio.run(_all(engine, jobs, self._params))
             [*failures] = (each for each, _ in answers if isinstance(each, InferenceError))

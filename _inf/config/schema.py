@@ -261,6 +261,11 @@ class Config(Section):
     hang_timeout: Annotated[float, Field(gt=0)] | None = 600.0
     rollout: Rollout = Rollout()
 
+    @property
+    def model_name(self) -> str:
+        """What people are told is served."""
+        return self.model_path or "SmolLM2-135M-Instruct"
+
     def to_dict(self) -> dict[str, Any]:
         """Everything, as plain nested dicts; `load_config` reads it back to an equal config."""
         return self.model_dump()

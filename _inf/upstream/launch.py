@@ -56,7 +56,7 @@ def launch(config: Config) -> Launched:
     Raises `ConfigError` before anything is started, `EngineDeadError` with the log's end where a
     child dies while it starts.
     """
-    with _starting, quiet.starting(config.model_path or "SmolLM2-135M-Instruct"):
+    with _starting, quiet.starting(config.model_name):
         device = environment.prepare(config.device)
         folder = resolve_model(
             config.model_path,

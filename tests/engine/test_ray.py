@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from scripts import START_SECONDS, Script, alive, script, until
+from test_batch import PROGRAM
 
 import inf
 from _inf import fingerprint
@@ -24,11 +25,6 @@ from inf import ConfigError, InferenceEngine, InferenceWorker
 
 ROWS = 300
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
-PROGRAM = """
-import sys
-from _inf.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
 
 
 def write(folder: Path, lengths: list[int]) -> Path:
