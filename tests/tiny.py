@@ -105,9 +105,17 @@ def _tokenizer(spec: dict[str, Any]) -> Any:
     )
 
 
+def save_tiny(config: Any, seed: int, folder: Path, context: int) -> None:
+    """A random model of `config`, with the tokenizer of the others, into `folder`."""
+    tokenizer = _tokenizer(dict(eos=(IM_END,), bos=False, pad="distinct", context=context))
+    config.bos_token_id, config.pad_token_id = None, tokenizer.pad_token_id
+    config.eos_token_id = tokenizer.eos_token_id
+    tokenizer.save_pretrained(folder)
+    _random(config, seed).save_pretrained(folder)
+
+
 def _model(spec: dict[str, Any], tokenizer: Any) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, Qwen3Config
+    from transformers import GenerationConfig, LlamaConfig, Qwen3Config
 
     ends = [tokenizer.convert_tokens_to_ids(token) for token in spec["eos"]]
     ids = dict(
@@ -129,8 +137,15 @@ def _model(spec: dict[str, Any], tokenizer: Any) -> Any:
         initializer_range=spec["range"],
         **{**ids, "eos_token_id": ends[0]},
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec["seed"])
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = _random(config, spec["seed"])
     model.generation_config = GenerationConfig(**ids)
     return model
+
+
+def _random(config: Any, seed: int) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32)

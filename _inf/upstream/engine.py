@@ -21,6 +21,7 @@ from _inf.errors import InferenceError
 from _inf.transcript import Transcript
 from _inf.upstream.host import Host, Ticket, current_host
 from _inf.upstream.interpreter import interpreter_left_alone
+from _inf.upstream.server import CPU_ATTENTION
 from _inf.upstream.signs import last_sign
 from _inf.upstream.worker import SCHEDULER, Worker
 
@@ -94,7 +95,15 @@ class Engine(sglang_rollout.AsyncEngine):
         nothing_yet: Any = None
         self.tokenizer_manager = self.send_to_rpc = nothing_yet
         host = current_host.get()
-        self.run_scheduler_process_func = Worker(SCHEDULER, host.log)
+        own = server_arguments["attention_backend"] == CPU_ATTENTION
+        if own:  # under a name that SGLang knows
+            server_arguments = server_arguments | {"attention_backend": "torch_native"}
+        self.run_scheduler_process_func = Worker(
+            SCHEDULER,
+            host.log,
+            cpu_attention=own,
+            trust_remote_code=bool(verl_arguments.get("trust_remote_code")),
+        )
         self.init_tokenizer_manager_func = self._init_tokenizer_manager
         host.on_stop.append(self._close_sockets)
         super().__init__(**(verl_arguments | server_arguments))

@@ -21,10 +21,11 @@ from _inf.models import resolve_model
 from _inf.tokens import Limits
 from _inf.tool_file import load_tools
 from _inf.tools import Tool
-from _inf.upstream import environment, kv_memory
+from _inf.upstream import environment, kv_memory, loading
 from _inf.upstream.host import Host
 from _inf.upstream.interpreter import interpreter_left_alone
-from _inf.upstream.server import server_arguments
+from _inf.upstream.server import attention_backend, server_arguments
+from _inf.upstream.support import check_support
 
 if TYPE_CHECKING:
     from _inf.upstream.rollout import Rollout
@@ -71,7 +72,7 @@ def launch(config: Config) -> Launched:
             model_config = HFModelConfig(
                 path=str(folder), trust_remote_code=config.trust_remote_code
             )
-            limits = _limits(config, model_config.hf_config)
+            limits = _limits(config, model_config.hf_config, device)
             path = config.rollout.multi_turn.tool_config_path
             tools = [] if path is None else load_tools(path)
             return _start(config, model_config, limits, device, tools)
@@ -98,7 +99,10 @@ def _start(
                 lambda: Rollout(settings, model_config, host=host, server_arguments=arguments)
             )
     except EngineDeadError as death:
-        if said := kv_memory.refused(host.log.read_text(errors="replace"), config):
+        log = host.log.read_text(errors="replace")
+        if said := loading.refusal(log):
+            raise ConfigError(f"model_path: {config.model_name}: {said}.") from death
+        if said := kv_memory.refused(log, config):
             raise ConfigError(said) from death
         raise
     try:
@@ -109,9 +113,10 @@ def _start(
     return Launched(rollout, host, model_config, limits, _eos_token_ids(model_config), tools)
 
 
-def _limits(config: Config, hf_config: Any) -> Limits:
+def _limits(config: Config, hf_config: Any, device: Literal["cuda", "cpu"]) -> Limits:
     rollout = config.rollout
     total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
+    check_support(hf_config, device, total, attention_backend(config, device))
     text = getattr(hf_config, "text_config", hf_config)
     scaling = (getattr(text, "rope_scaling", None) or {}).get("factor", 1.0)
     window = int(text.max_position_embeddings * scaling)

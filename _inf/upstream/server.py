@@ -20,6 +20,7 @@ CONTEXT_SLACK = 7
 CPU_KV_ROWS = 4
 CPU_KV_TOKENS = 16_384
 NEVER = 1e9
+CPU_ATTENTION = "inf_cpu"  # `_inf.upstream.attention`
 
 
 def server_arguments(
@@ -41,8 +42,8 @@ def server_arguments(
         "disable_radix_cache": not rollout.enable_prefix_caching,
         "disable_cuda_graph": rollout.enforce_eager,
         "ep_size": rollout.expert_parallel_size,
-        # verl says fa3, which only Hopper has; None lets SGLang choose what fits the device.
-        "attention_backend": None,
+        # verl says fa3, which only Hopper has.
+        "attention_backend": attention_backend(config, device),
         "mm_attention_backend": None,
         # With it, penalties and `output_ids` lag one token behind what a request has sampled.
         "disable_overlap_schedule": True,
@@ -61,7 +62,6 @@ def server_arguments(
     if device == "cpu":
         arguments |= {
             "device": "cpu",
-            "attention_backend": "torch_native",
             "sampling_backend": "pytorch",
             # Otherwise an idle scheduler burns a core.
             "sleep_on_idle": True,
@@ -69,6 +69,12 @@ def server_arguments(
         }
     given = rollout.engine_kwargs.get("sglang") or {}
     return arguments | {name: value for name, value in given.items() if value is not None}
+
+
+def attention_backend(config: Config, device: Literal["cuda", "cpu"]) -> str | None:
+    """The config's, or the best for the device; None: SGLang chooses."""
+    given: str | None = (config.rollout.engine_kwargs.get("sglang") or {}).get("attention_backend")
+    return given or (CPU_ATTENTION if device == "cpu" else None)
 
 
 def _free_ports(count: int) -> list[int]:

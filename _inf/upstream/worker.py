@@ -10,8 +10,9 @@ at the top. It corrects, in the child only (sglang 0.5.9, `srt/managers/schedule
   the terminal sends to the whole process group, does not reach it;
 - the rendezvous of the schedulers listens on every interface: here it is a file.
 
-What the scheduler itself gets wrong is corrected by `_inf.upstream.scheduler`; what is slow on
-a CPU by `_inf.upstream.attention`.
+What the scheduler itself gets wrong is corrected by `_inf.upstream.scheduler`, what its models get
+wrong by `_inf.upstream.loading` and `_inf.upstream.model_fixes`; attention on a CPU is
+`_inf.upstream.attention`'s.
 """
 
 from __future__ import annotations
@@ -41,9 +42,13 @@ class Worker:
     unpickled (which imports SGLang): that is where the child is fenced.
     """
 
-    def __init__(self, function: str, log: Path) -> None:
+    def __init__(
+        self, function: str, log: Path, *, cpu_attention: bool, trust_remote_code: bool
+    ) -> None:
         self.function = function
         self.log = log
+        self.cpu_attention = cpu_attention
+        self.trust_remote_code = trust_remote_code
         self.parent = os.getpid()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -67,7 +72,8 @@ class Worker:
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         import tqdm
 
-        from _inf.upstream.attention import mend_attention
+        from _inf.upstream.loading import check_loading
+        from _inf.upstream.model_fixes import fix_models
         from _inf.upstream.scheduler import mend_scheduler
         from _inf.upstream.signs import leave_signs
 
@@ -80,7 +86,12 @@ class Worker:
         _exit_instead_of_signalling_the_parent()
         _meet_in_a_file(self.log.with_name("rendezvous"))
         mend_scheduler()
-        mend_attention()
+        fix_models()
+        check_loading(trust_remote_code=self.trust_remote_code)
+        if self.cpu_attention:
+            from _inf.upstream.attention import register_cpu_attention
+
+            register_cpu_attention()
         leave_signs()
         run(*args, **kwargs)
 

@@ -1,48 +1,133 @@
-"""Attention of a decoding batch against SGLang's own, which goes through the rows one by one."""
+"""Attention on a CPU against its definition, written out for one query at a time."""
 
 from __future__ import annotations
 
 import types
+from typing import Any
 
 import pytest
 import torch
 
 from inf import InferenceEngine
 
-PLACES, WIDTH, LONGEST = 2048, 16, 1000
+SLOTS, WIDTH, LONGEST = 2048, 16, 1000
+# Each row: tokens in the cache before the step.
+PREFIXES = [0, 0, 5, 300, 700, 1]
+NEW = [1, 300, 7, 290, 300, 600]
 
 
-@pytest.mark.parametrize("heads", [(9, 3), (4, 4), (8, 1)])
+@pytest.fixture(scope="module", autouse=True)
+def sglang(tiny: InferenceEngine) -> None:
+    """Only after an engine's start can SGLang be imported on a CPU."""
+
+
+def defined(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int, cap: float
+) -> torch.Tensor:
+    """What the last of `keys`' tokens attends to: heads x width."""
+    first = 0 if window < 0 else max(0, len(keys) - window - 1)
+    keys, values = keys[first:], values[first:]
+    shared = query.shape[0] // keys.shape[1]
+    heads = []
+    for head in range(query.shape[0]):
+        scores = keys[:, head // shared] @ query[head] * WIDTH**-0.5
+        scores = cap * torch.tanh(scores / cap) if cap else scores
+        heads.append(torch.softmax(scores, -1) @ values[:, head // shared])
+    return torch.stack(heads)
+
+
+def layer(heads: tuple[int, int], window: int, cap: float) -> Any:
+    return types.SimpleNamespace(
+        tp_q_head_num=heads[0],
+        tp_k_head_num=heads[1],
+        qk_head_dim=WIDTH,
+        v_head_dim=WIDTH,
+        layer_id=0,
+        scaling=WIDTH**-0.5,
+        logit_cap=cap,
+        sliding_window_size=window,
+    )
+
+
+class Batch:
+    """What a backend reads of SGLang's `ForwardBatch`."""
+
+    def __init__(self, totals: list[int], kept: int, prefixes: list[int] | None) -> None:
+        rows = len(totals)
+        self.keys, self.values = torch.randn(2, SLOTS, kept, WIDTH)
+        self.keys[0] = self.values[0] = float("nan")  # SGLang's slot for padding: nobody's token
+        table = torch.randint(1, SLOTS, (2 * rows, LONGEST), dtype=torch.int32)
+        for row in range(2 * rows):  # past its end a line of the table is stale or zero
+            table[row, totals[row % rows] :] = 0
+        self.totals = totals
+        self.forward_mode = types.SimpleNamespace(is_decode=lambda: prefixes is None)
+        self.req_to_token_pool = types.SimpleNamespace(req_to_token=table)
+        self.req_pool_indices = torch.arange(rows, 2 * rows)
+        self.seq_lens = torch.tensor(totals)
+        if prefixes is not None:
+            self.extend_prefix_lens = torch.tensor(prefixes)
+            self.extend_seq_lens = self.seq_lens - self.extend_prefix_lens
+        self.token_to_kv_pool = types.SimpleNamespace(
+            get_key_buffer=lambda _: self.keys, get_value_buffer=lambda _: self.values
+        )
+
+    def of(self, row: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The keys and values of a row's first tokens."""
+        slots = self.req_to_token_pool.req_to_token[self.req_pool_indices[row], :tokens].long()
+        return self.keys[slots], self.values[slots]
+
+
+KINDS = pytest.mark.parametrize(
+    ("heads", "window", "cap"),
+    [
+        ((9, 3), -1, 0.0),
+        ((4, 4), 24, 0.0),
+        ((8, 1), -1, 5.0),
+        ((4, 2), 24, 5.0),
+        ((4, 2), 0, 0.0),
+        ((4, 2), 400, 0.0),
+    ],
+)
+
+
+@KINDS
 @pytest.mark.parametrize(
     "lengths", [[5], [64] * 50, [1, 1000, 2, 999, 3, 500, 30, 31, 64, 65], [LONGEST] * 3]
 )
-def test_rows_together_equal_rows_one_by_one(
-    lengths: list[int], heads: tuple[int, int], tiny: InferenceEngine
+def test_rows_that_decode_together_attend_each_to_its_own(
+    lengths: list[int], heads: tuple[int, int], window: int, cap: float
 ) -> None:
-    from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend
-
-    from _inf.upstream.attention import attend, groups
+    from _inf.upstream.attention import CpuAttention
 
     torch.manual_seed(0)
-    asking, kept = heads
-    rows = len(lengths)
-    keys, values = torch.randn(2, PLACES, kept, WIDTH)
-    keys[0] = values[0] = float("nan")  # SGLang's place for padding: nobody's token
-    table = torch.randint(1, PLACES, (2 * rows, LONGEST), dtype=torch.int32)
-    for row in range(2 * rows):  # past its end a line of the table is stale or zero
-        table[row, lengths[row % rows] :] = 0
-    pool = torch.arange(rows, 2 * rows)
-    seq_lens = torch.tensor(lengths)
-    query = torch.randn(rows, asking, WIDTH)
-    given = (keys, values, table, pool, seq_lens)
-    how = {"scaling": WIDTH**-0.5, "enable_gqa": asking != kept, "causal": False}
+    batch = Batch(lengths, heads[1], None)
+    query = torch.randn(len(lengths), heads[0], WIDTH)
+    backend = CpuAttention()
+    backend.init_forward_metadata(batch)
+    found = backend.forward_decode(
+        query.flatten(1), None, None, layer(heads, window, cap), batch, save_kv_cache=False
+    )
+    wanted = [defined(query[r], *batch.of(r, n), window, cap) for r, n in enumerate(lengths)]
+    assert torch.allclose(found, torch.stack(wanted).flatten(1), atol=1e-5, rtol=0)
 
-    wanted = TorchNativeAttnBackend._run_sdpa_forward_decode(
-        types.SimpleNamespace(), query, torch.empty_like(query), *given, **how
+
+@KINDS
+def test_new_tokens_attend_to_the_cached_prefix_and_to_what_comes_before_them(
+    heads: tuple[int, int], window: int, cap: float
+) -> None:
+    from _inf.upstream.attention import CpuAttention
+
+    torch.manual_seed(0)
+    batch = Batch([p + n for p, n in zip(PREFIXES, NEW, strict=True)], heads[1], PREFIXES)
+    query = torch.randn(sum(NEW), heads[0], WIDTH)
+    backend = CpuAttention()
+    backend.init_forward_metadata(batch)
+    found = backend.forward_extend(
+        query.flatten(1), None, None, layer(heads, window, cap), batch, save_kv_cache=False
     )
-    backend = types.SimpleNamespace(forward_metadata=groups(table, pool, seq_lens))
-    found = attend(backend, query, torch.empty_like(query), *given, **how)
-    assert torch.allclose(found, wanted, atol=1e-5, rtol=0)
-    assert sorted(int(row) for each in backend.forward_metadata for row in each.rows) == list(
-        range(rows)
-    )
+    wanted, token = [], 0
+    for row, (prefix, new) in enumerate(zip(PREFIXES, NEW, strict=True)):
+        for end in range(prefix + 1, prefix + new + 1):
+            wanted.append(defined(query[token], *batch.of(row, end), window, cap))
+            token += 1
+    assert torch.allclose(found, torch.stack(wanted).flatten(1), atol=1e-5, rtol=0)

@@ -1,0 +1,36 @@
+"""What SGLang's model code computes differently from Transformers', corrected before it is used.
+
+sglang 0.5.9, under `srt/`:
+
+- `layers/rotary_embedding.py`: dynamic NTK scaling uses the base of the longest context for every
+  row; Transformers uses the model's own base up to `max_position_embeddings`, above which
+  `_inf.upstream.support` lets no row come;
+- `models/gemma.py`: Gemma 1 always computes the exact GELU, where its config names the tanh one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+TANH_GELU = "gelu_pytorch_tanh"
+
+
+def fix_models() -> None:
+    """Called once, in the scheduler's process, before the model is built."""
+    from sglang.srt.layers.activation import GeluAndMul
+    from sglang.srt.layers.rotary_embedding import (
+        DynamicNTKScalingRotaryEmbedding,
+        RotaryEmbedding,
+    )
+    from sglang.srt.models.gemma import GemmaForCausalLM
+
+    DynamicNTKScalingRotaryEmbedding._compute_cos_sin_cache = RotaryEmbedding._compute_cos_sin_cache
+    build = GemmaForCausalLM.__init__
+
+    def built_with_its_own_gelu(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        build(self, config, *args, **kwargs)
+        if config.hidden_act == TANH_GELU:
+            for layer in self.model.layers:
+                layer.mlp.act_fn = GeluAndMul("tanh")
+
+    GemmaForCausalLM.__init__ = built_with_its_own_gelu

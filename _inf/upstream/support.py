@@ -1,0 +1,179 @@
+"""What SGLang 0.5.9 computes as Transformers does, and what it does not: refused before a start.
+
+In: a model's Transformers config, the device, the longest row. Out: nothing, or a `ConfigError`
+with one sentence. `TABLE` is what was measured (tests/engine/test_architectures.py) or read in
+SGLang's source; docs/models.md shows it. Knows no tensors and imports nothing of SGLang.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from _inf.errors import ConfigError
+from _inf.upstream.server import CPU_ATTENTION
+
+Device = Literal["cpu", "cuda"]
+Verdict = Literal["exact", "refused"]
+
+WINDOWED_LAYER = "sliding_attention"
+
+
+@dataclasses.dataclass(frozen=True)
+class Support:
+    """One architecture on one device, or on any (None). `reason`: how it is known, or why not."""
+
+    architecture: str
+    device: Device | None
+    verdict: Verdict
+    reason: str
+
+
+MEASURED = "compared with Transformers, token by token"
+NO_CLASS = (
+    "SGLang 0.5.9 has no class for it, and what it does instead, running Transformers' own code, "
+    "does not take this model's weights"
+)
+NO_MLA = "its latent attention (MLA) needs kernels that a CPU does not have; serve it on a GPU"
+STATE_SPACE = "its layers keep a state in place of keys and values, in CUDA kernels"
+EXACT_ON_CPU = (
+    "ArceeForCausalLM",
+    "CohereForCausalLM",
+    "Cohere2ForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "GemmaForCausalLM",
+    "GPT2LMHeadModel",
+    "Glm4ForCausalLM",
+    "GPTBigCodeForCausalLM",
+    "GraniteForCausalLM",
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "OPTForCausalLM",
+    "Olmo2ForCausalLM",
+    "Olmo3ForCausalLM",
+    "OlmoForCausalLM",
+    "OlmoeForCausalLM",
+    "Phi3ForCausalLM",
+    "PhiForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "SmolLM3ForCausalLM",
+    "StableLmForCausalLM",
+    "Starcoder2ForCausalLM",
+)
+TABLE: tuple[Support, ...] = (
+    *(Support(name, "cpu", "exact", MEASURED) for name in EXACT_ON_CPU),
+    Support("GPTNeoXForCausalLM", None, "refused", NO_CLASS),
+    Support("FalconForCausalLM", None, "refused", NO_CLASS),
+    Support("BloomForCausalLM", None, "refused", NO_CLASS),
+    Support("MPTForCausalLM", None, "refused", NO_CLASS),
+    Support("MptForCausalLM", None, "refused", NO_CLASS),
+    Support("MambaForCausalLM", None, "refused", STATE_SPACE),
+    Support("Mamba2ForCausalLM", None, "refused", STATE_SPACE),
+    Support("DeepseekV2ForCausalLM", "cpu", "refused", NO_MLA),
+    Support("DeepseekV3ForCausalLM", "cpu", "refused", NO_MLA),
+    Support("MiniCPM3ForCausalLM", "cpu", "refused", NO_MLA),
+    Support(
+        "GptOssForCausalLM",
+        "cpu",
+        "refused",
+        "its attention sinks and MXFP4 weights need kernels that a CPU does not have; serve it on "
+        "a GPU",
+    ),
+    Support(
+        "Exaone4ForCausalLM",
+        "cpu",
+        "refused",
+        "SGLang serves it with attention kernels of a GPU only; serve it on a GPU",
+    ),
+)
+# Classes of SGLang's that give their attention the window of a layer; the others ignore it.
+READS_WINDOW = frozenset(
+    {
+        "Cohere2ForCausalLM",
+        "Exaone4ForCausalLM",
+        "Gemma2ForCausalLM",
+        "Gemma3ForCausalLM",
+        "Gemma3ForConditionalGeneration",
+        "Gemma3nForConditionalGeneration",
+        "GptOssForCausalLM",
+        "Olmo3ForCausalLM",
+    }
+)
+
+
+def check_support(
+    hf_config: Any, device: Device, max_model_len: int, attention_backend: str | None
+) -> None:
+    """Raise `ConfigError` where SGLang would compute another model than Transformers does.
+
+    `max_model_len`: tokens of the longest row. `attention_backend`: SGLang's name, `inf_cpu` or
+    None for what SGLang chooses.
+    """
+    [name, *_] = getattr(hf_config, "architectures", None) or [type(hf_config).__name__]
+    for entry in TABLE:
+        if entry.architecture == name and entry.device in (None, device):
+            if entry.verdict == "refused":
+                where = "with SGLang 0.5.9" if entry.device is None else "on a CPU"
+                raise ConfigError(f"model_path: {name} does not run {where}: {entry.reason}.")
+    text = getattr(hf_config, "text_config", hf_config)
+    if not isinstance(getattr(text, "max_position_embeddings", None), int):
+        raise ConfigError(
+            f"model_path: the config of {name} has no max_position_embeddings, so this is not a "
+            "text model with attention, which alone can be served."
+        )
+    plain = device == "cpu" and attention_backend != CPU_ATTENTION
+    if plain and getattr(text, "attn_logit_softcapping", None):
+        raise ConfigError(
+            f"rollout.engine_kwargs.sglang.attention_backend: {attention_backend} ignores the soft "
+            f"caps of {name}; leave it out."
+        )
+    for limit, reason in _limits(name, text, plain):
+        if max_model_len > limit:
+            raise ConfigError(
+                f"rollout.max_model_len: {max_model_len} tokens are more than {limit}, {reason}; "
+                f"set rollout.max_model_len to {limit} or less."
+            )
+
+
+def _limits(name: str, text: Any, plain: bool) -> list[tuple[int, str]]:
+    """Tokens up to which a row is computed as Transformers does, and why no further."""
+    limits = []
+    window = _window(text)
+    if window is not None and (plain or name not in READS_WINDOW):
+        limits.append((window, f"the sliding window of {name}, which SGLang ignores"))
+    scaling = getattr(text, "rope_scaling", None) or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind == "longrope":
+        original = scaling.get("original_max_position_embeddings") or getattr(
+            text, "original_max_position_embeddings", text.max_position_embeddings
+        )
+        limits.append(
+            (
+                original,
+                "up to which longrope has its short factors: beyond, SGLang changes those of all "
+                "rows in a batch when one is long",
+            )
+        )
+    elif kind == "dynamic" and "alpha" not in scaling:
+        limits.append(
+            (
+                text.max_position_embeddings,
+                "the model's own context: beyond, dynamic NTK scaling changes with a row's length, "
+                "which SGLang does not do",
+            )
+        )
+    return limits
+
+
+def _window(text: Any) -> int | None:
+    """How many tokens, its own among them, a token of a windowed layer sees; None: all."""
+    window = getattr(text, "sliding_window", None)
+    kinds = getattr(text, "layer_types", None)
+    if not isinstance(window, int) or (kinds is not None and WINDOWED_LAYER not in kinds):
+        return None
+    return window
