@@ -13,6 +13,7 @@ import atexit
 import contextvars
 import dataclasses
 import functools
+import math
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -149,7 +150,8 @@ class Engine(sglang_rollout.AsyncEngine):
         finally:
             for task in (watch, *requests):
                 task.cancel()
-        call.rows.extend(map(_row, outputs, call.sampling_params))
+        for row, answered in enumerate(zip(outputs, call.sampling_params, strict=True)):
+            call.rows.append(_row(*answered, row))
         if call.report is not None:
             call.report(len(call.rows), sum(row.completion_tokens for row in call.rows))
         return outputs
@@ -263,7 +265,7 @@ def _steering() -> str:
     return str(Steering.to_str())
 
 
-def _row(output: dict[str, Any], params: dict[str, Any]) -> Row:
+def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Row:
     meta, ids = output["meta_info"], list(output["output_ids"])
     finish = meta["finish_reason"] or {"type": None}
     if finish["type"] == "abort":
@@ -271,16 +273,33 @@ def _row(output: dict[str, Any], params: dict[str, Any]) -> Row:
     if finish["type"] == "length" and ids and ids[-1] in params.get("stop_token_ids", ()):
         # SGLang looks at the length first, also where the last token allowed is a stop.
         finish = {"type": "stop", "matched": ids[-1]}
+    logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
+    prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
+    for scored in (logprobs, prompt_logprobs):
+        _check_finite(scored, row)
     return Row(
         token_ids=ids,
-        logprobs=[logprob for logprob, _, _ in meta["output_token_logprobs"]],
-        prompt_logprobs=[logprob for logprob, _, _ in meta.get("input_token_logprobs", ())],
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         finish_reason=finish["type"],
         matched_stop=finish.get("matched"),
         prompt_tokens=meta["prompt_tokens"],
         completion_tokens=len(ids),
         cached_tokens=meta["cached_tokens"],
         weight_version=int(meta["weight_version"]),
+    )
+
+
+def _check_finite(logprobs: list[float | None], row: int) -> None:
+    """NaN or infinite log probs come from logits that are, and are no answer."""
+    if math.isfinite(sum(value for value in logprobs if value is not None)):
+        return
+    place = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
+    raise InferenceError(
+        f"Row {row} of this call has the log prob {logprobs[place]} at token {place}: the model's "
+        "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "
+        "model was trained in bfloat16 (use bfloat16 or float32), or its weights diverged in "
+        "training (load an earlier checkpoint)."
     )
 
 

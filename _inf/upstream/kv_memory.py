@@ -111,7 +111,12 @@ def _item_bytes(config: Config) -> int:
 
 def weight_bytes(folder: Path, about: Any, config: Config) -> int:
     """Of the model in the engine's dtype, a rank."""
-    files = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
     stored = 4 if str(getattr(about, "dtype", None)) in FOUR_BYTES else 2
-    total = sum(file.stat().st_size for file in files) * _item_bytes(config) // stored
+    total = file_bytes(folder) * _item_bytes(config) // stored
     return int(total // config.rollout.tensor_model_parallel_size)
+
+
+def file_bytes(folder: Path) -> int:
+    """Of a model's weights on the disk."""
+    files = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
+    return sum(file.stat().st_size for file in files)

@@ -25,6 +25,7 @@ from _inf.upstream import environment, kv_memory, loading
 from _inf.upstream.host import Host
 from _inf.upstream.interpreter import interpreter_left_alone
 from _inf.upstream.server import attention_backend, server_arguments
+from _inf.upstream.start_check import check_unmeasured
 from _inf.upstream.support import check_support
 
 if TYPE_CHECKING:
@@ -107,6 +108,12 @@ def _start(
         raise
     try:
         kv_memory.check_held(rollout.pool, arguments["context_length"], config)
+        check_unmeasured(
+            rollout,
+            folder,
+            kv_memory.file_bytes(folder),
+            trust_remote_code=config.trust_remote_code,
+        )
     except ConfigError:
         host.stop()
         raise

@@ -5,6 +5,7 @@ sglang 0.5.9, under `srt/`:
 - `layers/rotary_embedding.py`: dynamic NTK scaling uses the base of the longest context for every
   row; Transformers uses the model's own base up to `max_position_embeddings`, above which
   `_inf.upstream.support` lets no row come;
+- `models/commandr.py`: a token of Cohere 2 sees one token more than its window has;
 - `models/gemma.py`: Gemma 1 always computes the exact GELU, where its config names the tanh one.
 """
 
@@ -22,15 +23,22 @@ def fix_models() -> None:
         DynamicNTKScalingRotaryEmbedding,
         RotaryEmbedding,
     )
+    from sglang.srt.models.commandr import CohereAttention
     from sglang.srt.models.gemma import GemmaForCausalLM
 
     DynamicNTKScalingRotaryEmbedding._compute_cos_sin_cache = RotaryEmbedding._compute_cos_sin_cache
-    build = GemmaForCausalLM.__init__
+    build_gemma, build_cohere = GemmaForCausalLM.__init__, CohereAttention.__init__
 
-    def built_with_its_own_gelu(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
-        build(self, config, *args, **kwargs)
+    def gemma_with_its_own_gelu(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        build_gemma(self, config, *args, **kwargs)
         if config.hidden_act == TANH_GELU:
             for layer in self.model.layers:
                 layer.mlp.act_fn = GeluAndMul("tanh")
 
-    GemmaForCausalLM.__init__ = built_with_its_own_gelu
+    def cohere_with_its_own_window(self: Any, *args: Any, **kwargs: Any) -> None:
+        build_cohere(self, *args, **kwargs)
+        if self.sliding_window_size > 0:
+            self.attn.sliding_window_size = self.sliding_window_size - 1  # those before its own
+
+    GemmaForCausalLM.__init__ = gemma_with_its_own_gelu
+    CohereAttention.__init__ = cohere_with_its_own_window

@@ -10,8 +10,10 @@ It corrects (sglang 0.5.9, under `srt/`):
   for in as many tokens as it has characters, but one character may be four tokens, and it ends an
   answer before `min_new_tokens`;
 - `sampling/penaltylib`: `repetition_penalty` is validated and applied by nobody: `Steering` does;
-- `layers/sampler.py`: seeds need deterministic inference, which a CPU does not have: rows with a
-  seed are drawn here, from the same filtered probabilities;
+- `layers/sampler.py`: a row whose logits are NaN ends the whole process when it is sampled: a token
+  is drawn for it, and its log probs stay NaN, which ends its call (`engine.py`);
+- `layers/sampler.py` again: seeds need deterministic inference, which a CPU does not have: rows
+  with a seed are drawn here, from the same filtered probabilities;
 - `sampling/penaltylib` again: a row that had to make room in the cache and begins anew with what it
   had said is penalized, and held to `min_new_tokens`, as if it had said nothing;
 - `sampling/sampling_batch_info.py`: a batch of `top_k=1` rows counts as greedy, and their log probs
@@ -124,6 +126,9 @@ def _seeded(sample: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def guarded(
         self: Any, probs: torch.Tensor, sampling_info: Any, positions: Any, simple: bool
     ) -> torch.Tensor:
+        broken = ~torch.isfinite(probs.sum(-1, keepdim=True))
+        if broken.any():  # the caller of this reads the log probs from its own tensor
+            probs = torch.where(broken, 1.0 / probs.shape[1], probs)
         tokens = sample(self, probs, sampling_info, positions, simple)
         for row, params in enumerate(sampling_info.custom_params or []):
             if params is not None and params.get(SEED) is not None:

@@ -106,6 +106,17 @@ READS_WINDOW = frozenset(
 )
 
 
+def architecture(hf_config: Any) -> str:
+    """The name of a model's class, as its config.json has it."""
+    names = getattr(hf_config, "architectures", None) or [type(hf_config).__name__]
+    return str(names[0])
+
+
+def is_measured(name: str) -> bool:
+    """Whether an architecture was compared with Transformers, on whatever device."""
+    return any(entry.architecture == name and entry.verdict == "exact" for entry in TABLE)
+
+
 def check_support(
     hf_config: Any, device: Device, max_model_len: int, attention_backend: str | None
 ) -> None:
@@ -114,7 +125,7 @@ def check_support(
     `max_model_len`: tokens of the longest row. `attention_backend`: SGLang's name, `inf_cpu` or
     None for what SGLang chooses.
     """
-    [name, *_] = getattr(hf_config, "architectures", None) or [type(hf_config).__name__]
+    name = architecture(hf_config)
     for entry in TABLE:
         if entry.architecture == name and entry.device in (None, device):
             if entry.verdict == "refused":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +315,47 @@ def test_update_that_breaks_off_half_way_serves_nothing_until_a_whole_one(
     assert served.update_weights(models[1]) == version + 1
     reference = Reference(models[1])
     assert_same_answers(reference, PROMPTS, answers(served), reference.greedy(PROMPTS, 24))
+
+
+BROKEN = 77  # a token of VOCABULARY
+
+
+@torch.no_grad()
+def overflowing(engine: InferenceEngine) -> Any:
+    """A model of finite weights whose last layer's numbers overflow at the token `BROKEN` only."""
+    model = trained(engine, 102)
+    decoder = model.model
+    decoder.embed_tokens.weight[:, 0] = 0  # the first number of the hidden state marks the token
+    decoder.embed_tokens.weight[BROKEN] = 0  # its logit is 0: it is never the likeliest
+    decoder.embed_tokens.weight[BROKEN, 0] = 5
+    for layer in decoder.layers:
+        layer.self_attn.o_proj.weight[0] = 0
+        layer.mlp.down_proj.weight[0] = 0
+    for projection in (layer.mlp.gate_proj, layer.mlp.up_proj):
+        projection.weight[:, 0] = 1e25
+    return model
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, {**GREEDY, "temperature": 0.7, "top_k": 1}], ids=str)
+def test_call_with_a_row_that_is_not_finite_fails_and_the_others_go_on(
+    served: InferenceEngine, sampling: dict[str, Any]
+) -> None:
+    model = overflowing(served)
+    served.update_weights(model)
+    good = [[token for token in prompt if token != BROKEN] or [5] for prompt in PROMPTS]
+    with ThreadPoolExecutor(1) as thread:
+        beside = thread.submit(served.generate, as_ids(good), **sampling)
+        for ask in (
+            lambda: served.generate(as_ids([*good, [5, BROKEN]]), **sampling),
+            lambda: list(served.stream(as_ids([[5, BROKEN]])[0], **sampling)),
+        ):
+            with pytest.raises(InferenceError, match="log prob nan.*float16"):
+                ask()
+        with pytest.raises(InferenceError, match="Row 1 .*log prob nan"):
+            served.get_logprobs(as_ids([[5, 6], [5, BROKEN]]), [[7], [7]])
+        output = beside.result(timeout=60)
+    reference = Reference(model)
+    assert_same_answers(reference, good, output.token_ids, reference.greedy(good, 24))
 
 
 def test_documented_update_works(served: InferenceEngine) -> None:

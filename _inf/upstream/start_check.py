@@ -1,0 +1,67 @@
+"""Does a started engine compute what Transformers does? Asked of architectures nobody measured.
+
+In: a rollout whose model `_inf.upstream.support` does not know. Out: nothing, or a `ConfigError`. A
+few tokens are scored by both, in float32 on the CPU on Transformers' side, so a model is tried only
+where it is small; where it is not, a warning says so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from _inf import quiet
+from _inf.errors import ConfigError
+from _inf.upstream.host import Ticket
+from _inf.upstream.support import architecture, is_measured
+
+MOST_BYTES = 2**30  # of weights, which are loaded a second time
+TOKENS = 24
+# What rounding explains: float32's last bits in other orders of summing, and half precision's.
+WITHIN = {4: 1e-3, 2: 1.0}
+
+
+def check_unmeasured(
+    rollout: Any, folder: Path, weight_bytes: int, *, trust_remote_code: bool
+) -> None:
+    """Compare the log probs of `TOKENS` tokens; `weight_bytes`: of the folder's files."""
+    hf_config = rollout.model_config.hf_config
+    name = architecture(hf_config)
+    if rollout.pool is None or is_measured(name):  # or another rank holds the engine
+        return
+    if weight_bytes > MOST_BYTES:
+        warnings.warn(
+            f"{name} was never compared with Transformers on SGLang 0.5.9; `inf check` does that.",
+            stacklevel=2,
+        )
+        return
+    vocabulary = getattr(hf_config, "text_config", hf_config).vocab_size
+    ids = [(7919 * place + 11) % vocabulary for place in range(TOKENS)]
+    [row] = rollout.score([(ids, 1)], Ticket())
+    expected = _expected(folder, ids, trust_remote_code)
+    worst = max(
+        abs(ours - theirs) for ours, theirs in zip(row.prompt_logprobs[1:], expected, strict=True)
+    )
+    if not worst <= WITHIN[rollout.dtype.itemsize]:
+        raise ConfigError(
+            f"model_path: SGLang 0.5.9 does not compute {name} as Transformers does: over "
+            f"{TOKENS} tokens the log probs differ by up to {worst:.2g}. Serve it elsewhere, or "
+            "report it."
+        )
+
+
+def _expected(folder: Path, ids: list[int], trust_remote_code: bool) -> list[float]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with quiet.third_party(), torch.no_grad():
+        model = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            trust_remote_code=trust_remote_code,
+        ).eval()
+        logits = model(torch.tensor([ids]), use_cache=False).logits[0, :-1]
+        table = torch.log_softmax(logits.double(), -1)
+        return [float(value) for value in table[torch.arange(len(ids) - 1), ids[1:]]]
