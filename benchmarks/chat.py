@@ -1,17 +1,19 @@
-"""How soon does a chat's next answer begin, with and without reuse of the prefix?
+"""How soon does a chat's next answer begin: with and without reuse of the prefix, and with SGLang's
+own attention for a CPU?
 
     python benchmarks/chat.py
     python benchmarks/chat.py --pairs 5 --json out.json
 
-Two engines are up in one process, one at work at a time: `reuse` keeps the KV cache across calls
-(the default), `none` has `enable_prefix_caching: false`. Both are asked the same conversation of
-ten turns, turn by turn through `engine.stream`, in an order that alternates; the history holds the
-answers of `reuse`. A conversation is new in each pair, so nothing but its own history can be
-reused (and the template's few words before it). Answers are greedy and `--tokens` long.
+Three engines are up in one process, one at work at a time. `reuse` keeps the KV cache across calls
+(the default), `none` has `enable_prefix_caching: false`, `torch_native` keeps it too, and has the
+attention of SGLang that is called so. All hold the same conversation of ten turns, turn by turn
+through `engine.stream`, in an order that alternates; the history holds the answers of `reuse`. A
+conversation is new in each round, so nothing but its own history can be reused (and the template's
+few words before it). Answers are greedy and `--tokens` long.
 
 How to read the table. Time to first token: from the call to the first chunk with a token, the
-template and the tokenizer included; the median over the pairs, in milliseconds, with their lowest
-and highest. Ratio: `none` over `reuse`, of the medians. Prompt and cached: the prompt's tokens, and
+template and the tokenizer included; the median over the rounds, in milliseconds, with their lowest
+and highest. Ratios: over `reuse`, of the medians. Prompt and cached: the prompt's tokens, and
 those of them that `reuse` did not compute again; what is left is the new message and the last
 answer's end.
 """
@@ -34,7 +36,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-REUSE, NONE = "reuse", "none"
+REUSE = "reuse"
+ENGINES: dict[str, dict[str, Any]] = {
+    REUSE: {},
+    "none": {"enable_prefix_caching": False},
+    "torch_native": {"engine_kwargs": {"sglang": {"attention_backend": "torch_native"}}},
+}
 MESSAGES = (
     "I am planning a week in {place} with two children of six and nine. What should we see first?",
     "We like animals more than museums. The younger one is easily tired, and it may well rain.",
@@ -61,7 +68,7 @@ class Turn:
 
 
 def main(
-    pairs: Annotated[int, typer.Option(help="Conversations, each held with both engines.")] = 7,
+    pairs: Annotated[int, typer.Option(help="Conversations, each held with all engines.")] = 7,
     turns: Annotated[int, typer.Option(max=len(MESSAGES), help="Turns of each.")] = 10,
     tokens: Annotated[int, typer.Option(help="Length of an answer.")] = 48,
     config: Annotated[str | None, typer.Option("--config", "-c", help="A YAML file.")] = None,
@@ -70,14 +77,12 @@ def main(
     from inf import InferenceEngine
 
     status = Console(stderr=True).print
-    figures: dict[str, list[list[Turn]]] = {REUSE: [], NONE: []}
+    figures: dict[str, list[list[Turn]]] = {name: [] for name in ENGINES}
     with contextlib.ExitStack() as stack:
-        status("starting both engines ...")
+        status("starting three engines ...")
         engines = {
-            REUSE: stack.enter_context(InferenceEngine(config)),
-            NONE: stack.enter_context(
-                InferenceEngine(config, rollout={"enable_prefix_caching": False})
-            ),
+            name: stack.enter_context(InferenceEngine(config, rollout=rollout))
+            for name, rollout in ENGINES.items()
         }
         converse(engines, -1, min(turns, 2), tokens)  # warm
         for pair in range(pairs):
@@ -95,7 +100,7 @@ def main(
 
 
 def converse(engines: dict[str, Any], pair: int, turns: int, tokens: int) -> dict[str, list[Turn]]:
-    """One conversation, turn by turn with both engines."""
+    """One conversation, turn by turn with all engines."""
     held: dict[str, list[Turn]] = {name: [] for name in engines}
     # The place and the number come early: two conversations share only the template's beginning.
     place = f"{PLACES[pair % len(PLACES)]} (trip {pair})"
@@ -138,17 +143,18 @@ def machine() -> dict[str, Any]:
 def show(figures: dict[str, list[list[Turn]]]) -> None:
     about, console = machine(), Console(width=120)
     table = Table(title=f"time to first token in ms, {about['cpu']}")
-    for heading in ("turn", "prompt", "cached", "reuse", "none", "ratio"):
+    others = [name for name in figures if name != REUSE]
+    for heading in ("turn", "prompt", "cached", *figures, *(f"{n}/{REUSE}" for n in others)):
         table.add_column(heading, justify="right")
     for turn in range(len(figures[REUSE][0])):
-        reuse, none = ([held[turn] for held in figures[name]] for name in (REUSE, NONE))
+        held = {name: [turns[turn] for turns in figures[name]] for name in figures}
+        reuse = held[REUSE]
         table.add_row(
             str(turn + 1),
             f"{statistics.median(each.prompt_tokens for each in reuse):.0f}",
             f"{statistics.median(each.cached_tokens for each in reuse):.0f}",
-            spread(reuse),
-            spread(none),
-            f"{first_token(none) / first_token(reuse):.2f}",
+            *map(spread, held.values()),
+            *(f"{first_token(held[name]) / first_token(reuse):.2f}" for name in others),
         )
     console.print(table)
     console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
