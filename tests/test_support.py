@@ -47,6 +47,14 @@ def test_config_without_a_context_is_refused_by_name() -> None:
         check_support(named("MambaConfig", "OtherForCausalLM"), "cpu", 100, CPU)
 
 
+@pytest.mark.parametrize("kind", ["Olmo", "Olmoe"])
+def test_grouped_heads_that_sglang_has_not_are_refused(kind: str) -> None:
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    about = named(f"{kind}Config", f"{kind}ForCausalLM", **heads)
+    with pytest.raises(ConfigError, match="num_key_value_heads 2 beside 4 heads"):
+        check_support(about, "cuda", 100, None)
+
+
 WINDOW = "the sliding window of {}, which SGLang ignores"
 LIMITED = [
     ("MistralConfig", "MistralForCausalLM", {"sliding_window": 300}, 300, WINDOW),

@@ -79,9 +79,9 @@ class Taken:
             setattr(parameter, name, self._noticed(own))
         load = self._model.load_weights
 
-        def load_watched(weights: Iterable[tuple[str, torch.Tensor]], *args: Any) -> Any:
+        def load_watched(weights: Iterable[tuple[str, torch.Tensor]], **kwargs: Any) -> Any:
             dropped: list[str] = []
-            result = load(self._handed_out(weights, dropped), *args)
+            result = load(self._handed_out(weights, dropped), **kwargs)
             if dropped and (needed := self._needed(dropped)):
                 raise WeightsNotTaken(
                     f"SGLang's {type(self._model).__name__} has no place for {_some(needed)}"

@@ -117,6 +117,10 @@ def is_measured(name: str) -> bool:
     return any(entry.architecture == name and entry.verdict == "exact" for entry in TABLE)
 
 
+# Classes of SGLang's that have a key head for each query head, whatever the config says.
+NO_GROUPED_HEADS = frozenset({"OlmoForCausalLM", "OlmoeForCausalLM"})
+
+
 def check_support(
     hf_config: Any, device: Device, max_model_len: int, attention_backend: str | None
 ) -> None:
@@ -136,6 +140,13 @@ def check_support(
         raise ConfigError(
             f"model_path: the config of {name} has no max_position_embeddings, so this is not a "
             "text model with attention, which alone can be served."
+        )
+    heads = text.num_attention_heads
+    grouped = getattr(text, "num_key_value_heads", None) not in (None, heads)
+    if name in NO_GROUPED_HEADS and grouped:
+        raise ConfigError(
+            f"model_path: SGLang 0.5.9 does not run {name} with num_key_value_heads "
+            f"{text.num_key_value_heads} beside {heads} heads; it has no grouped heads for it."
         )
     plain = device == "cpu" and attention_backend != CPU_ATTENTION
     if plain and getattr(text, "attn_logit_softcapping", None):
