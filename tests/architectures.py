@@ -43,6 +43,13 @@ LONGROPE = {
     "long_factor": [2.0 + 0.5 * i for i in range(8)],
 }
 
+GPT: dict[str, Any] = {
+    "n_embd": 64,
+    "n_layer": 4,
+    "n_head": 4,
+    "n_positions": CONTEXT,
+    "num_key_value_heads": 4,
+}
 TIED = {"tie_word_embeddings": True}
 
 # By name: the class of Transformers' config, and what differs from `PLAIN`.
@@ -125,20 +132,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "gpt2": (
         "GPT2Config",
-        {**TIED, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": CONTEXT},
+        {**TIED, **GPT},
     ),
-    "gpt2-untied": (
-        "GPT2Config",
-        {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": CONTEXT},
-    ),
+    "gpt2-untied": ("GPT2Config", GPT),
     "opt": (
         "OPTConfig",
-        {"ffn_dim": 128, "word_embed_proj_dim": 64, "dropout": 0.0},
+        {"ffn_dim": 128, "word_embed_proj_dim": 64, "dropout": 0.0, "num_key_value_heads": 4},
     ),
-    "gpt-bigcode": (
-        "GPTBigCodeConfig",
-        {"n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": CONTEXT},
-    ),
+    "gpt-bigcode": ("GPTBigCodeConfig", {**TIED, **GPT, "num_key_value_heads": 1}),
     "arcee": ("ArceeConfig", {}),
     "ernie4_5": ("Ernie4_5Config", {}),
 }

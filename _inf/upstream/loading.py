@@ -66,7 +66,8 @@ class Taken:
     def __init__(self, model: Any, trust_remote_code: bool) -> None:
         self._model = model
         self._trust_remote_code = trust_remote_code
-        self._loaded = False  # since the last weight was handed out
+        self._given: list[tuple[str, int, int]] = []  # a weight's name, where its memory is
+        self._loaded: set[str] = set()
 
     def watch(self) -> None:
         """From now on `model.load_weights` raises `WeightsNotTaken` where it drops one."""
@@ -80,8 +81,9 @@ class Taken:
         load = self._model.load_weights
 
         def load_watched(weights: Iterable[tuple[str, torch.Tensor]], **kwargs: Any) -> Any:
-            dropped: list[str] = []
-            result = load(self._handed_out(weights, dropped), **kwargs)
+            self._given, self._loaded = [], set()
+            result = load(self._noted(weights), **kwargs)
+            dropped = [name for name, _, _ in self._given if name not in self._loaded]
             if dropped and (needed := self._needed(dropped)):
                 raise WeightsNotTaken(
                     f"SGLang's {type(self._model).__name__} has no place for {_some(needed)}"
@@ -91,20 +93,27 @@ class Taken:
         self._model.load_weights = load_watched
 
     def _noticed(self, load: Callable[..., Any]) -> Callable[..., Any]:
-        def noticed(*args: Any, **kwargs: Any) -> Any:
-            self._loaded = True
-            return load(*args, **kwargs)
+        def noticed(parameter: Any, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            self._loaded.add(self._name(weight))
+            return load(parameter, weight, *args, **kwargs)
 
         return noticed
 
-    def _handed_out(
-        self, weights: Iterable[tuple[str, torch.Tensor]], dropped: list[str]
+    def _noted(
+        self, weights: Iterable[tuple[str, torch.Tensor]]
     ) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in weights:
-            self._loaded = False
+            start = tensor.data_ptr()
+            self._given.append((name, start, start + tensor.numel() * tensor.element_size()))
             yield name, tensor
-            if not self._loaded:
-                dropped.append(name)
+
+    def _name(self, weight: torch.Tensor) -> str:
+        """Of the last one given that `weight` is a view of; of a copy, the last one given."""
+        place = weight.data_ptr()
+        for name, start, end in reversed(self._given):
+            if start <= place < end:
+                return name
+        return self._given[-1][0] if self._given else ""
 
     def _needed(self, names: list[str]) -> list[str]:
         """Those that Transformers' model of this config has, and not under another name too."""
