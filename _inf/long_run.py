@@ -12,6 +12,7 @@ import collections
 import dataclasses
 import itertools
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -66,7 +67,8 @@ def answer(
     start = time.monotonic()
     count = collections.Counter[str]()
 
-    with progress(total, None, before=record.done) as report:
+    with progress(total, None, before=record.done) as report, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "n: ")  # a greedy line's equal samples were asked for
 
         def finished(result: Result, tokens: int) -> Result:
             count.update(lines=1, tokens=tokens, rows=isinstance(result, dict))

@@ -86,9 +86,9 @@ class Record:
         for name in {**about, **known}:
             if about.get(name) != known.get(name):
                 raise ConfigError(
-                    f"{self.out.path}: {name} was {shown(known.get(name))} when it was begun, and "
-                    f"is {shown(about.get(name))} now. Go back to it, name another file, or begin "
-                    "anew with --restart."
+                    f"{self.out.path} was begun with {name}={shown(known.get(name))}, and now it "
+                    f"is {name}={shown(about.get(name))}. Go back to it, name another file, or "
+                    "begin anew with --restart."
                 )
 
     def _note(self, about: Mapping[str, Any]) -> None:

@@ -229,7 +229,7 @@ def test_other_fingerprint_is_refused_by_name_until_restart(tmp_path: Path) -> N
     run(Echo(), source, out)
     before = files(out)
     with pytest.raises(
-        ConfigError, match=r"model was 'm' when it was begun, and is 'other' now.*--restart"
+        ConfigError, match=r"begun with model='m', and now it is model='other'.*--restart"
     ):
         run(Echo(), source, out, about={**ABOUT, "model": "other"})
     assert files(out) == before
