@@ -34,6 +34,7 @@ SMALL: dict[str, Any] = {
     "presence_penalty": [-2, 0.5],
     "frequency_penalty": [2, 0],
     "repetition_penalty": [1.0, 1.3],
+    "logit_bias": [{}, {5: -100}, {"7": 2.5}],
     "ignore_eos": [True, False],
     "json_schema": [{"type": "boolean"}, '{"enum": ["a", "b"]}'],
     "regex": ["[ab]{1,4}", "yes|no"],
