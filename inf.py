@@ -16,6 +16,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import os
+import warnings
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -114,15 +115,21 @@ class InferenceEngine:
 
         Keywords, where None means what the config says:
             temperature: 0 is greedy. top_p in (0, 1], top_k (-1: all tokens), min_p in [0, 1].
-            do_sample: False means greedy; refused beside a temperature above 0.
-            max_tokens: tokens to generate at most, a row. n: samples a prompt.
+            do_sample: False means greedy, which is the default without a config of one's own. A
+                temperature above 0, a filter or a seed samples all the same; beside
+                `do_sample=False` in one call they are refused. With temperature 0 filters and seeds
+                change nothing.
+            max_tokens: tokens to generate at most, a row. n: samples a prompt (a warning where they
+                are greedy, and so all the same).
             min_tokens: no EOS, stop id or stop string before so many (Transformers' rule).
             stop: a string or several; the answer ends before it.
             stop_token_ids: ids that end an answer, besides the model's own EOS ids.
             ignore_eos: go on past EOS; `stop` and `stop_token_ids` still count.
             presence_penalty, frequency_penalty: in [-2, 2], over generated tokens (OpenAI's).
             repetition_penalty: above 0, over prompt and generated tokens (Transformers' rule).
-            seed: the same tokens each time, whatever else is in the batch (float32 on a CPU).
+            logit_bias: `{token id: number}`, in [-100, 100], added to the logits before all else.
+            seed: the same tokens each time, whatever else is in the batch (float32 on a CPU); of
+                one seed for all, prompt i has (seed + i * 0x9E3779B97F4A7C15) % 2**63.
             json_schema (a dict or JSON text), regex: what the answer must match.
             chat_template_kwargs: for the template, e.g. `{"enable_thinking": False}`.
             skip_special_tokens: False keeps them, and the stop token, in the text.
@@ -158,6 +165,8 @@ class InferenceEngine:
         prepared = self._prepared(prompts, params)
         if not prepared[0]:
             return GenerationOutput.empty()
+        if why := prepared[1].same_samples:
+            warnings.warn(why, stacklevel=3)
         return self._roll_out(*prepared, ticket or Ticket())[1]
 
     def _roll_out(
@@ -255,9 +264,12 @@ class InferenceEngine:
         `finish_reason`, `weight_version` and, after tools or interactions, `messages`,
         `reward_scores` and `__num_turns__` (verl's names).
 
-        Raises what `generate` does; `ConfigError` where `max_tokens` is above R.
+        Raises what `generate` does; `ConfigError` where `max_tokens` is above R, and where `n` is
+        above 1 and a prompt greedy: rows that are all the same have no advantage.
         """
         tokenized, sampling, talk = self._prepared(prompts, params)
+        if why := sampling.same_samples:
+            raise ConfigError(why)
         rollout = self.config.rollout
         widths = rollout.prompt_length, rollout.response_length
         check_batch(tokenized, sampling.max_tokens, widths)

@@ -1,6 +1,7 @@
 """A file of prompts to a file of answers, resumable: what `inf batch` does.
 
-In: a running engine and two paths. Out: rows on disk, and a `Tally`. The input is streamed.
+In: a config, a running engine and two paths. Out: rows on disk, and a `Tally`. The input is
+streamed.
 """
 
 from __future__ import annotations
@@ -11,8 +12,53 @@ from typing import Any
 
 from _inf import fingerprint
 from _inf.batch_lines import parse
+from _inf.config import Config
+from _inf.errors import ConfigError
 from _inf.long_run import Tally, answer, calls_at_once
+from _inf.models import resolve_model
 from _inf.record import Fault, Job, Record
+from _inf.sampling import check_params
+
+
+def begin(
+    record: Record, config: Config, source: Path, params: Mapping[str, Any], restart: bool
+) -> int:
+    """Check all that can be without an engine, begin or go on with `record`, and count the lines.
+
+    Raises `ConfigError` where a parameter is wrong, where two lines of `source` have one
+    `custom_id`, and where the record is of another model, parameter or input; `restart` empties it.
+    """
+    check_params(params, config.rollout)
+    total = _count(source)
+    whole = {**fingerprint_of(config), "parameters": {**params, "timeout": None}}
+    record.begin({**whole, "input": fingerprint.of_file(source)}, restart)
+    return total
+
+
+def fingerprint_of(config: Config) -> dict[str, Any]:
+    """Of the engine that `config` would start."""
+    folder = resolve_model(
+        config.model_path,
+        trust_remote_code=config.trust_remote_code,
+        adapter_path=config.adapter_path,
+    )
+    return fingerprint.of(config, folder)
+
+
+def _count(source: Path) -> int:
+    """The lines that are not blank; no two of them may have one `custom_id`."""
+    first: dict[str, int] = {}
+    total = 0
+    for job in jobs(source, ""):
+        total += 1
+        if job.custom_id is None:
+            continue
+        if (line := first.setdefault(job.custom_id, job.line)) != job.line:
+            raise ConfigError(
+                f"{source}, line {job.line}: line {line} has the custom_id {job.custom_id!r} too; "
+                "answers are told apart by it: give each line its own."
+            )
+    return total
 
 
 def answer_file(
@@ -21,42 +67,26 @@ def answer_file(
     record: Record,
     params: Mapping[str, Any],
     *,
-    restart: bool = False,
+    total: int,
     hear: Callable[[Fault], None] = lambda fault: None,
 ) -> Tally:
-    """Answer the lines of `source` that `record` has not; `restart` empties it first.
+    """Answer those of the `total` lines of `source` that `record` has not, once it is begun.
 
-    Raises `ConfigError` where the record is of another model, parameter or input; see
-    `long_run.answer` for what ends a run.
+    See `long_run.answer` for what ends a run.
     """
-    given = {name: value for name, value in params.items() if value is not None}
-    total = begin(record, fingerprint.of_engine(engine), given, source, restart)
     return answer(
         engine,
-        jobs(source, engine.config.model_name),
+        jobs(source, engine.config.model_name, engine.tokenizer),
         record,
-        given,
+        params,
         at_once=calls_at_once(engine),
         total=total,
         hear=hear,
     )
 
 
-def begin(
-    record: Record,
-    about: Mapping[str, Any],
-    params: Mapping[str, Any],
-    source: Path,
-    restart: bool,
-) -> int:
-    """Begin the record of `about` (an engine's fingerprint), and count the input's lines."""
-    whole = {**about, "parameters": {**params, "timeout": None}}
-    record.begin({**whole, "input": fingerprint.of_file(source)}, restart)
-    return sum(1 for _ in lines(source))
-
-
-def jobs(source: Path, model: str) -> Iterator[Job | Fault]:
-    return (parse(text, line, model) for line, text in lines(source))
+def jobs(source: Path, model: str, tokenizer: Any = None) -> Iterator[Job | Fault]:
+    return (parse(text, line, model, tokenizer) for line, text in lines(source))
 
 
 def lines(source: Path) -> Iterator[tuple[int, bytes]]:

@@ -6,6 +6,7 @@ nothing of files and engines; prompts and the values of parameters are `generate
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import time
@@ -13,40 +14,33 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from _inf.errors import did_you_mean, shown
-from _inf.output import GenerationRow
+from _inf.openai_form import LABELS, BadRequest, choices, keywords, message, usage
+from _inf.output import GenerationOutput
 from _inf.record import Fault, Job
 
-# OpenAI's names, and what SGLang's and vLLM's servers take beside them.
-PARAMS = {
-    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "stop")},
-    **{name: name for name in ("min_tokens", "stop_token_ids", "seed", "ignore_eos", "regex")},
-    **{name: name for name in ("presence_penalty", "frequency_penalty", "repetition_penalty")},
-    **{name: name for name in ("skip_special_tokens", "chat_template_kwargs")},
-    "max_completion_tokens": "max_tokens",
-}
-LABELS = ("model", "user", "metadata", "store", "service_tier")  # they change no answer
-NEUTRAL = {"n": 1, "stream": False, "logprobs": False}
-ENVELOPE = ("custom_id", "method", "url", "body")
+ALONG = ("id", "metadata", "custom_id")  # of any form: they come back with the answer
+ENVELOPE = (*ALONG, "method", "url", "body")
 CHAT = "/v1/chat/completions"
+MOST_TEMPERATURE = 2  # OpenAI's bound
 ADDED = ("completion", "tool_calls", "finish_reason", "usage")
 FORMS = '{"prompt": ...}, {"messages": ...} and {"custom_id": ..., "body": ...}'
 
 
-class _Wrong(ValueError):
-    """What is wrong with a line."""
-
-
-def parse(text: bytes, line: int, model: str) -> Job | Fault:
-    """`model`: what OpenAI's form calls the model that answers."""
+def parse(text: bytes, line: int, model: str, tokenizer: Any = None) -> Job | Fault:
+    """`model`: what OpenAI's form calls the model that answers. `tokenizer`: the engine's; it is
+    needed when an answer comes."""
+    name = None
     try:
         value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
         if not isinstance(value, dict):
-            raise _Wrong(f"it is not a JSON object: {shown(value)}")
-        return _job(value, line, model)
-    except _Wrong as failure:
-        return Fault(line, str(failure))
+            raise BadRequest(f"it is not a JSON object: {shown(value)}")
+        if isinstance(found := value.get("custom_id"), str):
+            name = found
+        return dataclasses.replace(_job(value, line, model, tokenizer), custom_id=name)
+    except BadRequest as failure:
+        return Fault(line, str(failure), name)
     except (ValueError, RecursionError) as failure:
-        return Fault(line, f"it is not JSON: {failure}")
+        return Fault(line, f"it is not JSON: {failure}", name)
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -59,138 +53,106 @@ def _finite(digits: str) -> float:
     return number
 
 
-def _job(value: dict[str, Any], line: int, model: str) -> Job:
+def _job(value: dict[str, Any], line: int, model: str, tokenizer: Any) -> Job:
     forms = [name for name in ("prompt", "messages", "body") if name in value]
     if len(forms) != 1:
         found = " and ".join(forms) or "none of prompt, messages and body"
-        raise _Wrong(f"it has {found}; the forms of a line are {FORMS}")
+        raise BadRequest(f"it has {found}; the forms of a line are {FORMS}")
+    if not isinstance(name := value.get("custom_id"), str | None):
+        raise BadRequest(f"custom_id: {shown(name)} is not text")
     if "body" in value:
-        return _openai(value, line, model)
+        return _openai(value, line, model, tokenizer)
     return _conversation(value, line) if "messages" in value else _prompt(value, line)
 
 
 def _prompt(value: dict[str, Any], line: int) -> Job:
     if not isinstance(value["prompt"], str):
-        raise _Wrong(f"prompt: {shown(value['prompt'])} is not text")
+        raise BadRequest(f"prompt: {shown(value['prompt'])} is not text")
     for name in ADDED:
         if name in value:
-            raise _Wrong(f"{name}: the answer goes there; rename the line's own")
+            raise BadRequest(f"{name}: the answer goes there; rename the line's own")
+    params = _for_one_answer(value, ("prompt",))
 
-    def row(answer: GenerationRow) -> dict[str, Any]:
-        said = _said(answer)
-        calls = {name: said[name] for name in ("tool_calls",) if name in said}
-        return {**value, "completion": said["content"], **calls, **_about(answer)}
+    def row(output: GenerationOutput) -> dict[str, Any]:
+        [answer] = output
+        calls = {name: said for name, said in message(answer).items() if name == "tool_calls"}
+        return {**value, "completion": answer.completion, **calls, **_about(output)}
 
-    return Job(line, value["prompt"], row)
+    return Job(line, value["prompt"], row, params)
 
 
 def _conversation(value: dict[str, Any], line: int) -> Job:
     messages = _messages(value)
     metadata = value.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise _Wrong(f"metadata: {shown(metadata)} is not an object")
+        raise BadRequest(f"metadata: {shown(metadata)} is not an object")
+    params = _for_one_answer(value, ("messages", "conversation_id"))
 
-    def row(answer: GenerationRow) -> dict[str, Any]:
-        said = answer.messages or [*messages, _said(answer)]
-        return {**value, "messages": said, "metadata": {**metadata, **_about(answer)}}
+    def row(output: GenerationOutput) -> dict[str, Any]:
+        [answer] = output
+        said = answer.messages or [*messages, message(answer)]
+        return {**value, "messages": said, "metadata": {**metadata, **_about(output)}}
 
-    return Job(line, messages, row)
+    return Job(line, messages, row, params)
 
 
-def _openai(value: dict[str, Any], line: int, model: str) -> Job:
-    _known(value, ENVELOPE, "")
-    name, body = value.get("custom_id"), value["body"]
-    if not isinstance(name, str):
-        raise _Wrong(f"custom_id: {shown(name)} is not text")
+def _for_one_answer(value: Mapping[str, Any], own: tuple[str, ...]) -> dict[str, Any]:
+    """Of a line whose answer is one text."""
+    params = keywords(value, (*own, *ALONG))
+    for name, neutral in (("n", 1), ("logprobs", False)):
+        if value.get(name, neutral) not in (neutral, None):
+            raise BadRequest(
+                f"{name}: {shown(value[name])} has a place in the answer in OpenAI's form only"
+            )
+    return params
+
+
+def _about(output: GenerationOutput) -> dict[str, Any]:
+    return {"finish_reason": output.metadata[0]["finish_reason"], "usage": usage(output)}
+
+
+def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Any) -> Job:
+    for name in value:
+        if name not in ENVELOPE:
+            raise BadRequest(f"{name}: unknown{did_you_mean(name, ENVELOPE)}")
+    body = value["body"]
+    if value.get("custom_id") is None:
+        raise BadRequest("custom_id: it is missing, and the answer is known by it")
     if value.get("method", "POST") != "POST" or value.get("url", CHAT) != CHAT:
-        raise _Wrong(f"only POST {CHAT} is answered")
+        raise BadRequest(f"only POST {CHAT} is answered")
     if not isinstance(body, dict):
-        raise _Wrong(f"body: {shown(body)} is not an object")
-    params = _params(body)
+        raise BadRequest(f"body: {shown(body)} is not an object")
+    params = _body_params(body)
 
-    def row(answer: GenerationRow) -> dict[str, Any]:
-        about = _about(answer)
-        finish = about["finish_reason"]
-        choice = {"index": 0, "message": _said(answer), "finish_reason": finish}
+    def row(output: GenerationOutput) -> dict[str, Any]:
         content = {
             "id": f"chatcmpl-{line}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": model,
-            "choices": [{**choice, "logprobs": None}],
-            "usage": about["usage"],
+            "choices": choices(output, tokenizer, with_logprobs=bool(body.get("logprobs"))),
+            "usage": usage(output),
         }
         response = {"status_code": 200, "request_id": f"req-{line}", "body": content}
-        return {"id": f"batch-{line}", "custom_id": name, "response": response, "error": None}
+        along = {name: value[name] for name in ALONG if name in value}
+        return {"id": f"batch-{line}", **along, "response": response, "error": None}
 
     return Job(line, _messages(body), row, params)
 
 
-def _params(body: Mapping[str, Any]) -> dict[str, Any]:
-    _known(body, ("messages", "response_format", *PARAMS, *LABELS, *NEUTRAL), "body.")
-    for name, only in NEUTRAL.items():
-        if body.get(name, only) not in (only, None):
-            raise _Wrong(f"body.{name}: {shown(body[name])} is not offered here; only {only}")
-    params: dict[str, Any] = {}
-    for name, value in body.items():
-        if name not in PARAMS or value is None:
-            continue
-        if isinstance(value, list) and not name.startswith("stop"):
-            raise _Wrong(f"body.{name}: {shown(value)} is a list")
-        if PARAMS[name] in params:
-            raise _Wrong(f"body.{name}: max_tokens is there too; drop one of the two")
-        params[PARAMS[name]] = value
-    return {**params, **_format(body.get("response_format"))}
-
-
-def _format(wanted: Any) -> dict[str, Any]:
-    match wanted:
-        case None | {"type": "text"}:
-            return {}
-        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
-            return {"json_schema": schema}
-    raise _Wrong(
-        f"body.response_format: {shown(wanted)} is neither text nor "
-        '{"type": "json_schema", "json_schema": {"schema": ...}}'
-    )
+def _body_params(body: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        params = keywords(body, ("messages", *LABELS))
+    except BadRequest as failure:
+        raise BadRequest(f"body.{failure}") from None
+    heat = params.get("temperature")
+    if isinstance(heat, int | float) and heat > MOST_TEMPERATURE:
+        raise BadRequest(f"body.temperature: {heat} is above {MOST_TEMPERATURE}, OpenAI's bound")
+    return params
 
 
 def _messages(value: Mapping[str, Any]) -> list[Any]:
     messages = value.get("messages")
     if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
-        raise _Wrong(f"messages: {shown(messages)} is not a list of messages")
+        raise BadRequest(f"messages: {shown(messages)} is not a list of messages")
     return messages
-
-
-def _known(value: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
-    for name in value:
-        if name not in names:
-            raise _Wrong(f"{where}{name}: unknown{did_you_mean(name, names)}")
-
-
-def _said(answer: GenerationRow) -> dict[str, Any]:
-    """The assistant's message, with the tool calls that are left to the caller."""
-    said: dict[str, Any] = {"role": "assistant", "content": answer.completion}
-    calls = [
-        {"name": call.name, "arguments": json.dumps(call.arguments)}
-        for call in answer.tool_calls or ()
-    ]
-    if calls:
-        said["tool_calls"] = [
-            {"id": f"call_{place}", "type": "function", "function": call}
-            for place, call in enumerate(calls)
-        ]
-    return said
-
-
-def _about(answer: GenerationRow) -> dict[str, Any]:
-    prompt, completion = (answer.metadata[f"{name}_tokens"] for name in ("prompt", "completion"))
-    return {
-        "finish_reason": answer.metadata["finish_reason"],
-        "usage": {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": answer.metadata["cached_tokens"]},
-        },
-    }

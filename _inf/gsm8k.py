@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from _inf.errors import ConfigError, InferenceError
-from _inf.output import GenerationRow
+from _inf.output import GenerationOutput
 from _inf.record import Job
 
 # verl's, of `examples/data_preprocess/gsm8k.py`.
@@ -137,7 +137,8 @@ def jobs(problems: Sequence[Problem], shots: Sequence[Problem], *, tool: bool) -
 
 
 def _job(line: int, problem: Problem, messages: list[dict[str, str]], tool: bool) -> Job:
-    def row(answer: GenerationRow) -> dict[str, Any]:
+    def row(output: GenerationOutput) -> dict[str, Any]:
+        [answer] = output
         about = answer.metadata
         names = ("finish_reason", "completion_tokens", *(("tool_calls",) if tool else ()))
         return {

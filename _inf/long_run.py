@@ -12,12 +12,14 @@ import collections
 import dataclasses
 import itertools
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from _inf.errors import ConfigError, GenerationTimeout, InferenceError, PromptError, ToolError
 from _inf.progress import progress
 from _inf.record import Fault, Job, Record
+from _inf.sampling import prompt_seed
 
 WINDOW = 4
 CALLS_ON_CPU = 32  # more only make all of them slow, and a kill dear
@@ -65,7 +67,8 @@ def answer(
     start = time.monotonic()
     count = collections.Counter[str]()
 
-    with progress(total, None, before=record.done) as report:
+    with progress(total, None, before=record.done) as report, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "n: ")  # a greedy line's equal samples were asked for
 
         def finished(result: Result, tokens: int) -> Result:
             count.update(lines=1, tokens=tokens, rows=isinstance(result, dict))
@@ -121,11 +124,14 @@ async def answer_one(
     line could pass either is a result too."""
     if isinstance(job, Fault):
         return job, 0
-    own = {**params, **job.params, "n": 1, "progress": False}
+    own = {**params, "n": 1, **job.params, "progress": False}
+    if params.get("seed") is not None and "seed" not in job.params:
+        own["seed"] = prompt_seed(params["seed"], job.line - 1)  # one for all: as in one call
     try:
-        [row] = await engine.agenerate(job.prompt, **own)
+        output = await engine.agenerate(job.prompt, **own)
     except (PromptError, ConfigError, ToolError, GenerationTimeout) as failure:
-        return Fault(job.line, str(failure).replace("prompt 0", "the prompt", 1)), 0
+        reason = str(failure).replace("prompt 0", "the prompt", 1)
+        return Fault(job.line, reason, job.custom_id), 0
     except InferenceError as failure:
         return failure, 0
-    return job.row(row), row.metadata["completion_tokens"]
+    return job.row(output), sum(row["completion_tokens"] for row in output.metadata)

@@ -43,7 +43,7 @@ class GenerationOutput:
     token_ids: what the model generated; no padding, the stop token included.
     logprobs: one float a generated token: the natural log of softmax(logits / temperature), before
         top-p, top-k and min-p (of softmax(logits) when greedy): what verl's actor recomputes.
-        Under penalties, of the logits as these adjusted them.
+        Under penalties or a logit bias, of the logits as these adjusted them.
     prompt_logprobs: only where asked for: one float a prompt token, of softmax(logits) whatever the
         temperature; None for the first, which nothing precedes.
     metadata: a dict a row:

@@ -17,13 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from _inf import fingerprint
-from _inf.batch_file import begin, lines
+from _inf.batch_file import fingerprint_of, lines
 from _inf.batch_lines import parse
 from _inf.config import Config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
 from _inf.long_run import CALLS_ON_CPU, MOST_CALLS, Tally
-from _inf.models import resolve_model
 from _inf.progress import progress
 from _inf.ray_worker import InferenceWorker
 from _inf.record import Fault, Job, Record
@@ -51,7 +49,7 @@ def answer_file_on_ray(
     params: Mapping[str, Any],
     *,
     workers: int,
-    restart: bool = False,
+    total: int,
     hear: Callable[[Fault], None] = lambda fault: None,
 ) -> Tally:
     """`batch_file.answer_file` with `workers` engines on the cluster of `RAY_ADDRESS`, or on this
@@ -65,14 +63,12 @@ def answer_file_on_ray(
             f"--workers: an engine has one process there, and rollout.tensor_model_parallel_size x "
             f"data_parallel_size is {parallel}; set both to 1."
         )
-    given = {name: value for name, value in params.items() if value is not None}
     config = _anywhere(config)
-    about = fingerprint.of(config, _folder(config))
-    total = begin(record, about, given, source, restart)
     start, rows, tokens, done = time.monotonic(), 0, 0, record.done
     with cluster() as ray, progress(total, None, before=done) as report:
         share = share_of(ray.cluster_resources(), config, workers)
-        arguments = {"config": config.to_dict(), "params": given, "about": about}
+        about = fingerprint_of(config)
+        arguments = {"config": config.to_dict(), "params": dict(params), "about": about}
         for answers in _answered(ray, _waiting(source, record), share, workers, arguments):
             results = [_result(each) for each in answers]
             record.keep(results)
@@ -110,14 +106,6 @@ def _anywhere(config: Config) -> Config:
     if not os.path.exists(path):
         return config
     return config.model_copy(update={"model_path": os.path.abspath(path)})
-
-
-def _folder(config: Config) -> Path:
-    return resolve_model(
-        config.model_path,
-        trust_remote_code=config.trust_remote_code,
-        adapter_path=config.adapter_path,
-    )
 
 
 def _waiting(source: Path, record: Record) -> Iterator[tuple[int, bytes]]:
@@ -185,5 +173,6 @@ def _answered(
 
 def _result(answer: Mapping[str, Any]) -> dict[str, Any] | Fault:
     if answer["error"]:
-        return Fault(answer["line"], answer["error"])
+        name = parse(answer["text"], answer["line"], "").custom_id
+        return Fault(answer["line"], answer["error"], name)
     return dict(json.loads(answer["answer"]))

@@ -28,8 +28,9 @@ class InferenceWorker:
     about: the fingerprint that the engine must have, or `ConfigError`; None: any.
 
     A batch has a column `text`, JSON lines in the forms of docs/batch.md (`ray.data.read_text`
-    makes it), and may have `line`, their numbers. It comes back with three columns more: `answer`
-    (JSON), or `error` (why there is none), the other one being empty; `completion_tokens`.
+    makes it), and may have `line`, their numbers, by which lines differ under one seed (without it
+    each batch counts from 1). It comes back with three columns more: `answer` (JSON), or `error`
+    (why there is none), the other one being empty; `completion_tokens`.
 
     May be called from several threads at once: the engine then runs their lines together. An engine
     that dies is started again once for a batch; then, and where it cannot start, its error is
@@ -56,8 +57,8 @@ class InferenceWorker:
     def _answers(self, texts: Sequence[bytes], lines: Sequence[int]) -> list[tuple[Result, int]]:
         for _ in range(STARTS):
             engine = self._running()
-            model = engine.config.model_name
-            jobs = [parse(text, n, model) for text, n in zip(texts, lines, strict=True)]
+            model, tokenizer = engine.config.model_name, engine.tokenizer
+            jobs = [parse(text, n, model, tokenizer) for text, n in zip(texts, lines, strict=True)]
             answers = asyncio.run(_all(engine, jobs, self._params))
             [*failures] = (each for each, _ in answers if isinstance(each, InferenceError))
             if not failures:

@@ -17,7 +17,7 @@ from typing import Any
 
 from _inf.errors import ConfigError, shown
 from _inf.journal import Journal, not_written
-from _inf.output import GenerationRow
+from _inf.output import GenerationOutput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +26,9 @@ class Job:
 
     line: int
     prompt: Any
-    row: Callable[[GenerationRow], dict[str, Any]]
+    row: Callable[[GenerationOutput], dict[str, Any]]
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    custom_id: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Fault:
 
     line: int
     reason: str
+    custom_id: str | None = None
 
 
 class Record:
@@ -84,9 +86,9 @@ class Record:
         for name in {**about, **known}:
             if about.get(name) != known.get(name):
                 raise ConfigError(
-                    f"{self.out.path} was begun with another {name}: {shown(known.get(name))}, now "
-                    f"{shown(about.get(name))}. Go back to it, name another file, or begin anew "
-                    "with --restart."
+                    f"{self.out.path} was begun with {name}={shown(known.get(name))}, and now it "
+                    f"is {name}={shown(about.get(name))}. Go back to it, name another file, or "
+                    "begin anew with --restart."
                 )
 
     def _note(self, about: Mapping[str, Any]) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import math
-import numbers
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict
@@ -19,9 +17,22 @@ from _inf.config.schema import MOST_SAMPLES
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.grammar import json_schema_text, regex_text
 from _inf.tools import Tool, as_tools
+from _inf.values import (
+    MOST_INT32,
+    count,
+    flag,
+    logit_bias,
+    number,
+    stop_ids,
+    stop_strings,
+    template_kwargs,
+    top_k,
+)
 
 MOST_SEED = 2**63
-MOST_INT32 = 2**31 - 1
+# From one prompt's seed to the next one's, where one seed was given for all: an odd number (2**64
+# over the golden ratio), so that no two prompts and no two near seeds meet.
+SEED_STEP = 0x9E3779B97F4A7C15
 # SGLang takes a lower temperature for greedy (`sampling_params.py`), with log probs at 1.
 GREEDY_BELOW = 1e-6
 
@@ -50,6 +61,7 @@ class GenerateParams(TypedDict, total=False):
     frequency_penalty: Floats
     repetition_penalty: Floats
     ignore_eos: Flags
+    logit_bias: Mapping[Any, float] | Sequence[Mapping[Any, float] | None] | None
     json_schema: Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str | None] | None
     regex: str | Sequence[str | None] | None
     tools: Sequence[Any] | None
@@ -77,14 +89,9 @@ PER_CALL = (
 TOOL_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
 # A list is already one prompt's value: one a prompt is a list of lists.
 LISTS = ("stop", "stop_token_ids")
-TEMPLATE_OWN = (
-    "conversation",
-    "tools",
-    "tokenize",
-    "add_generation_prompt",
-    "return_tensors",
-    "return_dict",
-)
+# What leaves tokens out, and the value that leaves out none.
+FILTERS = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
+ASK_TO_SAMPLE = ("temperature", "seed", *FILTERS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,6 +123,17 @@ class Sampling:
         return all(request["temperature"] == 0 for request in self.requests)
 
     @property
+    def same_samples(self) -> str:
+        """Why a prompt's `n` rows would all be the same; empty where they differ."""
+        likeliest = [r["temperature"] == 0 or r["top_k"] == 1 for r in self.requests]
+        if self.n == 1 or True not in likeliest:
+            return ""
+        return (
+            f"n: the {self.n} samples of prompt {likeliest.index(True)} are all the same, because "
+            "it is answered greedily; give a temperature above 0, or n=1."
+        )
+
+    @property
     def max_tokens(self) -> list[int]:
         """Tokens to generate at most, a prompt."""
         return [request["max_new_tokens"] for request in self.requests]
@@ -140,6 +158,19 @@ def derived_seed(seed: int, sample: int) -> int:
     return int.from_bytes(digest, "big") % MOST_SEED
 
 
+def prompt_seed(seed: int, index: int) -> int:
+    """Of one seed for many prompts, the prompt's at `index`; the first one's is the seed itself."""
+    return (seed + index * SEED_STEP) % MOST_SEED
+
+
+def check_params(params: Mapping[str, Any], config: Rollout) -> None:
+    """Refuse keywords of a call that no engine would take: what can be known without one.
+
+    Raises what `resolve` does; the vocabulary is not known, and any token id passes.
+    """
+    resolve(params, config, 0, (), MOST_INT32)
+
+
 def resolve(
     params: Mapping[str, Any],
     config: Rollout,
@@ -158,16 +189,16 @@ def resolve(
             raise ConfigError(f"{name}: generate() has no such parameter{hint or '.'}")
     given = {name: value for name, value in params.items() if value is not None}
     requests = _requests(given, config, prompts, sorted(eos_token_ids), vocabulary)
-    if prompt_logprobs := _flag(given, "prompt_logprobs", False):
+    if prompt_logprobs := flag(given, "prompt_logprobs", False):
         requests = [{**request, "logprob_start_len": 0} for request in requests]
     return Sampling(
-        n=_count(given, "n", config.n, below=MOST_SAMPLES + 1),
+        n=count(given, "n", config.n, below=MOST_SAMPLES + 1),
         requests=requests,
-        skip_special_tokens=_flag(given, "skip_special_tokens", True),
-        chat_template_kwargs=_template_kwargs(given.get("chat_template_kwargs", {})),
+        skip_special_tokens=flag(given, "skip_special_tokens", True),
+        chat_template_kwargs=template_kwargs(given.get("chat_template_kwargs", {})),
         prompt_logprobs=prompt_logprobs,
         timeout=_timeout(given),
-        progress=_flag(given, "progress", False) if "progress" in given else None,
+        progress=flag(given, "progress", False) if "progress" in given else None,
         tools=as_tools(given["tools"]) if "tools" in given else None,
         turns=_turns(given, prompts),
     )
@@ -189,7 +220,7 @@ def _turns(given: Mapping[str, Any], prompts: int) -> list[Turns]:
 
 def _turn_value(name: str, value: Any) -> Any:
     if name == "max_tokens_per_turn":
-        return _count({name: value}, name, 1)
+        return count({name: value}, name, 1)
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ConfigError(f"{name}: {shown(value)} is not a mapping of names to values.")
     for tool, kwargs in value.items() if name == "tools_kwargs" else ():
@@ -220,7 +251,7 @@ def _requests(
             )
         del shared[name]
     if not listed or not prompts:  # an empty batch hides no wrong value
-        return [_request(shared, config, eos, vocabulary)] * prompts
+        return _own_seeds([_request(shared, config, eos, vocabulary)] * prompts, shared)
     requests = []
     for index in range(prompts):
         own = {name: values[index] for name, values in listed.items() if values[index] is not None}
@@ -228,7 +259,18 @@ def _requests(
             requests.append(_request({**shared, **own}, config, eos, vocabulary))
         except ConfigError as failure:
             raise ConfigError(f"{failure} (prompt {index})") from None
-    return requests
+    return _own_seeds(requests, shared)
+
+
+def _own_seeds(requests: list[dict[str, Any]], shared: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each prompt its own seed, where one was given for all of them."""
+    if "seed" not in shared:
+        return requests
+    return [
+        {**each, "custom_params": {**custom, "seed": prompt_seed(custom["seed"], index)}}
+        for index, each in enumerate(requests)
+        for custom in [each["custom_params"]]
+    ]
 
 
 def _is_per_prompt(name: str, value: Any) -> bool:
@@ -243,20 +285,19 @@ def _request(
     given: Mapping[str, Any], config: Rollout, eos: list[int], vocabulary: int
 ) -> dict[str, Any]:
     """One prompt's parameters under SGLang's names."""
-    ignore_eos = _flag(given, "ignore_eos", config.ignore_eos)
-    stop_ids = _stop_ids(given.get("stop_token_ids", []), vocabulary)
+    ignore_eos = flag(given, "ignore_eos", config.ignore_eos)
+    own_ids = stop_ids(given.get("stop_token_ids", []), vocabulary)
     request: dict[str, Any] = {
-        "temperature": _temperature(given, config),
-        "top_p": _number(given, "top_p", config.top_p, above=0.0, most=1.0),
-        "top_k": _top_k(given, config),
-        "min_p": _number(given, "min_p", 0.0, least=0.0, most=1.0),
-        "presence_penalty": _number(given, "presence_penalty", 0.0, least=-2.0, most=2.0),
-        "frequency_penalty": _number(given, "frequency_penalty", 0.0, least=-2.0, most=2.0),
-        "max_new_tokens": _count(given, "max_tokens", config.response_length),
-        "min_new_tokens": _count(given, "min_tokens", 0, least=0),
+        "top_p": number(given, "top_p", config.top_p, above=0.0, most=1.0),
+        "top_k": top_k(given, config.top_k),
+        "min_p": number(given, "min_p", 0.0, least=0.0, most=1.0),
+        "presence_penalty": number(given, "presence_penalty", 0.0, least=-2.0, most=2.0),
+        "frequency_penalty": number(given, "frequency_penalty", 0.0, least=-2.0, most=2.0),
+        "max_new_tokens": count(given, "max_tokens", config.response_length),
+        "min_new_tokens": count(given, "min_tokens", 0, least=0),
         "ignore_eos": ignore_eos,
-        "stop_token_ids": stop_ids if ignore_eos else sorted({*stop_ids, *eos}),
-        "stop": _stop_strings(given.get("stop", [])),
+        "stop_token_ids": own_ids if ignore_eos else sorted({*own_ids, *eos}),
+        "stop": stop_strings(given.get("stop", [])),
         **_grammar(given),
     }
     if request["min_new_tokens"] > request["max_new_tokens"]:
@@ -264,19 +305,31 @@ def _request(
             f"min_tokens: {request['min_new_tokens']} is above max_tokens, "
             f"{request['max_new_tokens']}."
         )
+    asked = {n: request[n] for n in FILTERS if n in given and request[n] != FILTERS[n]}
+    custom = _custom_params(given)
+    if "seed" in custom:
+        asked["seed"] = custom["seed"]
+    request["temperature"] = _temperature(given, config, asked)
+    if biases := logit_bias(given.get("logit_bias", {}), vocabulary):
+        request["logit_bias"] = biases
+    return {**request, "custom_params": custom} if custom else request
+
+
+def _custom_params(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What SGLang itself does not serve (`_inf.upstream.scheduler`)."""
     custom: dict[str, Any] = {}
-    penalty = _number(given, "repetition_penalty", 1.0, least=1e-6)
+    penalty = number(given, "repetition_penalty", 1.0, least=1e-6)
     if penalty != 1.0:
         custom["repetition_penalty"] = penalty
     if "seed" in given:
-        custom["seed"] = _count(given, "seed", 0, least=0, below=MOST_SEED)
-    return {**request, "custom_params": custom} if custom else request
+        custom["seed"] = count(given, "seed", 0, least=0, below=MOST_SEED)
+    return custom
 
 
 def _timeout(given: Mapping[str, Any]) -> float | None:
     if "timeout" not in given:
         return None
-    return _number(given, "timeout", 0.0, above=0.0, most=threading.TIMEOUT_MAX)
+    return number(given, "timeout", 0.0, above=0.0, most=threading.TIMEOUT_MAX)
 
 
 def _grammar(given: Mapping[str, Any]) -> dict[str, str]:
@@ -289,118 +342,22 @@ def _grammar(given: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
 
-def _stop_strings(value: Any) -> list[str]:
-    strings = [value] if isinstance(value, str) else value
-    if not isinstance(strings, list | tuple) or not all(isinstance(s, str) for s in strings):
-        raise ConfigError(f"stop: {shown(value)} is neither a string nor a list of strings.")
-    if "" in strings:
-        raise ConfigError("stop: an empty string stops everything; leave it out.")
-    for string in strings:
-        try:
-            string.encode()
-        except UnicodeEncodeError:
-            raise ConfigError(f"stop: {shown(string)} has a lone surrogate: no Unicode.") from None
-    return list(strings)
+def _temperature(given: Mapping[str, Any], config: Rollout, asked: Mapping[str, Any]) -> float:
+    """0 is greedy, whatever else is `asked`: no filter leaves the likeliest token out.
 
-
-def _temperature(given: Mapping[str, Any], config: Rollout) -> float:
-    """`do_sample=False` is temperature 0; a temperature asked for wins over the config's greedy."""
-    temperature = _number(given, "temperature", config.temperature, least=0.0)
+    What a call asks for wins over the config's `do_sample: false`, and not over the call's own.
+    """
+    temperature = number(given, "temperature", config.temperature, least=0.0)
     if temperature < GREEDY_BELOW:
         temperature = 0.0
-    if "do_sample" in given:
-        sample = _flag(given, "do_sample", True)
-        if not sample and "temperature" in given and temperature > 0:
-            raise ConfigError(
-                f"do_sample: False means greedy, but temperature={temperature:g} was asked for "
-                "too; drop one of the two."
-            )
-        return temperature if sample else 0.0
-    return temperature if config.do_sample or "temperature" in given else 0.0
-
-
-def _top_k(given: Mapping[str, Any], config: Rollout) -> int:
-    top_k = _integer("top_k", given.get("top_k", config.top_k))
-    if top_k != -1 and not 1 <= top_k <= MOST_INT32:
+    if flag(given, "do_sample", config.do_sample):
+        return temperature
+    if "temperature" in given and temperature > 0:
+        asked = {"temperature": temperature, **asked}
+    if "do_sample" in given and asked:
+        name, value = next(iter(asked.items()))
         raise ConfigError(
-            f"top_k: {shown(top_k)} is neither -1 (all tokens) nor from 1 to {MOST_INT32}."
+            f"do_sample: False means greedy, but {name}={value} was asked for too; drop one of the "
+            "two."
         )
-    return top_k
-
-
-def _number(
-    given: Mapping[str, Any],
-    name: str,
-    default: float,
-    *,
-    least: float = -math.inf,
-    above: float = -math.inf,
-    most: float = math.inf,
-) -> float:
-    value = given.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ConfigError(f"{name}: {shown(value)} is not a number.")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if name in given and not math.isfinite(number):
-        raise ConfigError(f"{name}: {number} is not a finite number.")
-    if number < least or number <= above or number > most:
-        low = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
-        high = f" and at most {most:g}" if most < math.inf else ""
-        raise ConfigError(f"{name}: {number:g} is out of range; it must be {low}{high}.")
-    return number
-
-
-def _integer(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ConfigError(f"{name}: {shown(value)} is not an int.")
-    return int(value)
-
-
-def _count(
-    given: Mapping[str, Any],
-    name: str,
-    default: int,
-    *,
-    least: int = 1,
-    below: int = MOST_INT32 + 1,
-) -> int:
-    value = _integer(name, given.get(name, default))
-    if value < least:
-        raise ConfigError(f"{name}: {shown(value)} is out of range; it must be at least {least}.")
-    if value >= below:
-        raise ConfigError(f"{name}: {shown(value)} is out of range; it must be below {below}.")
-    return value
-
-
-def _flag(given: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = given.get(name, default)
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name}: {shown(value)} is not a bool; say True or False.")
-    return value
-
-
-def _stop_ids(value: Any, vocabulary: int) -> list[int]:
-    if not isinstance(value, list | tuple):
-        raise ConfigError(f"stop_token_ids: {shown(value)} is not a list of token ids.")
-    ids = [_integer(f"stop_token_ids[{place}]", each) for place, each in enumerate(value)]
-    for place, each in enumerate(ids):
-        if not 0 <= each < vocabulary:
-            raise ConfigError(
-                f"stop_token_ids[{place}]: {shown(each)} is outside the vocabulary of "
-                f"{vocabulary} tokens."
-            )
-    return ids
-
-
-def _template_kwargs(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ConfigError(
-            f"chat_template_kwargs: {shown(value)} is not a mapping of names to values."
-        )
-    for name in TEMPLATE_OWN:
-        if name in value:
-            raise ConfigError(f"chat_template_kwargs.{name}: the engine sets this one itself.")
-    return dict(value)
+    return temperature if asked else 0.0

@@ -51,6 +51,38 @@ def test_embedded_default_is_a_greedy_float32_model() -> None:
     assert config.rollout.max_num_seqs == 64 and config.rollout.enforce_eager
 
 
+@pytest.mark.parametrize(
+    ("said", "samples"),
+    [
+        ({"temperature": 0.9}, True),
+        ({"temperature": 1.0}, True),
+        ({"top_p": 0.9}, True),
+        ({"top_k": 5}, True),
+        ({"do_sample": True}, True),
+        ({"temperature": 0}, False),
+        ({"top_p": 1, "top_k": -1}, False),
+        ({"do_sample": False, "temperature": 1.0}, False),
+        ({"n": 4}, False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_embedded_default_samples_where_what_is_laid_over_it_asks(
+    said: dict[str, Any], samples: bool
+) -> None:
+    assert load_config(None, {"rollout": said}).rollout.do_sample is samples
+    assert load_config(None, said).rollout.do_sample is samples  # the older, flat form
+    assert load_config({"rollout": said}, {}).rollout.do_sample is said.get("do_sample", True)
+
+
+@pytest.mark.parametrize("said", [{"temperature": 0.9}, {"top_p": 0.9}, {"top_k": 5}], ids=str)
+def test_greedy_beside_what_it_would_ignore_is_refused_by_name(said: dict[str, Any]) -> None:
+    name, value = next(iter(said.items()))
+    says = f"rollout.do_sample: false means greedy, but {name} is {value}; drop one of the two"
+    assert faults({"rollout": {**said, "do_sample": False}}) == [says]
+    assert faults(None, rollout={**said, "do_sample": False}) == [says]
+    assert faults({"rollout": said}, rollout={"do_sample": False}) == [says]
+
+
 def test_embedded_yaml_says_only_what_differs_from_the_defaults() -> None:
     said = OmegaConf.to_container(OmegaConf.load(ROOT / "_inf/embedded.yaml"))
     assert isinstance(said, dict) and said.keys() == {"rollout"}

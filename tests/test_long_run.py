@@ -26,6 +26,7 @@ from _inf.errors import ConfigError, EngineDeadError, InferenceError, PromptErro
 from _inf.long_run import Tally, answer
 from _inf.output import GenerationOutput
 from _inf.record import Fault, Record
+from _inf.sampling import prompt_seed
 
 LONG = "too long"
 ABOUT = {"model": "m", "input": "i"}
@@ -37,6 +38,7 @@ class Echo:
     def __init__(self, dies_at: str | None = None) -> None:
         self.dies_at = dies_at
         self.asked: list[str] = []
+        self.seeds: dict[str, Any] = {}
         self.most = self._under_way = 0
 
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
@@ -45,6 +47,7 @@ class Echo:
 
     async def agenerate(self, prompt: str, **params: Any) -> GenerationOutput:
         self.asked.append(prompt)
+        self.seeds[prompt] = params.get("seed")
         self._under_way += 1
         self.most = max(self.most, self._under_way)
         for _ in range(random.Random(ascii(prompt)).randrange(5)):
@@ -72,8 +75,8 @@ def prompt(text: str) -> str:
 def run(engine: Echo, source: Path, out: Path, **how: Any) -> Tally:
     with Record(out) as record:
         record.begin(how.pop("about", ABOUT), how.pop("restart", False))
-        total = len(source.read_bytes().splitlines())
-        return answer(engine, jobs(source, "m"), record, {}, at_once=4, total=total, **how)
+        total, params = len(source.read_bytes().splitlines()), how.pop("params", {})
+        return answer(engine, jobs(source, "m"), record, params, at_once=4, total=total, **how)
 
 
 def files(out: Path) -> tuple[bytes, bytes]:
@@ -103,7 +106,8 @@ def disk_of(size: int) -> Iterator[None]:
 
 def test_rows_keep_the_order_of_their_lines_and_faults_their_numbers(tmp_path: Path) -> None:
     lines = [prompt(f"p{i}") for i in range(50)]
-    lines[7], lines[20], lines[30] = "{", "", prompt(LONG)
+    lines[7], lines[20] = "{", ""
+    lines[30] = json.dumps({"prompt": LONG, "custom_id": "long"})
     engine, heard = Echo(), list[Fault]()
     tally = run(engine, write(tmp_path, lines), tmp_path / "out.jsonl", hear=heard.append)
     rows, errors = (
@@ -114,9 +118,26 @@ def test_rows_keep_the_order_of_their_lines_and_faults_their_numbers(tmp_path: P
     assert [row["completion"] for row in rows] == [f"<{each}>" for each in wanted]
     assert [row["line"] for row in errors] == [8, 31]
     assert errors[1]["reason"] == "the prompt has 900 tokens"
+    assert [row["custom_id"] for row in errors] == [None, "long"]
     assert [fault.line for fault in heard] == [8, 31]
     assert (tally.rows, tally.tokens) == (47, 47)
     assert 1 < engine.most <= 4
+
+
+def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before(tmp_path: Path) -> None:
+    lines = [prompt(f"p{i}") for i in range(6)]
+    lines[2], lines[4] = json.dumps({"prompt": "own", "seed": 7}), prompt(LONG)
+    source, out = write(tmp_path, lines), tmp_path / "out.jsonl"
+    wanted = [prompt_seed(5, index) for index in range(6)]
+    wanted[2] = 7
+    whole, again = Echo(), Echo()
+    run(whole, source, out, params={"seed": 5})
+    assert [whole.seeds[json.loads(line)["prompt"]] for line in lines] == wanted
+    assert wanted[0] == 5 and len(set(wanted)) == 6
+    kept = out.read_bytes().splitlines(keepends=True)[:3]
+    out.write_bytes(b"".join(kept))
+    run(again, source, out, params={"seed": 5})
+    assert again.seeds == {name: whole.seeds[name] for name in ("p3", "p5")}
 
 
 def test_engine_that_dies_ends_the_run_after_the_rows_before(tmp_path: Path) -> None:
@@ -207,7 +228,9 @@ def test_other_fingerprint_is_refused_by_name_until_restart(tmp_path: Path) -> N
     source, out = write(tmp_path, [prompt("a"), "{"]), tmp_path / "out.jsonl"
     run(Echo(), source, out)
     before = files(out)
-    with pytest.raises(ConfigError, match=r"another model: 'm', now 'other'.*--restart"):
+    with pytest.raises(
+        ConfigError, match=r"begun with model='m', and now it is model='other'.*--restart"
+    ):
         run(Echo(), source, out, about={**ABOUT, "model": "other"})
     assert files(out) == before
     again = Echo()
@@ -248,6 +271,7 @@ def test_memory_is_flat_over_100000_lines(tmp_path: Path) -> None:
         async def agenerate(self, prompt: str, **params: Any) -> GenerationOutput:
             output = await super().agenerate(prompt, **params)
             self.asked.clear()
+            self.seeds.clear()
             return output
 
     tracemalloc.start()

@@ -21,13 +21,15 @@ from _inf.sampling import (
     LISTS,
     MOST_SEED,
     PER_CALL,
-    TEMPLATE_OWN,
     GenerateParams,
     Sampling,
     Turns,
+    check_params,
     derived_seed,
+    prompt_seed,
     resolve,
 )
+from _inf.values import TEMPLATE_OWN
 
 VOCABULARY = 384
 EOS = frozenset({2, 0})
@@ -138,10 +140,10 @@ def test_every_keyword_wins_over_the_config() -> None:
     ("says", "params", "temperature"),
     [
         ({"temperature": 0.7}, {}, 0.7),
-        ({"temperature": 0.7, "do_sample": False}, {}, 0),
-        ({"temperature": 0.7, "do_sample": False}, {"temperature": 0.3}, 0.3),
-        ({"temperature": 0.7, "do_sample": False}, {"do_sample": True}, 0.7),
-        ({"temperature": 0.7, "do_sample": False}, {"do_sample": True, "temperature": 0.3}, 0.3),
+        ({"do_sample": False}, {}, 0),
+        ({"do_sample": False}, {"temperature": 0.3}, 0.3),
+        ({"do_sample": False}, {"do_sample": True}, 1),
+        ({"do_sample": False}, {"do_sample": True, "temperature": 0.3}, 0.3),
         ({"temperature": 0.7}, {"do_sample": False}, 0),
         ({"temperature": 0.7}, {"do_sample": False, "temperature": 0}, 0),
         ({"temperature": 0.7}, {"do_sample": False, "temperature": None}, 0),
@@ -163,6 +165,54 @@ def test_do_sample_false_beside_a_temperature_is_refused() -> None:
     says = "do_sample: False means greedy, but temperature=0.5 was asked for too"
     assert refusal(do_sample=False, temperature=0.5).startswith(says)
     assert refusal(do_sample=False, temperature=math.nan).startswith("temperature: ")
+
+
+ASKING = [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}, {"seed": 0}, {"temperature": 0.7}]
+NEUTRAL = [{"top_p": 1}, {"top_k": -1}, {"min_p": 0}, {"logit_bias": {}}, {"max_tokens": 3}]
+
+
+@pytest.mark.parametrize("asked", ASKING, ids=str)
+def test_what_asks_for_sampling_samples_though_the_config_is_greedy(asked: dict[str, Any]) -> None:
+    greedy = config(do_sample=False)
+    assert sampled(greedy, **asked).requests[0]["temperature"] == asked.get("temperature", 1.0)
+    name, value = next(iter(asked.items()))
+    mixed = sampled(greedy, _prompts=2, **{name: [None, value]})
+    assert [request["temperature"] > 0 for request in mixed.requests] == [False, True]
+    assert sampled(greedy, **{**asked, "temperature": 0}).greedy
+
+
+@pytest.mark.parametrize("asked", NEUTRAL, ids=str)
+def test_neutral_value_asks_for_nothing(asked: dict[str, Any]) -> None:
+    assert sampled(config(do_sample=False), **asked).greedy
+    assert sampled(do_sample=False, **asked).greedy
+
+
+@pytest.mark.parametrize("asked", ASKING, ids=str)
+def test_do_sample_false_beside_what_it_would_ignore_is_refused(asked: dict[str, Any]) -> None:
+    name, value = next(iter(asked.items()))
+    says = f"do_sample: False means greedy, but {name}={value} was asked for too"
+    assert refusal(do_sample=False, **asked).startswith(says)
+    assert refusal(_prompts=2, do_sample=[True, False], **asked).startswith(says)
+
+
+def test_samples_that_would_be_the_same_name_their_prompt() -> None:
+    for one_answer in ({"temperature": 0}, {"do_sample": False}, {"top_k": 1}):
+        assert "4 samples of prompt 0 are all the same" in sampled(n=4, **one_answer).same_samples
+        assert not sampled(n=1, **one_answer).same_samples
+    assert "prompt 1" in sampled(_prompts=2, n=2, temperature=[1, 0]).same_samples
+    assert not sampled(n=4).same_samples and not sampled(_prompts=0, n=4).same_samples
+
+
+def test_parameters_are_checked_without_an_engine() -> None:
+    check_params({"temperature": 0.5, "stop": ["a", "b"], "stop_token_ids": [5], "n": 2}, DEFAULT)
+    for wrong in (
+        {"temperature": -1},
+        {"regex": "("},
+        {"do_sample": False, "top_p": 0.5},
+        {"n": 0},
+    ):
+        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))}: "):
+            check_params(wrong, DEFAULT)
 
 
 def test_temperature_that_sglang_takes_for_zero_is_greedy() -> None:
@@ -338,9 +388,10 @@ TYPES = {
     "custom_params": dict,
     "json_schema": str,
     "regex": str,
+    "logit_bias": dict,
     "logprob_start_len": int,
 }
-OPTIONAL = {"custom_params", "json_schema", "regex", "logprob_start_len"}
+OPTIONAL = {"custom_params", "logit_bias", "json_schema", "regex", "logprob_start_len"}
 VALUES = st.one_of(ATOMS, st.lists(ATOMS, max_size=3), st.dictionaries(ATOMS, ATOMS, max_size=2))
 
 
@@ -387,6 +438,43 @@ def test_stop_ids_that_are_no_ids_are_refused_by_their_place() -> None:
         for mixed, place in (([5, [5]], 1), ([[5], 5], 0), ([5, None], 1), ([None, 5], 0)):
             said = refusal(_prompts=prompts, stop_token_ids=mixed)
             assert said.startswith(f"stop_token_ids[{place}]: {mixed[place]!r} is not an int")
+
+
+# ── Logit bias ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_logit_bias_is_sent_as_ids_and_floats_and_an_empty_one_not_at_all() -> None:
+    for given_bias in ({5: -100, "383": 2}, {np.int64(5): -100.0, 383: np.float32(2)}):
+        sent = sampled(logit_bias=given_bias).requests[0]["logit_bias"]
+        assert sent == {5: -100.0, 383: 2.0}
+        assert all(type(key) is int and type(bias) is float for key, bias in sent.items())
+    for nothing in (None, {}):
+        assert "logit_bias" not in sampled(logit_bias=nothing).requests[0]
+    first, second = sampled(_prompts=2, logit_bias=[{}, {5: 1}]).requests
+    assert "logit_bias" not in first and second["logit_bias"] == {5: 1.0}
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (5, "logit_bias: 5 is not a mapping of token ids to numbers."),
+        ([(5, 1)], "logit_bias: (5, 1) is not a mapping"),
+        ({-1: 1}, "logit_bias: -1 is outside the vocabulary of 384 tokens."),
+        ({"384": 1}, "logit_bias: '384' is outside the vocabulary of 384 tokens."),
+        ({5.0: 1}, "logit_bias: 5.0 is not an int."),
+        ({True: 1}, "logit_bias: True is not an int."),
+        ({"five": 1}, "logit_bias: 'five' is not an int."),
+        ({"5" * 5000: 1}, "logit_bias: '555"),
+        ({5: 1, "5": 2}, "logit_bias: the token 5 is there twice."),
+        ({5: 100.5}, "logit_bias[5]: 100.5 is out of range; it must be at least -100 and at most"),
+        ({5: -101}, "logit_bias[5]: -101 is out of range"),
+        ({5: math.nan}, "logit_bias[5]: nan is not a finite number."),
+        ({5: None}, "logit_bias[5]: None is not a number."),
+        ({5: "1"}, "logit_bias[5]: '1' is not a number."),
+    ],
+)
+def test_logit_bias_that_is_wrong_is_refused_by_its_token(value: Any, says: str) -> None:
+    assert refusal(logit_bias=value).startswith(says)
 
 
 # ── Stop strings, lengths, grammars ──────────────────────────────────────────────────────────────
@@ -470,6 +558,7 @@ PER_PROMPT: dict[str, tuple[Any, Any]] = {
     "repetition_penalty": (1.5, 0.5),
     "ignore_eos": (True, False),
     "json_schema": ({"type": "integer"}, '{"type": "boolean"}'),
+    "logit_bias": ({7: 1}, {"8": -100}),
     "regex": ("a+", "b+"),
 }
 
@@ -487,7 +576,8 @@ def test_list_gives_each_prompt_its_value_and_none_the_configs(name: str) -> Non
     for values in ([first, None, second], (first, None, second)):
         assert sampled(_prompts=3, **{name: values}).requests == expected
     assert sampled(**{name: [first]}) == sampled(**{name: first})
-    assert sampled(_prompts=3, **{name: first}).requests == [expected[0]] * 3
+    if name != "seed":  # of which each prompt gets its own
+        assert sampled(_prompts=3, **{name: first}).requests == [expected[0]] * 3
 
 
 @pytest.mark.parametrize("name", PER_PROMPT)
@@ -559,8 +649,18 @@ def test_seed_of_a_sample_alone_gives_that_sample() -> None:
         assert list(alone.samples()) == [each]
 
 
-def test_one_seed_for_all_prompts_gives_each_prompt_the_same_seeds() -> None:
-    assert seeds(sampled(_prompts=2, n=2, seed=7)) == [7, derived_seed(7, 1)] * 2
+def test_one_seed_for_all_prompts_gives_each_prompt_its_own_and_the_first_the_seed_itself() -> None:
+    second = (7 + 0x9E3779B97F4A7C15) % 2**63
+    assert prompt_seed(7, 1) == second
+    wanted = [7, derived_seed(7, 1), second, derived_seed(second, 1)]
+    assert seeds(sampled(_prompts=2, n=2, seed=7)) == wanted
+    assert seeds(sampled(_prompts=2, n=2, seed=7, temperature=[0.5, 0.7])) == wanted
+    assert seeds(sampled(_prompts=2, n=2, seed=[7, 7])) == wanted[:2] * 2
+
+
+def test_neighbouring_seeds_of_many_prompts_have_none_in_common() -> None:
+    both = [prompt_seed(seed, index) for seed in (7, 8) for index in range(1000)]
+    assert len(set(both)) == 2000 and all(0 <= each < MOST_SEED for each in both)
 
 
 @pytest.mark.parametrize("seed", [0, 7, MOST_SEED - 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import warnings
 from typing import Annotated
 
 import typer
@@ -23,8 +24,10 @@ def ask(
     """Answer PROMPT."""
     params = sampling.params()
     params["n"] = n
-    with engine.start() as running:
+    with engine.start() as running, warnings.catch_warnings(record=True) as heard:
         output = running.generate(prompt, **params)
+    for warning in heard:
+        typer.echo(f"inf: {warning.message}", err=True)
     for row in output:
         typer.echo(_json_line(row) if as_json else row.completion)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from _inf.batch_file import answer_file
+from _inf.batch_file import answer_file, begin
 from _inf.cli.options import EngineOptions, SamplingOptions, spread
 from _inf.errors import ConfigError
 from _inf.long_run import Tally
@@ -38,32 +40,51 @@ def batch(
     """
     if out.exists() and out.samefile(source):
         raise ConfigError(f"{out}: it is IN too; name another file for the answers.")
-    faults = 0
+    config = engine.load()
+    params = {name: value for name, value in sampling.params().items() if value is not None}
+    with Record(out) as record:
+        total = begin(record, config, source, params, restart)
+        hear = _warnings(source, record)
+        try:
+            if record.done >= total:
+                tally = Tally(0, 0, 0.0)
+            elif workers is None:
+                with engine.start() as running:
+                    tally = answer_file(running, source, record, params, total=total, hear=hear)
+            else:
+                from _inf.ray_run import answer_file_on_ray
+
+                tally = answer_file_on_ray(
+                    config, source, record, params, workers=workers, total=total, hear=hear
+                )
+        except KeyboardInterrupt:
+            typer.echo(f"inf: stopped; the same command goes on after what {out} has", err=True)
+            raise
+        _report(tally, record, total)
+
+
+def _warnings(source: Path, record: Record) -> Callable[[Fault], None]:
+    """Tells of the first refused lines, and where the others are."""
+    told = itertools.count(1)
 
     def hear(fault: Fault) -> None:
-        nonlocal faults
-        faults += 1
-        if faults <= SHOWN_FAULTS:
+        if (number := next(told)) <= SHOWN_FAULTS:
             typer.echo(f"inf: {source}, line {fault.line}: {fault.reason}", err=True)
+        elif number == SHOWN_FAULTS + 1:
+            typer.echo(f"inf: more lines are refused; all are in {record.errors.path}", err=True)
 
-    params = sampling.params()
-    with Record(out) as record:
-        if workers is None:
-            with engine.start() as running:
-                tally = answer_file(running, source, record, params, restart=restart, hear=hear)
-        else:
-            from _inf.ray_run import answer_file_on_ray
-
-            tally = answer_file_on_ray(
-                engine.load(), source, record, params, workers=workers, restart=restart, hear=hear
-            )
-        _report(tally, record)
+    return hear
 
 
-def _report(tally: Tally, record: Record) -> None:
-    done = f", after {record.done} done before" if record.done else ""
-    speed = f"{tally.tokens_per_second:.0f} tok/s"
-    typer.echo(f"{tally.rows} rows, {tally.tokens} tokens, {speed}{done}", err=True)
+def _report(tally: Tally, record: Record, total: int) -> None:
+    if record.done >= total:
+        typer.echo(f"nothing left to do: {total} of {total} lines were done before", err=True)
+    else:
+        done = f", after {record.done} done before" if record.done else ""
+        speed = f"{tally.tokens_per_second:.0f} tok/s"
+        typer.echo(f"{tally.rows} rows, {tally.tokens} tokens, {speed}{done}", err=True)
     if not record.errors.empty:
-        typer.echo(f"inf: lines without an answer are in {record.errors.path}", err=True)
+        refused = sum(1 for _ in record.errors.rows())
+        lines = "1 line has" if refused == 1 else f"{refused} lines have"
+        typer.echo(f"inf: {lines} no answer: see {record.errors.path}", err=True)
         raise typer.Exit(1)

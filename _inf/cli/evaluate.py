@@ -16,6 +16,7 @@ from _inf.cli.options import EngineOptions, SamplingOptions, spread
 from _inf.gsm8k_report import Summary, plot, summary
 from _inf.long_run import answer, calls_at_once
 from _inf.record import Record
+from _inf.sampling import ASK_TO_SAMPLE
 
 app = typer.Typer(rich_markup_mode=None, help="Measure a model: inf eval gsm8k")
 
@@ -51,7 +52,7 @@ def gsm8k(
     examples = task.examples(every, shots, shots_from)
     problems = every[:limit]
     params = {name: value for name, value in sampling.params().items() if value is not None}
-    if not {"temperature", "do_sample"} & params.keys():
+    if not {"do_sample", *ASK_TO_SAMPLE} & params.keys():
         params["temperature"] = 0.0
     with Record(out) as record, engine.start() as running:
         about = {

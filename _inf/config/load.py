@@ -21,6 +21,8 @@ from _inf.config.schema import Config, Rollout
 from _inf.config.source import Source, parse_yaml, plain_mapping, read_source
 from _inf.errors import ConfigError
 
+# Keys whose values ask for sampling, but for the one that does not.
+ASKS_TO_SAMPLE: Mapping[str, float] = {"temperature": 0, "top_p": 1.0, "top_k": -1}
 FLAT: Mapping[str, str] = {
     **{
         key: f"rollout.{key}"
@@ -38,6 +40,8 @@ def load_config(source: Source, overrides: Mapping[str, Any]) -> Config:
         below = _lift_flat_keys(read_source(source, faults), faults)
         above = _lift_flat_keys(plain_mapping(overrides, faults), faults)
         document = _resolve(OmegaConf.create(_over(below, above)), "", faults)
+        if source is None and at(above, "rollout.do_sample") is ABSENT:
+            _sample_where_asked(document, above)
     except RecursionError:
         raise ConfigError("config: a value holds itself, or lies too deep") from None
     except OmegaConfBaseException as error:
@@ -61,6 +65,14 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         merged = _over(merged, parse_assignment(text))
     return merged
+
+
+def _sample_where_asked(document: dict[str, Any], above: Mapping[str, Any]) -> None:
+    """The embedded default is greedy only where nothing that is laid over it asks for sampling."""
+    for name, neutral in ASKS_TO_SAMPLE.items():
+        path = f"rollout.{name}"
+        if at(above, path) is not ABSENT and at(document, path) != neutral:
+            document["rollout"]["do_sample"] = True
 
 
 def _tree(keys: list[str], value: Any) -> dict[str, Any]:

@@ -222,6 +222,15 @@ class Rollout(Sampling):
     sglang_engine_mode: str = "local"
     limit_images: int | None = None
 
+    @field_validator("do_sample")
+    @classmethod
+    def _greedy_has_no_filters(cls, value: bool, info: ValidationInfo) -> bool:
+        """verl's own files say the neutral values beside it."""
+        for name, neutral in (("temperature", (0, 1)), ("top_p", (1,)), ("top_k", (-1,))):
+            if not value and (said := info.data.get(name, neutral[0])) not in neutral:
+                raise ValueError(f"false means greedy, but {name} is {said}; drop one of the two")
+        return value
+
     @field_validator("max_model_len")
     @classmethod
     def _holds_prompt_and_response(cls, value: int | None, info: ValidationInfo) -> int | None:

@@ -89,6 +89,53 @@ def test_three_forms_are_answered_as_generate_answers_and_bad_lines_are_named(
     assert "out.errors.jsonl" in err
 
 
+def test_openais_keys_are_answered_in_openais_form(
+    batch: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
+) -> None:
+    talk = [{"role": "user", "content": "What is the capital?"}]
+    sampled: dict[str, Any] = {"n": 2, "seed": 5, "temperature": 1, "max_tokens": 6}
+    biased: dict[str, Any] = {"logit_bias": {"77": 100}, "max_tokens": 4, "ignore_eos": True}
+    bodies: list[dict[str, Any]] = [
+        {**sampled, "logprobs": True},
+        {"response_format": {"type": "json_object"}, "max_tokens": 40, "temperature": 0},
+        biased,
+        {"tools": [], "tool_choice": "none", "n": None, "max_tokens": 3, "temperature": 0},
+        {"temperature": 2.5},
+    ]
+    lines = [
+        {"custom_id": f"c{i}", "body": {"messages": talk, **keys}} for i, keys in enumerate(bodies)
+    ]
+    source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    assert batch(source, out)[0] == 1
+    several, made, forced, plain = (row["response"]["body"]["choices"] for row in read(out))
+    wanted = tiny.generate(talk, **sampled)
+    assert [choice["message"]["content"] for choice in several] == wanted.completions
+    for choice, ids, logprobs in zip(several, wanted.token_ids, wanted.logprobs, strict=True):
+        content = choice["logprobs"]["content"]
+        assert [each["logprob"] for each in content] == pytest.approx(logprobs, abs=1e-3)
+        assert [each["token"] for each in content] == [tiny.tokenizer.decode([i]) for i in ids]
+    assert made[0]["message"]["content"].startswith("{")
+    if made[0]["finish_reason"] == "stop":
+        assert isinstance(json.loads(made[0]["message"]["content"]), dict)
+    assert forced[0]["message"]["content"] == tiny.generate(talk, **biased).completions[0]
+    assert plain[0]["message"]["content"] == tiny.generate(talk, max_tokens=3).completions[0]
+    [fault] = read(tmp_path / "out.errors.jsonl")
+    assert (fault["line"], fault["custom_id"]) == (5, "c4") and "OpenAI's bound" in fault["reason"]
+
+
+def test_one_seed_answers_as_one_call_would_and_parameters_stand_in_any_form(
+    batch: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
+) -> None:
+    lines = [{"prompt": "Hello", "max_tokens": 6}] * 4
+    source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    assert batch(source, out, "--seed", 5, "--temperature", 1)[0] == 0
+    answers = [row["completion"] for row in read(out)]
+    wanted = tiny.generate(["Hello"] * 4, seed=5, temperature=1, max_tokens=6)
+    assert answers == wanted.completions and len(set(answers)) == 4
+    third = tiny.generate("Hello", seed=wanted.metadata[2]["seed"], temperature=1, max_tokens=6)
+    assert third.completions[0] == answers[2]
+
+
 def test_run_goes_on_only_with_the_same_parameters_and_input(
     batch: Callable[..., Ran], tmp_path: Path
 ) -> None:
@@ -104,10 +151,10 @@ def test_run_goes_on_only_with_the_same_parameters_and_input(
         json.loads(row)["completion"] for row in before.splitlines()
     ]
     code, _, err = batch(source, out, "--temperature", 0, "--max-tokens", 6)
-    assert code == 2 and "another parameters" in err and "--restart" in err
+    assert code == 2 and "begun with parameters=" in err and "--restart" in err
     write(source, [{"prompt": "Hello"}, {"prompt": "What was"}])
     code, _, err = batch(source, out, *greedy)
-    assert code == 2 and "another input" in err
+    assert code == 2 and "begun with input=" in err
     assert batch(source, out, *greedy, "--restart")[0] == 0
     assert [row["prompt"] for row in read(out)] == ["Hello", "What was"]
 

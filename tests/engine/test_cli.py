@@ -135,10 +135,12 @@ def test_every_parameter_reaches_generate(
 def test_rows_are_printed_in_order_one_json_object_each(
     on_tiny: Command, tiny: InferenceEngine
 ) -> None:
-    code, out, _ = on_tiny("--n", "2", "--temperature", "0", "--max-tokens", "5", "--json", "Hi")
-    wanted = tiny.generate("Hi", n=2, temperature=0, max_tokens=5)
+    code, out, err = on_tiny("--n", "2", "--temperature", "0", "--max-tokens", "5", "--json", "Hi")
+    with pytest.warns(UserWarning, match="all the same"):
+        wanted = tiny.generate("Hi", n=2, temperature=0, max_tokens=5)
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0
+    assert one_line(err).startswith("inf: n: the 2 samples of prompt 0 are all the same")
     assert [row["token_ids"] for row in rows] == wanted.token_ids
     assert [row["metadata"]["sample_index"] for row in rows] == [0, 1]
     assert [set(row) for row in rows] == [

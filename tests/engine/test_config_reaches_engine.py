@@ -357,7 +357,7 @@ def test_output_of_a_call_is_rows_slices_and_a_table(tiny: InferenceEngine) -> N
 def test_stats_add_up_what_the_rows_say(tiny: InferenceEngine) -> None:
     before = tiny.stats()
     outputs = [
-        tiny.generate(["one", "two", "three"], n=2, max_tokens=6),
+        tiny.generate(["one", "two", "three"], n=2, temperature=1.0, max_tokens=6),
         tiny.generate("one", max_tokens=3),
     ]
     after = tiny.stats()

@@ -75,7 +75,7 @@ def test_examples_go_before_the_question_and_change_the_run(
     shots.write_text('{"question": "What is 1 + 1?", "answer": "1 + 1 = 2\\n#### 2"}\n')
     assert evaluate("--limit", 1)[0] == 0
     code, _, err = evaluate("--limit", 1, "--shots", 1, "--shots-from", shots)
-    assert code == 2 and "another data" in err
+    assert code == 2 and "begun with data=" in err
     assert evaluate("--limit", 1, "--shots", 1, "--shots-from", shots, "--out", "few.jsonl")[0] == 0
     assert len(rows("few.jsonl")) == 1
     code, _, err = evaluate("--shots", 1, "--shots-from", PROBLEMS, "--out", "no.jsonl")

@@ -21,6 +21,7 @@ import torch
 from prompts import PROMPTS, as_ids, token_prompts
 from reference import Reference, assert_same_answers, logprobs, penalized
 from scipy.stats import chisquare
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from inf import GenerationOutput, InferenceEngine
 
@@ -210,6 +211,82 @@ def assert_penalized_picks(
         assert (logits.max(-1).values - picked).max() < WITHIN
 
 
+# (b') Logit bias.
+
+
+def assert_biased(
+    reference: Reference,
+    prompts: Sequence[list[int]],
+    output: GenerationOutput,
+    biases: Sequence[dict[int, float] | None],
+    temperature: float,
+    repetition: float = 1.0,
+) -> None:
+    """Log probs are of the logits with their bias, which came before the repetition penalty; greedy
+    picks are the likeliest of these."""
+    for prompt, row, bias in zip(prompts, output, biases, strict=True):
+        logits = reference.logits(prompt, row.token_ids).clone()
+        for token, each in (bias or {}).items():
+            logits[:, token] += each
+        for place in range(len(row.token_ids)):
+            seen = torch.tensor([prompt + row.token_ids[:place]])
+            if repetition != 1.0:
+                processor = RepetitionPenaltyLogitsProcessor(repetition)
+                logits[place] = processor(seen, logits[place][None])[0]
+        expected = logprobs(logits, row.token_ids, temperature or 1.0)
+        assert row.logprobs == pytest.approx(expected, rel=0, abs=WITHIN)
+        if temperature == 0:
+            picked = logits[torch.arange(len(row.token_ids)), torch.tensor(row.token_ids)]
+            assert (logits.max(-1).values - picked).max() < WITHIN
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("repetition", [1.0, 1.3])
+def test_logit_bias_is_added_before_all_else_and_only_to_its_own_rows(
+    tiny: InferenceEngine, tiny_reference: Reference, temperature: float, repetition: float
+) -> None:
+    ids = token_prompts(12, 60, seed=11)
+    chance = random.Random(11)
+    biases = [
+        {token: chance.uniform(-20, 20) for token in chance.sample(range(384), 30)}
+        if row % 3 == 0
+        else None
+        for row in range(12)
+    ]
+    params: dict[str, Any] = {"max_tokens": 32, "ignore_eos": True, "temperature": temperature}
+    params |= {"repetition_penalty": repetition, "seed": list(range(12))}
+    output = tiny.generate(as_ids(ids), logit_bias=biases, **params)
+    assert_biased(tiny_reference, ids, output, biases, temperature, repetition)
+    without = tiny.generate(as_ids(ids), **params)
+    for row in range(12):
+        same = output.token_ids[row] == without.token_ids[row]
+        assert same == (biases[row] is None)
+
+
+def test_bias_of_100_forces_a_token_and_of_minus_100_bans_it(tiny: InferenceEngine) -> None:
+    ids = token_prompts(6, 60, seed=12)
+    free = tiny.generate(as_ids(ids), temperature=0, max_tokens=24, ignore_eos=True)
+    first = [answer[0] for answer in free.token_ids]
+    output = tiny.generate(
+        as_ids([*ids, *ids]),
+        logit_bias=[*({"77": 100} for _ in ids), *({token: -100} for token in first)],
+        temperature=0,
+        max_tokens=24,
+        ignore_eos=True,
+    )
+    assert output.token_ids[:6] == [[77] * 24] * 6
+    for token, answer in zip(first, output.token_ids[6:], strict=True):
+        assert token not in answer
+
+
+def test_grammar_holds_against_a_bias(tiny: InferenceEngine) -> None:
+    wrong = tiny.tokenizer.encode("z", add_special_tokens=False)[0]
+    [text] = tiny.generate(
+        "a", regex="[ab]{3,9}", logit_bias={wrong: 100}, max_tokens=9
+    ).completions
+    assert set(text) <= set("ab") and len(text) >= 3
+
+
 # (c) Frequencies.
 
 
@@ -342,6 +419,17 @@ def test_calls_with_other_parameters_at_the_same_time_change_nothing(
         assert_logprobs(tiny_reference, ids, output, kind["temperature"] or 1.0, *penalties)
         if kind["temperature"] == 0:
             assert_penalized_picks(tiny_reference, ids, output, *penalties)
+
+
+def test_rows_that_had_to_make_room_in_the_cache_keep_their_bias(
+    tiny: InferenceEngine, tiny_reference: Reference
+) -> None:
+    ids = token_prompts(48, 480, seed=13, shortest=460)
+    biases = [
+        {token: 8.0 for token in range(row, 384, 7)} if row % 2 else None for row in range(48)
+    ]
+    output = tiny.generate(as_ids(ids), temperature=0.0, ignore_eos=True, logit_bias=biases)
+    assert_biased(tiny_reference, ids, output, biases, 0.0)
 
 
 @pytest.mark.parametrize(("presence", "frequency"), [(0.0, 0.0), (1.5, 0.5)])

@@ -118,11 +118,28 @@ SAMPLED = {"temperature": 1.0, "max_tokens": 12}
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.9, "top_k": 30}, {"min_p": 0.05}])
 def test_a_seed_gives_the_same_tokens_whatever_else_is_in_the_batch(engine, filters):
     alone = engine.generate(SHORT[0], seed=11, **SAMPLED, **filters)
-    crowd = engine.generate([*SHORT[1:], SHORT[0]], seed=11, **SAMPLED, **filters)
+    crowd = engine.generate([*SHORT[1:], SHORT[0]], seed=[11] * 8, **SAMPLED, **filters)
     mixed = engine.generate([SHORT[0], *SHORT[1:4]], seed=[11, None, 3, None], **SAMPLED, **filters)
     assert alone.token_ids[0] == crowd.token_ids[-1] == mixed.token_ids[0]
     assert alone.metadata[0]["seed"] == 11
     assert "seed" not in mixed.metadata[1]
+
+
+def test_one_seed_for_all_gives_equal_prompts_different_answers_that_come_again(engine):
+    output = engine.generate([SHORT[0]] * 4, seed=11, **SAMPLED)
+    assert len({tuple(ids) for ids in output.token_ids}) == 4
+    assert output.metadata[0]["seed"] == 11
+    last = engine.generate(SHORT[0], seed=output.metadata[3]["seed"], **SAMPLED)
+    assert last.token_ids[0] == output.token_ids[3]
+    assert engine.generate([SHORT[0]] * 4, seed=11, **SAMPLED).token_ids == output.token_ids
+
+
+def test_what_asks_for_sampling_samples_on_the_greedy_default(engine):
+    for asked in ({"top_p": 0.95}, {"top_k": 50}, {"min_p": 0.01}):
+        output = engine.generate(SHORT[0], n=6, max_tokens=12, **asked)
+        assert len({tuple(ids) for ids in output.token_ids}) > 1
+    seeded = engine.generate(SHORT[0], n=4, seed=1, max_tokens=12)
+    assert len({tuple(ids) for ids in seeded.token_ids}) == 4
 
 
 def test_seeding_leaves_log_probs_untouched(engine, reference):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+import json
 import random
 import runpy
 import sys
@@ -41,6 +43,8 @@ from tool_calling import (
     question,
 )
 
+import inf
+from _inf.cli import main
 from _inf.cli.chat import Chat
 from _inf.episode import answered_calls
 from _inf.tools import as_tools
@@ -640,8 +644,9 @@ def test_doubt_is_answered_in_a_continued_conversation(caller: InferenceEngine) 
 
 
 def test_trainers_batch_masks_what_tools_said(caller: InferenceEngine) -> None:
-    batch = caller.rollout_batch([PRODUCT, GREETING], n=2, max_tokens=200)
-    output = caller.generate([PRODUCT, GREETING], n=2, max_tokens=200)
+    sure: dict[str, Any] = {"n": 2, "max_tokens": 200, "temperature": 0.01}
+    batch = caller.rollout_batch([PRODUCT, GREETING], **sure)
+    output = caller.generate([PRODUCT, GREETING], **sure)
     tensors = batch.batch
     assert tensors["response_mask"].tolist() == [row["response_mask"] for row in output.metadata]
     assert tensors["responses"].tolist() == [row["response_ids"] for row in output.metadata]
@@ -656,6 +661,35 @@ def test_trainers_batch_masks_what_tools_said(caller: InferenceEngine) -> None:
 
 
 # ─── The command and the examples ───
+
+
+def test_inf_batch_leaves_the_calls_of_a_line_to_the_caller(
+    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(caller))
+    talk = [{"role": "user", "content": PRODUCT}]
+    bodies: list[dict[str, Any]] = [
+        {"tools": [CALCULATOR], "tool_choice": "auto"},
+        {"tools": [CALCULATOR], "tool_choice": "none"},
+        {"tools": [{"type": "function", "function": {"name": "no name"}}]},
+    ]
+    lines = [
+        {"custom_id": f"{i}", "body": {"messages": talk, "temperature": 0, **keys}}
+        for i, keys in enumerate(bodies)
+    ]
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert main(["batch", str(source), str(out)]) == 1
+    calling, silent = (
+        json.loads(row)["response"]["body"]["choices"][0] for row in out.read_text().splitlines()
+    )
+    assert calling["finish_reason"] == "tool_calls" and calling["message"]["content"] is None
+    [call] = calling["message"]["tool_calls"]
+    assert call["function"]["name"] == "calculator"
+    assert json.loads(call["function"]["arguments"]) == {"expression": "12 * 7"}
+    assert silent["finish_reason"] == "stop" and "tool_calls" not in silent["message"]
+    [fault] = (tmp_path / "out.errors.jsonl").read_text().splitlines()
+    assert json.loads(fault)["line"] == 3 and "tools[0]" in fault
 
 
 def test_inf_chat_shows_the_calls_and_keeps_them_in_mind(

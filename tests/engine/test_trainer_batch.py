@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def test_uid_groups_the_samples_of_a_prompt(batch: Any) -> None:
 
 
 def test_verls_own_operations_take_it(tiny: InferenceEngine, batch: Any, tmp_path: Path) -> None:
-    other = tiny.rollout_batch("A longer question than the others had, by far?", n=4, max_tokens=99)
+    longer = "A longer question than the others had, by far?"
+    other = tiny.rollout_batch(longer, n=4, max_tokens=99, temperature=1.0)
     both = DataProto.concat([batch, other])
     assert len(both) == 16 and len(set(both.non_tensor_batch["uid"])) == 4
     assert [len(part) for part in both.chunk(4)] == [4] * 4
@@ -97,6 +99,23 @@ def test_verls_grpo_advantage_compares_the_samples_of_a_prompt(batch: Any) -> No
     assert (advantage[mask == 0] == 0).all()
     first = advantage[:, 0].reshape(3, 4).numpy()
     assert (np.diff(first) > 0).all() and np.allclose(first.mean(axis=1), 0, atol=1e-5)
+
+
+def test_rows_that_would_all_be_the_same_are_refused_and_by_generate_warned_of(
+    tiny: InferenceEngine,
+) -> None:
+    same = "n: the 4 samples of prompt 0 are all the same"
+    with pytest.raises(ConfigError, match=same):
+        tiny.rollout_batch(PROMPTS, n=4, max_tokens=3)
+    with pytest.warns(UserWarning, match=same) as heard:
+        output = tiny.generate(PROMPTS, n=4, max_tokens=3)
+    assert len(heard) == 1 and heard[0].filename == __file__
+    assert output.token_ids[0] == output.token_ids[3]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(tiny.rollout_batch(PROMPTS, max_tokens=3)) == 3  # a validation's
+        answers = tiny.generate("Hi", n=4, seed=0, max_tokens=12).token_ids
+    assert len({tuple(ids) for ids in answers}) == 4
 
 
 def test_what_does_not_fit_the_batch_is_refused(tiny: InferenceEngine) -> None:

@@ -29,7 +29,7 @@ from strategies import Cases
 from _inf.errors import ConfigError, ToolError
 
 CASE_SECONDS = 20.0
-ANSWER = {"completion": "Blue.", "token_ids": [5], "logprobs": [0.0]}
+ANSWER = {"completions": ["Blue."], "token_ids": [[5]], "logprobs": [[0.0]]}
 USAGE = {"finish_reason": "stop", "prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
 
 Attempt = Callable[[Any, Path], bool]
@@ -64,15 +64,15 @@ def tool_file(case: Any, folder: Path) -> bool:
 def batch_line(case: Any, folder: Path) -> bool:
     from _inf.batch_lines import parse
     from _inf.journal import _line
-    from _inf.output import GenerationRow
+    from _inf.output import GenerationOutput
     from _inf.record import Fault
 
-    job = parse(case, 7, "m")
+    job = parse(case, 7, "m", attempts.tokenizer())
     assert job.line == 7
     if isinstance(job, Fault):
         assert job.reason
         return False
-    row = _line(job.row(GenerationRow(**ANSWER, metadata=USAGE)))
+    row = _line(job.row(GenerationOutput(**ANSWER, metadata=[USAGE])))
     assert b"\n" not in row[:-1]
     json.loads(row, parse_constant=lambda name: no_json(name))
     return True

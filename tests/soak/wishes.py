@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import ANYTHING, ATOMS, HUGE, JSON, WORDS, Cases, damaged, mostly, one_of
 from tiny import END_OF_TEXT, IM_START, PAD, VOCABULARY
 
-from _inf.batch_lines import LABELS, NEUTRAL, PARAMS
+from _inf.openai_form import LABELS, NEUTRAL, PARAMS, READ
 from _inf.sampling import GenerateParams
 from _inf.tokens import MESSAGE_KEYS, ROLES
 
@@ -34,6 +34,7 @@ SMALL: dict[str, Any] = {
     "presence_penalty": [-2, 0.5],
     "frequency_penalty": [2, 0],
     "repetition_penalty": [1.0, 1.3],
+    "logit_bias": [{}, {5: -100}, {"7": 2.5}],
     "ignore_eos": [True, False],
     "json_schema": [{"type": "boolean"}, '{"enum": ["a", "b"]}'],
     "regex": ["[ab]{1,4}", "yes|no"],
@@ -104,7 +105,7 @@ BATCHES: Cases = st.tuples(st.integers(0, 3), PROMPTS)  # so many right ones bef
 # ─── What a batch file, a tool and a model say ───
 
 BODIES: Cases = st.dictionaries(
-    st.sampled_from(["messages", "response_format", "x", *PARAMS, *LABELS, *NEUTRAL]),
+    st.sampled_from(["messages", "x", *READ, *PARAMS, *LABELS, *NEUTRAL]),
     st.sampled_from([1, True, "a", None, [{"role": "user", "content": "hi"}], {"type": "text"}])
     | JSON,
     max_size=4,
