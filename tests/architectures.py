@@ -88,7 +88,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo": ("OlmoConfig", {"num_key_value_heads": 4}),
     "olmo2": ("Olmo2Config", {}),
     "olmo3": ("Olmo3Config", {"sliding_window": WINDOW, "layer_types": ALTERNATING}),
-    "phi": ("PhiConfig", {}),
+    "phi": ("PhiConfig", {"num_key_value_heads": 4}),
     "phi3": ("Phi3Config", {"pad_token_id": 0}),
     "phi3-longrope": (
         "Phi3Config",

@@ -47,7 +47,7 @@ def test_config_without_a_context_is_refused_by_name() -> None:
         check_support(named("MambaConfig", "OtherForCausalLM"), "cpu", 100, CPU)
 
 
-@pytest.mark.parametrize("kind", ["Olmo", "Olmoe"])
+@pytest.mark.parametrize("kind", ["Olmo", "Olmoe", "Phi"])
 def test_grouped_heads_that_sglang_has_not_are_refused(kind: str) -> None:
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     about = named(f"{kind}Config", f"{kind}ForCausalLM", **heads)

@@ -104,6 +104,8 @@ READS_WINDOW = frozenset(
         "Olmo3ForCausalLM",
     }
 )
+# Those that have a key head for each query head, whatever the config says.
+NO_GROUPED_HEADS = frozenset({"OlmoForCausalLM", "OlmoeForCausalLM", "PhiForCausalLM"})
 
 
 def architecture(hf_config: Any) -> str:
@@ -115,10 +117,6 @@ def architecture(hf_config: Any) -> str:
 def is_measured(name: str) -> bool:
     """Whether an architecture was compared with Transformers, on whatever device."""
     return any(entry.architecture == name and entry.verdict == "exact" for entry in TABLE)
-
-
-# Classes of SGLang's that have a key head for each query head, whatever the config says.
-NO_GROUPED_HEADS = frozenset({"OlmoForCausalLM", "OlmoeForCausalLM"})
 
 
 def check_support(
