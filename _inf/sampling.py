@@ -12,7 +12,7 @@ import math
 import numbers
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from _inf.config import Rollout
 from _inf.config.schema import MOST_SAMPLES
@@ -57,6 +57,7 @@ class GenerateParams(TypedDict, total=False):
     interaction_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
     max_tokens_per_turn: Ints
     chat_template_kwargs: dict[str, Any] | None
+    truncate_prompt: Literal["left", "right"] | None
     skip_special_tokens: bool | None
     prompt_logprobs: bool | None
     timeout: float | None
@@ -68,6 +69,7 @@ PER_CALL = (
     "n",
     "tools",
     "chat_template_kwargs",
+    "truncate_prompt",
     "skip_special_tokens",
     "prompt_logprobs",
     "timeout",
@@ -109,6 +111,7 @@ class Sampling:
     progress: bool | None
     tools: list[Tool] | None = None  # None: the config's
     turns: list[Turns] = dataclasses.field(default_factory=list)
+    truncate_prompt: Literal["left", "right"] | None = None  # None: the config's
 
     @property
     def greedy(self) -> bool:
@@ -170,6 +173,7 @@ def resolve(
         progress=_flag(given, "progress", False) if "progress" in given else None,
         tools=as_tools(given["tools"]) if "tools" in given else None,
         turns=_turns(given, prompts),
+        truncate_prompt=_truncate_side(given),
     )
 
 
@@ -393,6 +397,15 @@ def _stop_ids(value: Any, vocabulary: int) -> list[int]:
                 f"{vocabulary} tokens."
             )
     return ids
+
+
+def _truncate_side(given: Mapping[str, Any]) -> Literal["left", "right"] | None:
+    value = given.get("truncate_prompt")
+    if value is None:
+        return None
+    if isinstance(value, str) and value in ("left", "right"):
+        return "left" if value == "left" else "right"
+    raise ConfigError(f"truncate_prompt: {shown(value)} is neither 'left' nor 'right'.")
 
 
 def _template_kwargs(value: Any) -> dict[str, Any]:

@@ -51,12 +51,12 @@ class Talk:
         return cls(template, rules, engine.tokenizer)
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse token ids where turns are added to messages."""
+        """Refuse token ids and plain text where turns are added to messages."""
         for index, prompt in enumerate(prompts if self.rules else ()):
             if prompt.messages is None:
                 raise PromptError(
-                    f"prompt {index}: prompt_token_ids beside tools or interactions, which add "
-                    "messages; send messages, or tools=[]."
+                    f"prompt {index}: prompt_token_ids or text beside tools or interactions, which "
+                    "add messages; send messages, or tools=[]."
                 )
 
     def begin(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Episode]:
