@@ -5,9 +5,10 @@
     with InferenceEngine() as engine:
         print(engine.generate("What is the capital of France?").completions[0])
 
-The pipeline, one step a room: prompts become messages and token ids (`_inf.tokens`), keywords
-become sampling parameters (`_inf.sampling`), both become a verl `DataProto` (`_inf.batch`), the
-rollout answers it (`_inf.upstream`), and the answer is decoded (`_inf.output`).
+The pipeline, one step a room: prompts become messages (`_inf.prompts`) and token ids
+(`_inf.tokens`), keywords become sampling parameters (`_inf.sampling`), both become a verl
+`DataProto` (`_inf.batch`), the rollout answers it (`_inf.upstream`), and the answer is decoded
+(`_inf.output`).
 """
 
 from __future__ import annotations
@@ -219,9 +220,10 @@ class InferenceEngine:
     def score(self, prompts: Any, responses: Any) -> list[Score]:
         """How likely each given response is: its log probs, and whether greedy would say the same.
 
-        prompts: as in `generate`. responses: one each, in the same order, as text (encoded without
-            special tokens) or as token ids; a single prompt takes a single response. An empty one
-            has no log probs, and is greedy.
+        prompts: as in `generate`; where the config has `truncate_prompt` they are cut as there,
+            else they may be longer than `prompt_length`. responses: one each, in the same order, as
+            text (encoded without special tokens) or as token ids; a single prompt takes a single
+            response. An empty one has no log probs, and is greedy.
 
         Raises `PromptError`, also where prompt and response together are above `max_model_len`.
         """

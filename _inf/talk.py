@@ -126,6 +126,7 @@ def _rules(sampling: Sampling, config: Config, engine: Launched) -> Rules | None
         tool_timeout=config.tool_timeout,
         response_length=config.rollout.response_length,
         max_model_len=engine.limits.total,
+        vocabulary=engine.limits.vocabulary,
         over_sample_rate=config.rollout.over_sample_rate,
         eos_token_ids=engine.eos_token_ids,
     )

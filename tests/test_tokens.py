@@ -25,6 +25,7 @@ from tiny import END_OF_TEXT, IM_END, PAD, VOCABULARY, tiny_model
 
 from _inf.errors import PromptError
 from _inf.prompts import MESSAGE_KEYS, ROLES, normalize
+from _inf.scores import scored_sequences
 from _inf.template import Template
 from _inf.tokens import Limits, Prompt, check_room, tokenize, tokenize_responses
 
@@ -546,6 +547,15 @@ def test_call_that_asks_to_cut_wins_over_the_config_and_one_that_does_not_change
     for limits in (LIMITS, LIMITS.truncating("left")):
         assert limits.truncating(None) == limits
         assert limits.truncating("right") == Limits(64, 80, VOCABULARY, "right")
+
+
+def test_scored_prompt_is_cut_only_where_the_config_cuts(tokenizer: Any) -> None:
+    """There it is scored as `generate` answers it; elsewhere 64, its limit, is none."""
+    prompt, answer = list(range(70)), [5] * 10
+    asked = {"prompt_token_ids": prompt}
+    for limits, kept in ((LIMITS, prompt), (LIMITS.truncating("left"), prompt[6:])):
+        sequences = scored_sequences(asked, [answer], Template(tokenizer), tokenizer, limits)
+        assert sequences == [(kept + answer, len(kept))]
 
 
 def test_bad_token_id_is_refused_even_where_truncation_would_cut_it(tokenizer: Any) -> None:

@@ -86,8 +86,10 @@ def test_verls_trainer_joins_it_to_the_batch_that_it_came_from(tiny: InferenceEn
         "reward_model": np.array([{"style": "rule", "ground_truth": t} for t in truths]),
         "extra_info": np.array([{"index": place} for place in range(3)]),
     }
-    batch = DataProto.from_dict(tensors={"dummy": torch.arange(3)}, non_tensors=given)
-    gen = batch.pop(non_tensor_batch_keys=["raw_prompt"])
+    popped = ["input_ids", "attention_mask", "position_ids"]
+    tensors = {"dummy": torch.arange(3), **dict.fromkeys(popped, torch.ones(3, 5))}
+    batch = DataProto.from_dict(tensors=tensors, non_tensors=given)
+    gen = batch.pop(popped, ["raw_prompt"])
     prompts, kept = gen.non_tensor_batch["raw_prompt"], batch.non_tensor_batch
     extra = {name: kept[name] for name in kept if name != "uid"}
     answered = tiny.rollout_batch(
