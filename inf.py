@@ -5,9 +5,10 @@
     with InferenceEngine() as engine:
         print(engine.generate("What is the capital of France?").completions[0])
 
-The pipeline, one step a room: prompts become messages and token ids (`_inf.tokens`), keywords
-become sampling parameters (`_inf.sampling`), both become a verl `DataProto` (`_inf.batch`), the
-rollout answers it (`_inf.upstream`), and the answer is decoded (`_inf.output`).
+The pipeline, one step a room: prompts become messages (`_inf.prompts`) and token ids
+(`_inf.tokens`), keywords become sampling parameters (`_inf.sampling`), both become a verl
+`DataProto` (`_inf.batch`), the rollout answers it (`_inf.upstream`), and the answer is decoded
+(`_inf.output`).
 """
 
 from __future__ import annotations
@@ -33,15 +34,17 @@ from _inf.errors import (
 )
 from _inf.output import GenerationOutput, GenerationRow, decode
 from _inf.progress import progress
+from _inf.prompts import normalize
 from _inf.ray_worker import InferenceWorker
 from _inf.sampling import GenerateParams, Sampling, resolve
+from _inf.scores import Score, scored_sequences, scores
 from _inf.stats import Stats
 from _inf.streaming import Stream, StreamChunk, check_streamable
 from _inf.talk import Talk
-from _inf.tokens import Prompt, check_room, normalize, tokenize, tokenize_responses
+from _inf.tokens import Prompt, check_room, tokenize
 from _inf.tool_calls import ToolCall, parse
 from _inf.tools import as_tools
-from _inf.trainer_batch import check_batch, trainer_batch
+from _inf.trainer_batch import check_batch, given_columns, trainer_batch
 from _inf.upstream.environment import check_pins
 from _inf.upstream.host import Ticket
 from _inf.upstream.launch import Launched, launch
@@ -64,6 +67,7 @@ __all__ = [
     "InferenceError",
     "InferenceWorker",
     "PromptError",
+    "Score",
     "StreamChunk",
     "ToolCall",
     "ToolError",
@@ -109,9 +113,10 @@ class InferenceEngine:
     def generate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
         """Answer `prompts`; rows come back in order, prompt-major.
 
-        prompts: each alone or in a list, mixed as one likes: `"text"` (one user message), a list of
-            `{"role", "content"}` messages (a conversation), or `{"prompt_token_ids": [...]}`. An
-            empty list gives an empty output.
+        prompts: each alone or in a list (an array, a Series, a column), mixed as one likes:
+            `"text"` (one user message), a list of messages (a conversation; `{"role", "content"}`
+            or objects with these), `{"prompt_token_ids": [...]}`, or `{"text": "..."}`, which no
+            template touches. An empty list gives an empty output.
 
         Keywords, where None means what the config says:
             temperature: 0 is greedy. top_p in (0, 1], top_k (-1: all tokens), min_p in [0, 1].
@@ -132,6 +137,7 @@ class InferenceEngine:
                 one seed for all, prompt i has (seed + i * 0x9E3779B97F4A7C15) % 2**63.
             json_schema (a dict or JSON text), regex: what the answer must match.
             chat_template_kwargs: for the template, e.g. `{"enable_thinking": False}`.
+            truncate_prompt: "left" or "right", where a prompt above `prompt_length` is cut.
             skip_special_tokens: False keeps them, and the stop token, in the text.
             tools: schemas, verl tools or Python functions; those that can run do, inside the
                 rollout, and a schema's call ends the row (docs/tools.md). [] means none.
@@ -188,6 +194,7 @@ class InferenceEngine:
     ) -> tuple[list[Prompt], Sampling, Talk]:
         conversations, limits = normalize(prompts), self._engine.limits
         sampling, talk = self._talk(params, len(conversations))
+        limits = limits.truncating(sampling.truncate_prompt)
         tokenized = tokenize(conversations, talk.template, limits)
         talk.check(tokenized)
         check_room(tokenized, sampling.max_tokens, limits)
@@ -219,27 +226,29 @@ class InferenceEngine:
             self.rollout, tokenized[0].token_ids, sampling, talk, self.tokenizer, self._stats
         )
 
-    def get_logprobs(self, prompts: Any, responses: Any) -> list[list[float]]:
-        """Score given responses: one float a response token, the natural log of softmax(logits).
+    def score(self, prompts: Any, responses: Any) -> list[Score]:
+        """How likely each given response is: its log probs, and whether greedy would say the same.
 
-        prompts: as in `generate`. responses: one each, in the same order, as text (encoded without
-            special tokens) or as token ids; a single prompt takes a single response.
+        prompts: as in `generate`; where the config has `truncate_prompt` they are cut as there,
+            else they may be longer than `prompt_length`. responses: one each, in the same order, as
+            text (encoded without special tokens) or as token ids; a single prompt takes a single
+            response. An empty one has no log probs, and is greedy.
 
         Raises `PromptError`, also where prompt and response together are above `max_model_len`.
         """
-        engine = self._engine
-        conversations = normalize(prompts)
-        template = self._talk({}, len(conversations))[1].template
-        tokenized = tokenize(conversations, template, engine.limits)
-        answers = tokenize_responses(responses, len(tokenized), self.tokenizer, engine.limits)
-        check_room(tokenized, list(map(len, answers)), engine.limits)
-        sequences = [
-            (prompt.token_ids + answer, len(prompt.token_ids))
-            for prompt, answer in zip(tokenized, answers, strict=True)
-        ]
+        return scores(*self._score(prompts, responses, likeliest=1))
+
+    def get_logprobs(self, prompts: Any, responses: Any) -> list[list[float]]:
+        """`score`'s log probs alone: one float a response token, the log of softmax(logits)."""
+        return [row.prompt_logprobs[1:] for row in self._score(prompts, responses)[1]]
+
+    def _score(
+        self, prompts: Any, responses: Any, likeliest: int = 0
+    ) -> tuple[list[tuple[list[int], int]], list[Any]]:
+        template, limits = self._talk({}, 1)[1].template, self._engine.limits
+        sequences = scored_sequences(prompts, responses, template, self.tokenizer, limits)
         with self._stats.call():
-            rows = self.rollout.score(sequences, Ticket())
-        return [row.prompt_logprobs[1:] for row in rows]
+            return sequences, self.rollout.score(sequences, Ticket(), likeliest=likeliest)
 
     def parse_tool_calls(
         self, text: str, *, format: str | None = None, tools: Sequence[Any] | None = None
@@ -253,8 +262,13 @@ class InferenceEngine:
         given = self._engine.tools if tools is None else as_tools(tools)
         return parse(text, format or self.config.rollout.multi_turn.format, given).calls
 
-    def rollout_batch(self, prompts: Any, **params: Unpack[GenerateParams]) -> DataProto:
+    def rollout_batch(
+        self, prompts: Any, *, uid: Any = None, extra: Any = None, **params: Unpack[GenerateParams]
+    ) -> DataProto:
         """`generate`, as what a verl trainer consumes: a `DataProto`, `n` rows a prompt.
+
+        uid: a list or an array, one a prompt, kept; by default new ones. extra: columns to pass
+        through, `{"data_source": [...], ...}`, one value a prompt, repeated for its rows.
 
         Tensors, P = `rollout.prompt_length` and R = `rollout.response_length` wide, so that
         batches concatenate: `prompts` (rows x P, padded left), `responses` and `response_mask`
@@ -264,8 +278,13 @@ class InferenceEngine:
         `finish_reason`, `weight_version` and, after tools or interactions, `messages`,
         `reward_scores` and `__num_turns__` (verl's names).
 
+<<<<<<< HEAD
         Raises what `generate` does; `ConfigError` where `max_tokens` is above R, and where `n` is
         above 1 and a prompt greedy: rows that are all the same have no advantage.
+=======
+        Raises what `generate` does; `ConfigError` where `max_tokens` is above R, or `uid` or a
+        column of `extra` has another length, or a name that the batch has itself.
+>>>>>>> prompts
         """
         tokenized, sampling, talk = self._prepared(prompts, params)
         if why := sampling.same_samples:
@@ -273,9 +292,10 @@ class InferenceEngine:
         rollout = self.config.rollout
         widths = rollout.prompt_length, rollout.response_length
         check_batch(tokenized, sampling.max_tokens, widths)
+        given = given_columns(uid, extra, len(tokenized))
         answered, output = self._roll_out(tokenized, sampling, talk, Ticket())
         rows = answered.non_tensor_batch["rows"]
-        return trainer_batch(rows, tokenized, output, self.tokenizer.pad_token_id, widths)
+        return trainer_batch(rows, tokenized, output, self.tokenizer.pad_token_id, widths, given)
 
     def update_weights(self, weights: Any, *, version: int | None = None) -> int:
         """Serve new weights, and return their version, which every row's metadata names.

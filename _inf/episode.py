@@ -37,6 +37,7 @@ class Rules:
     tool_timeout: float
     response_length: int
     max_model_len: int
+    vocabulary: int
     over_sample_rate: float
     eos_token_ids: frozenset[int]
 
@@ -238,6 +239,10 @@ class Episode:
             ids = self._template.after(self._said, place, ended=ended, called=self.messages)
         except Exception as failure:  # the model's template refuses what came of it: keep the rest
             self.error = f"the chat template refused the next turn: {failure}"
+            self.end("abort", None)
+            return
+        if unknown := [each for each in ids if each >= self.rules.vocabulary]:  # the engine dies
+            self.error = f"the next turn has token {unknown[0]}, outside the model's vocabulary"
             self.end("abort", None)
             return
         room, limit = _least(self._tensor_room())

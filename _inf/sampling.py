@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from _inf.config import Rollout
 from _inf.config.schema import MOST_SAMPLES
@@ -69,6 +69,7 @@ class GenerateParams(TypedDict, total=False):
     interaction_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
     max_tokens_per_turn: Ints
     chat_template_kwargs: dict[str, Any] | None
+    truncate_prompt: Literal["left", "right"] | None
     skip_special_tokens: bool | None
     prompt_logprobs: bool | None
     timeout: float | None
@@ -80,6 +81,7 @@ PER_CALL = (
     "n",
     "tools",
     "chat_template_kwargs",
+    "truncate_prompt",
     "skip_special_tokens",
     "prompt_logprobs",
     "timeout",
@@ -116,6 +118,7 @@ class Sampling:
     progress: bool | None
     tools: list[Tool] | None = None  # None: the config's
     turns: list[Turns] = dataclasses.field(default_factory=list)
+    truncate_prompt: Literal["left", "right"] | None = None  # None: the config's
 
     @property
     def greedy(self) -> bool:
@@ -201,6 +204,7 @@ def resolve(
         progress=flag(given, "progress", False) if "progress" in given else None,
         tools=as_tools(given["tools"]) if "tools" in given else None,
         turns=_turns(given, prompts),
+        truncate_prompt=_truncate_side(given),
     )
 
 
@@ -360,4 +364,95 @@ def _temperature(given: Mapping[str, Any], config: Rollout, asked: Mapping[str, 
             f"do_sample: False means greedy, but {name}={value} was asked for too; drop one of the "
             "two."
         )
+<<<<<<< HEAD
     return temperature if asked else 0.0
+=======
+    return top_k
+
+
+def _number(
+    given: Mapping[str, Any],
+    name: str,
+    default: float,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+) -> float:
+    value = given.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ConfigError(f"{name}: {shown(value)} is not a number.")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if name in given and not math.isfinite(number):
+        raise ConfigError(f"{name}: {number} is not a finite number.")
+    if number < least or number <= above or number > most:
+        low = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
+        high = f" and at most {most:g}" if most < math.inf else ""
+        raise ConfigError(f"{name}: {number:g} is out of range; it must be {low}{high}.")
+    return number
+
+
+def _integer(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise ConfigError(f"{name}: {shown(value)} is not an int.")
+    return int(value)
+
+
+def _count(
+    given: Mapping[str, Any],
+    name: str,
+    default: int,
+    *,
+    least: int = 1,
+    below: int = MOST_INT32 + 1,
+) -> int:
+    value = _integer(name, given.get(name, default))
+    if value < least:
+        raise ConfigError(f"{name}: {shown(value)} is out of range; it must be at least {least}.")
+    if value >= below:
+        raise ConfigError(f"{name}: {shown(value)} is out of range; it must be below {below}.")
+    return value
+
+
+def _flag(given: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = given.get(name, default)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}: {shown(value)} is not a bool; say True or False.")
+    return value
+
+
+def _stop_ids(value: Any, vocabulary: int) -> list[int]:
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"stop_token_ids: {shown(value)} is not a list of token ids.")
+    ids = [_integer(f"stop_token_ids[{place}]", each) for place, each in enumerate(value)]
+    for place, each in enumerate(ids):
+        if not 0 <= each < vocabulary:
+            raise ConfigError(
+                f"stop_token_ids[{place}]: {shown(each)} is outside the vocabulary of "
+                f"{vocabulary} tokens."
+            )
+    return ids
+
+
+def _truncate_side(given: Mapping[str, Any]) -> Literal["left", "right"] | None:
+    value = given.get("truncate_prompt")
+    if value is None:
+        return None
+    if isinstance(value, str) and value in ("left", "right"):
+        return "left" if value == "left" else "right"
+    raise ConfigError(f"truncate_prompt: {shown(value)} is neither 'left' nor 'right'.")
+
+
+def _template_kwargs(value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ConfigError(
+            f"chat_template_kwargs: {shown(value)} is not a mapping of names to values."
+        )
+    for name in TEMPLATE_OWN:
+        if name in value:
+            raise ConfigError(f"chat_template_kwargs.{name}: the engine sets this one itself.")
+    return dict(value)
+>>>>>>> prompts

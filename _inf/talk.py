@@ -51,12 +51,12 @@ class Talk:
         return cls(template, rules, engine.tokenizer)
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse token ids where turns are added to messages."""
+        """Refuse token ids and plain text where turns are added to messages."""
         for index, prompt in enumerate(prompts if self.rules else ()):
             if prompt.messages is None:
                 raise PromptError(
-                    f"prompt {index}: prompt_token_ids beside tools or interactions, which add "
-                    "messages; send messages, or tools=[]."
+                    f"prompt {index}: prompt_token_ids or text beside tools or interactions, which "
+                    "add messages; send messages, or tools=[]."
                 )
 
     def begin(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Episode]:
@@ -126,6 +126,7 @@ def _rules(sampling: Sampling, config: Config, engine: Launched) -> Rules | None
         tool_timeout=config.tool_timeout,
         response_length=config.rollout.response_length,
         max_model_len=engine.limits.total,
+        vocabulary=engine.limits.vocabulary,
         over_sample_rate=config.rollout.over_sample_rate,
         eos_token_ids=engine.eos_token_ids,
     )

@@ -1,9 +1,9 @@
 """The model's chat template: messages to token ids, whole or only what follows an answer.
 
-In: messages, a call's template keywords and tool schemas. Out: token ids, with nothing added to
-what the template writes (verl adds no special tokens either, so a template that writes the BOS
-itself does not get a second one). Knows the tokenizer; nothing of limits, rollouts or what a tool
-does.
+In: messages, a call's template keywords and tool schemas; or text that the template is not to
+touch. Out: token ids, with nothing added to what the template writes (verl adds no special tokens
+either, so a template that writes the BOS itself does not get a second one). Knows the tokenizer;
+nothing of limits, rollouts or what a tool does.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Template:
         if self._tokenizer.chat_template is None:
             raise PromptError(
                 f"prompt {index}: the model's tokenizer has no chat template to render messages "
-                'with; send {"prompt_token_ids": [...]}.'
+                'with; send {"prompt_token_ids": [...]} or {"text": "..."}.'
             )
         try:
             ids = self._ids(self._text(messages))
@@ -90,6 +90,20 @@ class Template:
             ) from failure
         if not ids:
             raise PromptError(f"prompt {index}: the chat template renders it to nothing.")
+        return ids
+
+    def plain(self, text: str, index: int) -> list[int]:
+        """Text as it is, without the template, with the special tokens that the tokenizer puts
+        around any text, such as a BOS; `index` as in `prompt`."""
+        try:
+            ids = self._ids(text, add_special_tokens=True)
+        except Exception as failure:
+            raise PromptError(
+                f"prompt {index}: the model's tokenizer refused the text: "
+                f"{type(failure).__name__}: {failure}"
+            ) from failure
+        if not ids:
+            raise PromptError(f"prompt {index}: the text is empty; write something in it.")
         return ids
 
     def after(
@@ -173,9 +187,9 @@ class Template:
             )
         )
 
-    def _ids(self, text: str) -> list[int]:
+    def _ids(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         text.encode()  # a tokenizer does not say why it refuses a lone surrogate
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         return ids
 
     def _text_after(

@@ -742,6 +742,14 @@ def test_interaction_without_a_name_is_verls_gsm8k() -> None:
 # ── Template keywords, and the value itself ──────────────────────────────────────────────────────
 
 
+def test_prompts_are_cut_on_one_side_or_as_the_config_says() -> None:
+    assert sampled(truncate_prompt="left").truncate_prompt == "left"
+    assert sampled(truncate_prompt="right").truncate_prompt == "right"
+    assert sampled(truncate_prompt=None).truncate_prompt is None is sampled().truncate_prompt
+    for value in ("middle", "", True, 5, ["left"]):
+        assert refusal(truncate_prompt=value).startswith(f"truncate_prompt: {value!r} is neither")
+
+
 def test_template_keywords_are_a_mapping_of_names() -> None:
     for value in ([], [("a", 1)], "a", 3, {1: 2}, {None: 1}, {"a": 1, 2: 3}):
         assert refusal(chat_template_kwargs=value).startswith("chat_template_kwargs: ")

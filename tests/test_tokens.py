@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import enum
 import re
 from collections import UserDict, deque
 from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
 
+import datasets
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pydantic
 import pytest
 import torch
 from hypothesis import given, settings
@@ -18,21 +24,16 @@ from hypothesis import strategies as st
 from tiny import END_OF_TEXT, IM_END, PAD, VOCABULARY, tiny_model
 
 from _inf.errors import PromptError
+from _inf.prompts import MESSAGE_KEYS, ROLES, normalize
+from _inf.scores import scored_sequences
 from _inf.template import Template
-from _inf.tokens import (
-    MESSAGE_KEYS,
-    ROLES,
-    Limits,
-    Prompt,
-    check_room,
-    normalize,
-    tokenize,
-    tokenize_responses,
-)
+from _inf.tokens import Limits, Prompt, check_room, tokenize, tokenize_responses
 
 LIMITS = Limits(prompt=64, total=80, vocabulary=VOCABULARY)
 HUGE = 10**5000  # more digits than Python prints
 USER = {"role": "user", "content": "hi"}
+TEXT = {"type": "text", "text": "hi"}
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 CALL = {"function": {"name": "f", "arguments": {"a": [1]}}}
 
 
@@ -61,6 +62,32 @@ def refusal(prompts: Any, tokenizer: Any, limits: Limits = LIMITS, kwargs: Any =
     return str(caught.value)
 
 
+def message(**changed: Any) -> dict[Any, Any]:
+    return {**USER, **changed}
+
+
+class Role(str, enum.Enum):
+    USER = "user"
+
+
+class ModelMessage(pydantic.BaseModel):
+    role: str
+    content: str
+    audio: None = None
+
+
+@dataclasses.dataclass
+class Said:
+    role: str
+    content: str
+    name: str | None = None
+
+
+class Turn(NamedTuple):
+    role: str
+    content: str
+
+
 def chat(*turns: tuple[str, str]) -> str:
     """What the tiny model's template writes, written by hand."""
     written = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in turns)
@@ -78,17 +105,90 @@ def chat(*turns: tuple[str, str]) -> str:
         ("hi",),
         deque(["hi"]),
         [np.str_("hi")],
+        np.array(["hi"]),
+        np.array(["hi"], dtype=object),
+        pd.Series(["hi"], index=[7]),
+        pa.array(["hi"]),
+        datasets.Dataset.from_dict({"prompt": ["hi"]})["prompt"],
         [USER],
         (USER,),
         [[USER]],
         [(USER,)],
         [UserDict(USER)],
         [MappingProxyType(USER)],
+        np.array([USER]),
+        [np.array([USER])],
+        pd.Series([[USER]]),
+        datasets.Dataset.from_dict({"prompt": [[USER]]})["prompt"],
+        [{"role": Role.USER, "content": np.str_("hi")}],
+        [message(content=[TEXT])],
+        [message(content=({"type": "text", "text": "h"}, {"type": "text", "text": "i"}))],
+        [message(content=np.array([{**TEXT, "image_url": None}]))],
+        [message(name=None, tool_calls=None, refusal=None, audio=None, annotations=[])],
+        [message(function_call={}, refusal="", tool_calls=np.array([]))],
+        [ModelMessage(role="user", content="hi")],
+        [SimpleNamespace(role="user", content="hi", tool_calls=None)],
+        [Said("user", "hi")],
+        [Turn("user", "hi")],
     ],
 )
 def test_one_user_message_is_one_prompt_in_every_form(prompts: Any, tokenizer: Any) -> None:
     text = chat(("user", "hi"))
     assert ids(prompts, tokenizer) == [tokenizer.encode(text)]
+
+
+def test_prompts_of_a_parquet_file_are_its_conversations(tokenizer: Any, tmp_path: Path) -> None:
+    """verl's own form; tables give every message the keys of all, null where it has none."""
+    asked = {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": "1"}]}
+    talks = [[USER], [USER, asked, {"role": "tool", "content": "4", "tool_call_id": "1"}]]
+    pd.DataFrame({"prompt": talks}).to_parquet(tmp_path / "a.parquet")
+    column = pd.read_parquet(tmp_path / "a.parquet")["prompt"]
+    assert isinstance(column[1], np.ndarray) and "tool_calls" in column[0][0]
+    for prompts in (column, column.tolist(), column.to_numpy()):
+        (first,), (_, second, third) = normalize(prompts)
+        assert first == USER
+        assert set(second) == {"role", "content", "tool_calls"} and second["content"] == ""  # type: ignore[arg-type, index, call-overload]
+        assert third == talks[1][2]
+
+
+def test_answer_of_openais_client_goes_into_the_next_prompt(tokenizer: Any) -> None:
+    from openai.types.chat import ChatCompletionMessage
+
+    plain = ChatCompletionMessage(role="assistant", content="yes?", annotations=[])
+    asked = [USER, {"role": "assistant", "content": "yes?"}, USER]
+    for answer in (plain, plain.model_dump()):
+        assert ids([USER, answer, USER], tokenizer) == ids(asked, tokenizer)
+    function = {"name": "f", "arguments": '{"a": [1]}'}
+    calls = [{"id": "call1", "type": "function", "function": function}]
+    calling = ChatCompletionMessage.model_validate({"role": "assistant", "tool_calls": calls})
+    for answer in (calling, calling.model_dump()):
+        ((_, said),) = normalize([USER, answer])
+        arguments = {"name": "f", "arguments": {"a": [1]}}
+        expected = [{"id": "call1", "type": "function", "function": arguments}]
+        assert said == {"role": "assistant", "content": "", "tool_calls": expected}
+    refused = ChatCompletionMessage(role="assistant", content=None, refusal="No.")
+    assert refusal([USER, refused], tokenizer).startswith("prompt 0, message 1: unknown key 'ref")
+
+
+def test_message_object_alone_is_no_prompt(tokenizer: Any) -> None:
+    for alone in (Turn("user", "hi"), Said("user", "hi"), ModelMessage(role="user", content="hi")):
+        for prompts, index in ((alone, 0), (["a", alone], 1)):
+            said = refusal(prompts, tokenizer)
+            assert said.startswith(f"prompt {index} is of type {type(alone).__name__}; a prompt")
+
+
+def test_text_is_encoded_without_the_template_and_with_the_usual_special_tokens() -> None:
+    from transformers import AutoTokenizer
+
+    for bos in (False, True):
+        tokenizer = AutoTokenizer.from_pretrained(tiny_model(bos=bos))
+        expected = tokenizer.encode("Once upon a")
+        assert (expected[0] == tokenizer.bos_token_id) is bos
+        for template in (tokenizer, templated(tokenizer, None)):
+            assert ids({"text": "Once upon a"}, template) == [expected]
+            both = [{"text": "Once upon a"}, {"prompt_token_ids": [5]}]
+            assert ids(both, template) == [expected, [5]]
+    assert ids([{"text": ""}], tokenizer) == [[tokenizer.bos_token_id]]
 
 
 def test_bare_list_of_messages_is_one_conversation(tokenizer: Any) -> None:
@@ -153,10 +253,6 @@ def generator() -> Iterator[str]:
     yield "hi"
 
 
-def message(**changed: Any) -> list[dict[Any, Any]]:
-    return [{**USER, **changed}]
-
-
 # One prompt each, and what its refusal says after "prompt N".
 BAD: list[tuple[Any, str]] = [
     (None, " is None"),
@@ -167,8 +263,9 @@ BAD: list[tuple[Any, str]] = [
     (Path("hi"), " is of type PosixPath"),
     ({"hi"}, " is of type set"),
     (generator(), " is of type generator"),
-    (np.array(["hi"]), " is of type ndarray"),
-    (torch.tensor([5]), " is of type Tensor"),
+    (np.array(5), " is of type ndarray"),
+    (torch.ones(1, device="meta"), " is of type Tensor"),
+    (slice(3), " is of type slice"),
     ("", " is an empty string"),
     ({}, " is a mapping with the keys []"),
     (USER, " is a mapping with the keys ['content', 'role']"),
@@ -207,16 +304,33 @@ BAD: list[tuple[Any, str]] = [
     ([USER, {"prompt_token_ids": [5]}], ", message 1: unknown key 'prompt_token_ids'"),
     ([USER, {"role": "user"}], ", message 1 has no 'content'"),
     ([USER, {"content": "hi"}], ", message 1 has no 'role'"),
-    (message(role="usr"), ", message 0: unknown role 'usr'; did you mean 'user'?"),
-    (message(role=None), ", message 0: unknown role None"),
-    (message(role=["user"]), ", message 0: unknown role ['user']"),
-    (message(role=np.array(["user"])), ", message 0: unknown role"),
-    (message(role=np.array(["user", "tool"])), ", message 0: unknown role"),
-    (message(content=None), ", message 0: content is None"),
-    (message(content=5), ", message 0: content is of type int"),
-    (message(content=b"hi"), ", message 0: content is of type bytes"),
-    (message(content=[{"type": "text", "text": "hi"}]), ", message 0: content is of type list"),
-    (message(contents="hi"), ", message 0: unknown key 'contents'; did you mean 'content'?"),
+    ([message(role="usr")], ", message 0: unknown role 'usr'; did you mean 'user'?"),
+    ([message(role=None)], ", message 0: unknown role None"),
+    ([message(role=["user"])], ", message 0: unknown role ['user']"),
+    ([message(role=np.array(["user"]))], ", message 0: unknown role"),
+    ([message(role=np.array(["user", "tool"]))], ", message 0: unknown role"),
+    ([message(content=None)], ", message 0: content is None"),
+    ([message(content=5)], ", message 0: content is of type int"),
+    ([message(content=b"hi")], ", message 0: content is of type bytes"),
+    ([message(content=["hi"])], ", message 0: content[0] is of type str; only text is taken"),
+    ([message(content=[{"text": "hi"}])], ", message 0: content[0] is of type dict"),
+    ([message(content=[TEXT, {"type": "text"}])], ", message 0: content[1]: text is None"),
+    (
+        [message(content=[TEXT, {**TEXT, "text": 5}])],
+        ", message 0: content[1]: text is of type int",
+    ),
+    ([message(content=[{**TEXT, "txt": 1}])], ", message 0: content[0]: unknown key 'txt'"),
+    ([message(content=[TEXT, IMAGE])], ", message 0: content[1] is a part of type 'image_url'"),
+    ([message(refusal="No.")], ", message 0: unknown key 'refusal'"),
+    ([message(annotations=[1])], ", message 0: unknown key 'annotations'"),
+    ([message(tool_calls=5)], ", message 0: tool_calls is of type int"),
+    ({"text": None}, ": text is None"),
+    ({"text": ["hi"]}, ": text is of type list"),
+    ({"text": ""}, ": the text is empty"),
+    ({"text": "\ud800"}, ": the model's tokenizer refused the text: UnicodeEncodeError"),
+    ({"text": "hi", "n": 1}, " is a mapping with the keys ['n', 'text']"),
+    ({"text": "hi", "prompt_token_ids": [5]}, " is a mapping with the keys ['prompt_token_ids'"),
+    ([message(contents="hi")], ", message 0: unknown key 'contents'; did you mean 'content'?"),
     ([{**USER, 5: 1}], ", message 0: unknown key 5"),
     ([{**USER, ("a", 1): 1}], ", message 0: unknown key ('a', 1)"),
     ([{**USER, HUGE: 1}], ", message 0: unknown key"),
@@ -295,7 +409,7 @@ ATOMS = st.one_of(
     st.text(st.characters(categories=["Cs"]), max_size=3),
     st.sampled_from([*ROLES, IM_END, PAD, END_OF_TEXT, np.int64(5), np.float32("nan")]),
 )
-KEYS = st.sampled_from([*MESSAGE_KEYS, "prompt_token_ids", "x", 5, None, (1, "a")])
+KEYS = st.sampled_from([*MESSAGE_KEYS, "prompt_token_ids", "text", "type", "x", 5, None, (1, "a")])
 ANYTHING = st.recursive(
     st.one_of(ATOMS, st.fixed_dictionaries({"role": st.sampled_from(ROLES), "content": ATOMS})),
     lambda inner: st.one_of(
@@ -399,6 +513,10 @@ def test_text_with_a_token_that_the_model_has_no_row_for_is_refused(tokenizer: A
     assert larger.encode("<|new|>") == [VOCABULARY]
     said = refusal(["hi", "a<|new|>"], larger)
     assert said.startswith("prompt 1") and str(VOCABULARY) in said
+    assert refusal([{"text": "a<|new|>"}], larger).startswith("prompt 0: the text's token[1] is")
+    with pytest.raises(PromptError) as caught:
+        tokenize_responses(["a", "a<|new|>"], 2, larger, LIMITS)
+    assert str(caught.value).startswith(f"response 1: the text's token[1] is {VOCABULARY}, outside")
     assert len(ids("a<new>", larger)) == 1
 
 
@@ -423,6 +541,21 @@ def test_truncation_keeps_the_asked_side_and_counts_what_it_cut(tokenizer: Any) 
         short, cut, full = tokenize(normalize(prompts), Template(tokenizer), limits)
         assert cut == Prompt(kept, truncated_tokens=16) and len(given_ids) == 80
         assert short.truncated_tokens == full.truncated_tokens == 0
+
+
+def test_call_that_asks_to_cut_wins_over_the_config_and_one_that_does_not_changes_nothing() -> None:
+    for limits in (LIMITS, LIMITS.truncating("left")):
+        assert limits.truncating(None) == limits
+        assert limits.truncating("right") == Limits(64, 80, VOCABULARY, "right")
+
+
+def test_scored_prompt_is_cut_only_where_the_config_cuts(tokenizer: Any) -> None:
+    """There it is scored as `generate` answers it; elsewhere 64, its limit, is none."""
+    prompt, answer = list(range(70)), [5] * 10
+    asked = {"prompt_token_ids": prompt}
+    for limits, kept in ((LIMITS, prompt), (LIMITS.truncating("left"), prompt[6:])):
+        sequences = scored_sequences(asked, [answer], Template(tokenizer), tokenizer, limits)
+        assert sequences == [(kept + answer, len(kept))]
 
 
 def test_bad_token_id_is_refused_even_where_truncation_would_cut_it(tokenizer: Any) -> None:

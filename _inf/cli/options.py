@@ -79,6 +79,9 @@ class SamplingOptions:
     chat_template_kwargs: Annotated[
         str | None, typer.Option(metavar="JSON", help="For the chat template.")
     ] = None
+    truncate_prompt: Annotated[
+        str | None, typer.Option(metavar="left|right", help="Cut what is above prompt_length.")
+    ] = None
     timeout: Annotated[float | None, typer.Option(help="Seconds for the answer.")] = None
 
     def params(self) -> GenerateParams:

@@ -40,8 +40,9 @@ with interpreter_left_alone():
     from sglang.srt.entrypoints.engine import init_tokenizer_manager
     from verl.workers.rollout.sglang_rollout import sglang_rollout
 
-# Beside SGLang's sampling parameters in a row's: the first prompt position to score.
-LOGPROB_START = "logprob_start_len"
+# Beside SGLang's sampling parameters in a row's: the first prompt position to score, and how many
+# of the likeliest tokens to tell of each.
+LOGPROB_START, LIKELIEST = "logprob_start_len", "top_logprobs_num"
 REPORT_SECONDS = 0.25
 SENT_AT_ONCE = 64  # rows; then others' have their turn, since a thousand take half a second to send
 
@@ -52,6 +53,7 @@ class Row:
     runs.
 
     `prompt_logprobs`: from the position on that was asked for; None for a token nothing precedes.
+    `likeliest_logprobs`: in the same places that of the likeliest token, where asked for.
     """
 
     token_ids: list[int]
@@ -64,6 +66,7 @@ class Row:
     cached_tokens: int
     weight_version: int
     transcript: Transcript | None = None  # of a conversation of more than one turn, or with tools
+    likeliest_logprobs: list[float | None] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass
@@ -198,9 +201,10 @@ class Engine(sglang_rollout.AsyncEngine):
         name = current_call.get().rid(uuid.uuid4().hex)
         return _row(await self._request(ids, params, name), params)
 
-    async def score(self, ids: list[int], start: int, rid: str) -> Row:
+    async def score(self, ids: list[int], start: int, rid: str, likeliest: int) -> Row:
         """The log probs of `ids[start:]`, each after all before it: a prefill and no more."""
-        params = {"max_new_tokens": 0, "temperature": 1.0, LOGPROB_START: start - 1}
+        params = {"max_new_tokens": 0, "temperature": 1.0}
+        params |= {LOGPROB_START: start - 1, LIKELIEST: likeliest}
         return _row(await self._request(ids, params, rid), params)
 
     def _abandon(self, rid: str) -> None:
@@ -246,13 +250,14 @@ class Engine(sglang_rollout.AsyncEngine):
 def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
     """Of SGLang's `async_generate`; what is not a sampling parameter of its stands beside them."""
     params = dict(params)
-    start = params.pop(LOGPROB_START, -1)
+    start, likeliest = params.pop(LOGPROB_START, -1), params.pop(LIKELIEST, 0)
     steered = "custom_params" in params
     return {
         "input_ids": ids,
         "sampling_params": params,
         "return_logprob": True,
         "logprob_start_len": start,
+        "top_logprobs_num": likeliest,
         "custom_logit_processor": _steering() if steered else None,
         "rid": rid,
     }
@@ -287,6 +292,9 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Row:
         completion_tokens=len(ids),
         cached_tokens=meta["cached_tokens"],
         weight_version=int(meta["weight_version"]),
+        likeliest_logprobs=[
+            top[0][0] if top else None for top in meta.get("input_top_logprobs", ())
+        ],
     )
 
 

@@ -119,13 +119,14 @@ def test_every_parameter_reaches_generate(
         "ignore_eos": True,
         "skip_special_tokens": False,
         "chat_template_kwargs": {"enable_thinking": False},
+        "truncate_prompt": "left",
         "timeout": 2.5,
     }
     numbers = [f"--{name}={value}" for name, value in given.items() if type(value) in (int, float)]
     others = ["--do_sample", "--ignore_eos", "--no_skip_special_tokens"]
     others += ["--stop_token_ids=7", "--stop_token_ids=8"]
     others += ["--stop=x", "--stop=y", '--json_schema={"type": "null"}', "--regex=a+"]
-    others += ['--chat_template_kwargs={"enable_thinking": false}']
+    others += ['--chat_template_kwargs={"enable_thinking": false}', "--truncate_prompt=left"]
     assert command(*numbers, *others, "Hello")[0] == 0
     assert calls == [{"prompt": "Hello", **given}]
     assert command("Hello")[0] == 0

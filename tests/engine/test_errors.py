@@ -72,7 +72,11 @@ PROMPTS: list[tuple[Any, str]] = [
     ([USER, {"role": "user"}], ", message 1 has no 'content'"),
     ([{"role": "robot", "content": "hi"}], ", message 0: unknown role 'robot'"),
     ([{"role": "user", "content": None}], ", message 0: content is None"),
-    ([{"role": "user", "content": [{"type": "text", "text": "hi"}]}], ", message 0: content is of"),
+    (
+        [{"role": "user", "content": [{"type": "image"}]}],
+        ", message 0: content[0] is a part of type",
+    ),
+    ({"text": ["hi"]}, ": text is of type list"),
     ([], " is a conversation without messages"),
     ("a\ud800", ": "),
     ({"prompt_token_ids": []}, ": prompt_token_ids is empty"),

@@ -1,12 +1,16 @@
-"""`get_logprobs` and `prompt_logprobs`: scores equal Transformers'."""
+"""`score`, `get_logprobs` and `prompt_logprobs`: scores equal Transformers'."""
 
 from __future__ import annotations
+
+import asyncio
+import random
 
 import pytest
 from prompts import PROMPTS
 from reference import Reference, logprobs
+from tiny import VOCABULARY
 
-from inf import PromptError
+from inf import PromptError, Score
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +61,87 @@ def test_scores_do_not_depend_on_what_the_prefix_cache_holds(engine):
 def test_an_empty_response_has_no_scores(engine):
     assert engine.get_logprobs(["a", "b"], ["", "x"])[0] == []
     assert engine.get_logprobs([], []) == []
+
+
+# ── Greedy or not, on a model whose greedy answers wander ────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def wanderer(tiny):
+    return Reference.of(tiny)
+
+
+def greedy_answers(tiny):
+    return tiny.generate(PROMPTS[:12], max_tokens=24, temperature=0)
+
+
+def test_greedy_answers_are_greedy_and_changed_ones_are_not(tiny):
+    answered = greedy_answers(tiny)
+    same = tiny.score(PROMPTS[:12], answered.token_ids)
+    assert all(each.is_greedy for each in same)
+    dice, changed = random.Random(0), []
+    for row, ids in enumerate(answered.token_ids):
+        place = {0: 0, 1: len(ids) - 1}.get(row, dice.randrange(len(ids)))
+        changed.append([*ids[:place], (ids[place] + 1) % VOCABULARY, *ids[place + 1 :]])
+    other = tiny.score(PROMPTS[:12], changed)
+    assert not any(each.is_greedy for each in other)
+    for score, said in zip(same, answered.logprobs, strict=True):
+        assert score.logprobs == pytest.approx(said, abs=1e-3)
+    assert [each.token_ids for each in [*same, *other]] == [*answered.token_ids, *changed]
+
+
+def test_greedy_is_what_transformers_argmax_says_token_by_token(tiny, wanderer):
+    """Every beginning of an answer that leaves the greedy path once: greedy up to there."""
+    prompt = ids_of(tiny, "Count.")
+    answer = tiny.generate({"prompt_token_ids": prompt}, max_tokens=10, temperature=0).token_ids[0]
+    answer = [*answer[:5], 7, *answer[5:]]
+    beginnings = [answer[:size] for size in range(1, len(answer) + 1)]
+    likeliest = wanderer.logits(prompt, answer).argmax(dim=-1).tolist()
+    assert likeliest[:5] == answer[:5] and likeliest[5] != 7
+    scored = tiny.score([{"prompt_token_ids": prompt}] * len(beginnings), beginnings)
+    assert [each.is_greedy for each in scored] == [
+        likeliest[: len(ids)] == ids for ids in beginnings
+    ]
+    expected = logprobs(wanderer.logits(prompt, answer), answer)
+    assert scored[-1].logprobs == pytest.approx(expected, abs=1e-3)
+
+
+def test_scores_among_generated_rows_are_the_same(tiny):
+    answered = greedy_answers(tiny)
+    alone = tiny.score(PROMPTS[:12], answered.token_ids)
+
+    async def together():
+        rows = tiny.agenerate(PROMPTS[:12], n=4, max_tokens=60, temperature=1.0)
+        scored = asyncio.to_thread(tiny.score, PROMPTS[:12], answered.token_ids)
+        return (await asyncio.gather(rows, *[scored]))[1]
+
+    for score, other in zip(asyncio.run(together()), alone, strict=True):
+        assert score.is_greedy and score.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+
+
+def test_log_probs_are_those_of_the_scores(tiny):
+    answers = [[5, 6, 7], [383], []]
+    scored = tiny.score(["a", "b", "c"], answers)
+    assert tiny.get_logprobs(["a", "b", "c"], answers) == [each.logprobs for each in scored]
+    assert scored[2] == Score([], [], True)
+    assert tiny.score([], []) == []
+
+
+def test_only_prompt_and_response_together_have_a_limit(tiny, wanderer):
+    """`prompt_length` is 512: a prompt that `generate` answers, not one that is scored."""
+    prompt = [5 + place % 300 for place in range(600)]
+    asked, answer = {"prompt_token_ids": prompt}, list(range(40, 80))
+    (scored,) = tiny.score(asked, [answer])
+    expected = logprobs(wanderer.logits(prompt, answer), answer)
+    assert scored.logprobs == pytest.approx(expected, abs=1e-3)
+    says = (
+        "prompt 1 has 600 tokens; with the 41 of its response that is 641, above the limit of 640"
+    )
+    for call in (tiny.score, tiny.get_logprobs):
+        with pytest.raises(PromptError, match=says):
+            call(["a", asked], [[5], [*answer, 5]])
+    with pytest.raises(PromptError, match="prompt 0 has 641 tokens; with the 0 of its response"):
+        tiny.score({"prompt_token_ids": [5] * 641}, "")
 
 
 def test_prompt_logprobs_equal_transformers_and_begin_with_none(engine, reference):

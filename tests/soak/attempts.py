@@ -178,8 +178,9 @@ def tokenizer() -> Any:
 
 
 def prompts(case: Any, folder: Path) -> bool:
+    from _inf.prompts import normalize
     from _inf.template import Template
-    from _inf.tokens import Limits, normalize, tokenize
+    from _inf.tokens import Limits, tokenize
 
     before, prompt = case
     batch = [*["hi"] * before, prompt] if before else prompt

@@ -13,8 +13,8 @@ from strategies import ANYTHING, ATOMS, HUGE, JSON, WORDS, Cases, damaged, mostl
 from tiny import END_OF_TEXT, IM_START, PAD, VOCABULARY
 
 from _inf.openai_form import LABELS, NEUTRAL, PARAMS, READ
+from _inf.prompts import MESSAGE_KEYS, ROLES
 from _inf.sampling import GenerateParams
-from _inf.tokens import MESSAGE_KEYS, ROLES
 
 # ─── Calls ───
 
@@ -39,6 +39,7 @@ SMALL: dict[str, Any] = {
     "json_schema": [{"type": "boolean"}, '{"enum": ["a", "b"]}'],
     "regex": ["[ab]{1,4}", "yes|no"],
     "chat_template_kwargs": [{}, {"enable_thinking": False}],
+    "truncate_prompt": ["left", "right"],
     "skip_special_tokens": [True, False],
     "prompt_logprobs": [True, False],
     "timeout": [60, 30.5],
@@ -77,8 +78,15 @@ TOOL_CALLS: Cases = st.fixed_dictionaries(
     },
     optional={"id": ATOMS, "type": ATOMS},
 )
+PARTS: Cases = st.lists(
+    st.fixed_dictionaries(
+        {"type": mostly(st.just("text"), ATOMS), "text": mostly(TEXTS, ATOMS)},
+        optional={"x": ATOMS},
+    ),
+    max_size=3,
+)
 MESSAGES: Cases = st.fixed_dictionaries(
-    {"role": mostly(st.sampled_from(ROLES), ATOMS), "content": mostly(TEXTS, ANYTHING)},
+    {"role": mostly(st.sampled_from(ROLES), ATOMS), "content": mostly(TEXTS | PARTS, ANYTHING)},
     optional={
         "tool_calls": mostly(st.lists(TOOL_CALLS, max_size=2), ANYTHING),
         "name": mostly(st.just("f"), ANYTHING),
@@ -96,6 +104,7 @@ PROMPTS: Cases = st.one_of(
     TEXTS,
     st.lists(MESSAGES, max_size=3),
     st.fixed_dictionaries({"prompt_token_ids": IDS}),
+    st.fixed_dictionaries({"text": mostly(TEXTS, ANYTHING)}),
     st.fixed_dictionaries({"prompt_token_ids": IDS}, optional={"x": ATOMS}),
     st.dictionaries(one_of([*MESSAGE_KEYS, 5, None, HUGE]), ANYTHING, max_size=2),
     ANYTHING,
