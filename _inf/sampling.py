@@ -201,8 +201,6 @@ def _turn_value(name: str, value: Any) -> Any:
                 raise ConfigError(
                     f"{name}.{tool}: {shown(key)} is none of {', '.join(TOOL_KWARGS)}{hint or '.'}"
                 )
-    if name == "interaction_kwargs":
-        return {"name": "gsm8k", **value}  # verl's default
     return dict(value)
 
 

@@ -66,7 +66,8 @@ class Row:
 
 @dataclasses.dataclass
 class Call:
-    """What one `generate_sequences` carries past verl: parameters a row in, rows out."""
+    """What one `generate_sequences` carries past verl: parameters a row in (None: verl's own, for
+    all), rows out."""
 
     host: Host
     ticket: Ticket
@@ -125,14 +126,15 @@ class Engine(sglang_rollout.AsyncEngine):
     ) -> Any:
         """One request a row, so that rows have their own parameters and can be aborted."""
         call = current_call.get(None)
-        if call is None or call.sampling_params is None:
+        if call is None:
             return await super().async_generate(
                 *args, input_ids=input_ids, sampling_params=sampling_params, **kwargs
             )
+        per_row = call.sampling_params or [sampling_params] * len(input_ids)
         requests: list[asyncio.Task[dict[str, Any]]] = []
         watch = asyncio.ensure_future(self._report(call, len(input_ids), requests))
         try:
-            for row, given in enumerate(zip(input_ids, call.sampling_params, strict=True)):
+            for row, given in enumerate(zip(input_ids, per_row, strict=True)):
                 requests.append(asyncio.ensure_future(self._request(*given, call.rid(row))))
                 if len(requests) % SENT_AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -140,7 +142,7 @@ class Engine(sglang_rollout.AsyncEngine):
         finally:
             for task in (watch, *requests):
                 task.cancel()
-        call.rows.extend(map(_row, outputs, call.sampling_params))
+        call.rows.extend(map(_row, outputs, per_row))
         if call.report is not None:
             call.report(len(call.rows), sum(row.completion_tokens for row in call.rows))
         return outputs
@@ -259,7 +261,7 @@ def _row(output: dict[str, Any], params: dict[str, Any]) -> Row:
     finish = meta["finish_reason"] or {"type": None}
     if finish["type"] == "abort":
         raise InferenceError(f"The engine gave a request up: {finish.get('message', 'aborted')}")
-    if finish["type"] == "length" and ids and ids[-1] in params.get("stop_token_ids", ()):
+    if finish["type"] == "length" and ids and ids[-1] in (params.get("stop_token_ids") or ()):
         # SGLang looks at the length first, also where the last token allowed is a stop.
         finish = {"type": "stop", "matched": ids[-1]}
     return Row(
