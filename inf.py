@@ -87,12 +87,15 @@ class InferenceEngine:
         `InferenceEngine("config.yaml", rollout={"dtype": "float32"})`.
 
     A context manager. It is stopped by `shutdown`, when it is garbage, or at interpreter exit. It
-    may be used from any thread, from several at once, inside `async` code and in notebooks.
+    may be used from any thread, from several at once, inside `async` code and in notebooks; not
+    from a fork of the process (`os.fork`, multiprocessing's "fork"), where calls raise
+    `InferenceError`.
 
     Attributes: `config` (frozen), `tokenizer` (Transformers), `model_config` (verl's
     `HFModelConfig`), `rollout` (verl's `SGLangRollout` itself).
 
-    Raises `ConfigError`, and `EngineDeadError` where the engine dies while it starts.
+    Raises `ConfigError`, `EngineDeadError` where the engine dies while it starts, and
+    `InferenceError` in a process that cannot have one (daemonic, or a fork of one that has).
     """
 
     def __init__(
@@ -104,11 +107,23 @@ class InferenceEngine:
         self._launch()
 
     def _launch(self) -> None:
-        self._engine: Launched = launch(self.config)
-        self.rollout: Any = self._engine.rollout
-        self.model_config: Any = self._engine.model_config
-        self.tokenizer: Any = self._engine.tokenizer
-        self._finalizer = weakref.finalize(self, self._engine.host.stop)
+        self._launched: Launched = launch(self.config)
+        self.rollout: Any = self._launched.rollout
+        self.model_config: Any = self._launched.model_config
+        self.tokenizer: Any = self._launched.tokenizer
+        self._finalizer = weakref.finalize(self, self._launched.host.stop)
+
+    @property
+    def _engine(self) -> Launched:
+        """Raises `InferenceError` in a fork of this process, where every call would hang."""
+        self._launched.host.check_process()
+        return self._launched
+
+    def __reduce__(self) -> Any:
+        raise InferenceError(
+            "An engine cannot be copied or sent to another process; make an InferenceEngine there, "
+            "or send the prompts to this one."
+        )
 
     def generate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
         """Answer `prompts`; rows come back in order, prompt-major.
@@ -156,6 +171,7 @@ class InferenceEngine:
 
     async def agenerate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
         """`generate` for async code; cancelling it aborts it in the engine."""
+        self._engine.host.check_process()  # a fork has none of the pool's threads
         ticket = Ticket()
         context = contextvars.copy_context()  # a tool's call is let through where its row's is
         call = self._threads.submit(context.run, self._generate, prompts, params, ticket)
@@ -278,13 +294,9 @@ class InferenceEngine:
         `finish_reason`, `weight_version` and, after tools or interactions, `messages`,
         `reward_scores` and `__num_turns__` (verl's names).
 
-<<<<<<< HEAD
-        Raises what `generate` does; `ConfigError` where `max_tokens` is above R, and where `n` is
-        above 1 and a prompt greedy: rows that are all the same have no advantage.
-=======
-        Raises what `generate` does; `ConfigError` where `max_tokens` is above R, or `uid` or a
-        column of `extra` has another length, or a name that the batch has itself.
->>>>>>> prompts
+        Raises what `generate` does; `ConfigError` where `max_tokens` is above R, where `n` is
+        above 1 and a prompt greedy (rows that are all the same have no advantage), or where
+        `uid` or a column of `extra` has another length, or a name that the batch has itself.
         """
         tokenized, sampling, talk = self._prepared(prompts, params)
         if why := sampling.same_samples:
@@ -309,7 +321,7 @@ class InferenceEngine:
         prefix cache is emptied. Raises `ConfigError` (which name, which shape) before anything is
         sent: the old weights serve on.
         """
-        return int(self.rollout.replace_weights(weights, version))
+        return int(self._engine.rollout.replace_weights(weights, version))
 
     def sleep(self) -> Slept:
         """Give the accelerator's memory back, until `wake_up`; calls in flight finish first.
@@ -317,12 +329,12 @@ class InferenceEngine:
         Returns how many bytes came free (on a CPU none, and its `note` says so). Meanwhile calls
         raise `InferenceError`. Raises `ConfigError` without `rollout.free_cache_engine: true`.
         """
-        slept: Slept = self.rollout.sleep()
+        slept: Slept = self._engine.rollout.sleep()
         return slept
 
     def wake_up(self) -> None:
         """Take the memory again and serve the same weights; nothing where it is awake."""
-        self.rollout.wake_up()
+        self._engine.rollout.wake_up()
 
     def stats(self) -> dict[str, float]:
         """Totals since the start: `calls`, `requests` (rows), `prompt_tokens`,
@@ -337,7 +349,7 @@ class InferenceEngine:
         self._stats.add_restart()
 
     def shutdown(self) -> None:
-        """Stop the engine and its child processes; safe to call twice."""
+        """Stop the engine and its child processes; safe to call twice. In a fork: nothing."""
         self._finalizer()
 
     def __enter__(self) -> InferenceEngine:

@@ -20,6 +20,7 @@ from _inf.tool_calls import Parsed, ToolCall, parse
 from _inf.tools import Executed, Tool, argument_fault, execute, wrong_call_text
 from _inf.transcript import Transcript
 
+DEFAULT_INTERACTION = "gsm8k"  # verl's, where `interaction_kwargs` has no name
 THOUGHT_ENDS = "</think>"
 
 
@@ -217,6 +218,7 @@ class Episode:
                     "seconds": done.seconds,
                     "error": done.error,
                     "reward": done.reward,
+                    "metrics": done.metrics,
                     "truncated": done.truncated,
                 }
             )

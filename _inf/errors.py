@@ -46,6 +46,16 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
+def unended(text: object) -> str:
+    """Another's text as part of a sentence of ours: without the end of its own."""
+    return str(text).strip().rstrip(".!?:;, ")
+
+
+def told(failure: BaseException) -> str:
+    """Another's exception as part of a sentence of ours."""
+    return f"{type(failure).__name__}: {unended(failure)}".removesuffix(": ")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`"; did you mean 'x'?"` for the nearest known word, or nothing."""
     match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from _inf.errors import ConfigError, shown
+from _inf.errors import ConfigError, shown, unended
 from _inf.pattern import respell
 from _inf.scalars import key_path
 from _inf.schema import rewritten
@@ -32,7 +32,7 @@ def json_schema_text(schema: Any) -> str:
     except ConfigError:
         raise
     except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"json_schema: it is not JSON: {error}.") from None
+        raise ConfigError(f"json_schema: it is not JSON: {unended(error)}.") from None
 
 
 def regex_text(pattern: Any) -> str:
@@ -64,7 +64,7 @@ def _checked_schema(text: str) -> str:
         path = key_path("json_schema", *error.absolute_path)
         raise ConfigError(f"{path}: {error.message} (JSON Schema draft 2020-12).") from None
     except json.JSONDecodeError as error:
-        raise ConfigError(f"json_schema: it is not JSON: {error}.") from None
+        raise ConfigError(f"json_schema: it is not JSON: {unended(error)}.") from None
     except RecursionError:
         raise ConfigError("json_schema: it is nested too deeply.") from None
     with _xgrammar("json_schema") as xgrammar:
@@ -85,7 +85,7 @@ def _xgrammar(where: str) -> Iterator[Any]:
         yield xgrammar
     except (RuntimeError, UnicodeError) as error:
         reason = str(error).splitlines()[0].rpartition(": ")[2].rstrip(".")
-        raise ConfigError(f"{where}: xgrammar cannot compile it: {reason}.") from None
+        raise ConfigError(f"{where}: xgrammar cannot compile it: {unended(reason)}.") from None
 
 
 def _small(digits: str) -> int:

@@ -69,7 +69,8 @@ class GenerationOutput:
     and in the metadata:
         num_turns: the assistant's turns;
         limit: which limit ended the row, such as `max_tokens`, or None;
-        tool_calls: for each call that was run its name, arguments, result, seconds, error, reward;
+        tool_calls: for each call that was run its name, arguments, result, seconds, error,
+            truncated and, of a verl tool, reward and metrics;
         tool_rewards: verl tools' `calc_reward`; reward_scores: these and `user_turn_rewards`;
         error: only where a tool's or an interaction's own code failed at the row's ends.
     """

@@ -21,7 +21,7 @@ import re
 import sys
 from typing import Any
 
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, unended
 
 # The parser that `re` itself uses, under the name it has in this Python.
 _parser: Any = importlib.import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
@@ -58,7 +58,9 @@ def respell(pattern: str, where: str, *, in_json: bool = False) -> Pattern:
         parsed = _parser.parse(pattern)
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        raise ConfigError(f"{where}: {pattern!r} is no regular expression: {error}.") from None
+        raise ConfigError(
+            f"{where}: {pattern!r} is no regular expression: {unended(error)}."
+        ) from None
     if parsed.state.flags & ~re.UNICODE:
         raise ConfigError(f"{where}: flags cannot be enforced; spell out what they stand for.")
     shortest, longest = parsed.getwidth()

@@ -236,8 +236,6 @@ def _turn_value(name: str, value: Any) -> Any:
                 raise ConfigError(
                     f"{name}.{tool}: {shown(key)} is none of {', '.join(TOOL_KWARGS)}{hint or '.'}"
                 )
-    if name == "interaction_kwargs":
-        return {"name": "gsm8k", **value}  # verl's default
     return dict(value)
 
 
@@ -364,77 +362,7 @@ def _temperature(given: Mapping[str, Any], config: Rollout, asked: Mapping[str, 
             f"do_sample: False means greedy, but {name}={value} was asked for too; drop one of the "
             "two."
         )
-<<<<<<< HEAD
     return temperature if asked else 0.0
-=======
-    return top_k
-
-
-def _number(
-    given: Mapping[str, Any],
-    name: str,
-    default: float,
-    *,
-    least: float = -math.inf,
-    above: float = -math.inf,
-    most: float = math.inf,
-) -> float:
-    value = given.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ConfigError(f"{name}: {shown(value)} is not a number.")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if name in given and not math.isfinite(number):
-        raise ConfigError(f"{name}: {number} is not a finite number.")
-    if number < least or number <= above or number > most:
-        low = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
-        high = f" and at most {most:g}" if most < math.inf else ""
-        raise ConfigError(f"{name}: {number:g} is out of range; it must be {low}{high}.")
-    return number
-
-
-def _integer(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ConfigError(f"{name}: {shown(value)} is not an int.")
-    return int(value)
-
-
-def _count(
-    given: Mapping[str, Any],
-    name: str,
-    default: int,
-    *,
-    least: int = 1,
-    below: int = MOST_INT32 + 1,
-) -> int:
-    value = _integer(name, given.get(name, default))
-    if value < least:
-        raise ConfigError(f"{name}: {shown(value)} is out of range; it must be at least {least}.")
-    if value >= below:
-        raise ConfigError(f"{name}: {shown(value)} is out of range; it must be below {below}.")
-    return value
-
-
-def _flag(given: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = given.get(name, default)
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name}: {shown(value)} is not a bool; say True or False.")
-    return value
-
-
-def _stop_ids(value: Any, vocabulary: int) -> list[int]:
-    if not isinstance(value, list | tuple):
-        raise ConfigError(f"stop_token_ids: {shown(value)} is not a list of token ids.")
-    ids = [_integer(f"stop_token_ids[{place}]", each) for place, each in enumerate(value)]
-    for place, each in enumerate(ids):
-        if not 0 <= each < vocabulary:
-            raise ConfigError(
-                f"stop_token_ids[{place}]: {shown(each)} is outside the vocabulary of "
-                f"{vocabulary} tokens."
-            )
-    return ids
 
 
 def _truncate_side(given: Mapping[str, Any]) -> Literal["left", "right"] | None:
@@ -444,15 +372,3 @@ def _truncate_side(given: Mapping[str, Any]) -> Literal["left", "right"] | None:
     if isinstance(value, str) and value in ("left", "right"):
         return "left" if value == "left" else "right"
     raise ConfigError(f"truncate_prompt: {shown(value)} is neither 'left' nor 'right'.")
-
-
-def _template_kwargs(value: Any) -> dict[str, Any]:
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ConfigError(
-            f"chat_template_kwargs: {shown(value)} is not a mapping of names to values."
-        )
-    for name in TEMPLATE_OWN:
-        if name in value:
-            raise ConfigError(f"chat_template_kwargs.{name}: the engine sets this one itself.")
-    return dict(value)
->>>>>>> prompts

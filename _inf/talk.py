@@ -7,12 +7,13 @@ tools, and an `Episode` a row. What cannot be held as a conversation is refused 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
-from _inf.episode import Episode, Rules, answered_calls
-from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean
+from _inf.episode import DEFAULT_INTERACTION, Episode, Rules, answered_calls
+from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.sampling import Sampling, Turns
 from _inf.template import Template
 from _inf.tokens import Prompt
@@ -113,7 +114,7 @@ def _rules(sampling: Sampling, config: Config, engine: Launched) -> Rules | None
     for name in ("json_schema", "regex", "logprob_start_len"):
         if any(name in request for request in sampling.requests):
             said = "prompt_logprobs" if name == "logprob_start_len" else name
-            raise ConfigError(f"{said}: not beside tools or interactions; say tools=[].")
+            _refuse_beside(said, tools, sampling)
     multi_turn = config.rollout.multi_turn
     return Rules(
         tools=tools,
@@ -132,6 +133,19 @@ def _rules(sampling: Sampling, config: Config, engine: Launched) -> Rules | None
     )
 
 
+def _refuse_beside(name: str, tools: Collection[str], sampling: Sampling) -> None:
+    """`name` holds for one turn: say what makes more of them, and how to be without."""
+    asked = any(turns.interaction_kwargs for turns in sampling.turns)
+    why, instead = [], []
+    if tools:
+        why.append(f"tools ({', '.join(tools)})")
+        instead.append("say tools=[]")
+    if asked:
+        why.append("interaction_kwargs")
+        instead.append("leave interaction_kwargs out")
+    raise ConfigError(f"{name}: not beside {' and '.join(why)}; {' and '.join(instead)}.")
+
+
 def _check_turns(turns: Turns, tools: Mapping[str, Tool], interactions: Collection[str]) -> None:
     for name, kwargs in turns.tools_kwargs.items():
         if name not in tools:
@@ -140,13 +154,20 @@ def _check_turns(turns: Turns, tools: Mapping[str, Tool], interactions: Collecti
         if kwargs and tools[name].verl is None:
             raise ConfigError(f"tools_kwargs.{name}: {', '.join(kwargs)} reach verl tools only.")
     if turns.interaction_kwargs:
-        named = turns.interaction_kwargs.get("name")
         if not interactions:
             raise ConfigError(
                 "interaction_kwargs: no interaction is configured; "
                 "set rollout.multi_turn.interaction_config_path."
             )
-        if named not in interactions:
-            raise ConfigError(
-                f"interaction_kwargs.name: {named!r} is none of {', '.join(interactions)}."
-            )
+        named = turns.interaction_kwargs.get("name", DEFAULT_INTERACTION)
+        if named not in list(interactions):  # it may be anything
+            raise ConfigError(_unknown_interaction(turns.interaction_kwargs, interactions))
+
+
+def _unknown_interaction(kwargs: Mapping[str, Any], interactions: Collection[str]) -> str:
+    there = f"the interactions are {', '.join(interactions)}."
+    if "name" in kwargs:
+        return f"interaction_kwargs.name: {shown(kwargs['name'])} is no interaction; {there}"
+    near = difflib.get_close_matches("name", kwargs, n=1)
+    hint = f" ({near[0]!r} is given)" if near else ""
+    return f"interaction_kwargs: the key 'name' is missing{hint}; {there}"

@@ -1,14 +1,14 @@
 """Files of tools, `multi_turn.tool_config_path`.
 
 In: a path. Out: `Tool`s. An entry is, by what is in it: a schema (`name`, `parameters`, or OpenAI's
-form), a class with its `tool_schema` (`class_path`, or verl's `class_name`), in a list that stands
-alone or under `tools:`. Raises `ToolError`, which names the file, the entry and the field.
+form), a class with its `tool_schema` (`class_path`, or verl's `class_name`; its module may lie
+beside the file), in a list that stands alone or under `tools:`. Raises `ToolError`, which names the
+file, the entry and the field.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +18,8 @@ import yaml
 from omegaconf import OmegaConf
 
 from _inf.config.source import written_out
-from _inf.errors import ToolError, did_you_mean, shown
+from _inf.errors import ToolError, did_you_mean, shown, told, unended
+from _inf.own_module import import_beside
 from _inf.quiet import third_party
 from _inf.tools import Tool, check_names, checked_schema, known_keys, verl_tool
 
@@ -30,7 +31,7 @@ def load_tools(path: str | Path) -> list[Tool]:
     """The tools of a file, in its order."""
     entries = _entries(Path(path))
     places = [f"{path}: tools[{index}]" for index in range(len(entries))]
-    tools = [_tool(entry, place) for entry, place in zip(entries, places, strict=True)]
+    tools = [_tool(entry, place, path) for entry, place in zip(entries, places, strict=True)]
     check_names(tools, places)
     return tools
 
@@ -43,7 +44,7 @@ def _entries(path: Path) -> list[Any]:
             raise ToolError(f"{path}: its aliases stand for over {MOST_VALUES:,} values.")
         content = yaml.safe_load(text)
     except (OSError, UnicodeError) as error:
-        raise ToolError(f"{path}: it cannot be read: {error}.") from error
+        raise ToolError(f"{path}: it cannot be read: {unended(error)}.") from error
     except yaml.YAMLError as error:
         raise ToolError(f"{path}: it is not YAML: {error}") from None
     except ToolError:
@@ -60,7 +61,7 @@ def _entries(path: Path) -> list[Any]:
     return content
 
 
-def _tool(entry: Any, place: str) -> Tool:
+def _tool(entry: Any, place: str, file: str | Path) -> Tool:
     if not isinstance(entry, Mapping):
         raise ToolError(f"{place}: {shown(entry)} is not a mapping.")
     if "mcp" in entry or _config_type(entry) == "mcp":
@@ -72,7 +73,7 @@ def _tool(entry: Any, place: str) -> Tool:
         return Tool(alone["function"]["name"], alone)
     known_keys(entry, _CLASS_KEYS, place)
     field, dotted = _dotted(entry, place)
-    cls = _class(dotted, f"{place}.{field}")
+    cls = _class(dotted, f"{place}.{field}", file)
     schema = entry.get("tool_schema")
     if schema is not None and not isinstance(schema, Mapping):
         raise ToolError(f"{place}.tool_schema: {shown(schema)} is not a mapping.")
@@ -95,7 +96,7 @@ def _config(entry: Mapping[str, Any], place: str) -> dict[str, Any]:
     try:
         resolved: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except Exception as failure:  # OmegaConf's, and its resolvers'
-        raise ToolError(f"{place}.config: {str(failure).splitlines()[0]}.") from failure
+        raise ToolError(f"{place}.config: {unended(str(failure).splitlines()[0])}.") from failure
     return resolved
 
 
@@ -117,17 +118,15 @@ def _dotted(entry: Mapping[str, Any], place: str) -> tuple[str, str]:
     return field, dotted
 
 
-def _class(dotted: str, place: str) -> Any:
+def _class(dotted: str, place: str, file: str | Path) -> Any:
     from verl.tools.base_tool import BaseTool
 
     module_name, _, name = dotted.rpartition(".")
     try:
         with third_party():
-            module = importlib.import_module(module_name)
+            module = import_beside(file, module_name)
     except Exception as failure:  # a module raises what it likes
-        raise ToolError(
-            f"{place}: {module_name} cannot be imported: {type(failure).__name__}: {failure}."
-        ) from failure
+        raise ToolError(f"{place}: {module_name} cannot be imported: {told(failure)}.") from failure
     found = getattr(module, name, None)
     if found is None:
         hint = did_you_mean(name, dir(module)) or "."
@@ -149,7 +148,7 @@ def _instance(
         first = error.errors()[0]
         field = ".".join(map(str, ("tool_schema", *first["loc"])))
         raise ToolError(
-            f"{place}.{field}: {first['msg']}; verl asks for it in a class's schema."
+            f"{place}.{field}: {unended(first['msg'])}; verl asks for it in a class's schema."
         ) from None
     try:
         with third_party(), contextlib.redirect_stdout(io.StringIO()):  # it prints its schema
@@ -157,6 +156,5 @@ def _instance(
     except Exception as failure:
         field = "tool_schema" if schema is None else "config"
         raise ToolError(
-            f"{place}: {cls.__name__} cannot be made of this {field}: "
-            f"{type(failure).__name__}: {failure}."
+            f"{place}: {cls.__name__} cannot be made of this {field}: {told(failure)}."
         ) from failure

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from _inf.errors import ToolError, did_you_mean, shown
+from _inf.errors import ToolError, did_you_mean, shown, told, unended
 from _inf.execution import Executed, execute
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def verl_tool(tool: Any, place: str, schema: Mapping[str, Any] | None = None) ->
         except Exception as failure:
             name = type(tool).__name__
             raise ToolError(
-                f"{place}: {name}.get_openai_tool_schema() failed: {_told(failure)}."
+                f"{place}: {name}.get_openai_tool_schema() failed: {told(failure)}."
             ) from failure
     checked = checked_schema(schema or {}, place)
     return Tool(checked["function"]["name"], checked, verl=tool)
@@ -109,14 +109,10 @@ def _function_tool(function: Callable[..., Any], place: str) -> Tool:
         schema = get_json_schema(function)
     except Exception as failure:  # it raises what its parsing of hints and docstring meets
         raise ToolError(
-            f"{place}: no schema can be made of the function {name!r}: {_told(failure)}. Give it a "
+            f"{place}: no schema can be made of the function {name!r}: {told(failure)}. Give it a "
             "docstring whose Args section describes each parameter, and each parameter a type hint."
         ) from failure
     return Tool(name, checked_schema(schema, place), function=function)
-
-
-def _told(failure: BaseException) -> str:
-    return f"{type(failure).__name__}: {failure}".rstrip(". ")
 
 
 # ─── Schemas ───
@@ -182,7 +178,9 @@ def _checked_parameters(given: Any, path: str) -> dict[str, Any]:
     try:
         Draft202012Validator.check_schema(parameters)
     except SchemaError as error:
-        raise ToolError(f"{'.'.join([path, *map(str, error.path)])}: {error.message}.") from None
+        raise ToolError(
+            f"{'.'.join([path, *map(str, error.path)])}: {unended(error.message)}."
+        ) from None
     except RecursionError:
         raise ToolError(f"{path}: it is nested too deeply.") from None
     return parameters
@@ -193,7 +191,7 @@ def _json(value: Any, path: str) -> Any:
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ToolError(f"{path}: it is not JSON: {error}.") from None
+        raise ToolError(f"{path}: it is not JSON: {unended(error)}.") from None
 
 
 # ─── Calls ───
@@ -237,8 +235,8 @@ def wrong_call_text(call: ToolCall, tools: Sequence[Tool], fault: str | None) ->
     """What the model is told of a call that is not executed: one that could not be read
     (`call.error`), one of no tool, or one whose arguments have a `fault`."""
     if call.error is not None:
-        return f"Error: the tool call could not be read: {call.error}."
+        return f"Error: the tool call could not be read: {unended(call.error)}."
     if call.name not in {tool.name for tool in tools}:
         names = ", ".join(tool.name for tool in tools) or "none"
         return f"Error: there is no tool {shown(call.name)}; the tools are: {names}."
-    return f"Error: the arguments of {call.name} are wrong: {fault}."
+    return f"Error: the arguments of {call.name} are wrong: {unended(fault)}."

@@ -237,7 +237,7 @@ def test_all_faults_are_said_in_the_order_of_the_file(tmp_path: Path) -> None:
     ("path", "value", "reason"),
     [
         ("rollout.mode", "sync", "sync mode is not offered"),
-        ("rollout.val_kwargs.n", 4, "no validation loop"),
+        ("rollout.val_kwargs.n", 4, "verl's trainer reads it"),
         ("rollout.agent.num_workers", 4, "agent loops"),
         ("rollout.agent.custom_async_server.path", "x.py", "agent loops"),
         ("rollout.server.timeout", 61.0, "HTTP"),

@@ -298,10 +298,13 @@ def test_driver_that_cannot_be_used_means_cpu_and_says_why_to_who_asks_for_cuda(
 
 def test_compiled_code_is_kept_in_the_private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    folders = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor", "CUTE_DSL_CACHE_DIR": "cutlass"}
+    for name in folders:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
     environment._keep_compiled_code_private()
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inf" / "torchinductor")
+    for name, folder in folders.items():
+        assert os.environ[name] == str(tmp_path / "inf" / folder)
     assert (tmp_path / "inf").stat().st_mode & 0o777 == 0o700
 
 

@@ -734,11 +734,6 @@ def test_each_prompts_turns_have_their_own_keywords(name: str, first: Any, secon
     assert refusal(_prompts=3, **{name: [first, second]}).startswith(f"{name}: a list of 2 values")
 
 
-def test_interaction_without_a_name_is_verls_gsm8k() -> None:
-    (turns,) = sampled(interaction_kwargs={"ground_truth": "7"}).turns
-    assert turns.interaction_kwargs == {"name": "gsm8k", "ground_truth": "7"}
-
-
 # ── Template keywords, and the value itself ──────────────────────────────────────────────────────
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,21 @@ def test_the_documented_file_loads(written: Any) -> None:
     tools = load_tools(written(page.split("```yaml\n")[1].split("```")[0]))
     assert [tool.name for tool in tools] == ["search", "calculator", "calc_gsm8k_reward"]
     assert [tool.executable for tool in tools] == [False, True, True]
+
+
+def test_class_of_a_module_beside_the_file_loads_and_sys_path_stays(written: Any) -> None:
+    path = written("- class_path: beside_tools.Mine")
+    source = "from _inf.calculator import Calculator\nclass Mine(Calculator):\n    pass\n"
+    path.with_name("beside_tools.py").write_text(source)
+    before = list(sys.path)
+    (tool,) = load_tools(path)
+    assert type(tool.verl).__name__ == "Mine" and sys.path == before
+    other = path.parent / "other" / "tools.yaml"
+    other.parent.mkdir()
+    other.write_text(path.read_text())
+    other.with_name("beside_tools.py").write_text(source)
+    with pytest.raises(ToolError, match=r"class_path: .* is hidden by .*; rename one of them\.$"):
+        load_tools(other)
 
 
 ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}

@@ -127,6 +127,12 @@ def test_a_function_without_docstring_or_hints_is_refused_by_name(function: Any)
         as_tools([multiply, function])
 
 
+def test_text_of_others_does_not_break_the_sentence_around_it() -> None:
+    with pytest.raises(ToolError, match=r"has no docstring\. Give it a "):
+        as_tools([undocumented])
+    assert wrong_call_text(ToolCall("f", {}, "", 0, 0, "Cut!\n"), [], None).endswith("read: Cut.")
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -34,4 +34,5 @@ def ask(
 
 def _json_line(row: GenerationRow) -> str:
     fields = dataclasses.asdict(row)
-    return json.dumps({name: value for name, value in fields.items() if value is not None})
+    given = {name: value for name, value in fields.items() if value is not None}
+    return json.dumps(given, default=str)  # a tool's metrics may be anything

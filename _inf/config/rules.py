@@ -22,7 +22,6 @@ FIXED: Mapping[str, str] = {
 
 # What SGLangRollout, as this library runs it, never reads.
 IGNORED_SECTIONS: Mapping[str, str] = {
-    "val_kwargs": "no validation loop runs here; set the rollout's own sampling keys",
     "agent": "verl's agent loops do not run here",
     "trace": "verl traces agent loops only, and none runs here",
     "server": "the engine runs in this process's own children, not behind HTTP",
@@ -31,6 +30,8 @@ IGNORED_SECTIONS: Mapping[str, str] = {
 }
 IGNORED: Mapping[str, str] = {
     **IGNORED_SECTIONS,
+    "val_kwargs.n": "verl's trainer reads it, not the rollout",
+    "val_kwargs.do_sample": "verl's trainer reads it, not the rollout",
     "log_prob_micro_batch_size": "verl's actor reads it, not the rollout",
     "log_prob_micro_batch_size_per_gpu": "verl's actor reads it, not the rollout",
     "log_prob_use_dynamic_bsz": "verl's actor reads it, not the rollout",
@@ -48,7 +49,6 @@ IGNORED: Mapping[str, str] = {
 
 # Beside the default: what verl's own files say, which changes nothing either.
 ALSO_NEUTRAL: Mapping[str, object] = {
-    "val_kwargs.temperature": 0,
     "val_kwargs.do_sample": False,
     "multi_turn.tokenization_sanity_check_mode": "strict",
 }

@@ -80,7 +80,7 @@ class Sampling(Section):
 
 
 class ValKwargs(Sampling):
-    """verl's sampling parameters of a trainer's validation."""
+    """Sampling where a trainer's batch says `meta_info["validate"]`; no call of ours reads it."""
 
 
 class MultiTurn(Section):

@@ -33,7 +33,7 @@ from verl.workers.rollout.schemas import (
 )
 
 from _inf.batch import column
-from _inf.episode import Episode
+from _inf.episode import DEFAULT_INTERACTION, Episode
 from _inf.errors import EngineDeadError
 from _inf.upstream.engine import Row, current_call, sglang_rollout
 from _inf.upstream.row_ends import BoundedInteraction, RewardingTool, current_episode
@@ -183,7 +183,8 @@ class Conversing(sglang_rollout.SGLangRollout):
         finally:
             for name in _rewarding(episode):  # those that upstream's loop did not come to
                 await self._tool_map[name].release(episode.name)
-            if interaction := self.interaction_map.get(episode.interaction_kwargs.get("name")):
+            named = episode.interaction_kwargs.get("name", DEFAULT_INTERACTION)
+            if interaction := self.interaction_map.get(named):
                 await interaction.finish(episode.name)
         self._report(finished=episode)
         return req

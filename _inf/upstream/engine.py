@@ -71,7 +71,8 @@ class Row:
 
 @dataclasses.dataclass
 class Call:
-    """What one `generate_sequences` carries past verl: parameters a row in, rows out."""
+    """What one `generate_sequences` carries past verl: parameters a row in (None: verl's own, for
+    all), rows out."""
 
     host: Host
     ticket: Ticket
@@ -138,14 +139,15 @@ class Engine(sglang_rollout.AsyncEngine):
     ) -> Any:
         """One request a row, so that rows have their own parameters and can be aborted."""
         call = current_call.get(None)
-        if call is None or call.sampling_params is None:
+        if call is None:
             return await super().async_generate(
                 *args, input_ids=input_ids, sampling_params=sampling_params, **kwargs
             )
+        per_row = call.sampling_params or [sampling_params] * len(input_ids)
         requests: list[asyncio.Task[dict[str, Any]]] = []
         watch = asyncio.ensure_future(self._report(call, len(input_ids), requests))
         try:
-            for row, given in enumerate(zip(input_ids, call.sampling_params, strict=True)):
+            for row, given in enumerate(zip(input_ids, per_row, strict=True)):
                 requests.append(asyncio.ensure_future(self._request(*given, call.rid(row))))
                 if len(requests) % SENT_AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -153,7 +155,7 @@ class Engine(sglang_rollout.AsyncEngine):
         finally:
             for task in (watch, *requests):
                 task.cancel()
-        for row, answered in enumerate(zip(outputs, call.sampling_params, strict=True)):
+        for row, answered in enumerate(zip(outputs, per_row, strict=True)):
             call.rows.append(_row(*answered, row))
         if call.report is not None:
             call.report(len(call.rows), sum(row.completion_tokens for row in call.rows))
@@ -201,11 +203,11 @@ class Engine(sglang_rollout.AsyncEngine):
         name = current_call.get().rid(uuid.uuid4().hex)
         return _row(await self._request(ids, params, name), params)
 
-    async def score(self, ids: list[int], start: int, rid: str, likeliest: int) -> Row:
+    async def score(self, ids: list[int], start: int, call: Call, row: int, likeliest: int) -> Row:
         """The log probs of `ids[start:]`, each after all before it: a prefill and no more."""
         params = {"max_new_tokens": 0, "temperature": 1.0}
         params |= {LOGPROB_START: start - 1, LIKELIEST: likeliest}
-        return _row(await self._request(ids, params, rid), params)
+        return _row(await self._request(ids, params, call.rid(row)), params, row)
 
     def _abandon(self, rid: str) -> None:
         """A request whose caller has gone runs on in the scheduler unless it is aborted, and its
@@ -275,7 +277,7 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Row:
     finish = meta["finish_reason"] or {"type": None}
     if finish["type"] == "abort":
         raise InferenceError(f"The engine gave a request up: {finish.get('message', 'aborted')}")
-    if finish["type"] == "length" and ids and ids[-1] in params.get("stop_token_ids", ()):
+    if finish["type"] == "length" and ids and ids[-1] in (params.get("stop_token_ids") or ()):
         # SGLang looks at the length first, also where the last token allowed is a stop.
         finish = {"type": "stop", "matched": ids[-1]}
     logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]

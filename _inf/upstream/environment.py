@@ -162,12 +162,14 @@ def probe() -> Machine:
 
 
 def _keep_compiled_code_private() -> None:
-    """torch runs what it finds in a folder of the shared temporary one, under a name that anybody
-    can guess and make first (2.9.1, `_inductor/runtime/cache_dir_utils.py`)."""
+    """torch and CUTLASS run what they find in a folder of the shared temporary one, under a name
+    that anybody can guess and make first (torch 2.9.1, `_inductor/runtime/cache_dir_utils.py`;
+    nvidia-cutlass-dsl, `base_dsl/cache_helpers.py`, which makes it as soon as it is imported)."""
     from _inf.cache import cache_root  # `check_pins` runs where nothing is installed
 
-    with contextlib.suppress(ConfigError):  # without a cache folder it stays torch's place
+    with contextlib.suppress(ConfigError):  # without a cache folder they stay where they are
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "torchinductor"))
+        os.environ.setdefault("CUTE_DSL_CACHE_DIR", str(cache_root() / "cutlass"))
 
 
 def _set_rendezvous() -> None:

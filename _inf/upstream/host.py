@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 import psutil
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError
+from _inf.upstream.fork import check_process
 from _inf.upstream.gate import Gate
 from _inf.upstream.watch import LOOK_SECONDS, Watch
 from _inf.upstream.worker import Worker, WorkerProcess
@@ -90,6 +91,10 @@ class Host:
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._pid = os.getpid()
+
+    def check_process(self) -> None:
+        """Raise in a fork of the process that has the engine."""
+        check_process(self._pid)
 
     def process(self, target: Worker, **kwargs: Any) -> WorkerProcess:
         """A child process of this engine: recorded, so that it is watched and stopped."""
@@ -196,9 +201,13 @@ class Host:
         through: Callable[[Coroutine[Any, Any, T]], Coroutine[Any, Any, T]],
         ticket: Ticket,
     ) -> concurrent.futures.Future[T]:
-        if self.death is not None or self._loop is None:
+        try:
+            self.check_process()
+            if self.death is not None or self._loop is None:
+                raise self.death or EngineDeadError("The engine has not been started.")
+        except InferenceError:
             work.close()
-            raise self.death or EngineDeadError("The engine has not been started.")
+            raise
         future = asyncio.run_coroutine_threadsafe(self._or_death(through(work)), self._loop)
         ticket.admit(future)
         return future
@@ -277,7 +286,9 @@ class Host:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_SECONDS)
         for path in self.folder.iterdir():
-            if path != self.log:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path != self.log:
                 path.unlink(missing_ok=True)
         if not failed:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -22,6 +22,7 @@ from _inf.tokens import Limits
 from _inf.tool_file import load_tools
 from _inf.tools import Tool
 from _inf.upstream import environment, kv_memory, loading
+from _inf.upstream.fork import check_start
 from _inf.upstream.host import Host
 from _inf.upstream.interpreter import interpreter_left_alone
 from _inf.upstream.server import attention_backend, server_arguments
@@ -56,8 +57,9 @@ def launch(config: Config) -> Launched:
     """Start an engine; half a minute, nearly all of it imports.
 
     Raises `ConfigError` before anything is started, `EngineDeadError` with the log's end where a
-    child dies while it starts.
+    child dies while it starts, `InferenceError` in a process that cannot have an engine.
     """
+    check_start()
     with _starting, quiet.starting(config.model_name):
         device = environment.prepare(config.device)
         folder = resolve_model(

@@ -2,9 +2,9 @@
 
 In: a `DataProto` with left-padded `input_ids`, `attention_mask`, `position_ids` (rows x prompt
 length), and per row, in `non_tensor_batch`, `raw_prompt_ids` and `sampling_params` (SGLang's
-names). Out: verl's own `DataProto` with `attention_mask` and `rollout_log_probs` corrected,
-`response_mask` added, and in `non_tensor_batch["rows"]` what the engine really answered, a `Row`
-each.
+names; without them verl's own hold, `val_kwargs` where `meta_info["validate"]` is true). Out:
+verl's own `DataProto` with `attention_mask` and `rollout_log_probs` corrected, `response_mask`
+added, and in `non_tensor_batch["rows"]` what the engine really answered, a `Row` each.
 
 What it corrects is in verl 0.6.1, `workers/rollout/sglang_rollout/sglang_rollout.py`. It knows
 nothing of text.
@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 from torch.distributed.device_mesh import init_device_mesh
 from verl import DataProto
 from verl.workers.config import HFModelConfig, RolloutConfig
@@ -28,7 +29,8 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 from _inf import quiet
 from _inf.batch import column
 from _inf.episode import Episode
-from _inf.errors import ConfigError, InferenceError
+from _inf.errors import ConfigError, InferenceError, shown
+from _inf.own_module import import_beside
 from _inf.upstream import memory, seams, weights
 from _inf.upstream.conversation import Conversing, conversing, transcribed
 from _inf.upstream.engine import Call, Engine, Row, current_call, sglang_rollout
@@ -36,6 +38,12 @@ from _inf.upstream.host import Host, Ticket, current_host
 
 __all__ = ["DataProto", "HFModelConfig", "Rollout", "rollout_config"]
 
+_TURNS = "this call has one turn; use the engine's generate() or rollout_batch() with {}="
+NOT_ONE_TURN = {
+    "tools_kwargs": _TURNS.format("tools_kwargs"),
+    "interaction_kwargs": _TURNS.format("interaction_kwargs"),
+    "multi_modal_data": "the engine takes text only",
+}
 MESH = ("dp", "infer_tp", "infer_pp")
 
 seams.mend()
@@ -63,10 +71,14 @@ class Rollout(Conversing):
         return [], {}, None, [], None
 
     def _initialize_interactions(self, config: Any) -> dict[str, Any]:
+        """Their modules may lie beside the file: verl takes those that are imported already
+        (`interactions/utils/interaction_registry.py`)."""
+        path = config.multi_turn.interaction_config_path
         try:
+            for entry in OmegaConf.load(path).interaction if path else ():
+                import_beside(path, entry.class_name.rpartition(".")[0])
             return dict(super()._initialize_interactions(config))
         except Exception as failure:
-            path = config.multi_turn.interaction_config_path
             raise ConfigError(
                 f"rollout.multi_turn.interaction_config_path: {path} cannot be loaded: "
                 f"{type(failure).__name__}: {failure}"
@@ -110,7 +122,10 @@ class Rollout(Conversing):
     ) -> DataProto:
         """verl's call, from any thread. `ticket` can end it early; `report` is told, on the
         engine's thread, the rows finished and the tokens generated so far. With `episodes`, one a
-        row, it goes verl's multi-turn way."""
+        row, it goes verl's multi-turn way. Raises `ConfigError` for a column that asks for it
+        without them."""
+        if not episodes:
+            _check_one_turn(prompts)
         params = prompts.non_tensor_batch.pop("sampling_params", None)
         per_row = None if params is None else list(params)
         call = Call(self.host, ticket or Ticket(), per_row, report)
@@ -194,11 +209,19 @@ class Rollout(Conversing):
 
         async def all_of_them() -> list[Row]:
             scored = (
-                engine.score(*each, call.rid(row), likeliest) for row, each in enumerate(sequences)
+                engine.score(*each, call, row, likeliest) for row, each in enumerate(sequences)
             )
             return list(await asyncio.gather(*scored))
 
         return self.host.run(all_of_them(), ticket)
+
+
+def _check_one_turn(prompts: DataProto) -> None:
+    """verl's datasets have these columns in every row, empty where there is nothing to say."""
+    for name, instead in NOT_ONE_TURN.items():
+        for row, value in enumerate(prompts.non_tensor_batch.get(name, ())):
+            if value:
+                raise ConfigError(f"non_tensor_batch[{name!r}][{row}]: {shown(value)}: {instead}.")
 
 
 def _corrected(output: DataProto, rows: list[Row]) -> DataProto:

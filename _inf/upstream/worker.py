@@ -6,6 +6,8 @@ at the top. It corrects, in the child only (sglang 0.5.9, `srt/managers/schedule
 
 - a child that fails sends SIGQUIT to its parent, which kills the caller's process: here it exits,
   and the parent notices by the process' sentinel;
+- a child is killed and never comes to its clean-up: here its temporary files (wandb's and torch's,
+  made while they are imported) lie in the engine's folder, which the parent removes;
 - a child inherits the terminal: here its output goes to the engine's log file, and Ctrl-C, which
   the terminal sends to the whole process group, does not reach it;
 - the rendezvous of the schedulers listens on every interface: here it is a file.
@@ -25,6 +27,7 @@ import multiprocessing.spawn
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from multiprocessing.context import SpawnProcess
@@ -56,6 +59,7 @@ class Worker:
         self._die_with_the_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(dir=self.log.parent)
         # OpenMP's threads spin for each other; the default is 3 times slower beside other work.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
         with open(self.log, "ab", buffering=0) as log, open(os.devnull, "rb") as nothing:

@@ -1,4 +1,4 @@
-"""The Python of the README and of docs/tools.md, run as it stands, on the tiny model."""
+"""The Python of the README and of docs/tools.md, run as it stands."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,54 @@ from inf import InferenceEngine
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/tools.md"])
-def test_python_of_the_page_runs(
-    page: str, tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def blocks(page: str, language: str) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
+    assert found
+    return found
+
+
+def test_python_of_the_readme_runs(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
     names: dict[str, Any] = {"engine": tiny}
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
-    assert blocks
-    for block in blocks:
-        code = compile(block, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for block in blocks("README.md", "python"):
+        code = compile(block, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         result = eval(code, names)
         if inspect.iscoroutine(result):
             asyncio.run(result)
     assert names["output"].metadata
+
+
+def engine_of(block: str) -> dict[str, Any]:
+    """The keywords with which a block makes its engine."""
+    (call,) = [
+        node
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "InferenceEngine"
+    ]
+    return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+
+
+def test_page_of_tools_prints_what_its_comments_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Blocks that begin with a file's name are that file; one engine, the last, runs the others."""
+    page = "docs/tools.md"
+    python = blocks(page, "python")
+    for block in [*python, *blocks(page, "yaml")]:
+        if file := re.match(r"# ([a-z_]+\.(py|yaml))\n", block):
+            (tmp_path / file[1]).write_text(block)
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    monkeypatch.chdir(tmp_path)
+    programs = [block for block in python if not re.match(r"# [a-z_]+\.py\n", block)]
+    path = list(sys.path)
+    with InferenceEngine(**engine_of(programs[-1])) as engine:
+        assert sys.path == path
+        monkeypatch.setattr(inf, "InferenceEngine", lambda **keywords: engine)
+        names: dict[str, Any] = {}
+        for block in programs:
+            exec(compile(block, page, "exec"), names)
+    said = capsys.readouterr().out.splitlines()
+    expected = re.findall(r"^print\(.*\)  # (.*)$", "".join(programs), re.M)
+    assert len(expected) == 5
+    assert said[:5] == expected
+    assert [line.split(" | ")[0] for line in said[5:]] == ["user", "assistant"] * 2

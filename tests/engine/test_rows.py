@@ -17,10 +17,10 @@ from prompts import as_ids, token_prompts
 from reference import TIE, Reference, logprobs, until
 from tiny import END_OF_TEXT, IM_END, tiny_model
 
-from _inf.batch import data_proto
+from _inf.batch import column, data_proto
 from _inf.sampling import resolve
 from _inf.tokens import Prompt
-from inf import GenerationOutput, InferenceEngine, PromptError
+from inf import ConfigError, GenerationOutput, InferenceEngine, PromptError
 
 TOKENS = 80
 PROMPT, RESPONSE = 512, 128
@@ -29,6 +29,7 @@ ROLLOUT = {
     "prompt_length": PROMPT,
     "response_length": RESPONSE,
     "enforce_eager": True,
+    "val_kwargs": {"temperature": 0.0},
 }
 # Beside their EOS and pad, the variants differ in what must not change an answer either.
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -266,7 +267,8 @@ def test_samples_of_a_prompt_stand_together_and_each_ends_for_itself(served: Ser
     assert len({tuple(answer) for answer in output.token_ids}) > 50
 
 
-def test_the_rollouts_own_tensors_are_right(served: Served) -> None:
+@pytest.mark.parametrize("caller", ["inf", "verl's trainer"])
+def test_the_rollouts_own_tensors_are_right(served: Served, caller: str) -> None:
     engine, prompts, n = served.engine, served.prompts[:20], 2
     eos, vocabulary = served.eos, engine._engine.limits.vocabulary
     sampling = resolve(
@@ -277,7 +279,16 @@ def test_the_rollouts_own_tensors_are_right(served: Served) -> None:
         vocabulary,
     )
     batch = data_proto([Prompt(ids) for ids in prompts], sampling, engine.tokenizer, eos)
-    answered = engine.rollout.generate_sequences(batch).batch
+    params: dict[str, Any] = {}
+    if caller != "inf":  # no parameters a row, and the columns of verl's `RLHFDataset`
+        del batch.non_tensor_batch["sampling_params"]
+        for name in ("tools_kwargs", "interaction_kwargs"):
+            batch.non_tensor_batch[name] = column([{}] * len(batch))
+        batch.non_tensor_batch["raw_prompt"] = column(
+            [[{"role": "user", "content": "?"}]] * len(batch)
+        )
+        params["max_new_tokens"] = TOKENS
+    answered = engine.rollout.generate_sequences(batch, **params).batch
     width, pad = max(map(len, prompts)), engine.tokenizer.pad_token_id
     for row in range(len(prompts) * n):
         prompt = prompts[row // n]
@@ -292,6 +303,31 @@ def test_the_rollouts_own_tensors_are_right(served: Served) -> None:
         assert answered["attention_mask"][row].tolist() == mask
         assert answered["response_mask"][row].tolist() == mask[width:]
         assert answered["position_ids"][row].tolist() == places
+
+
+def test_trainers_validation_samples_as_val_kwargs_say(served: Served) -> None:
+    engine, prompts = served.engine, [Prompt(ids) for ids in served.prompts[:5]]
+    sampling = resolve({}, engine.config.rollout, 5, served.eos, 384)
+    for validate in (True, False):
+        batch = data_proto(prompts, sampling, engine.tokenizer, served.eos)
+        del batch.non_tensor_batch["sampling_params"]
+        batch.meta_info |= {"validate": validate, "do_sample": True}
+        answered = engine.rollout.generate_sequences(batch, max_new_tokens=TOKENS)
+        rows = [row.token_ids for row in answered.non_tensor_batch["rows"]]
+        greedy = [until(ids, served.eos) for ids in served.free.token_ids[:5]]
+        says_greedy = engine.config.rollout.val_kwargs.temperature == 0  # not the session's engine
+        assert (rows == greedy) is (validate and says_greedy)
+
+
+@pytest.mark.parametrize("name", ["tools_kwargs", "interaction_kwargs", "multi_modal_data"])
+def test_column_that_one_turn_cannot_serve_is_refused_by_name(served: Served, name: str) -> None:
+    engine, prompts = served.engine, [Prompt(ids) for ids in served.prompts[:2]]
+    sampling = resolve({}, engine.config.rollout, 2, served.eos, 384)
+    batch = data_proto(prompts, sampling, engine.tokenizer, served.eos)
+    batch.non_tensor_batch[name] = column([{}, {"name": "gsm8k"}])
+    said = rf"non_tensor_batch\['{name}'\]\[1\]: .*(generate\(\) or rollout_batch\(\)|text only)"
+    with pytest.raises(ConfigError, match=said):
+        engine.rollout.generate_sequences(batch)
 
 
 # Limits.

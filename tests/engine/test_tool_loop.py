@@ -45,6 +45,7 @@ from tool_calling import (
 
 import inf
 from _inf.cli import main
+from _inf.cli.ask import _json_line
 from _inf.cli.chat import Chat
 from _inf.episode import answered_calls
 from _inf.tools import as_tools
@@ -82,23 +83,21 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine
     folder = tmp_path_factory.mktemp("interactions")
     (folder / "i.yaml").write_text(INTERACTION)
     (folder / "tests_broken_interaction.py").write_text(BROKEN)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        engine = InferenceEngine(
-            model_path=str(TOOL_MODEL),
-            rollout={
-                "dtype": "float32",
-                "do_sample": False,
-                "prompt_length": 1024,
-                "response_length": 512,
-                "enforce_eager": True,
-                "multi_turn": {
-                    "enable": True,
-                    "tool_config_path": str(ROOT / "tools.yaml"),
-                    "interaction_config_path": str(folder / "i.yaml"),
-                },
+    engine = InferenceEngine(
+        model_path=str(TOOL_MODEL),
+        rollout={
+            "dtype": "float32",
+            "do_sample": False,
+            "prompt_length": 1024,
+            "response_length": 512,
+            "enforce_eager": True,
+            "multi_turn": {
+                "enable": True,
+                "tool_config_path": str(ROOT / "tools.yaml"),
+                "interaction_config_path": str(folder / "i.yaml"),
             },
-        )
+        },
+    )
     with engine:
         yield engine
 
@@ -540,6 +539,22 @@ def test_verl_tool_is_created_rewarded_and_released_for_each_row(caller: Inferen
     assert "no such row" in output.metadata[0]["error"]
 
 
+def test_metrics_and_reward_of_an_execution_stay_in_its_calls_record(
+    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tool,) = caller._engine.tools
+    metrics = {"calls": 1, "where": Path("/")}
+
+    async def execute(*args: Any, **kwargs: Any) -> Any:
+        return "84", 0.5, metrics
+
+    monkeypatch.setattr(tool.verl, "execute", execute)
+    output = caller.generate([PRODUCT, PRODUCT + UNKNOWN_TOOL])
+    calls = [row["tool_calls"][0] for row in output.metadata]
+    assert [(call["metrics"], call["reward"]) for call in calls] == [(metrics, 0.5), (None, None)]
+    assert '"metrics": {"calls": 1, "where": "/"}' in _json_line(output[0])
+
+
 def test_interaction_answers_until_it_is_content(caller: InferenceEngine) -> None:
     output = caller.generate(
         [GUESS, GUESS, GREETING],
@@ -620,7 +635,7 @@ def test_rollouts_own_tensors_are_whole(caller: InferenceEngine) -> None:
         (ConfigError, {"interaction_kwargs": {"name": "chess"}}, "chess"),
         (ConfigError, {"tools": [], "max_tokens_per_turn": 4}, "max_tokens_per_turn"),
         (ConfigError, {"max_tokens_per_turn": 0}, "max_tokens_per_turn"),
-        (ConfigError, {"regex": "a+"}, "regex"),
+        (ConfigError, {"regex": "a+"}, "regex: not beside tools (calculator); say tools=[]."),
         (ConfigError, {"prompt_logprobs": True}, "prompt_logprobs"),
     ],
 )

@@ -1,0 +1,204 @@
+"""A child of the caller's process: forked, or spawned as a daemon. It is told at once what to do.
+
+One script has an engine and forks in all the ways that its users do; another one spawns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scripts import ended, script
+
+from inf import InferenceEngine
+
+FORKS = """
+import asyncio, contextlib, multiprocessing, os, pickle, signal, sys, tempfile, time, warnings
+import datasets, torch
+warnings.simplefilter("ignore")
+datasets.disable_progress_bars()
+datasets.logging.set_verbosity_error()
+
+async def first(chunks):
+    return [chunk async for chunk in chunks]
+
+CALLS = {
+    "generate": lambda: e.generate(**QUESTION),
+    "agenerate": lambda: asyncio.run(e.agenerate(**QUESTION)),
+    "stream": lambda: next(e.stream("Hi")),
+    "astream": lambda: asyncio.run(first(e.astream("Hi"))),
+    "get_logprobs": lambda: e.get_logprobs("Hi", " there"),
+    "rollout_batch": lambda: e.rollout_batch("Hi"),
+    "update_weights": lambda: e.update_weights({"x": large}),
+    "sleep": lambda: e.sleep(),
+    "wake_up": lambda: e.wake_up(),
+    "restart": lambda: e.restart(),
+    "rollout.score": lambda: e.rollout.score([([1, 2], 1)], None),
+    "a new engine": lambda: engine(),
+    "shutdown": lambda: [e.shutdown(), e.__exit__()],
+    "stats": lambda: e.stats(),
+}
+
+def told(call):
+    try:
+        call()
+    except BaseException as failure:
+        return [type(failure).__name__, str(failure)]
+
+def forked(work, seconds=20):
+    # What `work` gives in a fork of this process, and "hung" where it does not end.
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    if (pid := os.fork()) == 0:
+        theirs.send(work())
+        os._exit(0)
+    answered = ours.poll(seconds)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return ours.recv() if answered else "hung"
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return e.generate(**QUESTION).token_ids
+
+def in_pool():
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(ask)
+
+def ask(row=None):
+    return {"answer": e.generate(**QUESTION).token_ids}
+
+e = engine()
+asyncio.run(e.agenerate(**QUESTION))  # its pool has a thread now, which a fork lacks
+large = torch.randn(1_000_000)
+torch.isfinite(large).all()  # and OpenMP has its own
+with contextlib.ExitStack() as stack:
+    stack.enter_context(e)
+    if (pid := os.fork()) == 0:
+        sys.exit(0)
+    stack.pop_all()  # the parent goes on with it
+say("exit", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+say("pid", os.getpid())
+say("forks", {name: forked(lambda: told(call)) for name, call in CALLS.items()})
+say("pool", told(in_pool))
+say("loader", told(lambda: list(torch.utils.data.DataLoader(Rows(), num_workers=1))))
+rows = datasets.Dataset.from_dict({"x": [1, 2]})
+say("map", told(lambda: rows.map(ask, num_proc=2)))
+say("pickle", told(lambda: pickle.dumps(e)))
+say("answer", e.generate(**QUESTION).token_ids)
+"""
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What a script with an engine heard in its forks, and how it ended."""
+    names = ["exit", "pid", "forks", "pool", "loader", "map", "pickle", "answer"]
+    with script(FORKS, tmp_path_factory.mktemp("forks")) as run:
+        report = {name: run.hear(name) for name in names}
+        yield report | {"ended": ended(run)}
+
+
+@pytest.mark.parametrize(
+    "call",
+    "generate agenerate stream astream get_logprobs rollout_batch update_weights sleep wake_up "
+    "restart rollout.score".split(),
+)
+def test_call_in_a_fork_says_at_once_which_process_has_the_engine(
+    forks: dict[str, Any], call: str
+) -> None:
+    kind, message = forks["forks"][call]
+    assert kind == "InferenceError"
+    here, home = re.findall(r"process (\d+)", message)[:2]
+    assert int(home) == forks["pid"] != int(here)
+    assert '"spawn"' in message
+
+
+def test_engine_in_a_fork_of_a_process_that_has_one_is_refused(forks: dict[str, Any]) -> None:
+    kind, message = forks["forks"]["a new engine"]
+    assert kind == "InferenceError" and '"spawn"' in message
+
+
+def test_shutdown_and_stats_in_a_fork_do_no_harm(
+    forks: dict[str, Any], tiny: InferenceEngine
+) -> None:
+    assert forks["forks"]["shutdown"] is None and forks["forks"]["stats"] is None
+    assert (
+        forks["answer"]
+        == tiny.generate("What is the capital of France?", temperature=0, max_tokens=8).token_ids
+    )
+
+
+@pytest.mark.parametrize("way", ["pool", "loader", "map"])
+def test_workers_that_others_fork_are_told_too(forks: dict[str, Any], way: str) -> None:
+    kind, message = forks[way]
+    assert kind == "InferenceError"
+    assert f"a fork of process {forks['pid']}" in message
+
+
+def test_engine_does_not_travel_in_a_pickle(forks: dict[str, Any]) -> None:
+    kind, message = forks["pickle"]
+    assert kind == "InferenceError" and "another process" in message
+
+
+def test_fork_that_exits_inside_with_ends_well_and_in_silence(forks: dict[str, Any]) -> None:
+    assert forks["exit"] == 0
+    assert (forks["ended"].exit_code, forks["ended"].err) == (0, "")
+
+
+def test_temporary_folder_is_empty_after_an_engines_life(forks: dict[str, Any]) -> None:
+    assert forks["ended"].temporary == []
+
+
+SPAWNS = """
+import concurrent.futures, multiprocessing, os, time
+
+def told():
+    start = time.monotonic()
+    try:
+        engine()
+    except Exception as failure:
+        return [type(failure).__name__, str(failure), time.monotonic() - start]
+
+def ask():
+    with engine() as e:
+        return [os.getpid(), e.generate(**QUESTION).token_ids]
+
+if __name__ == "__main__":
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(1) as pool:
+        say("pool", pool.apply(told))
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=spawn) as executor:
+        say("executor", executor.submit(ask).result())
+    say("pid", os.getpid())
+"""
+
+
+@pytest.fixture(scope="module")
+def spawns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """What the workers of a pool and of an executor, both spawned, got."""
+    with script(SPAWNS, tmp_path_factory.mktemp("spawns")) as run:
+        report = {name: run.hear(name) for name in ("pool", "executor", "pid")}
+        yield report | {"ended": ended(run)}
+
+
+def test_daemonic_worker_is_told_at_once_what_to_use(spawns: dict[str, Any]) -> None:
+    kind, message, seconds = spawns["pool"]
+    assert kind == "InferenceError" and seconds < 2
+    assert "ProcessPoolExecutor" in message and "InferenceWorker" in message
+
+
+def test_engine_in_a_worker_of_the_advised_executor_answers(
+    spawns: dict[str, Any], tiny: InferenceEngine
+) -> None:
+    pid, answer = spawns["executor"]
+    assert pid != spawns["pid"]
+    assert (
+        answer
+        == tiny.generate("What is the capital of France?", temperature=0, max_tokens=8).token_ids
+    )
+    assert (spawns["ended"].exit_code, spawns["ended"].err) == (0, "")
+    assert spawns["ended"].temporary == []
