@@ -145,6 +145,15 @@ def _last_turn(row: Any) -> Any:
     return dataclasses.replace(row, token_ids=row.transcript.answer_ids)
 
 
+def decoded_text(ids: Sequence[int], tokenizer: Any, *, skip_special_tokens: bool) -> str:
+    """What the tokens say, with no spaces tidied away."""
+    return str(
+        tokenizer.decode(
+            ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+    )
+
+
 def shown_text(row: Any, tokenizer: Any, *, skip_special_tokens: bool) -> str:
     """An answer's text ends before what it stopped at (SGLang's and OpenAI's convention), be it a
     token or a string; `skip_special_tokens=False` shows the token."""
@@ -152,11 +161,7 @@ def shown_text(row: Any, tokenizer: Any, *, skip_special_tokens: bool) -> str:
     stop = row.matched_stop
 
     def text(ids: list[int]) -> str:
-        return str(
-            tokenizer.decode(
-                ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
-            )
-        )
+        return decoded_text(ids, tokenizer, skip_special_tokens=skip_special_tokens)
 
     if isinstance(stop, str):
         # The last token completed it; what stands further ahead was let pass by min_tokens.
