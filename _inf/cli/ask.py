@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Annotated
 
 import typer
 
 from _inf.cli.options import EngineOptions, SamplingOptions, spread
-from _inf.output import GenerationRow
 
 
 @spread
@@ -26,9 +24,4 @@ def ask(
     with engine.start() as running:
         output = running.generate(prompt, **params)
     for row in output:
-        typer.echo(_json_line(row) if as_json else row.completion)
-
-
-def _json_line(row: GenerationRow) -> str:
-    fields = dataclasses.asdict(row)
-    return json.dumps({name: value for name, value in fields.items() if value is not None})
+        typer.echo(json.dumps(row.to_dict()) if as_json else row.completion)
