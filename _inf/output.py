@@ -6,17 +6,33 @@ tokenizer's decoder and nothing of processes.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import html
-from collections.abc import Iterator, Sequence
-from typing import Any, overload
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
 
+from _inf.errors import ConfigError, shown
 from _inf.sampling import Sampling
 from _inf.tokens import Prompt
 from _inf.tool_calls import ToolCall
 from _inf.transcript import Transcript
 
+if TYPE_CHECKING:
+    import pandas
+
 TABLE_ROWS = 50
+SHOWN_ROWS = 3  # in a repr
+# In a table a column has one type, also where all its values are missing, and what has no fixed
+# shape is JSON text.
+COLUMN_TYPES = {
+    **dict.fromkeys(("matched_stop", "limit", "error"), "string"),
+    **dict.fromkeys(("matched_stop_id", "seed", "truncated_prompt_tokens"), "Int64"),
+}
+JSON_COLUMNS = ("messages", "tool_calls", "executed_tool_calls", "tool_rewards", "reward_scores")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +46,43 @@ class GenerationRow:
     prompt_logprobs: list[float | None] | None = None
     messages: list[dict[str, Any]] | None = None
     tool_calls: list[ToolCall] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row in plain values that JSON has, the metadata beside the other fields, but for:
+
+        response_ids, response_mask: left out, or, after tools or interactions, without padding.
+        matched_stop, matched_stop_id: the text that ended it, and the id if a token did, or None.
+        executed_tool_calls: the metadata's `tool_calls`.
+        """
+        about = dict(self.metadata)
+        ids, mask = about.pop("response_ids"), about.pop("response_mask")
+        stop, text = about.pop("matched_stop"), about.pop("matched_stop_text")
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del fields["metadata"]
+        if self.tool_calls is not None:
+            fields["tool_calls"] = [dataclasses.asdict(call) for call in self.tool_calls]
+        row = {name: value for name, value in fields.items() if value is not None}
+        row |= {"finish_reason": about.pop("finish_reason"), "matched_stop": text}
+        row["matched_stop_id"] = stop if isinstance(stop, int) else None
+        if "response_tokens" in about:
+            size = about["response_tokens"]
+            about |= {"response_ids": ids[:size], "response_mask": mask[:size]}
+            about["executed_tool_calls"] = about.pop("tool_calls")
+        plain: dict[str, Any] = json.loads(json.dumps(row | about, default=_plain))
+        return plain
+
+    def __repr__(self) -> str:
+        tokens, finish = len(self.token_ids), self.metadata["finish_reason"]
+        return f"<GenerationRow: {shown(self.completion)} ({tokens} tokens, {finish})>"
+
+    def _repr_html_(self) -> str:
+        """The table that a notebook shows: all that is no list."""
+        row = {
+            name: value
+            for name, value in self.to_dict().items()
+            if value is not None and not isinstance(value, list | dict)
+        }
+        return _table([], row.items())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +104,7 @@ class GenerationOutput:
             that the model generated (verl's convention);
         finish_reason: `stop`, `length`, `tool_calls` or `abort` (OpenAI's names);
         matched_stop: the token id or the stop string that ended it, or None;
+        matched_stop_text: the same, with a token as its text;
         prompt_tokens, completion_tokens, cached_tokens: counts; cached ones came from the prefix
             cache;
         prompt_index, sample_index: where the row belongs;
@@ -68,6 +122,7 @@ class GenerationOutput:
         `tool_calls`): those of schema-only tools, and what a turn limit kept from being run.
     and in the metadata:
         num_turns: the assistant's turns;
+        response_tokens: how many of `response_ids` are no padding;
         limit: which limit ended the row, such as `max_tokens`, or None;
         tool_calls: for each call that was run its name, arguments, result, seconds, error,
             truncated and, of a verl tool, reward and metrics;
@@ -103,21 +158,80 @@ class GenerationOutput:
         columns: list[Any] = [None if column is None else column[index] for column in fields]
         return GenerationOutput(*columns) if isinstance(index, slice) else GenerationRow(*columns)
 
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Each row's `GenerationRow.to_dict`, ready for `json.dumps`."""
+        return [row.to_dict() for row in self]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row an answer, a column a name of `to_dict`: for parquet, or `datasets.Dataset`.
+
+        A missing value is `pandas.NA`. What has no fixed shape (`messages`, tool calls, rewards) is
+        JSON text, so that a column has one type.
+        """
+        import pandas
+
+        rows = self.to_dict()
+        for row in rows:
+            row |= {name: json.dumps(row[name]) for name in JSON_COLUMNS if name in row}
+        columns = {
+            name: pandas.Series([row.get(name) for row in rows], dtype=COLUMN_TYPES.get(name))
+            for name in dict.fromkeys(name for row in rows for name in row)
+        }
+        return pandas.DataFrame(columns)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a `.jsonl` file, a line a row of `to_dict`, or a `.parquet` file of `to_pandas`.
+
+        A file of that name is overwritten, as pandas does. Raises `ConfigError` for other suffixes.
+        """
+        suffix = Path(str(path)).suffix
+        if suffix == ".jsonl":
+            lines = [json.dumps(row) + "\n" for row in self.to_dict()]
+            Path(path).write_text("".join(lines))
+        elif suffix == ".parquet":
+            self.to_pandas().to_parquet(path, index=False)
+        else:
+            raise ConfigError(f"save: {shown(path)} must end in .jsonl or .parquet.")
+
+    def __repr__(self) -> str:
+        reasons = collections.Counter(row["finish_reason"] for row in self.metadata)
+        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        texts = [shown(text) for text in self.completions[:SHOWN_ROWS]]
+        more = ["..."] if len(self) > SHOWN_ROWS else []
+        about = f" ({counts}): {', '.join(texts + more)}" if len(self) else ""
+        return f"<GenerationOutput: {len(self)} rows{about}>"
+
     def _repr_html_(self) -> str:
         """The table that a notebook shows."""
-        head = "".join(
-            f"<th>{name}</th>" for name in ("", "completion", "finish", "tokens", "logprob")
-        )
-        body = "".join(
-            f"<tr><td>{i}</td><td style='text-align:left;white-space:pre-wrap'>"
-            f"{html.escape(row.completion)}</td><td>{row.metadata['finish_reason']}</td>"
-            f"<td>{row.metadata['completion_tokens']}</td>"
-            f"<td>{row.metadata['cumulative_logprob']:.2f}</td></tr>"
-            for i, row in enumerate(self[:TABLE_ROWS])
-        )
+        names = ("", "completion", "finish", "tokens", "logprob")
+        rows = [
+            (
+                place,
+                row.completion,
+                row.metadata["finish_reason"],
+                row.metadata["completion_tokens"],
+                f"{row.metadata['cumulative_logprob']:.2f}",
+            )
+            for place, row in enumerate(self[:TABLE_ROWS])
+        ]
         more = len(self) - TABLE_ROWS
-        foot = f"<p>and {more} more rows</p>" if more > 0 else ""
-        return f"<table><tr>{head}</tr>{body}</table>{foot}"
+        return _table(names, rows) + (f"<p>and {more} more rows</p>" if more > 0 else "")
+
+
+def _table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """HTML that shows every value as it is."""
+    head = "".join(f"<th>{name}</th>" for name in names)
+    style = "text-align:left;white-space:pre-wrap"
+    body = [
+        "".join(f"<td style='{style}'>{html.escape(str(value))}</td>" for value in row)
+        for row in rows
+    ]
+    return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in [head, *body] if cells) + "</table>"
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has for numbers and arrays of numpy's and torch's, and text for anything else."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def decode(
@@ -133,7 +247,7 @@ def decode(
         ],
         token_ids=[list(row.token_ids) for row in rows],
         logprobs=[list(row.logprobs) for row in rows],
-        metadata=_metadata(output, prompts, list(sampling.samples()), sampling.n),
+        metadata=_metadata(output, prompts, sampling, tokenizer),
         prompt_logprobs=[row.prompt_logprobs for row in rows] if sampling.prompt_logprobs else None,
         messages=[talk.messages for talk in talks] if talks else None,
         tool_calls=[talk.pending for talk in talks] if talks else None,
@@ -146,6 +260,15 @@ def _last_turn(row: Any) -> Any:
     return dataclasses.replace(row, token_ids=row.transcript.answer_ids)
 
 
+def decoded_text(ids: Sequence[int], tokenizer: Any, *, skip_special_tokens: bool) -> str:
+    """What the tokens say, with no spaces tidied away."""
+    return str(
+        tokenizer.decode(
+            ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+    )
+
+
 def shown_text(row: Any, tokenizer: Any, *, skip_special_tokens: bool) -> str:
     """An answer's text ends before what it stopped at (SGLang's and OpenAI's convention), be it a
     token or a string; `skip_special_tokens=False` shows the token."""
@@ -153,11 +276,7 @@ def shown_text(row: Any, tokenizer: Any, *, skip_special_tokens: bool) -> str:
     stop = row.matched_stop
 
     def text(ids: list[int]) -> str:
-        return str(
-            tokenizer.decode(
-                ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
-            )
-        )
+        return decoded_text(ids, tokenizer, skip_special_tokens=skip_special_tokens)
 
     if isinstance(stop, str):
         # The last token completed it; what stands further ahead was let pass by min_tokens.
@@ -168,8 +287,9 @@ def shown_text(row: Any, tokenizer: Any, *, skip_special_tokens: bool) -> str:
 
 
 def _metadata(
-    output: Any, prompts: Sequence[Prompt], requests: Sequence[dict[str, Any]], n: int
+    output: Any, prompts: Sequence[Prompt], sampling: Sampling, tokenizer: Any
 ) -> list[dict[str, Any]]:
+    requests, n = list(sampling.samples()), sampling.n
     tensors = zip(
         output.batch["responses"].tolist(), output.batch["response_mask"].tolist(), strict=True
     )
@@ -182,6 +302,7 @@ def _metadata(
             "response_mask": mask,
             "finish_reason": row.finish_reason,
             "matched_stop": row.matched_stop,
+            "matched_stop_text": _stop_text(row.matched_stop, tokenizer),
             "prompt_tokens": row.prompt_tokens,
             "completion_tokens": row.completion_tokens,
             "cached_tokens": row.cached_tokens,
@@ -200,9 +321,16 @@ def _metadata(
     return metadata
 
 
+def _stop_text(stop: int | str | None, tokenizer: Any) -> str | None:
+    if isinstance(stop, int):
+        return decoded_text([stop], tokenizer, skip_special_tokens=False)
+    return stop
+
+
 def _turns(talk: Transcript) -> dict[str, Any]:
     about = {
         "num_turns": talk.num_turns,
+        "response_tokens": len(talk.ids),
         "limit": talk.limit,
         "tool_calls": talk.calls,
         "tool_rewards": talk.tool_rewards,

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import html.parser
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow.parquet
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,9 +19,12 @@ from hypothesis import strategies as st
 from tiny import IM_END, PAD, tiny_model
 
 from _inf.config import load_config
+from _inf.errors import ConfigError
 from _inf.output import TABLE_ROWS, GenerationOutput, GenerationRow, decode, shown_text
 from _inf.sampling import derived_seed, resolve
 from _inf.tokens import Prompt
+from _inf.tool_calls import ToolCall
+from _inf.transcript import Transcript
 
 PAD_ID = 3
 
@@ -44,14 +52,17 @@ def row(
         weight_version=0,
         transcript=None,
     )
-    return SimpleNamespace(**(said | changed))
+    return dataclasses.make_dataclass("Row", said | changed)(**(said | changed))
 
 
 def rollout(*rows: Any, width: int = 8) -> Any:
     """As much of verl's DataProto as is read."""
+    talks = [r.transcript for r in rows]
+    said = [t.ids if t else r.token_ids for t, r in zip(talks, rows, strict=True)]
+    masks = [t.mask if t else [1] * len(r.token_ids) for t, r in zip(talks, rows, strict=True)]
     batch = {
-        "responses": [r.token_ids + [PAD_ID] * (width - len(r.token_ids)) for r in rows],
-        "response_mask": [[int(at < len(r.token_ids)) for at in range(width)] for r in rows],
+        "responses": [ids + [PAD_ID] * (width - len(ids)) for ids in said],
+        "response_mask": [mask + [0] * (width - len(mask)) for mask in masks],
     }
     tensors = {name: torch.tensor(values) for name, values in batch.items()}
     return SimpleNamespace(batch=tensors, non_tensor_batch={"rows": list(rows)})
@@ -73,7 +84,11 @@ def decoded(
 
 def output(count: int, completion: str = "text") -> GenerationOutput:
     metadata = [
-        {"finish_reason": "stop", "completion_tokens": i, "cumulative_logprob": -i / 4}
+        {
+            **dict.fromkeys(("response_ids", "response_mask"), [9] * 999),
+            **dict.fromkeys(("matched_stop", "matched_stop_text")),
+            **{"finish_reason": "stop", "completion_tokens": i, "cumulative_logprob": -i / 4},
+        }
         for i in range(count)
     ]
     texts = [f"{completion} {i}" for i in range(count)]
@@ -155,6 +170,7 @@ def test_metadata_says_what_the_engine_said(tokenizer: Any) -> None:
         "response_mask": [1, 1, 0, 0, 0, 0, 0, 0],
         "finish_reason": "stop",
         "matched_stop": 7,
+        "matched_stop_text": tokenizer.decode([7]),
         "prompt_tokens": 5,
         "completion_tokens": 2,
         "cached_tokens": 2,
@@ -297,6 +313,157 @@ def test_output_and_row_are_frozen() -> None:
             setattr(value, name, "other")
 
 
+def test_repr_is_short_and_shows_the_first_completions() -> None:
+    assert repr(output(2)) == "<GenerationOutput: 2 rows (2 stop): 'text 0', 'text 1'>"
+    assert repr(output(9)).endswith("9 rows (9 stop): 'text 0', 'text 1', 'text 2', ...>")
+    assert repr(output(1)[0]) == "<GenerationRow: 'text 0' (1 tokens, stop)>"
+    long = output(500, "x\n" * 9999)
+    assert len(repr(long)) < 400 and len(repr(long[0])) < 200
+    assert "\n" not in repr(long) + repr(long[0])
+    assert repr(GenerationOutput.empty()) == "<GenerationOutput: 0 rows>"
+
+
+# ── Tables and files ─────────────────────────────────────────────────────────────────────────────
+
+
+def stopped_every_way(tokenizer: Any) -> GenerationOutput:
+    """By an id, by a string, and by nothing; one seed is the largest there is, one is missing."""
+    the, end = spelled(tokenizer, " the", IM_END)
+    rows = [row([the, end], "stop", end), row([the], "stop", "th"), row([the, the])]
+    rows += [row([the], "stop", the)]
+    return decoded(tokenizer, *rows, seed=[None, 2**63 - 1, 7, 8])
+
+
+def conversation(**changed: Any) -> Any:
+    """A row after a tool's turn, as the rollout reports it."""
+    call = {"name": "f", "arguments": {"x": 1}, "result": "2", "seconds": 0.1, "error": None}
+    said: dict[str, Any] = dict(
+        messages=[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a"}],
+        ids=[10, 11, 12],
+        mask=[1, 1, 0],
+        logprobs=[-0.5, -0.5, 0.0],
+        answer_ids=[10, 11],
+        pending=[],
+        calls=[{**call, "reward": np.float32(0.5), "truncated": False}],
+        num_turns=1,
+        tool_rewards={"f": np.float32(0.5)},
+        reward_scores={"f": 0.5, "user_turn_rewards": [torch.tensor(1.0)]},
+        limit=None,
+        error=None,
+    )
+    return Transcript(**(said | changed))
+
+
+def talked(tokenizer: Any) -> GenerationOutput:
+    """Rows whose nested values have no one type: a number, then a text, under one name."""
+    calls = [ToolCall("g", {"x": x}, "", 0, 0) for x in (1, "one")]
+    rows = [
+        row([10, 11], transcript=conversation(pending=calls[:1])),
+        row([10, 11], transcript=conversation(pending=calls[1:], limit="max_tokens", error="e")),
+    ]
+    return decoded(tokenizer, *rows)
+
+
+def test_stop_is_text_in_one_column_and_an_id_in_another(tokenizer: Any) -> None:
+    answered = stopped_every_way(tokenizer)
+    end = tokenizer.convert_tokens_to_ids(IM_END)
+    [the] = spelled(tokenizer, " the")
+    assert [m["matched_stop"] for m in answered.metadata] == [end, "th", None, the]
+    said = [(row["matched_stop"], row["matched_stop_id"]) for row in answered.to_dict()]
+    assert said == [(IM_END, end), ("th", None), (None, None), (" the", the)]
+    frame = answered.to_pandas()
+    assert str(frame["matched_stop"].dtype) == "string"
+    assert frame["matched_stop_id"].dtype == "Int64" == frame["seed"].dtype
+    assert frame["matched_stop_id"].to_list() == [end, pd.NA, pd.NA, the]
+    assert frame["seed"].to_list() == [pd.NA, 2**63 - 1, 7, 8]  # exact: no float on the way
+
+
+def test_dicts_are_plain_json_without_padding(tokenizer: Any) -> None:
+    for answered in (stopped_every_way(tokenizer), talked(tokenizer)):
+        rows = answered.to_dict()
+        assert json.loads(json.dumps(rows)) == rows
+        assert [each.to_dict() for each in answered] == rows
+    [end] = spelled(tokenizer, IM_END)
+    [the] = spelled(tokenizer, " the")
+    assert stopped_every_way(tokenizer).to_dict()[1] == {
+        "completion": " ",
+        "token_ids": [the],
+        "logprobs": [-0.5],
+        "finish_reason": "stop",
+        "matched_stop": "th",
+        "matched_stop_id": None,
+        "prompt_tokens": 5,
+        "completion_tokens": 1,
+        "cached_tokens": 4,
+        "prompt_index": 1,
+        "sample_index": 0,
+        "cumulative_logprob": -0.5,
+        "weight_version": 0,
+        "seed": 2**63 - 1,
+    }
+
+
+def test_dict_of_a_conversation_has_its_turns_and_whole_response(tokenizer: Any) -> None:
+    said, cut = talked(tokenizer).to_dict()
+    assert (said["response_ids"], said["response_mask"]) == ([10, 11, 12], [1, 1, 0])
+    assert said["messages"][1] == {"role": "assistant", "content": "a"}
+    assert said["tool_calls"][0]["arguments"] == {"x": 1}
+    assert said["executed_tool_calls"][0]["reward"] == 0.5
+    assert said["reward_scores"] == {"f": 0.5, "user_turn_rewards": [1.0]}
+    assert (said["limit"], cut["limit"], cut["error"]) == (None, "max_tokens", "e")
+
+
+@pytest.mark.parametrize("make", [stopped_every_way, talked])
+def test_table_goes_through_parquet_and_datasets_unchanged(
+    make: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    answered = make(tokenizer)
+    frame = answered.to_pandas()
+    answered.save(tmp_path / "rows.parquet")
+    table = pyarrow.parquet.read_table(tmp_path / "rows.parquet").to_pylist()
+    dataset = datasets.Dataset.from_pandas(frame)
+    assert table == dataset.to_list() and list(frame) == dataset.column_names
+    nested = {"messages", "tool_calls", "executed_tool_calls", "tool_rewards", "reward_scores"}
+    for read, wanted in zip(table, answered.to_dict(), strict=True):
+        for name in nested & set(read):
+            read[name] = json.loads(read[name])
+        assert read == dict.fromkeys(read) | wanted
+
+
+def test_column_has_its_type_where_every_value_is_missing(tokenizer: Any, tmp_path: Path) -> None:
+    decoded(tokenizer, row([9]), row([9])).save(tmp_path / "rows.parquet")
+    schema = pyarrow.parquet.read_schema(tmp_path / "rows.parquet")
+    types = {name: str(schema.field(name).type) for name in schema.names}
+    assert (types["matched_stop"], types["matched_stop_id"]) == ("string", "int64")
+
+
+def test_saved_jsonl_is_a_line_a_row_and_overwrites(tokenizer: Any, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    file = tmp_path / "rows.jsonl"
+    for answered in (talked(tokenizer), stopped_every_way(tokenizer)):
+        answered.save(str(file))
+        assert [json.loads(line) for line in file.read_text().splitlines()] == answered.to_dict()
+    loaded = datasets.load_dataset("json", data_files=str(file), cache_dir=str(tmp_path / "cache"))
+    assert loaded["train"]["matched_stop"][:2] == [IM_END, "th"]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows", "rows.jsonl.gz", "", None, 3])
+def test_save_refuses_a_suffix_that_it_does_not_write(
+    name: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"must end in \.jsonl or \.parquet"):
+        stopped_every_way(tokenizer).save(name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_no_rows_are_saved_as_a_file_of_no_rows(name: str, tmp_path: Path) -> None:
+    GenerationOutput.empty().save(tmp_path / name)
+    assert (tmp_path / name).exists() and not len(GenerationOutput.empty().to_pandas())
+
+
 # ── The notebook's table ─────────────────────────────────────────────────────────────────────────
 
 HEAD = ["", "completion", "finish", "tokens", "logprob"]
@@ -325,7 +492,7 @@ class Table(html.parser.HTMLParser):
 def cells(page: str) -> list[list[str]]:
     table = Table()
     table.feed(page.partition("</table>")[0])
-    assert table.tags == {"table", "tr", "th"} | ({"td"} if "<td" in page else set())
+    assert table.tags <= {"table", "tr", "th", "td"}
     return table.rows
 
 
@@ -344,3 +511,10 @@ def test_long_table_ends_with_how_many_rows_it_leaves_out() -> None:
     assert "more rows" not in output(TABLE_ROWS)._repr_html_()
     page = output(TABLE_ROWS + 7)._repr_html_()
     assert len(cells(page)) == TABLE_ROWS + 1 and page.endswith("<p>and 7 more rows</p>")
+
+
+def test_table_of_a_row_says_what_is_no_list(tokenizer: Any) -> None:
+    shown = dict(cells(stopped_every_way(tokenizer)[0]._repr_html_()))
+    assert shown["matched_stop"] == IM_END and shown["completion"] == " the"
+    assert shown["completion_tokens"] == "2" and "token_ids" not in shown
+    assert "<script>" not in output(1, "<script>")[0]._repr_html_()

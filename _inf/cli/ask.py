@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import warnings
 from typing import Annotated
@@ -10,7 +9,6 @@ from typing import Annotated
 import typer
 
 from _inf.cli.options import EngineOptions, SamplingOptions, spread
-from _inf.output import GenerationRow
 
 
 @spread
@@ -29,10 +27,4 @@ def ask(
     for warning in heard:
         typer.echo(f"inf: {warning.message}", err=True)
     for row in output:
-        typer.echo(_json_line(row) if as_json else row.completion)
-
-
-def _json_line(row: GenerationRow) -> str:
-    fields = dataclasses.asdict(row)
-    given = {name: value for name, value in fields.items() if value is not None}
-    return json.dumps(given, default=str)  # a tool's metrics may be anything
+        typer.echo(json.dumps(row.to_dict()) if as_json else row.completion)

@@ -45,7 +45,6 @@ from tool_calling import (
 
 import inf
 from _inf.cli import main
-from _inf.cli.ask import _json_line
 from _inf.cli.chat import Chat
 from _inf.episode import answered_calls
 from _inf.tools import as_tools
@@ -552,7 +551,7 @@ def test_metrics_and_reward_of_an_execution_stay_in_its_calls_record(
     output = caller.generate([PRODUCT, PRODUCT + UNKNOWN_TOOL])
     calls = [row["tool_calls"][0] for row in output.metadata]
     assert [(call["metrics"], call["reward"]) for call in calls] == [(metrics, 0.5), (None, None)]
-    assert '"metrics": {"calls": 1, "where": "/"}' in _json_line(output[0])
+    assert '"metrics": {"calls": 1, "where": "/"}' in json.dumps(output[0].to_dict())
 
 
 def test_interaction_answers_until_it_is_content(caller: InferenceEngine) -> None:
