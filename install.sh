@@ -139,7 +139,7 @@ install_packages() {
     local into=("$uv" pip install --python "$venv/bin/python")
     rm -f -- "$stamp"
     logged "the packages could not be installed" \
-        "${into[@]}" --no-deps --require-hashes -r requirements.lock -r - <<<"$embedded"
+        "${into[@]}" --no-deps --require-hashes --compile-bytecode -r requirements.lock -r - <<<"$embedded"
     [[ $venv/bin/inf -nt pyproject.toml ]] || # editable: only its metadata and console script can age
         logged "inf itself could not be installed" \
             "${into[@]}" --no-deps --no-build-isolation --editable "$here"
