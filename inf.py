@@ -36,7 +36,7 @@ from _inf.output import GenerationOutput, GenerationRow, decode
 from _inf.progress import progress
 from _inf.prompts import normalize
 from _inf.ray_worker import InferenceWorker
-from _inf.sampling import GenerateParams, Sampling, resolve
+from _inf.sampling import GenerateParams, Sampling, names_keywords, resolve
 from _inf.scores import Score, scored_sequences, scores
 from _inf.stats import Stats
 from _inf.streaming import Stream, StreamChunk, check_streamable
@@ -72,6 +72,12 @@ __all__ = [
     "ToolCall",
     "ToolError",
 ]
+
+
+def __dir__() -> list[str]:
+    """What completion shows: the public names."""
+    return [*__all__, "__version__", "__doc__"]
+
 
 check_pins()
 
@@ -125,6 +131,7 @@ class InferenceEngine:
             "or send the prompts to this one."
         )
 
+    @names_keywords
     def generate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
         """Answer `prompts`; rows come back in order, prompt-major.
 
@@ -169,6 +176,7 @@ class InferenceEngine:
         """
         return self._generate(prompts, params)
 
+    @names_keywords
     async def agenerate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
         """`generate` for async code; cancelling it aborts it in the engine."""
         self._engine.host.check_process()  # a fork has none of the pool's threads
@@ -222,6 +230,7 @@ class InferenceEngine:
         sampling = resolve(params, rollout, prompts, eos, vocabulary)
         return sampling, Talk.of(sampling, self.config, engine)
 
+    @names_keywords
     def stream(self, prompt: Any, **params: Unpack[GenerateParams]) -> Iterator[StreamChunk]:
         """Answer one prompt, chunk by chunk, with `generate`'s keywords (n is 1).
 
@@ -231,6 +240,7 @@ class InferenceEngine:
         """
         return self._stream(prompt, params).chunks()
 
+    @names_keywords
     def astream(self, prompt: Any, **params: Unpack[GenerateParams]) -> AsyncIterator[StreamChunk]:
         """`stream` for async code: `async for chunk in engine.astream(...)`."""
         return self._stream(prompt, params).achunks()
@@ -278,6 +288,7 @@ class InferenceEngine:
         given = self._engine.tools if tools is None else as_tools(tools)
         return parse(text, format or self.config.rollout.multi_turn.format, given).calls
 
+    @names_keywords
     def rollout_batch(
         self, prompts: Any, *, uid: Any = None, extra: Any = None, **params: Unpack[GenerateParams]
     ) -> DataProto:

@@ -1,4 +1,4 @@
-"""Is this machine able: does what the rollout says agree with what Transformers says of the model?
+"""Does the rollout give this model's tokens the log probs that Transformers gives them?
 
 In: a running engine and prompts. Out: a frozen `Fitness`, which can show itself as a table. Each
 token of a greedy answer is asked about after the same tokens before it, so that one close call does
@@ -36,8 +36,9 @@ STACK = ("verl", "sglang", "torch", "transformers")
 
 
 @dataclasses.dataclass(frozen=True)
-class Parting:
-    """The first token where Transformers would greedily have gone on otherwise."""
+class DifferentToken:
+    """The first token that Transformers would not have chosen. logprob_gap: how much more likely
+    its own choice is to it, in nats."""
 
     prompt: int
     position: int
@@ -48,16 +49,17 @@ class Parting:
 
 @dataclasses.dataclass(frozen=True)
 class Fitness:
-    """`fit` is the verdict: no log prob is off by more than `threshold`."""
+    """`passed`: no log prob differs by more than `allowed_logprob_difference`. Differences are in
+    nats; `same_greedy_tokens` counts those of `tokens` that Transformers would choose too."""
 
-    fit: bool
-    threshold: float
+    passed: bool
     max_logprob_difference: float
+    allowed_logprob_difference: float
     mean_logprob_difference: float
-    equal_greedy_tokens: float
-    first_parting: Parting | None
-    prompts: int
+    same_greedy_tokens: int
     tokens: int
+    prompts: int
+    first_different_token: DifferentToken | None
     model: str
     device: str
     dtype: str
@@ -67,25 +69,26 @@ class Fitness:
         """For people, at a terminal."""
         from rich.table import Table
 
-        table = Table("rollout against Transformers", "", show_header=True)
-        for field in dataclasses.fields(self):
-            table.add_row(field.name.replace("_", " "), _words(getattr(self, field.name)))
+        other = self.first_different_token
+        rows = {
+            "result": "passed" if self.passed else "FAILED",
+            "largest log prob difference": f"{self.max_logprob_difference:.2g} nats (allowed: "
+            f"{self.allowed_logprob_difference:g})",
+            "mean log prob difference": f"{self.mean_logprob_difference:.2g} nats",
+            "greedy tokens that agree": f"{self.same_greedy_tokens} of {self.tokens} "
+            f"({self.same_greedy_tokens / self.tokens:.1%}), in {self.prompts} answers",
+            "first that differs": "none"
+            if other is None
+            else f"prompt {other.prompt}, token {other.position}: {other.rollout!r}; Transformers "
+            f"chooses {other.transformers!r}, by {other.logprob_gap:.2g} nats",
+            "model": self.model,
+            "device, dtype": f"{self.device}, {self.dtype}",
+            "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
+        }
+        table = Table(title="Rollout compared with Transformers", show_header=False)
+        for name, value in rows.items():
+            table.add_row(name, value)
         return table
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "NO"
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, Parting):
-        return (
-            f"prompt {value.prompt}, token {value.position}: {value.rollout!r}, where Transformers "
-            f"says {value.transformers!r} ({value.logprob_gap:.2g} apart)"
-        )
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {version}" for name, version in value.items())
-    return "nowhere" if value is None else str(value)
 
 
 def measure(
@@ -112,16 +115,16 @@ def measure(
     )
     dtype = str(engine.rollout.dtype).removeprefix("torch.")
     bound = THRESHOLDS.get(dtype, HALF_THRESHOLD) if threshold is None else threshold
-    differences, equal, parting = _compared(engine, asked, output)
+    differences, same, different = _compared(engine, asked, output)
     return Fitness(
-        fit=all(each <= bound for each in differences),  # NaN is not
-        threshold=bound,
+        passed=all(each <= bound for each in differences),  # NaN is not
         max_logprob_difference=max(differences),
+        allowed_logprob_difference=bound,
         mean_logprob_difference=sum(differences) / len(differences),
-        equal_greedy_tokens=equal / len(differences),
-        first_parting=parting,
-        prompts=len(asked),
+        same_greedy_tokens=same,
         tokens=len(differences),
+        prompts=len(asked),
+        first_different_token=different,
         model=str(engine.model_config.local_path),
         device="cpu" if engine.rollout.on_cpu else "cuda",
         dtype=dtype,
@@ -139,7 +142,7 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 
 def _compared(
     engine: InferenceEngine, asked: Sequence[list[int]], output: Any
-) -> tuple[list[float], int, Parting | None]:
+) -> tuple[list[float], int, DifferentToken | None]:
     """|delta logprob| of each token, how many Transformers would choose too, the first other."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -152,7 +155,7 @@ def _compared(
         )
     model = model.to("cpu" if engine.rollout.on_cpu else "cuda").eval()
     differences: list[float] = []
-    equal, parting = 0, None
+    same, different = 0, None
     for index, (prompt, row) in enumerate(zip(asked, output, strict=True)):
         ids = torch.tensor([prompt + row.token_ids], device=model.device)
         with torch.no_grad():
@@ -161,9 +164,9 @@ def _compared(
         for position, (token, ours) in enumerate(zip(row.token_ids, row.logprobs, strict=True)):
             theirs, best = table[position, token].item(), int(table[position].argmax())
             differences.append(abs(ours - theirs))
-            equal += best == token
-            if best != token and parting is None:
+            same += best == token
+            if best != token and different is None:
                 words = [engine.tokenizer.decode([each]) for each in (token, best)]
                 gap = table[position, best].item() - theirs
-                parting = Parting(index, position, words[0], words[1], gap)
-    return differences, equal, parting
+                different = DifferentToken(index, position, words[0], words[1], gap)
+    return differences, same, different

@@ -31,7 +31,7 @@ from _inf.upstream import adapter, merger
 
 __all__ = ["cache_root", "resolve_model"]
 
-_HUB_TIMEOUT = 5.0  # seconds to reach the Hub at all
+HUB_TIMEOUT = 5.0  # seconds to reach the Hub at all
 
 _TOKENIZER_FILES = re.compile(
     r"tokenizer\.json|vocab\.(json|txt)|tekken\.json|.*\.(model|tiktoken)|tokenization_\w+\.py"
@@ -251,20 +251,20 @@ def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
     except LocalEntryNotFoundError:
         pass
     except Exception as error:  # a name the Hub would not take
-        raise ConfigError(f"{looked}: {_hub_reason(error)}") from None
+        raise ConfigError(f"{looked}: {hub_reason(error)}") from None
     try:
         folder = _download(repo, looked, trust_remote_code)
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{looked}: {_hub_reason(error)}") from None
+        raise ConfigError(f"{looked}: {hub_reason(error)}") from None
     return _checked_folder(folder)
 
 
 def _download(repo: str, looked: str, trust_remote_code: bool) -> Path:
     from huggingface_hub import HfApi, snapshot_download
 
-    siblings = HfApi().model_info(repo, timeout=_HUB_TIMEOUT).siblings or []
+    siblings = HfApi().model_info(repo, timeout=HUB_TIMEOUT).siblings or []
     names = {file.rfilename for file in siblings if "/" not in file.rfilename}
     lacks = _lacking(names)
     if lacks:
@@ -278,10 +278,11 @@ def _download(repo: str, looked: str, trust_remote_code: bool) -> Path:
     code = {name for name in names if trust_remote_code and name.endswith(".py")}
     others = {name for name in names if _HUB_TEXTS.fullmatch(name)}
     wanted = sorted(weights | others | code)
-    return Path(snapshot_download(repo, allow_patterns=wanted, etag_timeout=_HUB_TIMEOUT))
+    return Path(snapshot_download(repo, allow_patterns=wanted, etag_timeout=HUB_TIMEOUT))
 
 
-def _hub_reason(error: Exception) -> str:
+def hub_reason(error: Exception) -> str:
+    """Why the Hub gave nothing."""
     from huggingface_hub import constants, errors
     from requests import RequestException
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,28 +19,69 @@ def progress(rows: int, wanted: bool | None, *, before: int = 0) -> Iterator[Rep
     """What reports go to; None where no bar is wanted. `before`: rows of an earlier run.
 
     `wanted` None: a bar on a terminal and in a notebook, for work that takes longer than two
-    seconds.
+    seconds; it is erased at the end. In a notebook the bar of `wanted` True is erased too.
     """
-    if not (_someone_watches() if wanted is None else wanted):
+    notebook = _in_notebook()
+    if not ((notebook or sys.stderr.isatty()) if wanted is None else wanted):
         yield None
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # without ipywidgets a notebook gets the plain bar
-        from tqdm.auto import tqdm
+    from tqdm import tqdm
 
     delay = SECONDS_NOBODY_MINDS if wanted is None else 0
-    start = time.monotonic()
-    # The time left goes by the mean speed: rows end in bursts.
-    how: dict[str, Any] = {"initial": before, "smoothing": 0, "leave": wanted is True}
-    with tqdm(total=rows, unit="row", delay=delay, **how) as bar:
+    start, bar = time.time(), None
 
-        def report(done: int, tokens: int) -> None:
-            seconds = max(time.monotonic() - start, 1e-6)
-            bar.set_postfix_str(f"{tokens} tokens, {tokens / seconds:.0f} tok/s", refresh=False)
-            bar.update(done - bar.n)
+    def report(done: int, tokens: int) -> None:
+        nonlocal bar
+        seconds = max(time.time() - start, 1e-6)
+        if bar is None:  # not before it is shown: `say` would show a bar that tqdm only delays
+            if seconds < delay:
+                return
+            file = _NotebookLine() if notebook else sys.stderr
+            # The time left goes by the mean speed: rows end in bursts, and tokens come between.
+            how: dict[str, Any] = {"initial": before, "smoothing": 0, "miniters": 0, "file": file}
+            bar = tqdm(total=rows, unit="row", leave=wanted is True and not notebook, **how)
+            bar.start_t = start
+        bar.set_postfix_str(f"{tokens} tokens, {tokens / seconds:.0f} tok/s", refresh=False)
+        bar.update(done - bar.n)
 
+    try:
         yield report
+    finally:
+        if bar is not None:
+            bar.close()
 
 
-def _someone_watches() -> bool:
-    return sys.stderr.isatty() or "ipykernel" in sys.modules
+def say(text: str) -> None:
+    """Print a line on stderr, above a bar that is shown there."""
+    from tqdm import tqdm
+
+    tqdm.write(text, file=sys.stderr)
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
+
+
+class _NotebookLine:
+    """A file for tqdm: one line of the cell's output, replaced at each write.
+
+    On stderr each of a bar's states would stay in the saved notebook, and ipywidgets leaves the
+    first one there.
+    """
+
+    def __init__(self) -> None:
+        self._display: Any = None
+
+    def write(self, text: str) -> None:
+        from IPython import display
+
+        shown = {"text/plain": text.strip()}
+        if self._display is None:
+            show: Any = display.display
+            self._display = show(shown, raw=True, display_id=True)
+        else:
+            self._display.update(shown, raw=True)
+
+    def flush(self) -> None:
+        """What is written is shown at once."""

@@ -7,10 +7,12 @@ complete and checked: what SGLang lets pass and then dies of or ignores is refus
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import inspect
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from _inf.config import Rollout
 from _inf.config.schema import MOST_SAMPLES
@@ -36,6 +38,7 @@ SEED_STEP = 0x9E3779B97F4A7C15
 # SGLang takes a lower temperature for greedy (`sampling_params.py`), with log probs at 1.
 GREEDY_BELOW = 1e-6
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 # One value, or a list with one a prompt.
 Floats: TypeAlias = "float | Sequence[float | None] | None"
@@ -74,6 +77,19 @@ class GenerateParams(TypedDict, total=False):
     prompt_logprobs: bool | None
     timeout: float | None
     progress: bool | None
+
+
+def names_keywords(method: Method) -> Method:
+    """Put the names of `GenerateParams`, which type checkers read, into the signature too, which
+    help(), Jupyter and IPython read."""
+    signature = inspect.signature(method)
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    keyword = functools.partial(
+        inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=None
+    )
+    named = [keyword(name) for name in GenerateParams.__annotations__]
+    vars(method)["__signature__"] = signature.replace(parameters=[*own, *named])
+    return method
 
 
 # One value for the whole call; every other parameter also takes a list, one element a prompt.

@@ -187,6 +187,9 @@ def test_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     assert faults(str(tmp_path))[0].startswith(f"{tmp_path}: a folder, not a config file")
     assert faults(binary)[0].startswith(f"{binary}: not a text file in UTF-8")
     assert faults(binary / "x")[0].startswith(f"{binary / 'x'}: cannot be read")
+    for model in ("Qwen/Qwen3-0.6B", str(tmp_path), "smollm.gguf"):
+        assert f'say model_path="{model}" (in the shell: --set' in faults(model)[0]
+    assert "model_path" not in faults(missing)[0]
     assert faults("x\0y")[0].startswith("x\0y: cannot be read")
     assert faults(["a"]) == ['config: expected a path, a mapping or None, got ["a"]']
 
@@ -247,6 +250,17 @@ def test_verls_own_file_loads_once_it_is_made_runnable(tmp_path: Path) -> None:
 def test_verls_own_file_alone_says_what_is_missing() -> None:
     name, mode = faults({"rollout": OmegaConf.load(VERL_YAML)})
     assert name.startswith("rollout.name: is '???'") and mode.startswith("rollout.mode: must be")
+
+
+def test_whole_verl_config_is_told_where_its_parts_go_and_they_load_there() -> None:
+    whole = OmegaConf.load(VERL_YAML.parent.parent / "_generated_ppo_trainer.yaml")
+    (said,) = faults(whole)
+    assert said.startswith("actor_rollout_ref: ") and "model_path=whole.model.path" in said
+    parts = {"model_path": whole.actor_rollout_ref.model.path}
+    parts["rollout"] = whole.actor_rollout_ref.rollout
+    config = load_config(parts, {"rollout": {"name": "sglang", "mode": "async"}})
+    assert config.model_path == "~/models/deepseek-llm-7b-chat"
+    assert config.rollout.tensor_model_parallel_size == 2 and config.rollout.prompt_length == 512
 
 
 # ── Merging and flat keys ────────────────────────────────────────────────────────────────────────

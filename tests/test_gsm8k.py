@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
+from scipy.stats import binomtest
 
 from _inf.errors import ConfigError
 from _inf.gsm8k import RULES, SUFFIX, Problem, examples, jobs, load, scores
-from _inf.gsm8k_report import plot, summary
+from _inf.gsm8k_report import Run, plot, summary, wilson
 
 ROOT = Path(__file__).parent.parent
 OWN = ROOT / "examples" / "problems.jsonl"
@@ -93,22 +97,72 @@ def row(right: bool, tokens: int = 10, finish: str = "stop") -> dict[str, Any]:
     return {"scores": verdicts, "completion_tokens": tokens, "finish_reason": finish}
 
 
+def run(**other: Any) -> Run:
+    about: dict[str, Any] = {"model": "m/x", "data": "p.jsonl", "limit": 4, "shots": 0}
+    about |= {"tool": False, "parameters": {"temperature": 0.0, "stop": ["$a$"]}}
+    return Run(**(about | {"date": "2026-11-21"} | other))
+
+
 def test_summary_counts_unanswered_questions_as_wrong() -> None:
     rows = [row(True), row(False, 30, "length"), row(True)]
-    found = summary(rows, 1, None)
+    found = summary(run(), rows, 1, None)
     assert (found.questions, found.unanswered, found.completion_tokens) == (4, 1, 50)
     assert found.cut_by_length == pytest.approx(1 / 3)
     for share in found.rules.values():
-        assert share.accuracy == 0.5
-        assert share.standard_error == pytest.approx(math.sqrt(0.25 / 4))
-    for word in ("4 questions", "1 of them unanswered", "50.0% ± 25.0%", *RULES):
+        assert share == wilson(2, 4) and share.accuracy == 0.5
+    for word in ("4 questions", "1 of them unanswered", "50.0%   15.0% to 85.0%", *RULES):
         assert word in found.table()
 
 
+@pytest.mark.parametrize("right", [0, 1, 5, 10])
+def test_interval_is_wilsons_and_not_empty_where_none_or_all_are_right(right: int) -> None:
+    theirs = binomtest(right, 10).proportion_ci(method="wilson")
+    share = wilson(right, 10)
+    assert (share.low, share.high) == pytest.approx((theirs.low, theirs.high), abs=1e-6)
+    assert share.high - share.low > 0.2
+    assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)
+
+
+def test_summary_says_what_was_measured_how_and_when() -> None:
+    said = summary(run(shots=5, tool=True), [row(True)], 0, None).table()
+    for word in ("m/x on p.jsonl", "first 4 problems", "5 examples", "tools", "2026-11-21"):
+        assert word in said.splitlines()[0]
+    assert "temperature=0.0" in said and "all problems" in str(run(limit=None))
+
+
 @pytest.mark.parametrize("rows", [[], [row(True)], [row(i % 3 == 0, i) for i in range(50)]])
-def test_picture_is_a_png(rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    plot(rows, tmp_path / "gsm8k.png")
+def test_picture_is_a_png_that_names_the_run(
+    rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+    suptitle = Figure.suptitle
+
+    def recorded(figure: Figure, title: str, **how: Any) -> Any:
+        titles.append(title)
+        return suptitle(figure, title, **how)
+
+    monkeypatch.setattr(Figure, "suptitle", recorded)
+    plot(run(), rows, tmp_path / "gsm8k.png")
     assert (tmp_path / "gsm8k.png").read_bytes().startswith(b"\x89PNG")
+    assert titles == [str(run())]
+
+
+def test_hub_that_cannot_be_reached_is_one_sentence_at_once(tmp_path: Path) -> None:
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    code = "import sys; from _inf.cli import main; sys.exit(main())"
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", code, "eval", "gsm8k"],
+        cwd=tmp_path,
+        env=os.environ | nowhere | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+    assert re.match(r"inf: openai/gsm8k: the Hub could not be reached .* --data", done.stderr)
+    assert time.monotonic() - start < 60  # most of it are imports; datasets' retries are 23 s
 
 
 def test_own_problems_are_not_the_benchmarks() -> None:

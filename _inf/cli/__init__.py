@@ -6,6 +6,7 @@ was wrong, 130 interrupted.
 
 from __future__ import annotations
 
+import difflib
 import sys
 from typing import Annotated, Any
 
@@ -39,6 +40,7 @@ Examples:
   inf --version
 """
 ASK = "ask"
+NEAR = 0.75  # of 1, by difflib: one letter of four is wrong
 
 
 class Commands(TyperGroup):
@@ -46,15 +48,24 @@ class Commands(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = {option for param in self.get_params(ctx) for option in param.opts}
-        if not args or args[0] not in {*self.commands, *own}:
-            prompt = self.commands[ASK].make_parser(ctx).parse_args(list(args))[0].get("prompt")
-            if prompt in self.commands and "--" not in args:
-                ctx.fail(
-                    f"the command comes first: inf {prompt} ...; "
-                    f"as a prompt it is: inf ask ... {prompt}"
-                )
+        if args and args[0] not in {*self.commands, *own}:
+            if "--" not in args:
+                self._refuse_near_command(ctx, args)
             args = [ASK, *args]
         return super().parse_args(ctx, args)
+
+    def _refuse_near_command(self, ctx: Any, args: list[str]) -> None:
+        """A command behind its options, or misspelt, is no prompt."""
+        word = args[0]
+        if word.startswith("-"):
+            word = self.commands[ASK].make_parser(ctx).parse_args(list(args))[0].get("prompt") or ""
+        if word in self.commands:
+            ctx.fail(f"the command comes first: inf {word} ...; as a prompt it is: inf ask {word}")
+        if near := difflib.get_close_matches(word, self.commands, n=1, cutoff=NEAR):
+            ctx.fail(
+                f"there is no command {word!r}; did you mean inf {near[0]} ...? "
+                f"As a prompt it is: inf ask {word}"
+            )
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.commands[ASK].format_options(ctx, formatter)
@@ -70,6 +81,7 @@ class Commands(TyperGroup):
 app = typer.Typer(
     cls=Commands,
     add_completion=False,
+    no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     options_metavar="[OPTIONS]",
@@ -81,7 +93,8 @@ app = typer.Typer(
     },
     help="Answer PROMPT with a language model on verl's rollout, or run a COMMAND.\n"
     + EXAMPLES
-    + "\nA prompt that is the word of a command: inf ask chat, or inf -- chat.",
+    + "\nA prompt that is the word of a command: inf ask chat, or inf -- chat."
+    + "\n\nA default such as (rollout.top_p) is that key of the config.",
 )
 app.command(ASK)(ask)
 app.command("chat")(chat)

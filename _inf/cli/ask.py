@@ -16,13 +16,15 @@ def ask(
     prompt: Annotated[str, typer.Argument(help="The user's message.", show_default=False)],
     engine: EngineOptions,
     sampling: SamplingOptions,
-    n: Annotated[int | None, typer.Option(help="Answers to sample.")] = None,
+    n: Annotated[
+        int | None, typer.Option(help="Answers to sample.", show_default="rollout.n")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
 ) -> None:
     """Answer PROMPT."""
     params = sampling.params()
     params["n"] = n
-    with engine.start() as running, warnings.catch_warnings(record=True) as heard:
+    with engine.start(params) as running, warnings.catch_warnings(record=True) as heard:
         output = running.generate(prompt, **params)
     for warning in heard:
         typer.echo(f"inf: {warning.message}", err=True)

@@ -13,6 +13,7 @@ from _inf.batch_file import answer_file, begin
 from _inf.cli.options import EngineOptions, SamplingOptions, spread
 from _inf.errors import ConfigError
 from _inf.long_run import Tally
+from _inf.progress import say
 from _inf.record import Fault, Record
 
 SHOWN_FAULTS = 10
@@ -69,9 +70,9 @@ def _warnings(source: Path, record: Record) -> Callable[[Fault], None]:
 
     def hear(fault: Fault) -> None:
         if (number := next(told)) <= SHOWN_FAULTS:
-            typer.echo(f"inf: {source}, line {fault.line}: {fault.reason}", err=True)
+            say(f"inf: {source}, line {fault.line}: {fault.reason}")
         elif number == SHOWN_FAULTS + 1:
-            typer.echo(f"inf: more lines are refused; all are in {record.errors.path}", err=True)
+            say(f"inf: more lines are refused; all are in {record.errors.path}")
 
     return hear
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import json
 from pathlib import Path
@@ -12,13 +13,15 @@ import typer
 
 from _inf import fingerprint
 from _inf import gsm8k as task
-from _inf.cli.options import EngineOptions, SamplingOptions, spread
-from _inf.gsm8k_report import Summary, plot, summary
+from _inf.cli.options import EngineOptions, SamplingOptions, in_force, spread
+from _inf.gsm8k_report import Run, Summary, plot, summary
 from _inf.long_run import answer, calls_at_once
 from _inf.record import Record
 from _inf.sampling import ASK_TO_SAMPLE
 
-app = typer.Typer(rich_markup_mode=None, help="Measure a model: inf eval gsm8k")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Measure a model: inf eval gsm8k"
+)
 
 
 @app.callback()
@@ -48,12 +51,11 @@ def gsm8k(
 
     Writes OUT.jsonl, OUT.summary.json and OUT.png. After a kill, the same command goes on.
     """
+    params = _greedy_by_default(sampling)
+    engine.load(params)
     every = task.load(data, "test")
     examples = task.examples(every, shots, shots_from)
     problems = every[:limit]
-    params = {name: value for name, value in sampling.params().items() if value is not None}
-    if not {"do_sample", *ASK_TO_SAMPLE} & params.keys():
-        params["temperature"] = 0.0
     with Record(out) as record, engine.start() as running:
         about = {
             **fingerprint.of_engine(running),
@@ -71,18 +73,34 @@ def gsm8k(
             total=len(problems),
         )
         rows = [row for row in record.out.rows() if row["problem"] < len(problems)]
-    found = summary(rows, len(problems) - len(rows), tally.tokens_per_second or None)
+    run = Run(
+        model=running.config.model_name,
+        data=str(data or task.HUB),
+        limit=limit,
+        shots=shots,
+        tool=tool,
+        parameters=in_force(params, running.config.rollout),
+        date=datetime.date.today().isoformat(),
+    )
+    found = summary(run, rows, len(problems) - len(rows), tally.tokens_per_second or None)
     _report(out, found, rows, as_json)
     if found.unanswered:
         typer.echo(f"inf: why some are unanswered: {record.errors.path}", err=True)
         raise typer.Exit(1)
 
 
+def _greedy_by_default(sampling: SamplingOptions) -> dict[str, Any]:
+    params = {name: value for name, value in sampling.params().items() if value is not None}
+    if not {"do_sample", *ASK_TO_SAMPLE} & params.keys():
+        params["temperature"] = 0.0
+    return params
+
+
 def _report(out: Path, found: Summary, rows: list[dict[str, Any]], as_json: bool) -> None:
     stem = str(out.with_suffix("") if out.suffix == ".jsonl" else out)
     text = json.dumps(dataclasses.asdict(found), indent=1)
     Path(f"{stem}.summary.json").write_text(text + "\n")
-    plot(rows, Path(f"{stem}.png"))
+    plot(found.run, rows, Path(f"{stem}.png"))
     typer.echo(text if as_json else found.table())
     typer.echo(f"rows, summary and plot: {out}, {stem}.summary.json, {stem}.png", err=True)
 

@@ -10,14 +10,15 @@ import dataclasses
 import functools
 import inspect
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 import typer
 
-from _inf.config import Config, load_config, parse_assignments
+from _inf.config import Config, Rollout, load_config, parse_assignments
 from _inf.errors import ConfigError
-from _inf.sampling import GenerateParams
+from _inf.sampling import GenerateParams, check_params, resolve
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -27,7 +28,11 @@ if TYPE_CHECKING:
 class EngineOptions:
     config: Annotated[
         str | None,
-        typer.Option("--config", "-c", help="A YAML file; without one, the embedded model."),
+        typer.Option(
+            "--config",
+            "-c",
+            help="A YAML file; without one, the embedded model, greedy, at most 512 tokens.",
+        ),
     ] = None
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
@@ -39,45 +44,80 @@ class EngineOptions:
         named = any(each.startswith("model_path") for each in self.assignments or ())
         return self.config is None and not named
 
-    def start(self, *defaults: str) -> InferenceEngine:
-        """`defaults`: assignments that the caller's own go over."""
+    def start(self, params: Mapping[str, Any] | None = None, *defaults: str) -> InferenceEngine:
+        """Before anything starts, refuses `params` that `generate` would refuse. `defaults`:
+        assignments that the caller's own go over."""
         from inf import InferenceEngine
 
         given = parse_assignments([*defaults, *(self.assignments or [])])
+        if params is not None:
+            check_params(params, load_config(self.config, given).rollout)
         return InferenceEngine(self.config, **given)
 
-    def load(self) -> Config:
-        """What `start` would start."""
-        return load_config(self.config, parse_assignments(self.assignments or []))
+    def load(self, params: Mapping[str, Any] | None = None) -> Config:
+        """What `start` would start; refuses what it would refuse."""
+        config = load_config(self.config, parse_assignments(self.assignments or []))
+        check_params(params or {}, config.rollout)
+        return config
 
 
 @dataclasses.dataclass(frozen=True)
 class SamplingOptions:
     """`generate`'s keywords under their own names, but for `n`."""
 
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy.")] = None
-    top_p: Annotated[float | None, typer.Option(help="In (0, 1].")] = None
-    top_k: Annotated[int | None, typer.Option(help="-1: all tokens.")] = None
-    min_p: Annotated[float | None, typer.Option(help="In [0, 1].")] = None
-    max_tokens: Annotated[int | None, typer.Option(help="Tokens to generate at most.")] = None
-    do_sample: Annotated[bool | None, typer.Option(help="Sample, or be greedy.")] = None
-    min_tokens: Annotated[int | None, typer.Option(help="Tokens to generate at least.")] = None
-    stop: Annotated[
-        list[str] | None, typer.Option(help="Ends the answer before it; may be repeated.")
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="0 is greedy.", show_default="rollout.temperature; 0 when greedy"),
     ] = None
-    stop_token_ids: Annotated[list[int] | None, typer.Option(help="May be repeated.")] = None
+    top_p: Annotated[
+        float | None, typer.Option(help="In (0, 1].", show_default="rollout.top_p")
+    ] = None
+    top_k: Annotated[
+        int | None, typer.Option(help="-1: all tokens.", show_default="rollout.top_k")
+    ] = None
+    min_p: Annotated[float | None, typer.Option(help="In [0, 1].", show_default="0")] = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(help="Tokens to generate at most.", show_default="rollout.response_length"),
+    ] = None
+    do_sample: Annotated[
+        bool | None,
+        typer.Option(help="Sample, or be greedy.", show_default="rollout.do_sample"),
+    ] = None
+    min_tokens: Annotated[
+        int | None, typer.Option(help="Tokens to generate at least.", show_default="0")
+    ] = None
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="Ends the answer before it; may be repeated."),
+    ] = None
+    stop_token_ids: Annotated[
+        list[int] | None, typer.Option(help="May be repeated.", show_default="the model's EOS")
+    ] = None
     seed: Annotated[int | None, typer.Option(help="The same answer each time.")] = None
-    presence_penalty: Annotated[float | None, typer.Option(help="In [-2, 2].")] = None
-    frequency_penalty: Annotated[float | None, typer.Option(help="In [-2, 2].")] = None
-    repetition_penalty: Annotated[float | None, typer.Option(help="Above 0; 1 is none.")] = None
+    presence_penalty: Annotated[
+        float | None, typer.Option(help="In [-2, 2].", show_default="0")
+    ] = None
+    frequency_penalty: Annotated[
+        float | None, typer.Option(help="In [-2, 2].", show_default="0")
+    ] = None
+    repetition_penalty: Annotated[
+        float | None, typer.Option(help="Above 0; 1 is none.", show_default="1")
+    ] = None
     json_schema: Annotated[
-        str | None, typer.Option(metavar="JSON", help="What the answer must match.")
+        str | None,
+        typer.Option(metavar="JSON", help="What the answer must match."),
     ] = None
     regex: Annotated[str | None, typer.Option(help="What the answer must match.")] = None
-    ignore_eos: Annotated[bool | None, typer.Option(help="Go on past EOS.")] = None
-    skip_special_tokens: Annotated[bool | None, typer.Option(help="Leave them out.")] = None
+    ignore_eos: Annotated[
+        bool | None, typer.Option(help="Go on past EOS.", show_default="rollout.ignore_eos")
+    ] = None
+    skip_special_tokens: Annotated[
+        bool | None, typer.Option(help="Leave them out.", show_default="yes")
+    ] = None
     chat_template_kwargs: Annotated[
-        str | None, typer.Option(metavar="JSON", help="For the chat template.")
+        str | None,
+        typer.Option(metavar="JSON", help="For the chat template."),
     ] = None
     truncate_prompt: Annotated[
         str | None, typer.Option(metavar="left|right", help="Cut what is above prompt_length.")
@@ -90,6 +130,17 @@ class SamplingOptions:
         given["stop_token_ids"] = self.stop_token_ids or None
         given["chat_template_kwargs"] = _json_object(self.chat_template_kwargs)
         return cast(GenerateParams, given)
+
+
+def in_force(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
+    """What each sampling keyword of `generate` comes to, given `params` over the config."""
+    request = resolve(params, rollout, 1, (), vocabulary=sys.maxsize).requests[0]
+    values = request | request.pop("custom_params", {})
+    values |= {"max_tokens": request["max_new_tokens"], "min_tokens": request["min_new_tokens"]}
+    off: tuple[Any, ...] = ([], {}, None)
+    return {
+        name: values[name] for name in GenerateParams.__annotations__ if values.get(name) not in off
+    }
 
 
 def spread(command: Callable[..., Any]) -> Callable[..., Any]:

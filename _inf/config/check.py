@@ -14,6 +14,7 @@ from _inf.config.rules import (
     ALSO_NEUTRAL,
     FIXED,
     IGNORED,
+    IGNORED_SECTIONS,
     OWNED_BY_ENGINE,
     OWNED_BY_KEY,
     RENAMED,
@@ -139,7 +140,10 @@ def _check_rules(document: dict[str, Any], faults: Faults) -> None:
     """Keys with one possible value, and keys that nothing reads."""
     rollout = document.get("rollout")
     for path, value in _walk(rollout if isinstance(rollout, dict) else {}):
-        reason = _RULES.get(path, _RULES.get(path.partition(".")[0]))
+        section = path.partition(".")[0]
+        if section in IGNORED_SECTIONS and at(rollout, f"{section}.enable") is False:
+            continue  # switched off: verl's own files say more in it
+        reason = _RULES.get(path, _RULES.get(section))
         neutral = at(_DEFAULTS["rollout"], path)
         if reason is None or (isinstance(neutral, dict) and not value):
             continue

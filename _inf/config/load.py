@@ -31,13 +31,22 @@ FLAT: Mapping[str, str] = {
     },
     **RENAMED,
 }
+WHOLE_VERL_CONFIG = (
+    "actor_rollout_ref: this is a whole verl config, of which two parts belong here: "
+    "actor_rollout_ref.rollout as rollout, and actor_rollout_ref.model.path as model_path; with "
+    "OmegaConf, whole = OmegaConf.load(FILE).actor_rollout_ref and InferenceEngine("
+    "model_path=whole.model.path, rollout=whole.rollout)"
+)
 
 
 def load_config(source: Source, overrides: Mapping[str, Any]) -> Config:
     """Read `source`, merge `overrides` over it, check everything; every fault is one line."""
     faults = Faults()
     try:
-        below = _lift_flat_keys(read_source(source, faults), faults)
+        below = read_source(source, faults)
+        if "actor_rollout_ref" in below:
+            raise ConfigError(WHOLE_VERL_CONFIG)
+        below = _lift_flat_keys(below, faults)
         above = _lift_flat_keys(plain_mapping(overrides, faults), faults)
         document = _resolve(OmegaConf.create(_over(below, above)), "", faults)
         if source is None and at(above, "rollout.do_sample") is ABSENT:

@@ -97,13 +97,24 @@ def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such config file (looked for {path.absolute()})") from None
+        hint = "" if path.suffix in (".yaml", ".yml") else _as_model(path)
+        raise ConfigError(
+            f"{path}: no such config file (looked for {path.absolute()}){hint}"
+        ) from None
     except IsADirectoryError:
-        raise ConfigError(f"{path}: a folder, not a config file; name the file in it") from None
+        hint = _as_model(path)
+        raise ConfigError(
+            f"{path}: a folder, not a config file; name the file in it{hint}"
+        ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not a text file in UTF-8 ({error.reason})") from None
+        hint = _as_model(path)
+        raise ConfigError(f"{path}: not a text file in UTF-8 ({error.reason}){hint}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from None
+
+
+def _as_model(path: Path) -> str:
+    return f'; if it is a model, say model_path="{path}" (in the shell: --set model_path={path})'
 
 
 def _parse_config(text: str, name: str) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def test_pipe_gives_the_answers_alone_with_the_turns_before_in_mind(
         messages.append(assistant(tiny.generate(messages, **greedy).completions[0]))
     answers = [each["content"] for each in messages if each["role"] == "assistant"]
     assert code == 0
-    assert out == "".join(f"{answer}\n" for answer in answers)
+    assert out == "\n".join(f"{answer}\n" for answer in answers)
     assert len(re.findall(STATS, err)) == 3
 
 
@@ -107,12 +107,16 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
         tokens, cached = map(int, say("Hello, who are you?").groups())
         assert (0 < tokens <= 9) and cached == 0
         assert int(say("And what is the capital?")[2]) > 0  # the first turn
-        say("/set max_tokens=4", "max_tokens=4")
+        say("/set max_tokens 4", "set: temperature=0.0, max_tokens=4")
+        say("/set", "by default: .*top_p=1.0")
         assert int(say("Again")[1]) <= 4
         say("/set temperature=hot", "temperature: 'hot' is not a number")
         say("/sve", r"no such command; did you mean 'save'\?")
         say("/help", "/save FILE")
         say("/save talk.jsonl", "6 messages are in talk.jsonl")
+        terminal.sendline("/save talk.jsonl")
+        terminal.expect_exact("talk.jsonl exists. Overwrite it? [y/N] ")
+        say("no", "talk.jsonl exists, and is left as it is; name another file")
         saved = json.loads((tmp_path / "talk.jsonl").read_text())["messages"]
         assert [each["role"] for each in saved] == ["user", "assistant"] * 3
         assert saved[2]["content"] == "And what is the capital?"

@@ -63,6 +63,10 @@ def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
     found = json.loads(out)
     assert found == json.loads(Path("gsm8k.summary.json").read_text())
     assert found["questions"] == 3 and set(found["rules"]) == set(RULES)
+    about = found["run"]
+    assert (about["model"], about["data"]) == ("SmolLM2-135M-Instruct", str(PROBLEMS))
+    assert (about["limit"], about["parameters"]["temperature"]) == (3, 0.0)
+    assert about["parameters"]["max_tokens"] == 24 and about["date"].startswith("20")
     cut = sum(row["finish_reason"] == "length" for row in wanted.metadata)
     assert found["cut_by_length"] == pytest.approx(cut / 3)
     assert Path("gsm8k.png").read_bytes().startswith(b"\x89PNG")

@@ -69,6 +69,9 @@ def test_notebook_runs_and_its_outputs_are_committed(
     assert not [out for cell in code for out in cell.outputs if out.output_type == "error"]
     assert any("image/png" in out.get("data", {}) for cell in code for out in cell.outputs)
 
+    committed = "".join(out.text for cell in code for out in cell.outputs if "text" in out)
+    assert re.search(r"^strict: [1-9]\d* of 10$", committed, re.M)  # some of them succeed
+
     shutil.copy(EXAMPLES / "problems.jsonl", tmp_path)
     private = {name: str(tmp_path) for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}
     for name, value in environment(LIMIT="2", **private).items():

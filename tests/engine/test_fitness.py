@@ -24,36 +24,39 @@ def shown(fitness: Fitness) -> str:
     return capture.get()
 
 
-def test_rollout_that_is_right_is_fit(tiny: InferenceEngine) -> None:
+def test_rollout_that_is_right_passes(tiny: InferenceEngine) -> None:
     fitness = measure(tiny)
-    assert fitness.fit and fitness.threshold == 1e-3
+    assert fitness.passed and fitness.allowed_logprob_difference == 1e-3
     assert 0 <= fitness.mean_logprob_difference <= fitness.max_logprob_difference < 1e-3
-    assert fitness.equal_greedy_tokens > 0.95
+    assert 0.95 * fitness.tokens < fitness.same_greedy_tokens <= fitness.tokens
     assert fitness.prompts == len(PROMPTS) and 0 < fitness.tokens <= MAX_TOKENS * len(PROMPTS)
     assert (fitness.device, fitness.dtype) == ("cpu", "float32")
     assert fitness.versions["verl"] == "0.6.1"
-    assert json.loads(json.dumps(dataclasses.asdict(fitness)))["fit"] is True
-    assert "fit" in shown(fitness) and "yes" in shown(fitness)
+    assert json.loads(json.dumps(dataclasses.asdict(fitness)))["passed"] is True
+    said = " ".join(shown(fitness).split())
+    assert "result │ passed" in said and "nats (allowed: 0.001)" in said
+    assert f"{fitness.same_greedy_tokens} of {fitness.tokens} (" in said
 
 
-def test_rollout_of_other_weights_is_not_fit_and_the_first_parting_is_named(
+def test_rollout_of_other_weights_fails_and_the_first_token_that_differs_is_named(
     tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = ["What is 2 + 2?", "Paris"]
     right = measure(tiny, asked)
     monkeypatch.setattr(tiny.model_config, "local_path", str(tiny_model(seed=1)))
     fitness = measure(tiny, asked)
-    assert right.fit and not fitness.fit
-    assert fitness.max_logprob_difference > 0.1 and fitness.equal_greedy_tokens < 0.9
-    parting = fitness.first_parting
-    assert parting is not None and parting.prompt == 0 and parting.logprob_gap > 0
-    assert parting.rollout != parting.transformers
-    assert "NO" in shown(fitness) and f"prompt 0, token {parting.position}" in shown(fitness)
+    assert right.passed and not fitness.passed
+    assert fitness.max_logprob_difference > 0.1
+    assert fitness.same_greedy_tokens < 0.9 * fitness.tokens
+    other = fitness.first_different_token
+    assert other is not None and other.prompt == 0 and other.logprob_gap > 0
+    assert other.rollout != other.transformers
+    assert "FAILED" in shown(fitness) and f"prompt 0, token {other.position}" in shown(fitness)
 
 
 def test_threshold_is_the_callers(tiny: InferenceEngine) -> None:
-    assert not measure(tiny, ["Hi"], threshold=0.0).fit
-    assert measure(tiny, ["Hi"], threshold=1e9).fit
+    assert not measure(tiny, ["Hi"], threshold=0.0).passed
+    assert measure(tiny, ["Hi"], threshold=1e9).passed
     with pytest.raises(ConfigError, match="^threshold: .* got -1"):
         measure(tiny, ["Hi"], threshold=-1)
 
@@ -78,12 +81,12 @@ def test_command_says_it_in_json_and_exits_with_0(
 ) -> None:
     assert main(["check", "--json", "Hi", "Count to ten."]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["fit"] and said["prompts"] == 2 and said["first_parting"] is None
+    assert said["passed"] and said["prompts"] == 2 and said["first_different_token"] is None
 
 
 def test_command_beyond_its_threshold_exits_with_1_and_a_wrong_one_with_2(
     command_on: InferenceEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "Hi", "--threshold", "0"]) == 1
-    assert "NO" in capsys.readouterr().out
+    assert "FAILED" in capsys.readouterr().out
     assert main(["check", "--threshold", "-1"]) == 2

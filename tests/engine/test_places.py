@@ -169,8 +169,8 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
 
 
 def text(outputs: list[Any]) -> str:
-    """The one value that a cell shows; a progress bar may stand beside it where it took long."""
-    (output,) = [output for output in outputs if output["output_type"] != "stream"]
+    """The one value that a cell shows; an erased bar may stand beside it where it took long."""
+    (output,) = [output for output in outputs if output["output_type"] == "execute_result"]
     return str(output["data"]["text/plain"])
 
 
@@ -188,7 +188,7 @@ def test_notebooks_stop_button_interrupts_generate(cells: list[list[Any]]) -> No
 
 
 def test_notebook_shows_an_output_as_a_table(cells: list[list[Any]]) -> None:
-    (output,) = [output for output in cells[4] if output["output_type"] != "stream"]
+    (output,) = [output for output in cells[4] if output["output_type"] == "execute_result"]
     table = output["data"]["text/html"]
     assert table.startswith("<table>")
     assert table.count("<tr>") == 3  # a head and two rows

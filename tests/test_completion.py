@@ -1,0 +1,43 @@
+"""What Tab and Shift-Tab show in IPython and Jupyter."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+from IPython.core.interactiveshell import InteractiveShell
+
+import inf
+from inf import GenerateParams, InferenceEngine
+
+METHODS = ("generate", "agenerate", "stream", "astream", "rollout_batch")
+
+
+def completions(text: str, jedi: bool) -> set[str]:
+    shell = InteractiveShell()
+    shell.user_ns |= {"inf": inf, "engine": object.__new__(InferenceEngine)}
+    shell.Completer.use_jedi = jedi
+    with provisionalcompleter():
+        found = shell.Completer.completions(text, len(text))
+        return {each.text.lstrip(".") for each in found}
+
+
+@pytest.mark.parametrize("jedi", [True, False])
+def test_module_shows_its_public_names_alone(jedi: bool) -> None:
+    assert completions("inf.", jedi) == set(inf.__all__)
+    assert set(dir(inf)) == {*inf.__all__, "__version__", "__doc__"}
+
+
+@pytest.mark.parametrize("jedi", [True, False])
+def test_keywords_of_a_call_are_completed(jedi: bool) -> None:
+    assert completions("engine.generate('Hi', temp", jedi) == {"temperature="}
+    assert completions("engine.stream('Hi', max_t", jedi) == {"max_tokens=", "max_tokens_per_turn="}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_signature_names_every_keyword_with_its_default(name: str) -> None:
+    first, *keywords = inspect.signature(getattr(InferenceEngine, name)).parameters.values()
+    assert first.name == "self"
+    assert [each.name for each in keywords[1:]] == list(GenerateParams.__annotations__)
+    assert all(each.kind is each.KEYWORD_ONLY and each.default is None for each in keywords[1:])
