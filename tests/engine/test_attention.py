@@ -1,4 +1,4 @@
-"""Attention on a CPU against its definition, written out for one query at a time."""
+"""Attention on a CPU against its definition, written out for one row at a time."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ def sglang(tiny: InferenceEngine) -> None:
 def defined(
     query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int, cap: float
 ) -> torch.Tensor:
-    """What the last of `keys`' tokens attends to: heads x width."""
-    first = 0 if window < 0 else max(0, len(keys) - window - 1)
-    keys, values = keys[first:], values[first:]
-    shared = query.shape[0] // keys.shape[1]
-    heads = []
-    for head in range(query.shape[0]):
-        scores = keys[:, head // shared] @ query[head] * WIDTH**-0.5
-        scores = cap * torch.tanh(scores / cap) if cap else scores
-        heads.append(torch.softmax(scores, -1) @ values[:, head // shared])
-    return torch.stack(heads)
+    """What a row's last tokens (tokens x heads x width) attend to among all of its tokens."""
+    new, heads, _ = query.shape
+    total, kept, _ = keys.shape
+    keys, values = (each.repeat_interleave(heads // kept, dim=1) for each in (keys, values))
+    scores = torch.einsum("qhw,khw->hqk", query, keys) * WIDTH**-0.5
+    scores = cap * torch.tanh(scores / cap) if cap else scores
+    distance = torch.arange(total - new, total)[:, None] - torch.arange(total)
+    hidden = (distance < 0) | (distance > window if window >= 0 else distance > total)
+    return torch.einsum("hqk,khw->qhw", scores.masked_fill(hidden, -torch.inf).softmax(-1), values)
 
 
 def layer(heads: tuple[int, int], window: int, cap: float) -> Any:
@@ -107,8 +106,8 @@ def test_rows_that_decode_together_attend_each_to_its_own(
     found = backend.forward_decode(
         query.flatten(1), None, None, layer(heads, window, cap), batch, save_kv_cache=False
     )
-    wanted = [defined(query[r], *batch.of(r, n), window, cap) for r, n in enumerate(lengths)]
-    assert torch.allclose(found, torch.stack(wanted).flatten(1), atol=1e-5, rtol=0)
+    wanted = [defined(query[r, None], *batch.of(r, n), window, cap) for r, n in enumerate(lengths)]
+    assert torch.allclose(found, torch.cat(wanted).flatten(1), atol=1e-5, rtol=0)
 
 
 @KINDS
@@ -125,9 +124,8 @@ def test_new_tokens_attend_to_the_cached_prefix_and_to_what_comes_before_them(
     found = backend.forward_extend(
         query.flatten(1), None, None, layer(heads, window, cap), batch, save_kv_cache=False
     )
-    wanted, token = [], 0
-    for row, (prefix, new) in enumerate(zip(PREFIXES, NEW, strict=True)):
-        for end in range(prefix + 1, prefix + new + 1):
-            wanted.append(defined(query[token], *batch.of(row, end), window, cap))
-            token += 1
-    assert torch.allclose(found, torch.stack(wanted).flatten(1), atol=1e-5, rtol=0)
+    wanted = [
+        defined(own, *batch.of(row, batch.totals[row]), window, cap)
+        for row, own in enumerate(query.split(NEW))
+    ]
+    assert torch.allclose(found, torch.cat(wanted).flatten(1), atol=1e-5, rtol=0)

@@ -1,0 +1,79 @@
+"""Weights that a model class of SGLang's drops, told whatever way the class goes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from tiny import tiny_model
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from inf import InferenceEngine
+
+Weights = Iterable[tuple[str, torch.Tensor]]
+HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
+
+
+@pytest.fixture(autouse=True)
+def sglang(tiny: InferenceEngine) -> None:
+    """Only after an engine's start can SGLang be imported on a CPU."""
+
+
+class Model(torch.nn.Module):
+    """As SGLang's are: one parameter a weight, but for those in `lost`."""
+
+    def __init__(self, read: Callable[[Weights], Weights], lost: set[str]) -> None:
+        super().__init__()
+        self.config = AutoConfig.from_pretrained(tiny_model("llama"))
+        self.read = read
+        shapes = {n: t.shape for n, t in weights() if n not in lost}
+        self.own = torch.nn.ParameterDict(
+            {name.replace(".", "/"): torch.empty(shape) for name, shape in shapes.items()}
+        )
+
+    def load_weights(self, given: Weights) -> None:
+        from sglang.srt.model_loader.weight_utils import default_weight_loader
+
+        for name, weight in self.read(given):
+            if (key := name.replace(".", "/")) in self.own:
+                parameter = self.own[key]
+                load: Any = getattr(parameter, "weight_loader", default_weight_loader)
+                load(parameter, weight)
+
+
+def weights() -> list[tuple[str, torch.Tensor]]:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model("llama"), dtype=torch.float32)
+    return list(model.state_dict().items())
+
+
+WAYS: dict[str, Callable[[Weights], Weights]] = {
+    "one by one": lambda given: given,
+    "all first, in another order": lambda given: reversed(list(given)),
+    "as views": lambda given: ((name, tensor.t().t()) for name, tensor in given),
+    "as copies": lambda given: ((name, tensor.clone()) for name, tensor in given),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_dropped_weight_is_named_and_a_whole_model_is_not_complained_of(way: str) -> None:
+    from _inf.upstream.loading import Taken, WeightsNotTaken
+
+    whole, lossy = Model(WAYS[way], set()), Model(WAYS[way], {HEAD, EMBEDDINGS})
+    for model in (whole, lossy):
+        Taken(model, trust_remote_code=False).watch()
+    whole.load_weights(weights())
+    whole.load_weights(weights()[:3])  # an update comes in parts
+    with pytest.raises(WeightsNotTaken, match=f"Model has no place for {EMBEDDINGS}, {HEAD}"):
+        lossy.load_weights(weights())
+    with pytest.raises(WeightsNotTaken, match=f"no place for {HEAD}$"):
+        lossy.load_weights(weights()[-1:])
+
+
+def test_weight_that_transformers_has_not_may_be_dropped() -> None:
+    from _inf.upstream.loading import Taken
+
+    model = Model(WAYS["one by one"], set())
+    Taken(model, trust_remote_code=False).watch()
+    model.load_weights([("model.rotary_emb.inv_freq", torch.ones(8)), *weights()])
