@@ -122,14 +122,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
         },
     ),
-    "exaone4": (
-        "Exaone4Config",
-        {
-            "sliding_window": WINDOW,
-            "sliding_window_pattern": "LLLG",
-            "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
-        },
-    ),
     "gpt2": (
         "GPT2Config",
         {**TIED, **GPT},
