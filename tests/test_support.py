@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import transformers
-from architectures import LONGROPE, MODELS, config
+from architectures import LONGROPE, MODELS, YARN, config
 
 from _inf.upstream.support import TABLE, check_support
 from inf import ConfigError
@@ -45,6 +45,43 @@ def test_architecture_is_refused_by_name(kind: str, name: str, reason: str) -> N
 def test_config_without_a_context_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="OtherForCausalLM has no max_position_embeddings"):
         check_support(named("MambaConfig", "OtherForCausalLM"), "cpu", 100, CPU)
+    with pytest.raises(ConfigError, match="RwkvForCausalLM has no num_attention_heads"):
+        check_support(named("RwkvConfig", "RwkvForCausalLM"), "cpu", 100, CPU)
+    with pytest.raises(ConfigError, match="or an encoder, so this is not a model that only dec"):
+        check_support(named("BartConfig", "BartForConditionalGeneration"), "cuda", 100, None)
+
+
+@pytest.mark.parametrize("kind", ["Lfm2", "FalconH1", "GraniteMoeHybrid", "Qwen3Next", "Jamba"])
+def test_layers_that_are_no_attention_need_a_gpu(kind: str) -> None:
+    about = named(f"{kind}Config", f"{kind}ForCausalLM")
+    with pytest.raises(
+        ConfigError, match=f"{kind}ForCausalLM does not run on a CPU: it has layers"
+    ):
+        check_support(about, "cpu", 100, CPU)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "own", "said"),
+    [
+        ("GPT2", "GPT2LMHeadModel", {"activation_function": "relu"}, "'relu': .* 'gelu_new'"),
+        ("GPT2", "GPT2LMHeadModel", {"scale_attn_by_inverse_layer_idx": True}, "idx True"),
+        ("Olmoe", "OlmoeForCausalLM", {"norm_topk_prob": True}, "norm_topk_prob True"),
+        ("StableLm", "StableLmForCausalLM", {"use_parallel_residual": True}, "residual True"),
+        ("Mixtral", "MixtralForCausalLM", {"hidden_act": "gelu"}, "'gelu': .* 'silu'"),
+        (
+            "Llama",
+            "LlamaForCausalLM",
+            {"rope_scaling": {**YARN, "attention_factor": 0.5}},
+            "rope_scaling.attention_factor 0.5: SGLang 0.5.9 does not read it",
+        ),
+    ],
+)
+def test_value_that_sglang_would_ignore_is_refused(
+    kind: str, name: str, own: dict[str, Any], said: str
+) -> None:
+    check_support(named(f"{kind}Config", name), "cpu", 100, CPU)
+    with pytest.raises(ConfigError, match=f"^model_path: {name} with .*{said}"):
+        check_support(named(f"{kind}Config", name, **own), "cpu", 100, CPU)
 
 
 @pytest.mark.parametrize("kind", ["Olmo", "Olmoe", "Phi"])

@@ -110,13 +110,14 @@ def _start(
         raise
     try:
         kv_memory.check_held(rollout.pool, arguments["context_length"], config)
-        check_unmeasured(
-            rollout,
-            folder,
-            kv_memory.file_bytes(folder),
-            trust_remote_code=config.trust_remote_code,
-        )
-    except ConfigError:
+        if config.rollout.load_format != "dummy":  # whose weights are not the folder's
+            check_unmeasured(
+                rollout,
+                folder,
+                kv_memory.file_bytes(folder),
+                trust_remote_code=config.trust_remote_code,
+            )
+    except BaseException:
         host.stop()
         raise
     return Launched(rollout, host, model_config, limits, _eos_token_ids(model_config), tools)

@@ -3,8 +3,9 @@
 It corrects sglang 0.5.9, `srt/model_loader/loader.py` and the `load_weights` of `srt/models/`: a
 weight whose name a model class does not know is dropped without a word, and a parameter that no
 weight was loaded into holds whatever was in memory. Here both are errors: at the start as a line in
-the log, which the caller's process finds with `refusal`; in an update as the engine's answer.
-Quantized models are left alone: their parameters are not the checkpoint's.
+the log, which the caller's process finds with `refusal`; in an update as the engine's answer (only
+dropped ones: an update may come in parts). Quantized models are left alone: their parameters are
+not the checkpoint's.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Taken:
         self._trust_remote_code = trust_remote_code
         self._given: list[tuple[str, int, int]] = []  # a weight's name, where its memory is
         self._loaded: set[str] = set()
+        self._copied = False  # whether a loader was given anything but these
 
     def watch(self) -> None:
         """From now on `model.load_weights` raises `WeightsNotTaken` where it drops one."""
@@ -81,10 +83,11 @@ class Taken:
         load = self._model.load_weights
 
         def load_watched(weights: Iterable[tuple[str, torch.Tensor]], **kwargs: Any) -> Any:
-            self._given, self._loaded = [], set()
+            self._given, self._loaded, self._copied = [], set(), False
             result = load(self._noted(weights), **kwargs)
             dropped = [name for name, _, _ in self._given if name not in self._loaded]
-            if dropped and (needed := self._needed(dropped)):
+            # A copy may be of several, as DeepSeek's fused projections are: nobody knows of which.
+            if dropped and not self._copied and (needed := self._needed(dropped)):
                 raise WeightsNotTaken(
                     f"SGLang's {type(self._model).__name__} has no place for {_some(needed)}"
                 )
@@ -94,7 +97,7 @@ class Taken:
 
     def _noticed(self, load: Callable[..., Any]) -> Callable[..., Any]:
         def noticed(parameter: Any, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            self._loaded.add(self._name(weight))
+            self._note(weight)
             return load(parameter, weight, *args, **kwargs)
 
         return noticed
@@ -107,13 +110,14 @@ class Taken:
             self._given.append((name, start, start + tensor.numel() * tensor.element_size()))
             yield name, tensor
 
-    def _name(self, weight: torch.Tensor) -> str:
-        """Of the last one given that `weight` is a view of; of a copy, the last one given."""
+    def _note(self, weight: torch.Tensor) -> None:
+        """The last one given that `weight` is a view of was loaded."""
         place = weight.data_ptr()
         for name, start, end in reversed(self._given):
             if start <= place < end:
-                return name
-        return self._given[-1][0] if self._given else ""
+                self._loaded.add(name)
+                return
+        self._copied = True
 
     def _needed(self, names: list[str]) -> list[str]:
         """Those that Transformers' model of this config has, and not under another name too."""

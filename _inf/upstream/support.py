@@ -107,6 +107,39 @@ READS_WINDOW = frozenset(
 )
 # Those that have a key head for each query head, whatever the config says.
 NO_GROUPED_HEADS = frozenset({"OlmoForCausalLM", "OlmoeForCausalLM", "PhiForCausalLM"})
+# Keys of whose values SGLang's class computes only these, whatever the config says.
+ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
+    "GPT2LMHeadModel": {
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+    },
+    "OlmoeForCausalLM": {"clip_qkv": (None,), "norm_topk_prob": (False,), "hidden_act": ("silu",)},
+    "StableLmForCausalLM": {
+        "hidden_act": ("silu",),
+        "qk_layernorm": (False,),
+        "use_parallel_residual": (False,),
+    },
+    "PhiForCausalLM": {"qk_layernorm": (False,)},
+    "GemmaForCausalLM": {"hidden_act": ("gelu", "gelu_pytorch_tanh")},
+    **{
+        name: {"hidden_act": ("silu",)}
+        for name in (
+            "CohereForCausalLM",
+            "Cohere2ForCausalLM",
+            "MixtralForCausalLM",
+            "OlmoForCausalLM",
+            "Olmo2ForCausalLM",
+            "Olmo3ForCausalLM",
+            "Qwen2MoeForCausalLM",
+            "Qwen3MoeForCausalLM",
+        )
+    },
+}
+# Of rope scaling, what SGLang's code does not read and Transformers' does.
+UNREAD_ROPE = ("attention_factor", "mscale", "mscale_all_dim")
+ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
+STATE_KEYS = ("mamba_", "ssm_", "conv_L_cache", "linear_num_")
 
 
 def architecture(hf_config: Any) -> str:
@@ -135,18 +168,18 @@ def check_support(
                 where = "with SGLang 0.5.9" if entry.device is None else "on a CPU"
                 raise ConfigError(f"model_path: {name} does not run {where}: {entry.reason}.")
     text = getattr(hf_config, "text_config", hf_config)
-    if not isinstance(getattr(text, "max_position_embeddings", None), int):
+    for key in ("max_position_embeddings", "num_attention_heads"):
+        if not isinstance(getattr(text, key, None), int) or hf_config.is_encoder_decoder:
+            raise ConfigError(
+                f"model_path: the config of {name} has no {key}, or an encoder, so this is not a "
+                "model that only decodes text by attention, which alone can be served."
+            )
+    if device == "cpu" and (what := _state_layers(text)):
         raise ConfigError(
-            f"model_path: the config of {name} has no max_position_embeddings, so this is not a "
-            "text model with attention, which alone can be served."
+            f"model_path: {name} does not run on a CPU: it has {what}, whose kernels are a GPU's; "
+            "serve it on a GPU."
         )
-    heads = text.num_attention_heads
-    grouped = getattr(text, "num_key_value_heads", None) not in (None, heads)
-    if name in NO_GROUPED_HEADS and grouped:
-        raise ConfigError(
-            f"model_path: SGLang 0.5.9 does not run {name} with num_key_value_heads "
-            f"{text.num_key_value_heads} beside {heads} heads; it has no grouped heads for it."
-        )
+    _check_values(name, text)
     plain = device == "cpu" and attention_backend != CPU_ATTENTION
     if plain and getattr(text, "attn_logit_softcapping", None):
         raise ConfigError(
@@ -158,6 +191,38 @@ def check_support(
             raise ConfigError(
                 f"rollout.max_model_len: {max_model_len} tokens are more than {limit}, {reason}; "
                 f"set rollout.max_model_len to {limit} or less."
+            )
+
+
+def _state_layers(text: Any) -> str:
+    """What a model has beside plain attention; empty where it has nothing."""
+    if others := sorted(set(getattr(text, "layer_types", None) or ()) - ATTENTION_LAYERS):
+        return f"layers of the kind {', '.join(others)}"
+    keys = [key for key in text.to_dict() if key.startswith(STATE_KEYS)]
+    return f"layers with a state ({keys[0]})" if keys else ""
+
+
+def _check_values(name: str, text: Any) -> None:
+    """Refuse values of the config that SGLang's class would ignore."""
+    heads, kept = text.num_attention_heads, getattr(text, "num_key_value_heads", None)
+    if name in NO_GROUPED_HEADS and kept not in (None, heads):
+        raise ConfigError(
+            f"model_path: SGLang 0.5.9 does not run {name} with num_key_value_heads {kept} beside "
+            f"{heads} heads; it has no grouped heads for it."
+        )
+    for key, known in ONLY.get(name, {}).items():
+        if (value := getattr(text, key, known[0])) not in known:
+            raise ConfigError(
+                f"model_path: {name} with {key} {value!r}: SGLang 0.5.9 would compute {known[0]!r} "
+                "in its place."
+            )
+    scaling = getattr(text, "rope_scaling", None) or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    for key in UNREAD_ROPE if kind in ("yarn", "longrope") and is_measured(name) else ():
+        if scaling.get(key) is not None:
+            raise ConfigError(
+                f"model_path: {name} with rope_scaling.{key} {scaling[key]!r}: SGLang 0.5.9 does "
+                "not read it."
             )
 
 

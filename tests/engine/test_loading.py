@@ -52,7 +52,6 @@ WAYS: dict[str, Callable[[Weights], Weights]] = {
     "one by one": lambda given: given,
     "all first, in another order": lambda given: reversed(list(given)),
     "as views": lambda given: ((name, tensor.t().t()) for name, tensor in given),
-    "as copies": lambda given: ((name, tensor.clone()) for name, tensor in given),
 }
 
 
@@ -69,6 +68,18 @@ def test_dropped_weight_is_named_and_a_whole_model_is_not_complained_of(way: str
         lossy.load_weights(weights())
     with pytest.raises(WeightsNotTaken, match=f"no place for {HEAD}$"):
         lossy.load_weights(weights()[-1:])
+
+
+def test_model_that_loads_copies_is_left_to_the_check_of_unset_parameters() -> None:
+    """SGLang's DeepSeek concatenates two weights, and a copy does not say of what."""
+    from _inf.upstream.loading import Taken
+
+    def fused(given: Weights) -> Weights:
+        return ((name, tensor.clone()) for name, tensor in given if name != HEAD)
+
+    model = Model(fused, set())
+    Taken(model, trust_remote_code=False).watch()
+    model.load_weights(weights())
 
 
 def test_weight_that_transformers_has_not_may_be_dropped() -> None:
