@@ -101,7 +101,7 @@ class InferenceEngine:
     `HFModelConfig`), `rollout` (verl's `SGLangRollout` itself).
 
     Raises `ConfigError`, `EngineDeadError` where the engine dies while it starts, and
-    `InferenceError` in a process that cannot have one (daemonic, or a fork of one that has).
+    `InferenceError` in a process that cannot have one (daemonic, or a fork of one that had one).
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class InferenceEngine:
     @names_keywords
     async def agenerate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
         """`generate` for async code; cancelling it aborts it in the engine."""
-        self._engine.host.check_process()  # a fork has none of the pool's threads
+        self._launched.host.check_process()  # a fork has none of the pool's threads
         ticket = Ticket()
         context = contextvars.copy_context()  # a tool's call is let through where its row's is
         call = self._threads.submit(context.run, self._generate, prompts, params, ticket)

@@ -19,7 +19,8 @@ from _inf.output import GenerationOutput
 from _inf.record import Fault, Job
 
 ALONG = ("id", "metadata", "custom_id")  # of any form: they come back with the answer
-ENVELOPE = (*ALONG, "method", "url", "body")
+NAMES = ("prompt", "messages", "body")  # of the forms; all but one of them absent or null
+ENVELOPE = (*ALONG, *NAMES, "method", "url")
 CHAT = "/v1/chat/completions"
 MOST_TEMPERATURE = 2  # OpenAI's bound
 ADDED = ("completion", "tool_calls", "finish_reason", "usage")
@@ -54,15 +55,15 @@ def _finite(digits: str) -> float:
 
 
 def _job(value: dict[str, Any], line: int, model: str, tokenizer: Any) -> Job:
-    forms = [name for name in ("prompt", "messages", "body") if name in value]
+    forms = [name for name in NAMES if value.get(name) is not None]
     if len(forms) != 1:
         found = " and ".join(forms) or "none of prompt, messages and body"
         raise BadRequest(f"it has {found}; the forms of a line are {FORMS}")
     if not isinstance(name := value.get("custom_id"), str | None):
         raise BadRequest(f"custom_id: {shown(name)} is not text")
-    if "body" in value:
+    if forms == ["body"]:
         return _openai(value, line, model, tokenizer)
-    return _conversation(value, line) if "messages" in value else _prompt(value, line)
+    return _conversation(value, line) if forms == ["messages"] else _prompt(value, line)
 
 
 def _prompt(value: dict[str, Any], line: int) -> Job:
@@ -71,7 +72,7 @@ def _prompt(value: dict[str, Any], line: int) -> Job:
     for name in ADDED:
         if name in value:
             raise BadRequest(f"{name}: the answer goes there; rename the line's own")
-    params = _for_one_answer(value, ("prompt",))
+    params = _for_one_answer(value)
 
     def row(output: GenerationOutput) -> dict[str, Any]:
         [answer] = output
@@ -86,7 +87,7 @@ def _conversation(value: dict[str, Any], line: int) -> Job:
     metadata = value.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise BadRequest(f"metadata: {shown(metadata)} is not an object")
-    params = _for_one_answer(value, ("messages", "conversation_id"))
+    params = _for_one_answer(value, "conversation_id")
 
     def row(output: GenerationOutput) -> dict[str, Any]:
         [answer] = output
@@ -96,9 +97,9 @@ def _conversation(value: dict[str, Any], line: int) -> Job:
     return Job(line, messages, row, params)
 
 
-def _for_one_answer(value: Mapping[str, Any], own: tuple[str, ...]) -> dict[str, Any]:
+def _for_one_answer(value: Mapping[str, Any], *own: str) -> dict[str, Any]:
     """Of a line whose answer is one text."""
-    params = keywords(value, (*own, *ALONG))
+    params = keywords(value, (*NAMES, *own, *ALONG))
     for name, neutral in (("n", 1), ("logprobs", False)):
         if value.get(name, neutral) not in (neutral, None):
             raise BadRequest(

@@ -29,6 +29,9 @@ ROLLOUT = (
     "multi_turn",
 )
 END = 1 << 20
+# Of how lines are read and seeds are drawn: one more wherever the same file and options would give
+# other jobs or other answers.
+FORMAT = 2
 
 
 def of_engine(engine: InferenceEngine) -> dict[str, Any]:
@@ -42,6 +45,7 @@ def of(settings: Config, folder: Path) -> dict[str, Any]:
     turns = config["rollout"]["multi_turn"]
     files = [turns[name] for name in ("tool_config_path", "interaction_config_path")]
     return {
+        "format": FORMAT,
         "model": of_folder(folder),
         "truncate_prompt": config["truncate_prompt"],
         **{f"rollout.{name}": config["rollout"][name] for name in ROLLOUT},

@@ -19,7 +19,7 @@ PARAMS = {
     **{name: name for name in ("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos")},
     **{name: name for name in ("presence_penalty", "frequency_penalty", "repetition_penalty")},
     **{name: name for name in ("logit_bias", "regex", "json_schema", "skip_special_tokens")},
-    "chat_template_kwargs": "chat_template_kwargs",
+    **{name: name for name in ("chat_template_kwargs", "truncate_prompt")},
     "max_completion_tokens": "max_tokens",
 }
 READ = ("tools", "tool_choice", "response_format", "logprobs")

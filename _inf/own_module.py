@@ -1,16 +1,15 @@
 """Modules of the caller's own that a file names: tools' and interactions' classes.
 
-They are looked for where Python looks, and last in the folder of the file itself. `sys.path` is as
-it was afterwards.
+They are looked for where Python looks, and last in the folder of the file itself; one that lies
+there and would not be found is an error. `sys.path` is as it was afterwards.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator
-from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 
@@ -18,17 +17,22 @@ from types import ModuleType
 def import_beside(file: str | Path, name: str) -> ModuleType:
     """The module `name`, which `file` names.
 
-    Raises what its import raises; `ImportError` where another folder's module of that name has been
-    imported, and would be taken for it.
+    Raises what its import raises; `ImportError` where it lies beside the file and another one of
+    that name, found first or imported before, would be taken for it.
     """
     folder = Path(file).resolve().parent
     with _searched_last(str(folder)):
-        loaded = getattr(sys.modules.get(name), "__file__", None)
-        found = _origin(name) if loaded is not None else None
-        if found and found.is_relative_to(folder) and found != Path(loaded or "").resolve():
-            raise ImportError(
-                f"{found} is hidden by {loaded}, imported under the same name; rename one of them"
-            )
+        part = folder.joinpath(*name.split("."))
+        for beside in (part / "__init__.py", part.with_name(f"{part.name}.py")):
+            if beside.is_file():
+                found = importlib.util.find_spec(name)
+                origin = found.origin if found else None
+                if origin and Path(origin).resolve() != beside.resolve():
+                    raise ImportError(
+                        f"{beside} is hidden by {origin}, which has the same name and goes first; "
+                        "rename one of them"
+                    )
+                break
         return importlib.import_module(name)
 
 
@@ -43,14 +47,3 @@ def _searched_last(folder: str) -> Iterator[None]:
     finally:
         with contextlib.suppress(ValueError):  # the module has removed it
             sys.path.remove(folder)
-
-
-def _origin(name: str) -> Path | None:
-    """The file that an import would read, had nobody imported it before."""
-    places, spec = None, None
-    for end in range(1, name.count(".") + 2):
-        spec = PathFinder.find_spec(".".join(name.split(".")[:end]), places)
-        if spec is None:
-            return None
-        places = spec.submodule_search_locations
-    return Path(spec.origin).resolve() if spec and spec.origin else None

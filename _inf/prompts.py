@@ -93,6 +93,8 @@ def _one(prompt: Any, index: int) -> Form:
             raise PromptError(f"prompt {index} is an empty string; write something in it.")
         message: Message = {"role": "user", "content": str.__str__(prompt)}
         return [message]
+    if _is_object(prompt) or (isinstance(prompt, Mapping) and "role" in prompt):
+        raise PromptError(f"prompt {index} is one message; put it into a list: [message].")
     if isinstance(prompt, Mapping):
         return _ids_or_text(prompt, index)
     messages = _listed(prompt)
@@ -160,7 +162,7 @@ def _stated(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> dict
     said = {
         key: value
         for key, value in fields.items()
-        if not (value is None or _is_empty(value)) or (key in known and isinstance(value, str))
+        if not (value is None or is_empty(value)) or (key in known and isinstance(value, str))
     }
     for key in said:
         if key not in known:
@@ -170,7 +172,8 @@ def _stated(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> dict
     return said
 
 
-def _is_empty(value: Any) -> bool:
+def is_empty(value: Any) -> bool:
+    """Whether it is a collection, an array or a text with nothing in it."""
     try:
         return len(value) == 0
     except Exception:  # it has no length

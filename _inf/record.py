@@ -83,6 +83,12 @@ class Record:
                 f"{self.out.path} holds rows, and no {self.meta.name} says whose; name another "
                 "file, or empty it with --restart."
             )
+        if about.get("format") != known.get("format"):
+            raise ConfigError(
+                f"{self.out.path} was begun by another version of inf, which read lines or drew "
+                "seeds otherwise; finish it with that version, name another file, or begin anew "
+                "with --restart."
+            )
         for name in {**about, **known}:
             if about.get(name) != known.get(name):
                 raise ConfigError(

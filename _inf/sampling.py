@@ -363,14 +363,16 @@ def _grammar(given: Mapping[str, Any]) -> dict[str, str]:
 def _temperature(given: Mapping[str, Any], config: Rollout, asked: Mapping[str, Any]) -> float:
     """0 is greedy, whatever else is `asked`: no filter leaves the likeliest token out.
 
-    What a call asks for wins over the config's `do_sample: false`, and not over the call's own.
+    What a call asks for wins over the config's `do_sample: false`, and not over the call's own, but
+    for a temperature of 0, which agrees with it.
     """
     temperature = number(given, "temperature", config.temperature, least=0.0)
     if temperature < GREEDY_BELOW:
         temperature = 0.0
-    if flag(given, "do_sample", config.do_sample):
+    said = "temperature" in given
+    if flag(given, "do_sample", config.do_sample) or (said and temperature == 0):
         return temperature
-    if "temperature" in given and temperature > 0:
+    if said:
         asked = {"temperature": temperature, **asked}
     if "do_sample" in given and asked:
         name, value = next(iter(asked.items()))

@@ -105,6 +105,23 @@ def test_changed_options_and_finished_files_start_no_engine(batch: Callable[...,
     assert Stub.starts == 1
 
 
+def test_run_begun_by_a_version_that_read_lines_otherwise_is_not_gone_on_with(
+    batch: Callable[..., Ran],
+) -> None:
+    batch(PROMPTS)
+    out, meta = Path("out.jsonl"), Path("out.meta.json")
+    before = b"".join(out.read_bytes().splitlines(keepends=True)[:2])
+    out.write_bytes(before)
+    about = json.loads(meta.read_text())
+    for other in ({}, {"format": about.pop("format") + 1}):
+        meta.write_text(json.dumps({**about, **other}))
+        code, err = batch(PROMPTS)
+        assert code == 2 and Stub.starts == 1 and out.read_bytes() == before
+        assert "out.jsonl was begun by another version of inf" in err
+        assert "name another file" in err and "--restart" in err
+    assert batch(PROMPTS, "--restart")[0] == 0
+
+
 def test_refused_lines_are_counted_and_after_ten_of_them_the_file_is_named(
     batch: Callable[..., Ran],
 ) -> None:

@@ -105,7 +105,8 @@ def test_parameters_of_a_body_reach_generate_under_their_names_here() -> None:
 
 
 def test_parameters_are_read_in_every_form_of_line() -> None:
-    keys = {"temperature": 0.5, "max_tokens": 7, "stop": "x", "logit_bias": {"5": 1}, "seed": 3}
+    keys: dict[str, Any] = {"temperature": 0.5, "max_tokens": 7, "stop": "x", "seed": 3}
+    keys |= {"logit_bias": {"5": 1}, "truncate_prompt": "left"}
     for line in ({"prompt": "Hi", "id": 1}, {"messages": HELLO, "conversation_id": "c"}):
         assert params(json.dumps({**line, **keys, "n": 1}).encode()) == {**keys, "n": 1}
         assert keys == {name: answered({**line, **keys})[name] for name in keys}
@@ -124,6 +125,17 @@ def test_what_asks_for_nothing_passes() -> None:
     assert params(body(**nothing)) == {"logit_bias": {}, "n": 1}
     assert params(body(tools=[])) == params(body(tools=[TOOL], tool_choice="none")) == {"tools": []}
     assert params(b'{"prompt": "a", "n": null, "tools": null, "logprobs": null}') == {}
+
+
+def test_null_under_the_keys_of_other_forms_passes() -> None:
+    forms = {"prompt": "a", "messages": HELLO, "body": {"messages": HELLO}}
+    rows = {
+        name: answered({**dict.fromkeys(forms), "custom_id": "c", name: value})
+        for name, value in forms.items()
+    }
+    assert rows["prompt"]["completion"] == rows["messages"]["messages"][-1]["content"] == "Blue."
+    assert rows["body"]["response"]["status_code"] == 200
+    assert "none of prompt, messages and body" in reason(json.dumps(dict.fromkeys(forms)).encode())
 
 
 def test_null_under_every_key_of_openais_passes() -> None:

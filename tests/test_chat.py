@@ -41,7 +41,9 @@ class Stub:
         if not prompts:
             return GenerationOutput.empty()
         list(self.stream(prompts))
-        return GenerationOutput([ANSWER], [[1, 2]], [[-0.5, -0.5]], [{"turns": len(prompts)}])
+        none = dict.fromkeys(("response_ids", "response_mask", "matched_stop", "matched_stop_text"))
+        about = {**none, "finish_reason": "stop", "turns": len(prompts)}
+        return GenerationOutput([ANSWER], [[1, 2]], [[-0.5, -0.5]], [about])
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat: A
     first, bad, second = map(json.loads, out.splitlines())
     assert code == 1 and bad == {"error": "prompt 0: it is bad"}
     assert first["completion"] == second["completion"] == ANSWER
-    assert (first["metadata"]["turns"], second["metadata"]["turns"]) == (1, 3)
+    assert (first["turns"], second["turns"]) == (1, 3)
 
 
 @pytest.mark.parametrize("leave", ["/quit", "/exit"])
@@ -88,6 +90,40 @@ def test_save_through_a_pipe_leaves_a_file_that_exists_and_says_how_to_go_on(cha
 def test_set_takes_a_value_with_or_without_an_equals_sign(text: str, chat: Any) -> None:
     code, _, err = chat(f"/set {text}\n")
     assert code == 0 and "set: temperature=0.5\n" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("stop ###", "###"),
+        ("stop a: b", "a: b"),
+        ("stop true", "true"),
+        ('stop ["###", "\\n"]', ["###", "\n"]),
+        ("regex [ab]", "[ab]"),
+        ("regex [12]", "[12]"),
+        ('json_schema {"type": "null"}', '{"type": "null"}'),
+        ("temperature 1e-1", 0.1),
+        ("top-k 5", 5),
+        ("ignore_eos true", True),
+        ("stop_token_ids [5, 6]", [5, 6]),
+        ('logit_bias {"5": 1}', {"5": 1}),
+    ],
+)
+def test_set_reads_a_value_as_it_was_meant(
+    text: str, value: Any, chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    stream = Stub.stream
+
+    def heard(self: Stub, messages: Any, **params: Any) -> Iterator[StreamChunk]:
+        asked.append(params)
+        return stream(self, messages)
+
+    monkeypatch.setattr(Stub, "stream", heard)
+    name = text.split()[0]
+    assert chat(f"/set {text}\na\n/set {name} none\na\n")[0] == 0
+    given, after = (params[name.replace("-", "_")] for params in asked)
+    assert (given, type(given), after) == (value, type(value), None)
 
 
 def test_bare_set_shows_what_was_set_and_what_the_config_says(chat: Any) -> None:

@@ -115,6 +115,8 @@ def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> No
         (["--temperature", "-1"], "temperature: -1"),
         (["--regex", "("], "regex"),
         (["--json-schema", "{"], "json_schema"),
+        (["--logit-bias", "{"], "logit_bias: '{' is not JSON"),
+        (["--logit-bias", '{"5": 101}'], "logit_bias[5]: 101 is out of range"),
         (["--set", "rollout.temperature=-1"], "rollout.temperature"),
         (["--min-tokens", "9", "--max-tokens", "3"], "min_tokens: 9"),
     ],

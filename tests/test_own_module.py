@@ -41,16 +41,22 @@ def test_file_is_found_by_a_relative_path(tmp_path: Path, monkeypatch: pytest.Mo
     assert import_beside("a/tools.yaml", "own_relative").X == 1
 
 
-def test_module_that_python_finds_itself_goes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("part", ["own_name.py", "own_name/__init__.py", "own_name/deep.py"])
+def test_module_that_another_one_hides_is_refused_and_the_other_is_not_imported(
+    tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(tmp_path / "elsewhere" / "own_name.py", "X = 'elsewhere'")
-    written(tmp_path / "beside" / "own_name.py", "X = 'beside'")
-    written(tmp_path / "beside" / "json.py", "raise RuntimeError")
+    first = written(tmp_path / "elsewhere" / part, "raise RuntimeError")
+    beside = written(tmp_path / "beside" / part, "X = 'beside'")
     monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
-    file = tmp_path / "beside" / "tools.yaml"
-    assert import_beside(file, "own_name").X == "elsewhere"
-    assert import_beside(file, "json").loads("1") == 1
+    name = part.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    with pytest.raises(ImportError, match=f"{beside} is hidden by {first}"):
+        import_beside(tmp_path / "beside" / "tools.yaml", name)
+
+
+def test_module_beside_the_file_hides_none_that_it_does_not_name(tmp_path: Path) -> None:
+    written(tmp_path / "json.py", "raise RuntimeError")
+    written(tmp_path / "own_user.py", "from json import loads")
+    assert import_beside(tmp_path / "tools.yaml", "own_user").loads("1") == 1
 
 
 @pytest.mark.parametrize("name", ["own_twin", "own_twins.one"])

@@ -195,6 +195,14 @@ def test_do_sample_false_beside_what_it_would_ignore_is_refused(asked: dict[str,
     assert refusal(_prompts=2, do_sample=[True, False], **asked).startswith(says)
 
 
+@pytest.mark.parametrize("asked", ASKING[:-1], ids=str)
+def test_temperature_zero_agrees_with_do_sample_false_whatever_else_is_said(
+    asked: dict[str, Any],
+) -> None:
+    assert sampled(do_sample=False, temperature=0.0, **asked).greedy
+    assert refusal(do_sample="no", temperature=0).startswith("do_sample: 'no' is not a bool")
+
+
 def test_samples_that_would_be_the_same_name_their_prompt() -> None:
     for one_answer in ({"temperature": 0}, {"do_sample": False}, {"top_k": 1}):
         assert "4 samples of prompt 0 are all the same" in sampled(n=4, **one_answer).same_samples

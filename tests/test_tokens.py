@@ -174,7 +174,7 @@ def test_message_object_alone_is_no_prompt(tokenizer: Any) -> None:
     for alone in (Turn("user", "hi"), Said("user", "hi"), ModelMessage(role="user", content="hi")):
         for prompts, index in ((alone, 0), (["a", alone], 1)):
             said = refusal(prompts, tokenizer)
-            assert said.startswith(f"prompt {index} is of type {type(alone).__name__}; a prompt")
+            assert said == f"prompt {index} is one message; put it into a list: [message]."
 
 
 def test_text_is_encoded_without_the_template_and_with_the_usual_special_tokens() -> None:
@@ -268,7 +268,8 @@ BAD: list[tuple[Any, str]] = [
     (slice(3), " is of type slice"),
     ("", " is an empty string"),
     ({}, " is a mapping with the keys []"),
-    (USER, " is a mapping with the keys ['content', 'role']"),
+    (USER, " is one message; put it into a list: [message]."),
+    (SimpleNamespace(**USER), " is one message; put it into a list: [message]."),
     ({3: 1, None: 2, "a": 3}, " is a mapping with the keys [3, None, 'a']"),
     ({"prompt_token_ids": [5], "n": 1}, " is a mapping with the keys ['n', 'prompt_token_ids']"),
     ({"prompt_token_ids": []}, ": prompt_token_ids is empty"),
@@ -356,7 +357,7 @@ def test_list_that_is_neither_batch_nor_conversation_names_its_first_odd_element
 ) -> None:
     assert refusal([1, 2, 3], tokenizer).startswith("prompt 0 is of type int; a prompt is a string")
     assert refusal(["a", None], tokenizer).startswith("prompt 1 is None")
-    assert refusal([USER, "a"], tokenizer).startswith("prompt 0 is a mapping with the keys")
+    assert refusal([USER, "a"], tokenizer).startswith("prompt 0 is one message; put it into a list")
     assert refusal([{}], tokenizer).startswith("prompt 0, message 0 has no 'role'")
     itself: list[Any] = []
     itself.append(itself)

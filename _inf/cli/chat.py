@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-import yaml
 
 from _inf.cli.options import EngineOptions, SamplingOptions, in_force, spread
 from _inf.cli.wrap import WordWrap
@@ -30,8 +29,11 @@ if TYPE_CHECKING:
 
 # For the embedded model: a conversation outgrows a question's room.
 ROOM = ("rollout.prompt_length=3072", "rollout.response_length=1024")
+# Their values are taken as they are typed; of `stop`, several are a JSON list.
+TEXTS = ("regex", "json_schema", "truncate_prompt")
 HELP = """/system TEXT   begin anew, with that system prompt; without TEXT, with none
 /set NAME VALUE   a sampling parameter, such as temperature 0.2; none gives the default back
+   text is written as it is; several stop strings, or one with a newline: stop ["a", "\\n"]
 /set   show the values in force
 /reset   forget the conversation, and keep the system prompt
 /save FILE   write the conversation as a line that `inf batch` reads
@@ -228,10 +230,8 @@ class Chat:
             if found is None:
                 raise InferenceError("/set: it takes NAME VALUE, such as temperature 0.2")
             name, text = found.groups()
-            with contextlib.suppress(yaml.YAMLError):
-                text = yaml.safe_load(text)
-            value = None if text == "none" else text
-            wanted = self._params | {name.replace("-", "_"): value}
+            name = name.replace("-", "_")
+            wanted = self._params | {name: _value(name, text)}
             self._engine.generate([], **cast(GenerateParams, wanted))  # refuses a wrong one
             self._params = wanted
         given = {name: value for name, value in self._params.items() if value is not None}
@@ -240,6 +240,23 @@ class Chat:
         if given:
             _note(f"set: {_listed(given)}")
         _note(f"by default: {_listed(others)}")
+
+
+def _value(name: str, text: str) -> Any:
+    """What /set makes of a value; what it cannot read is text, which `generate` refuses."""
+    if text == "none":
+        return None
+    if name in TEXTS:
+        return text
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(value := json.loads(text), list | dict):
+            return value
+    if name == "stop":
+        return text
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _listed(values: Mapping[str, Any]) -> str:

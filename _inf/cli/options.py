@@ -104,6 +104,10 @@ class SamplingOptions:
     repetition_penalty: Annotated[
         float | None, typer.Option(help="Above 0; 1 is none.", show_default="1")
     ] = None
+    logit_bias: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help='Added to logits: {"TOKEN ID": NUMBER}.'),
+    ] = None
     json_schema: Annotated[
         str | None,
         typer.Option(metavar="JSON", help="What the answer must match."),
@@ -128,7 +132,8 @@ class SamplingOptions:
         given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         given["stop"] = self.stop or None
         given["stop_token_ids"] = self.stop_token_ids or None
-        given["chat_template_kwargs"] = _json_object(self.chat_template_kwargs)
+        for name in ("logit_bias", "chat_template_kwargs"):
+            given[name] = _json_object(name, given[name])
         return cast(GenerateParams, given)
 
 
@@ -172,13 +177,13 @@ def spread(command: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _json_object(text: str | None) -> dict[str, Any] | None:
+def _json_object(name: str, text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
         value = json.loads(text)
     except ValueError as failure:
-        raise ConfigError(f"chat_template_kwargs: {text!r} is not JSON: {failure}.") from None
+        raise ConfigError(f"{name}: {text!r} is not JSON: {failure}.") from None
     if not isinstance(value, dict):
-        raise ConfigError(f"chat_template_kwargs: {text!r} is not a JSON object.")
+        raise ConfigError(f"{name}: {text!r} is not a JSON object.")
     return value

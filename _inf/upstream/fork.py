@@ -16,7 +16,7 @@ from _inf.errors import InferenceError
 from _inf.upstream.worker import WorkerProcess
 
 SPAWN = '"spawn"'
-_home: int | None = None  # the process that started the first engine
+_home: int | None = None  # the process that has had an engine
 
 
 def check_process(home: int) -> None:
@@ -30,13 +30,17 @@ def check_process(home: int) -> None:
 
 
 def check_start() -> None:
-    """Raise where this process cannot start an engine: a fork of one that did, or a daemonic one.
+    """Raise where this process cannot start an engine: a fork of one that has had one, or a
+    daemonic one.
 
     In such a fork torch itself hangs, in the first computation that takes several threads.
     """
-    global _home
-    _home = _home or os.getpid()
-    check_process(_home)
+    if _home not in (None, here := os.getpid()):
+        raise InferenceError(
+            f"This is process {here}, a fork of process {_home}, which has had an engine, and in "
+            f"such a fork none can start: torch's threads stayed there. Make it in process "
+            f"{_home}, or start this process with multiprocessing's {SPAWN} and make it here."
+        )
     if multiprocessing.current_process().daemon:
         raise InferenceError(
             f"This process ({os.getpid()}) is daemonic, as the workers of multiprocessing.Pool and "
@@ -44,6 +48,12 @@ def check_start() -> None:
             "Use concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing."
             f"get_context({SPAWN})), or inf.InferenceWorker under Ray Data."
         )
+
+
+def note_engine() -> None:
+    """An engine's thread runs in this process: its forks can start no engine of their own."""
+    global _home
+    _home = os.getpid()
 
 
 def _let_go() -> None:

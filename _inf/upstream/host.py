@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 import psutil
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError
-from _inf.upstream.fork import check_process
+from _inf.upstream.fork import check_process, note_engine
 from _inf.upstream.gate import Gate
 from _inf.upstream.watch import LOOK_SECONDS, Watch
 from _inf.upstream.worker import Worker, WorkerProcess
@@ -111,6 +111,7 @@ class Host:
             target=self._live, args=(build, built), name="inf-engine", daemon=True
         )
         self._thread.start()
+        note_engine()
         try:
             return built.result()
         except BaseException as failure:
@@ -248,7 +249,7 @@ class Host:
     def declare_dead(self, what: str) -> None:
         """Fail every call in flight and every later one; called on the engine's thread."""
         if self.death is None and not self._stopping and self._died is not None:
-            self.death = self._report(what)
+            self.death = self._report(f"{what}. restart() brings up a new engine in this process")
             self._died.set()
 
     def _exits(self) -> str:
@@ -259,10 +260,7 @@ class Host:
 
     def _report(self, what: str) -> EngineDeadError:
         tail = "\n".join(self._log_lines()[-LOG_TAIL_LINES:])
-        return EngineDeadError(
-            f"{what}. restart() brings up a new engine in this process.\n"
-            f"The end of its log, {self.log}:\n{tail or '(empty)'}"
-        )
+        return EngineDeadError(f"{what}.\nThe end of its log, {self.log}:\n{tail or '(empty)'}")
 
     def _log_lines(self) -> list[str]:
         with contextlib.suppress(OSError):

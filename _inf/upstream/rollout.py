@@ -31,6 +31,7 @@ from _inf.batch import column
 from _inf.episode import Episode
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.own_module import import_beside
+from _inf.prompts import is_empty
 from _inf.upstream import memory, seams, weights
 from _inf.upstream.conversation import Conversing, conversing, transcribed
 from _inf.upstream.engine import Call, Engine, Row, current_call, sglang_rollout
@@ -75,9 +76,17 @@ class Rollout(Conversing):
         (`interactions/utils/interaction_registry.py`)."""
         path = config.multi_turn.interaction_config_path
         try:
-            for entry in OmegaConf.load(path).interaction if path else ():
+            for index, entry in enumerate(OmegaConf.load(path).interaction if path else ()):
+                if "." not in entry.class_name.strip("."):
+                    raise ConfigError(
+                        f"rollout.multi_turn.interaction_config_path: {path}: interaction[{index}]."
+                        f"class_name: {shown(entry.class_name)} is not the dotted path of a class, "
+                        "such as verl.interactions.gsm8k_interaction.Gsm8kInteraction."
+                    )
                 import_beside(path, entry.class_name.rpartition(".")[0])
             return dict(super()._initialize_interactions(config))
+        except ConfigError:
+            raise
         except Exception as failure:
             raise ConfigError(
                 f"rollout.multi_turn.interaction_config_path: {path} cannot be loaded: "
@@ -220,7 +229,7 @@ def _check_one_turn(prompts: DataProto) -> None:
     """verl's datasets have these columns in every row, empty where there is nothing to say."""
     for name, instead in NOT_ONE_TURN.items():
         for row, value in enumerate(prompts.non_tensor_batch.get(name, ())):
-            if value:
+            if value is not None and not is_empty(value):
                 raise ConfigError(f"non_tensor_batch[{name!r}][{row}]: {shown(value)}: {instead}.")
 
 

@@ -66,7 +66,7 @@ PROMPTS: list[tuple[Any, str]] = [
     (None, " is None"),
     (5, " is of type int"),
     (math.nan, " is of type float"),
-    ({"role": "user", "content": "hi"}, " is a mapping with the keys"),
+    ({"role": "user", "content": "hi"}, " is one message; put it into a list"),
     ([1, 2, 3], ", message 0 is of type int"),
     ([{"content": "hi"}], ", message 0 has no 'role'"),
     ([USER, {"role": "user"}], ", message 1 has no 'content'"),
