@@ -20,6 +20,10 @@ def import_beside(file: str | Path, name: str) -> ModuleType:
     Raises what its import raises; `ImportError` where it lies beside the file and another one of
     that name, found first or imported before, would be taken for it.
     """
+    if (
+        name.partition(".")[0] == "_inf"
+    ):  # the library's, also where a checkout lies beside the file
+        return importlib.import_module(name)
     folder = Path(file).resolve().parent
     with _searched_last(str(folder)):
         part = folder.joinpath(*name.split("."))

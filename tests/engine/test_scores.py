@@ -122,8 +122,8 @@ def test_scores_among_generated_rows_are_the_same(tiny):
 def test_log_probs_are_those_of_the_scores(tiny):
     answers = [[5, 6, 7], [383], []]
     scored = tiny.score(["a", "b", "c"], answers)
-    for logprobs, score in zip(tiny.get_logprobs(["a", "b", "c"], answers), scored, strict=True):
-        assert logprobs == pytest.approx(score.logprobs, abs=1e-4)
+    for given, score in zip(tiny.get_logprobs(["a", "b", "c"], answers), scored, strict=True):
+        assert given == pytest.approx(score.logprobs, abs=1e-4)
     assert scored[2] == Score([], [], True)
     assert tiny.score([], []) == []
 
