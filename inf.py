@@ -165,6 +165,7 @@ class InferenceEngine:
                 rollout, and a schema's call ends the row (docs/tools.md). [] means none.
             tools_kwargs, interaction_kwargs: verl's, e.g. `{"calculator": {"create_kwargs": {}}}`.
             max_tokens_per_turn: as max_tokens, for each turn; max_tokens counts all of them.
+            logprobs: how many of the likeliest tokens to tell of each place (`top_logprobs`).
             prompt_logprobs: also score the prompt's tokens.
             timeout: seconds; past them the call is aborted in the engine.
             progress: a bar; by default on a terminal or in a notebook, if it takes long.

@@ -124,6 +124,7 @@ def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Any) -> Job
     if not isinstance(body, dict):
         raise BadRequest(f"body: {shown(body)} is not an object")
     params = _body_params(body)
+    likeliest = params.get("logprobs", 0) if body.get("logprobs") else None
 
     def row(output: GenerationOutput) -> dict[str, Any]:
         content = {
@@ -131,7 +132,7 @@ def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Any) -> Job
             "object": "chat.completion",
             "created": int(time.time()),
             "model": model,
-            "choices": choices(output, tokenizer, with_logprobs=bool(body.get("logprobs"))),
+            "choices": choices(output, tokenizer, likeliest=likeliest),
             "usage": usage(output),
         }
         response = {"status_code": 200, "request_id": f"req-{line}", "body": content}

@@ -22,7 +22,8 @@ PARAMS = {
     **{name: name for name in ("chat_template_kwargs", "truncate_prompt")},
     "max_completion_tokens": "max_tokens",
 }
-READ = ("tools", "tool_choice", "response_format", "logprobs")
+READ = ("tools", "tool_choice", "response_format", "logprobs", "top_logprobs")
+MOST_TOP_LOGPROBS = 20  # OpenAI's
 # They change no answer.
 LABELS = (
     *("model", "user", "metadata", "store", "service_tier"),
@@ -32,7 +33,6 @@ LABELS = (
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "stream": (False,),
     "stream_options": (),
-    "top_logprobs": (0,),
     "parallel_tool_calls": (True,),
     "functions": ([],),
     "function_call": ("none",),
@@ -66,7 +66,18 @@ def keywords(request: Mapping[str, Any], others: Collection[str]) -> dict[str, A
             params[PARAMS[name]] = value
     if not isinstance(request.get("logprobs"), bool | None):
         raise BadRequest(f"logprobs: {shown(request['logprobs'])} is neither true nor false")
-    return {**params, **_tools(request), **_grammar(request, params)}
+    return {**params, **_top_logprobs(request), **_tools(request), **_grammar(request, params)}
+
+
+def _top_logprobs(request: Mapping[str, Any]) -> dict[str, Any]:
+    most = request.get("top_logprobs")
+    if not most and not isinstance(most, bool):
+        return {}
+    if isinstance(most, bool) or not isinstance(most, int) or not 0 < most <= MOST_TOP_LOGPROBS:
+        raise BadRequest(f"top_logprobs: {shown(most)} is no int from 0 to {MOST_TOP_LOGPROBS}")
+    if not request.get("logprobs"):
+        raise BadRequest('top_logprobs: it goes with "logprobs": true')
+    return {"logprobs": most}
 
 
 def _tools(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,28 +131,37 @@ def message(row: GenerationRow) -> dict[str, Any]:
 
 
 def choices(
-    output: GenerationOutput, tokenizer: Any, *, with_logprobs: bool
+    output: GenerationOutput, tokenizer: Any, *, likeliest: int | None
 ) -> list[dict[str, Any]]:
+    """`likeliest`: how many tokens to tell of each place beside its own; None: no log probs."""
     return [
         {
             "index": index,
             "message": message(row),
             "finish_reason": row.metadata["finish_reason"],
-            "logprobs": _logprobs(row, tokenizer) if with_logprobs else None,
+            "logprobs": None if likeliest is None else _logprobs(row, tokenizer, likeliest),
         }
         for index, row in enumerate(output)
     ]
 
 
-def _logprobs(row: GenerationRow, tokenizer: Any) -> dict[str, Any]:
+def _logprobs(row: GenerationRow, tokenizer: Any, likeliest: int) -> dict[str, Any]:
     """An entry for every generated token, the one that it stopped at included."""
-    content = []
-    for token, logprob in zip(row.token_ids, row.logprobs, strict=True):
-        text = tokenizer.decode([token], clean_up_tokenization_spaces=False)
-        part = "\N{REPLACEMENT CHARACTER}" in text  # of a character
-        known = None if part else list(text.encode())
-        content.append({"token": text, "logprob": logprob, "bytes": known, "top_logprobs": []})
+    tops = row.top_logprobs or [{} for _ in row.token_ids]
+    content = [
+        {
+            **_token(token, logprob, tokenizer),
+            "top_logprobs": [_token(*each, tokenizer) for each in list(top.items())[:likeliest]],
+        }
+        for token, logprob, top in zip(row.token_ids, row.logprobs, tops, strict=True)
+    ]
     return {"content": content, "refusal": None}
+
+
+def _token(token: int, logprob: float, tokenizer: Any) -> dict[str, Any]:
+    text = tokenizer.decode([token], clean_up_tokenization_spaces=False)
+    part = "\N{REPLACEMENT CHARACTER}" in text  # of a character
+    return {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
 
 
 def usage(output: GenerationOutput) -> dict[str, Any]:

@@ -32,7 +32,14 @@ COLUMN_TYPES = {
     **dict.fromkeys(("matched_stop", "limit", "error"), "string"),
     **dict.fromkeys(("matched_stop_id", "seed", "truncated_prompt_tokens"), "Int64"),
 }
-JSON_COLUMNS = ("messages", "tool_calls", "executed_tool_calls", "tool_rewards", "reward_scores")
+JSON_COLUMNS = (
+    "messages",
+    "top_logprobs",
+    "tool_calls",
+    "executed_tool_calls",
+    "tool_rewards",
+    "reward_scores",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +53,7 @@ class GenerationRow:
     prompt_logprobs: list[float | None] | None = None
     messages: list[dict[str, Any]] | None = None
     tool_calls: list[ToolCall] | None = None
+    top_logprobs: list[dict[int, float]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The row in plain values that JSON has, the metadata beside the other fields, but for:
@@ -97,6 +105,8 @@ class GenerationOutput:
     logprobs: one float a generated token: the natural log of softmax(logits / temperature), before
         top-p, top-k and min-p (of softmax(logits) when greedy): what verl's actor recomputes.
         Under penalties or a logit bias, of the logits as these adjusted them.
+    top_logprobs: only where asked for (`logprobs=k`): a dict a generated token, of the k likeliest
+        ids and the sampled one to their log probs, the likeliest first.
     prompt_logprobs: only where asked for: one float a prompt token, of softmax(logits) whatever the
         temperature; None for the first, which nothing precedes.
     metadata: a dict a row:
@@ -137,6 +147,7 @@ class GenerationOutput:
     prompt_logprobs: list[list[float | None]] | None = None
     messages: list[list[dict[str, Any]]] | None = None
     tool_calls: list[list[ToolCall]] | None = None
+    top_logprobs: list[list[dict[int, float]]] | None = None
 
     @classmethod
     def empty(cls) -> GenerationOutput:
@@ -251,6 +262,7 @@ def decode(
         prompt_logprobs=[row.prompt_logprobs for row in rows] if sampling.prompt_logprobs else None,
         messages=[talk.messages for talk in talks] if talks else None,
         tool_calls=[talk.pending for talk in talks] if talks else None,
+        top_logprobs=[row.top_logprobs for row in rows] if sampling.top_logprobs else None,
     )
 
 

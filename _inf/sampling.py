@@ -74,6 +74,7 @@ class GenerateParams(TypedDict, total=False):
     chat_template_kwargs: dict[str, Any] | None
     truncate_prompt: Literal["left", "right"] | None
     skip_special_tokens: bool | None
+    logprobs: int | None
     prompt_logprobs: bool | None
     timeout: float | None
     progress: bool | None
@@ -99,6 +100,7 @@ PER_CALL = (
     "chat_template_kwargs",
     "truncate_prompt",
     "skip_special_tokens",
+    "logprobs",
     "prompt_logprobs",
     "timeout",
     "progress",
@@ -140,6 +142,11 @@ class Sampling:
     def greedy(self) -> bool:
         """Whether every prompt takes the likeliest token always."""
         return all(request["temperature"] == 0 for request in self.requests)
+
+    @property
+    def top_logprobs(self) -> bool:
+        """Whether the likeliest tokens of each place are asked for."""
+        return any("top_logprobs_num" in request for request in self.requests)
 
     @property
     def same_samples(self) -> str:
@@ -210,6 +217,8 @@ def resolve(
     requests = _requests(given, config, prompts, sorted(eos_token_ids), vocabulary)
     if prompt_logprobs := flag(given, "prompt_logprobs", False):
         requests = [{**request, "logprob_start_len": 0} for request in requests]
+    if likeliest := count(given, "logprobs", 0, least=0, below=vocabulary + 1):
+        requests = [{**request, "top_logprobs_num": likeliest} for request in requests]
     return Sampling(
         n=count(given, "n", config.n, below=MOST_SAMPLES + 1),
         requests=requests,

@@ -50,6 +50,8 @@ def check_streamable(prompts: int, sampling: Sampling, talk: Talk) -> None:
         raise PromptError(f"prompt 0: stream() takes one prompt, not {prompts}; use generate().")
     if sampling.n != 1:
         raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
+    if sampling.top_logprobs:
+        raise ConfigError("logprobs: stream() does not give them; use generate().")
     if sampling.prompt_logprobs:
         raise ConfigError("prompt_logprobs: stream() does not give them; use generate().")
     talk.check_one_turn(sampling)

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from _inf.upstream.launch import Launched
 
 UNLIMITED = 2**31 - 1
+# What holds for one turn only, under SGLang's name and ours.
+ONE_TURN = {
+    "json_schema": "json_schema",
+    "regex": "regex",
+    "logprob_start_len": "prompt_logprobs",
+    "top_logprobs_num": "logprobs",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,9 +118,8 @@ def _rules(sampling: Sampling, config: Config, engine: Launched) -> Rules | None
                 "say max_tokens."
             )
         return None
-    for name in ("json_schema", "regex", "logprob_start_len"):
+    for name, said in ONE_TURN.items():
         if any(name in request for request in sampling.requests):
-            said = "prompt_logprobs" if name == "logprob_start_len" else name
             _refuse_beside(said, tools, sampling)
     multi_turn = config.rollout.multi_turn
     return Rules(

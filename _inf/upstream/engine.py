@@ -54,6 +54,7 @@ class Row:
 
     `prompt_logprobs`: from the position on that was asked for; None for a token nothing precedes.
     `likeliest_logprobs`: in the same places that of the likeliest token, where asked for.
+    `top_logprobs`: of each generated token's place the likeliest ids and its own, where asked for.
     """
 
     token_ids: list[int]
@@ -67,6 +68,7 @@ class Row:
     weight_version: int
     transcript: Transcript | None = None  # of a conversation of more than one turn, or with tools
     likeliest_logprobs: list[float | None] = dataclasses.field(default_factory=list)
+    top_logprobs: list[dict[int, float]] | None = None
 
 
 @dataclasses.dataclass
@@ -297,7 +299,17 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Row:
         likeliest_logprobs=[
             top[0][0] if top else None for top in meta.get("input_top_logprobs", ())
         ],
+        top_logprobs=_top_logprobs(meta) if params.get(LIKELIEST) else None,
     )
+
+
+def _top_logprobs(meta: dict[str, Any]) -> list[dict[int, float]]:
+    """Without the tokens that a grammar or a bias ruled out."""
+    tops, sampled = meta["output_top_logprobs"], meta["output_token_logprobs"]
+    return [
+        {token: value for value, token, _ in [*top, own] if math.isfinite(value)}
+        for top, own in zip(tops, sampled, strict=True)
+    ]
 
 
 def _check_finite(logprobs: list[float | None], row: int) -> None:

@@ -96,7 +96,7 @@ def test_openais_keys_are_answered_in_openais_form(
     sampled: dict[str, Any] = {"n": 2, "seed": 5, "temperature": 1, "max_tokens": 6}
     biased: dict[str, Any] = {"logit_bias": {"77": 100}, "max_tokens": 4, "ignore_eos": True}
     bodies: list[dict[str, Any]] = [
-        {**sampled, "logprobs": True},
+        {**sampled, "logprobs": True, "top_logprobs": 2},
         {"response_format": {"type": "json_object"}, "max_tokens": 40, "temperature": 0},
         biased,
         {"tools": [], "tool_choice": "none", "n": None, "max_tokens": 3, "temperature": 0},
@@ -114,6 +114,9 @@ def test_openais_keys_are_answered_in_openais_form(
         content = choice["logprobs"]["content"]
         assert [each["logprob"] for each in content] == pytest.approx(logprobs, abs=1e-3)
         assert [each["token"] for each in content] == [tiny.tokenizer.decode([i]) for i in ids]
+        for each in content:
+            (first, second) = [top["logprob"] for top in each["top_logprobs"]]
+            assert first >= second and first >= each["logprob"]
     assert made[0]["message"]["content"].startswith("{")
     if made[0]["finish_reason"] == "stop":
         assert isinstance(json.loads(made[0]["message"]["content"]), dict)

@@ -115,6 +115,7 @@ def test_every_parameter_reaches_generate(
         "regex": None,  # beside a json_schema it is refused
         "presence_penalty": -1.5,
         "frequency_penalty": 0.25,
+        "logit_bias": {"5": 1.5},
         "ignore_eos": True,
         "skip_special_tokens": False,
         "chat_template_kwargs": {"enable_thinking": False},
@@ -126,6 +127,7 @@ def test_every_parameter_reaches_generate(
     others += ["--stop_token_ids=7", "--stop_token_ids=8"]
     others += ["--stop=x", "--stop=y", '--json_schema={"type": "null"}']
     others += ['--chat_template_kwargs={"enable_thinking": false}', "--truncate_prompt=left"]
+    others += ['--logit_bias={"5": 1.5}']
     assert command(*numbers, *others, "Hello")[0] == 0
     assert calls == [{"prompt": "Hello", **given}]
     assert command("--regex=a+", "Hello")[0] == 0

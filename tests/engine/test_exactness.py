@@ -23,7 +23,7 @@ from reference import Reference, assert_same_answers, logprobs, penalized
 from scipy.stats import chisquare
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from inf import GenerationOutput, InferenceEngine
+from inf import ConfigError, GenerationOutput, InferenceEngine
 
 TOKENS = 64
 WITHIN = 1e-3
@@ -332,6 +332,31 @@ def test_tokens_come_as_often_as_temperature_and_filters_say(
     logits = tiny_reference.logits(ids, [0]) / sampling["temperature"]
     probabilities = filtered(torch.softmax(logits, -1), sampling)[0]
     assert_follows([answer[0] for answer in output.token_ids], probabilities)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_top_logprobs_are_transformers_likeliest_and_the_sampled_token(
+    tiny: InferenceEngine, tiny_reference: Reference, temperature: float
+) -> None:
+    ids = token_prompts(10, 60, seed=12)
+    output = tiny.generate(
+        as_ids(ids), temperature=temperature, max_tokens=16, ignore_eos=True, logprobs=3
+    )
+    assert output.top_logprobs is not None and output[0].top_logprobs == output.top_logprobs[0]
+    rows = zip(ids, output.token_ids, output.logprobs, output.top_logprobs, strict=True)
+    for prompt, answer, sampled, tops in rows:
+        table = torch.log_softmax(tiny_reference.logits(prompt, answer) / (temperature or 1.0), -1)
+        values, order = table.topk(3)
+        for place, (token, logprob, top) in enumerate(zip(answer, sampled, tops, strict=True)):
+            assert list(top)[:3] == order[place].tolist() and top[token] == logprob
+            assert [*top.values()][:3] == pytest.approx(values[place].tolist(), abs=WITHIN)
+            assert len(top) == 3 + (token not in order[place])
+    assert json.loads(json.dumps(output.to_dict()))[0]["top_logprobs"][0]
+    assert tiny.generate("a", max_tokens=2).top_logprobs is None
+    with pytest.raises(ConfigError, match="^logprobs: 385 is out of range"):
+        tiny.generate("a", logprobs=385)
+    with pytest.raises(ConfigError, match="^logprobs: stream"):
+        tiny.stream("a", logprobs=1)
 
 
 def test_top_k_1_is_greedy(tiny: InferenceEngine, tiny_reference: Reference) -> None:
