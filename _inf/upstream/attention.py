@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -114,10 +115,9 @@ class CpuAttention(AttentionBackend):
         keys, values = _caches(k, v, layer, batch, save_kv_cache)
         query = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
         output = q.new_empty(len(query), layer.tp_q_head_num, layer.v_head_dim)
-        mask = self._mask(layer.sliding_window_size, query)
         for row in self._extensions:
             attend_extension(
-                query, output, keys, values, row, mask, layer.sliding_window_size,
+                query, output, keys, values, row, self._mask, layer.sliding_window_size,
                 layer.scaling, layer.logit_cap,
             )  # fmt: skip
         return output.flatten(1)
@@ -243,12 +243,13 @@ def attend_extension(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     row: Extension,
-    mask: torch.Tensor,
+    mask_of: Callable[[int, torch.Tensor], torch.Tensor],
     window: int,
     scaling: float,
     cap: float,
 ) -> None:
-    """Writes one row's tokens of `output`. `mask`: a `staircase` for rows of this length."""
+    """Writes one row's tokens of `output`. `mask_of`: a window's `staircase` for rows of this
+    length, which a row without prefix, window and cap does not need."""
     total = len(row.slots)
     seen = 0 if window < 0 else max(0, row.prefix - window)  # before it nobody looks
     heads = k_cache.shape[1]
@@ -270,6 +271,7 @@ def attend_extension(
             scaled_dot_product_attention(asked, keys, values, is_causal=True, scale=scaling)
         )
         return
+    mask = mask_of(window, query)
     before = mask.shape[1] - BLOCK
     for start in range(0, asked.shape[2], BLOCK):
         end = min(start + BLOCK, asked.shape[2])

@@ -39,9 +39,11 @@ def check_loading(*, trust_remote_code: bool) -> None:
     load = DefaultModelLoader.load_weights_and_postprocess
 
     def load_checked(model: Any, weights: Iterable[Any], target_device: Any) -> None:
-        if getattr(model, "quant_config", None) is None:
-            Taken(model, trust_remote_code).watch()
-            _fill_with_nan(model)
+        if getattr(model, "quant_config", None) is not None:
+            load(model, weights, target_device)
+            return
+        Taken(model, trust_remote_code).watch()
+        _fill_with_nan(model)
         try:
             load(model, weights, target_device)
             _check_set(model)
