@@ -41,6 +41,7 @@ SMALL: dict[str, Any] = {
     "chat_template_kwargs": [{}, {"enable_thinking": False}],
     "truncate_prompt": ["left", "right"],
     "skip_special_tokens": [True, False],
+    "logprobs": [0, 1, 5],
     "prompt_logprobs": [True, False],
     "timeout": [60, 30.5],
     "progress": [False],
