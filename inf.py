@@ -5,10 +5,9 @@
     with InferenceEngine() as engine:
         print(engine.generate("What is the capital of France?").completions[0])
 
-The pipeline, one step a room: prompts become messages (`_inf.prompts`) and token ids
-(`_inf.tokens`), keywords become sampling parameters (`_inf.sampling`), both become a verl
-`DataProto` (`_inf.batch`), the rollout answers it (`_inf.upstream`), and the answer is decoded
-(`_inf.output`).
+The pipeline: prompts become messages and token ids, keywords become sampling parameters
+(`_inf.request`), both become a verl `DataProto` that the rollout answers (`_inf.backends.verl`),
+and the answer is decoded (`_inf.response`).
 """
 
 from __future__ import annotations
@@ -22,8 +21,12 @@ import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from _inf.batch import data_proto
+from _inf.backends.verl.batch import data_proto
+from _inf.backends.verl.environment import check_pins
+from _inf.backends.verl.launch import RunningEngine, launch
+from _inf.backends.verl.memory import SleepResult
 from _inf.config import Config, load_config
+from _inf.conversation.plan import ConversationPlan
 from _inf.errors import (
     ConfigError,
     EngineDeadError,
@@ -32,27 +35,24 @@ from _inf.errors import (
     PromptError,
     ToolError,
 )
-from _inf.output import GenerationOutput, GenerationRow, decode
-from _inf.progress import progress
-from _inf.prompts import normalize
-from _inf.ray_worker import InferenceWorker
-from _inf.sampling import GenerateParams, Sampling, names_keywords, resolve
-from _inf.scores import Score, scored_sequences, scores
-from _inf.stats import Stats
-from _inf.streaming import Stream, StreamChunk, check_streamable
-from _inf.talk import Talk
-from _inf.tokens import Prompt, check_room, tokenize
-from _inf.tool_calls import ToolCall, parse
-from _inf.tools import as_tools
-from _inf.trainer_batch import check_batch, given_columns, trainer_batch
-from _inf.upstream.environment import check_pins
-from _inf.upstream.host import Ticket
-from _inf.upstream.launch import Launched, launch
-from _inf.upstream.memory import Slept
+from _inf.request.prompts import normalize
+from _inf.request.sampling import GenerateParams, Sampling, names_keywords, resolve
+from _inf.request.tokenize import check_room, tokenize
+from _inf.response.output import GenerationOutput, GenerationRow, decode
+from _inf.response.scores import Score, scored_sequences, scores
+from _inf.response.stats import Stats
+from _inf.response.streaming import Stream, StreamChunk, check_streamable
+from _inf.response.trainer_batch import check_batch, given_columns, trainer_batch
+from _inf.runtime.progress import progress
+from _inf.tools.definition import as_tools
+from _inf.tools.parsing import parse
+from _inf.types import CancelToken, Prompt, ToolCall
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
     from verl import DataProto
+
+    from _inf.apps.ray.worker import InferenceWorker as InferenceWorker
 
 __version__ = "0.1.0"
 __all__ = [
@@ -77,6 +77,15 @@ __all__ = [
 def __dir__() -> list[str]:
     """What completion shows: the public names."""
     return [*__all__, "__version__", "__doc__"]
+
+
+def __getattr__(name: str) -> Any:
+    """`InferenceWorker`, which is made of the command's parts, and these of this module."""
+    if name == "InferenceWorker":
+        from _inf.apps.ray.worker import InferenceWorker
+
+        return InferenceWorker
+    raise AttributeError(f"module 'inf' has no attribute {name!r}")
 
 
 check_pins()
@@ -113,14 +122,14 @@ class InferenceEngine:
         self._launch()
 
     def _launch(self) -> None:
-        self._launched: Launched = launch(self.config)
+        self._launched: RunningEngine = launch(self.config)
         self.rollout: Any = self._launched.rollout
         self.model_config: Any = self._launched.model_config
         self.tokenizer: Any = self._launched.tokenizer
         self._finalizer = weakref.finalize(self, self._launched.host.stop)
 
     @property
-    def _engine(self) -> Launched:
+    def _engine(self) -> RunningEngine:
         """Raises `InferenceError` in a fork of this process, where every call would hang."""
         self._launched.host.check_process()
         return self._launched
@@ -181,34 +190,38 @@ class InferenceEngine:
     async def agenerate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
         """`generate` for async code; cancelling it aborts it in the engine."""
         self._launched.host.check_process()  # a fork has none of the pool's threads
-        ticket = Ticket()
+        cancel = CancelToken()
         context = contextvars.copy_context()  # a tool's call is let through where its row's is
-        call = self._threads.submit(context.run, self._generate, prompts, params, ticket)
+        call = self._threads.submit(context.run, self._generate, prompts, params, cancel)
         try:
             return await asyncio.wrap_future(call)
         except asyncio.CancelledError:
-            ticket.cancel()
+            cancel.cancel()
             raise
 
     def _generate(
-        self, prompts: Any, params: GenerateParams, ticket: Ticket | None = None
+        self, prompts: Any, params: GenerateParams, cancel: CancelToken | None = None
     ) -> GenerationOutput:
         prepared = self._prepared(prompts, params)
         if not prepared[0]:
             return GenerationOutput.empty()
         if why := prepared[1].same_samples:
             warnings.warn(why, stacklevel=3)
-        return self._roll_out(*prepared, ticket or Ticket())[1]
+        return self._roll_out(*prepared, cancel or CancelToken())[1]
 
     def _roll_out(
-        self, tokenized: list[Prompt], sampling: Sampling, talk: Talk, ticket: Ticket
+        self,
+        tokenized: list[Prompt],
+        sampling: Sampling,
+        talk: ConversationPlan,
+        cancel: CancelToken,
     ) -> tuple[Any, GenerationOutput]:
-        ticket.expire_in(sampling.timeout)
+        cancel.expire_in(sampling.timeout)
         batch = data_proto(tokenized, sampling, self.tokenizer, self._engine.eos_token_ids)
         episodes = talk.begin(tokenized, sampling)
         with self._stats.call(), progress(len(batch), sampling.progress) as report:
             answered = self.rollout.generate_sequences(
-                batch, ticket=ticket, report=report, episodes=episodes
+                batch, cancel=cancel, report=report, episodes=episodes
             )
         output = decode(answered, tokenized, sampling, self.tokenizer)
         self._stats.add_rows(output.metadata)
@@ -216,7 +229,7 @@ class InferenceEngine:
 
     def _prepared(
         self, prompts: Any, params: GenerateParams
-    ) -> tuple[list[Prompt], Sampling, Talk]:
+    ) -> tuple[list[Prompt], Sampling, ConversationPlan]:
         conversations, limits = normalize(prompts), self._engine.limits
         sampling, talk = self._talk(params, len(conversations))
         limits = limits.truncating(sampling.truncate_prompt)
@@ -225,11 +238,11 @@ class InferenceEngine:
         check_room(tokenized, sampling.max_tokens, limits)
         return tokenized, sampling, talk
 
-    def _talk(self, params: GenerateParams, prompts: int) -> tuple[Sampling, Talk]:
+    def _talk(self, params: GenerateParams, prompts: int) -> tuple[Sampling, ConversationPlan]:
         engine, rollout = self._engine, self.config.rollout
         eos, vocabulary = engine.eos_token_ids, engine.limits.vocabulary
         sampling = resolve(params, rollout, prompts, eos, vocabulary)
-        return sampling, Talk.of(sampling, self.config, engine)
+        return sampling, ConversationPlan.of(sampling, self.config, engine)
 
     @names_keywords
     def stream(self, prompt: Any, **params: Unpack[GenerateParams]) -> Iterator[StreamChunk]:
@@ -248,9 +261,15 @@ class InferenceEngine:
 
     def _stream(self, prompt: Any, params: GenerateParams) -> Stream:
         tokenized, sampling, talk = self._prepared(prompt, params)
-        check_streamable(len(tokenized), sampling, talk)
+        check_streamable(len(tokenized), sampling)
+        talk.check_one_turn(sampling)
         return Stream(
-            self.rollout, tokenized[0].token_ids, sampling, talk, self.tokenizer, self._stats
+            self.rollout,
+            tokenized[0].token_ids,
+            sampling,
+            talk.finish_reason,
+            self.tokenizer,
+            self._stats,
         )
 
     def score(self, prompts: Any, responses: Any) -> list[Score]:
@@ -275,7 +294,7 @@ class InferenceEngine:
         template, limits = self._talk({}, 1)[1].template, self._engine.limits
         sequences = scored_sequences(prompts, responses, template, self.tokenizer, limits)
         with self._stats.call():
-            return sequences, self.rollout.score(sequences, Ticket(), likeliest=likeliest)
+            return sequences, self.rollout.score(sequences, CancelToken(), likeliest=likeliest)
 
     def parse_tool_calls(
         self, text: str, *, format: str | None = None, tools: Sequence[Any] | None = None
@@ -317,7 +336,7 @@ class InferenceEngine:
         widths = rollout.prompt_length, rollout.response_length
         check_batch(tokenized, sampling.max_tokens, widths)
         given = given_columns(uid, extra, len(tokenized))
-        answered, output = self._roll_out(tokenized, sampling, talk, Ticket())
+        answered, output = self._roll_out(tokenized, sampling, talk, CancelToken())
         rows = answered.non_tensor_batch["rows"]
         return trainer_batch(rows, tokenized, output, self.tokenizer.pad_token_id, widths, given)
 
@@ -335,13 +354,13 @@ class InferenceEngine:
         """
         return int(self._engine.rollout.replace_weights(weights, version))
 
-    def sleep(self) -> Slept:
+    def sleep(self) -> SleepResult:
         """Give the accelerator's memory back, until `wake_up`; calls in flight finish first.
 
         Returns how many bytes came free (on a CPU none, and its `note` says so). Meanwhile calls
         raise `InferenceError`. Raises `ConfigError` without `rollout.free_cache_engine: true`.
         """
-        slept: Slept = self._engine.rollout.sleep()
+        slept: SleepResult = self._engine.rollout.sleep()
         return slept
 
     def wake_up(self) -> None:

@@ -1,1 +1,3 @@
-"""What `inf.InferenceEngine` is built from, one room a noun. Import from `inf`, not from here."""
+"""The package beside `inf.py`. Each folder says in its `__init__.py` what comes in, what goes out
+and what it refuses to know; imports run downwards only (`[tool.importlinter]` in pyproject.toml).
+"""

@@ -69,7 +69,7 @@ class Turn:
 
 def main(
     pairs: Annotated[int, typer.Option(help="Conversations, each held with all engines.")] = 7,
-    turns: Annotated[int, typer.Option(max=len(MESSAGES), help="Turns of each.")] = 10,
+    turns: Annotated[int, typer.Option(max=len(MESSAGES), help="TurnOptions of each.")] = 10,
     tokens: Annotated[int, typer.Option(help="Length of an answer.")] = 48,
     config: Annotated[str | None, typer.Option("--config", "-c", help="A YAML file.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Raw numbers go here.")] = None,

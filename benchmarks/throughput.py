@@ -27,11 +27,12 @@ nothing is sampled in timed runs. A run of `mixed` takes minutes: the untimed on
 row there, and Transformers, the slowest, answers only the first 3 pairs, which its ratio is over.
 
 The raw engine needs three things to run on a CPU at all, and gets them: the environment that
-`_inf.upstream.environment.prepare` sets (stand-ins for CUDA's libraries among them), our server
-arguments (`attention_backend: torch_native` and others, see `_inf/upstream/server.py`), and a
-`__main__` guard. It runs without any of our mends of the scheduler, and with the detokenizer
-process that SGLang starts and that idles. Our engine's child runs with `GOMP_SPINCOUNT=1000`
-(idle OpenMP threads soon sleep); here all three do, unless the caller's environment says otherwise.
+`_inf.backends.verl.environment.prepare` sets (stand-ins for CUDA's libraries among them), our
+server arguments (`attention_backend: torch_native` and others, see
+`_inf/backends/verl/server.py`), and a `__main__` guard. It runs without any of our fixes of the
+scheduler, and with the detokenizer process that SGLang starts and that idles. Our engine's child
+runs with `GOMP_SPINCOUNT=1000` (idle OpenMP threads soon sleep); here all three do, unless the
+caller's environment says otherwise.
 """
 
 from __future__ import annotations
@@ -291,7 +292,7 @@ def tokenized(tokenizer: Any, texts: list[str], cut: int | None) -> list[list[in
 
 
 def raw(channel: Channel, server_args: str) -> None:
-    from _inf.upstream import environment
+    from _inf.backends.verl import environment
 
     environment.prepare()
     import sglang

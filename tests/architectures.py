@@ -12,7 +12,7 @@ from typing import Any
 
 from tiny import FORMAT, VOCABULARY, save_tiny
 
-from _inf.cache import build_once
+from _inf.models.cache import build_once
 
 WINDOW = 24
 CONTEXT = 1024

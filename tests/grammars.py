@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from _inf.errors import ConfigError
-from _inf.grammar import json_schema_text
+from _inf.request.grammar import json_schema_text
 
 # hypothesis-jsonschema 0.23.1 draws nothing with the hypothesis of today, so these are by hand.
 _COUNT = st.integers(0, 6)

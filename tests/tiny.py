@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from _inf.cache import build_once
+from _inf.models.cache import build_once
 
 FORMAT = 1  # raise it when what is built here changes
 VOCABULARY = 384

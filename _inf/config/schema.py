@@ -22,8 +22,8 @@ from pydantic import (
 )
 
 from _inf.config.rules import IGNORED_SECTIONS
+from _inf.config.tool_formats import check_format
 from _inf.errors import ToolError
-from _inf.tool_calls import check_format
 
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 MOST_SAMPLES = 2**16  # of a prompt: each is a row in the caller's memory before any is answered

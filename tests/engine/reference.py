@@ -88,7 +88,7 @@ def penalized(
 
 
 @dataclasses.dataclass(frozen=True)
-class Parting:
+class Divergence:
     """Where two greedy answers to one prompt become different, and by how little."""
 
     row: int
@@ -107,7 +107,7 @@ def partings(
     prompts: Sequence[list[int]],
     ours: Sequence[list[int]],
     theirs: Sequence[list[int]],
-) -> list[Parting]:
+) -> list[Divergence]:
     """Of each row that differs, its first difference, with the reference's logits there."""
     found = []
     for row, (prompt, one, other) in enumerate(zip(prompts, ours, theirs, strict=True)):
@@ -116,7 +116,7 @@ def partings(
         if place is not None:
             logits = reference.logits(prompt, [*one[:place], 0])[-1]
             pair = [math.nan if token is None else logits[token].item() for token in tokens]
-            found.append(Parting(row, place, tokens, (pair[0], pair[1])))
+            found.append(Divergence(row, place, tokens, (pair[0], pair[1])))
     return found
 
 

@@ -23,7 +23,7 @@ import psutil
 from tiny import tiny_model
 
 import inf
-from _inf.upstream.host import Ticket
+from _inf.types import CancelToken
 
 START_SECONDS = 180.0  # for one engine, on a machine that does other things too
 GONE_SECONDS = 10.0
@@ -106,7 +106,7 @@ def in_flight(engine: inf.InferenceEngine) -> int:
 def load(engine: inf.InferenceEngine) -> tuple[int, int]:
     """How many requests its scheduler runs, and how many wait there."""
     rollout = engine.rollout
-    (now,) = rollout.host.run(rollout._engine.tokenizer_manager.get_load(), Ticket())
+    (now,) = rollout.host.run(rollout._engine.tokenizer_manager.get_load(), CancelToken())
     return now.num_reqs - now.num_waiting_reqs, now.num_waiting_reqs
 
 

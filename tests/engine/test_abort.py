@@ -16,7 +16,7 @@ import psutil
 import pytest
 from scripts import QUESTION, START_SECONDS, alive, ended, in_flight, script, until
 
-from _inf.upstream.host import Ticket
+from _inf.types import CancelToken
 from inf import GenerationTimeout, InferenceEngine
 
 # Ten seconds of work; most of its rows wait while others run.
@@ -181,4 +181,4 @@ def test_flush_that_is_given_up_lets_the_next_one_through(tiny: InferenceEngine)
         await asyncio.wait({flush})
         return bool((await asyncio.wait_for(engine.flush_cache(), 20)).success)
 
-    assert tiny.rollout.host.run(give_up_and_flush_again(), Ticket())
+    assert tiny.rollout.host.run(give_up_and_flush_again(), CancelToken())

@@ -96,7 +96,7 @@ KINDS = pytest.mark.parametrize(
 def test_rows_that_decode_together_attend_each_to_its_own(
     lengths: list[int], heads: tuple[int, int], window: int, cap: float
 ) -> None:
-    from _inf.upstream.attention import CpuAttention
+    from _inf.backends.verl.child.attention import CpuAttention
 
     torch.manual_seed(0)
     batch = Batch(lengths, heads[1], None)
@@ -114,7 +114,7 @@ def test_rows_that_decode_together_attend_each_to_its_own(
 def test_new_tokens_attend_to_the_cached_prefix_and_to_what_comes_before_them(
     heads: tuple[int, int], window: int, cap: float
 ) -> None:
-    from _inf.upstream.attention import CpuAttention
+    from _inf.backends.verl.child.attention import CpuAttention
 
     torch.manual_seed(0)
     batch = Batch([p + n for p, n in zip(PREFIXES, NEW, strict=True)], heads[1], PREFIXES)

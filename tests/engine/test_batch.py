@@ -18,14 +18,14 @@ import pytest
 from scripts import START_SECONDS, Script, alive, descendants, script, until
 
 import inf
-from _inf.cli import main
+from _inf.apps.cli import main
 from inf import InferenceEngine
 
 Ran = tuple[int, str, str]
 ROWS = 96
 PROGRAM = """
 import sys
-from _inf.cli import main
+from _inf.apps.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 

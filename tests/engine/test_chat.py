@@ -21,7 +21,7 @@ from scripts import GONE_SECONDS, START_SECONDS, alive, descendants, environment
 from tiny import tiny_model
 
 import inf
-from _inf.cli import main
+from _inf.apps.cli import main
 from inf import InferenceEngine
 
 STATS = r"(\d+) tokens, \d+ tok/s, (\d+) prompt tokens cached"
@@ -85,7 +85,7 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
     rollout = {"dtype": "float32", "prompt_length": 1024, "response_length": 2048}
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump({"model_path": str(tiny_model()), "rollout": rollout}))
-    code = "import sys; from _inf.cli import main; sys.exit(main(sys.argv[1:]))"
+    code = "import sys; from _inf.apps.cli import main; sys.exit(main(sys.argv[1:]))"
     arguments = ["-c", code, "chat", "-c", str(file), "--temperature", "0", "--max-tokens", "9"]
     env = os.environ | environment(TERM="dumb")
     terminal: Any = pexpect.spawn(

@@ -18,7 +18,7 @@ from scripts import GONE_SECONDS, START_SECONDS, alive, script, until
 from tiny import tiny_model
 
 import inf
-from _inf.cli import main
+from _inf.apps.cli import main
 from inf import GenerationOutput, InferenceEngine
 
 Ran = tuple[int, str, str]
@@ -241,7 +241,7 @@ def test_timeout_exits_1_with_one_line(on_tiny: Command) -> None:
 
 INTERRUPTED = """
 import sys
-from _inf.cli import main
+from _inf.apps.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -18,8 +18,8 @@ import pytest
 import torch
 from tiny import VOCABULARY, tiny_model
 
+from _inf.backends.verl.server import NEVER, server_arguments
 from _inf.config import load_config
-from _inf.upstream.server import NEVER, server_arguments
 from inf import Config, ConfigError, GenerationOutput, InferenceEngine, PromptError
 
 ROOT = Path(__file__).resolve().parents[2]

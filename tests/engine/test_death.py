@@ -23,7 +23,7 @@ import pytest
 from scripts import LONG, QUESTION, SETTINGS, ended, in_flight, script, until
 from tiny import tiny_model
 
-from _inf.upstream.host import Ticket
+from _inf.types import CancelToken
 from inf import EngineDeadError, InferenceEngine
 
 Answer = list[list[int]]
@@ -154,21 +154,21 @@ def slow_down(engine: InferenceEngine, seconds: float) -> None:
     from sglang.srt.managers.io_struct import SlowDownReqInput
 
     manager = engine.rollout._engine.tokenizer_manager
-    engine.rollout.host.run(manager.slow_down(SlowDownReqInput(seconds)), Ticket())
+    engine.rollout.host.run(manager.slow_down(SlowDownReqInput(seconds)), CancelToken())
 
 
 # ─── By itself ───
 
 CRASH = """
 from inf import EngineDeadError
-from _inf.upstream.host import Ticket
+from _inf.types import CancelToken
 
 e = engine()
 raw = e.rollout._engine.async_generate(
     input_ids=[[10**6]], sampling_params=[{"max_new_tokens": 4}]  # no such token: it raises
 )
 try:
-    e.rollout.host.run(raw, Ticket())
+    e.rollout.host.run(raw, CancelToken())
 except EngineDeadError as failure:
     say("crash", str(failure))
 try:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import inf
-from _inf.cli import main
-from _inf.gsm8k import RULES, SUFFIX
+from _inf.apps.cli import main
+from _inf.apps.eval.gsm8k import RULES, SUFFIX
 from inf import InferenceEngine
 
 PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"

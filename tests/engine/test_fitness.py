@@ -9,9 +9,9 @@ import json
 import pytest
 from tiny import tiny_model
 
-from _inf.cli import main
-from _inf.cli.options import EngineOptions
-from _inf.fitness import MAX_TOKENS, PROMPTS, Fitness, measure
+from _inf.apps.check import MAX_TOKENS, PROMPTS, Fitness, measure
+from _inf.apps.cli import main
+from _inf.apps.cli.options import EngineOptions
 from inf import ConfigError, InferenceEngine
 
 

@@ -57,7 +57,7 @@ WAYS: dict[str, Callable[[Weights], Weights]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_dropped_weight_is_named_and_a_whole_model_is_not_complained_of(way: str) -> None:
-    from _inf.upstream.loading import Taken, WeightsNotTaken
+    from _inf.backends.verl.child.loading import Taken, WeightsNotTaken
 
     whole, lossy = Model(WAYS[way], set()), Model(WAYS[way], {HEAD, EMBEDDINGS})
     for model in (whole, lossy):
@@ -72,7 +72,7 @@ def test_dropped_weight_is_named_and_a_whole_model_is_not_complained_of(way: str
 
 def test_model_that_loads_copies_is_left_to_the_check_of_unset_parameters() -> None:
     """SGLang's DeepSeek concatenates two weights, and a copy does not say of what."""
-    from _inf.upstream.loading import Taken
+    from _inf.backends.verl.child.loading import Taken
 
     def fused(given: Weights) -> Weights:
         return ((name, tensor.clone()) for name, tensor in given if name != HEAD)
@@ -83,7 +83,7 @@ def test_model_that_loads_copies_is_left_to_the_check_of_unset_parameters() -> N
 
 
 def test_weight_that_transformers_has_not_may_be_dropped() -> None:
-    from _inf.upstream.loading import Taken
+    from _inf.backends.verl.child.loading import Taken
 
     model = Model(WAYS["one by one"], set())
     Taken(model, trust_remote_code=False).watch()

@@ -14,9 +14,9 @@ import pytest
 from scripts import START_SECONDS, environment, script
 from tiny import tiny_model
 
-from _inf.cli import main
+from _inf.apps.cli import main
 
-COMMAND = "import sys; from _inf.cli import main; sys.exit(main())"
+COMMAND = "import sys; from _inf.apps.cli import main; sys.exit(main())"
 QUESTION = "What is the capital of France?"
 
 
@@ -74,7 +74,7 @@ e.shutdown()
 """
 CURIOUS = """
 import sys
-from _inf.cli import main
+from _inf.apps.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 

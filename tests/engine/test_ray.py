@@ -16,11 +16,11 @@ from scripts import START_SECONDS, Script, alive, script, until
 from test_batch import PROGRAM
 
 import inf
-from _inf import fingerprint
-from _inf.cli import main
+from _inf.apps.batch import fingerprint
+from _inf.apps.cli import main
+from _inf.apps.ray.cluster import cluster
+from _inf.apps.ray.run import Share, share_of
 from _inf.config import load_config
-from _inf.ray_run import Share, share_of
-from _inf.upstream.ray_cluster import cluster
 from inf import ConfigError, InferenceEngine, InferenceWorker
 
 ROWS = 300

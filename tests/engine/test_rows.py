@@ -17,9 +17,9 @@ from prompts import as_ids, token_prompts
 from reference import TIE, Reference, logprobs, until
 from tiny import END_OF_TEXT, IM_END, tiny_model
 
-from _inf.batch import column, data_proto
-from _inf.sampling import resolve
-from _inf.tokens import Prompt
+from _inf.request.sampling import resolve
+from _inf.response.columns import column, data_proto
+from _inf.types import Prompt
 from inf import ConfigError, GenerationOutput, InferenceEngine, PromptError
 
 TOKENS = 80

@@ -12,7 +12,7 @@ import pytest
 from scripts import in_flight, until
 from tiny import tiny_model
 
-from _inf.upstream import memory
+from _inf.backends.verl import memory
 from inf import ConfigError, InferenceEngine, InferenceError
 
 SETTINGS = {"dtype": "float32", "prompt_length": 64, "response_length": 64, "max_model_len": 1500}

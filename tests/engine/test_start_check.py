@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tiny import tiny_model
 
-from _inf.upstream import start_check
+from _inf.backends.verl import start_check
 from inf import ConfigError, InferenceEngine
 
 

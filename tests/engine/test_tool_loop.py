@@ -44,10 +44,10 @@ from tool_calling import (
 )
 
 import inf
-from _inf.cli import main
-from _inf.cli.chat import Chat
-from _inf.episode import answered_calls
-from _inf.tools import as_tools
+from _inf.apps.cli import main
+from _inf.apps.cli.chat import Chat
+from _inf.conversation.episode import answered_calls
+from _inf.tools.definition import as_tools
 from inf import (
     ConfigError,
     GenerationOutput,

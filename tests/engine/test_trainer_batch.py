@@ -16,7 +16,7 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 from verl.utils.model import compute_position_id_with_mask
 from verl.workers.reward_manager import NaiveRewardManager
 
-from _inf.trainer_batch import NON_TENSORS, TENSORS, given_columns
+from _inf.response.trainer_batch import NON_TENSORS, TENSORS, given_columns
 from inf import ConfigError, InferenceEngine, PromptError
 
 P, R = 512, 128  # the session engine's prompt_length and response_length

@@ -151,7 +151,7 @@ def rollout() -> Any:
 
 
 def parameters(case: Any, folder: Path) -> bool:
-    from _inf.sampling import resolve
+    from _inf.request.sampling import resolve
 
     prompts, given_ = case
     try:
@@ -178,9 +178,10 @@ def tokenizer() -> Any:
 
 
 def prompts(case: Any, folder: Path) -> bool:
-    from _inf.prompts import normalize
-    from _inf.template import Template
-    from _inf.tokens import Limits, tokenize
+    from _inf.request.prompts import normalize
+    from _inf.request.template import Template
+    from _inf.request.tokenize import tokenize
+    from _inf.types import Limits
 
     before, prompt = case
     batch = [*["hi"] * before, prompt] if before else prompt
@@ -203,7 +204,7 @@ SCHEMA = {"type": "function", "function": {"name": "f", "description": "", "para
 
 
 def templates(case: Any, folder: Path) -> bool:
-    from _inf.template import Template
+    from _inf.request.template import Template
 
     text, kwargs, tools, content = case
     own = copy.copy(tokenizer())
@@ -221,7 +222,8 @@ def templates(case: Any, folder: Path) -> bool:
 
 
 def responses(case: Any, folder: Path) -> bool:
-    from _inf.tokens import Limits, tokenize_responses
+    from _inf.request.tokenize import tokenize_responses
+    from _inf.types import Limits
 
     limits = Limits(prompt=512, total=640, vocabulary=VOCABULARY)
     before, response = case

@@ -9,16 +9,20 @@ from strategies import ANYTHING, ATOMS, JSON, SCALARS, Cases, damaged, mostly
 from tiny import IM_END, IM_START
 from wishes import SCHEMAS, TOOL_LISTS, WRAPPED, as_yaml
 
-from _inf.scalars import FORMATS as STRING_FORMATS
-from _inf.schema import KNOWN
-from _inf.tool_calls import FORMATS
-from _inf.tool_forms import ALIASES, FORMS
+from _inf.config.tool_formats import ALIASES, FORMS
+from _inf.request.scalars import FORMATS as STRING_FORMATS
+from _inf.request.schema import KNOWN
+from _inf.tools.parsing import FORMATS
 
 # ─── Files of tools ───
 
-CLASSES = ["_inf.calculator.Calculator", "verl.tools.gsm8k_tool.Gsm8kTool", "json.JSONDecoder"]
+CLASSES = [
+    "_inf.tools.calculator.Calculator",
+    "verl.tools.gsm8k_tool.Gsm8kTool",
+    "json.JSONDecoder",
+]
 CLASSES += ["os.getcwd", "no.such.Class", "json.Nonesuch", ".json.x", "json.", "a..b", "x\0.y", "x"]
-RIGHT_ENTRY = {"class_path": "_inf.calculator.Calculator", "config": {"type": "native"}}
+RIGHT_ENTRY = {"class_path": "_inf.tools.calculator.Calculator", "config": {"type": "native"}}
 ENTRIES: Cases = mostly(
     st.sampled_from([{"name": "f"}, {"function": {"name": "g"}}, RIGHT_ENTRY]),
     SCHEMAS

@@ -36,7 +36,7 @@ Attempt = Callable[[Any, Path], bool]
 
 
 def tools_given(case: Any, folder: Path) -> bool:
-    from _inf.tools import argument_fault, as_tools
+    from _inf.tools.definition import argument_fault, as_tools
 
     try:
         tools = as_tools(case)
@@ -49,7 +49,7 @@ def tools_given(case: Any, folder: Path) -> bool:
 
 
 def tool_file(case: Any, folder: Path) -> bool:
-    from _inf.tool_file import load_tools
+    from _inf.tools.loading import load_tools
 
     file = folder / "tools.yaml"
     file.write_bytes(case)
@@ -62,10 +62,10 @@ def tool_file(case: Any, folder: Path) -> bool:
 
 
 def batch_line(case: Any, folder: Path) -> bool:
-    from _inf.batch_lines import parse
-    from _inf.journal import _line
-    from _inf.output import GenerationOutput
-    from _inf.record import Fault
+    from _inf.apps.batch.append_log import _line
+    from _inf.apps.batch.lines import parse
+    from _inf.apps.batch.run_files import Fault
+    from _inf.response.output import GenerationOutput
 
     job = parse(case, 7, "m", attempts.tokenizer())
     assert job.line == 7
@@ -83,7 +83,7 @@ def no_json(name: str) -> None:
 
 
 def grammar(case: Any, folder: Path) -> bool:
-    from _inf.grammar import json_schema_text, regex_text
+    from _inf.request.grammar import json_schema_text, regex_text
 
     kind, value = case
     try:
@@ -94,8 +94,8 @@ def grammar(case: Any, folder: Path) -> bool:
 
 
 def model_text(case: Any, folder: Path) -> bool:
-    from _inf.tool_calls import parse
-    from _inf.tools import as_tools
+    from _inf.tools.definition import as_tools
+    from _inf.tools.parsing import parse
 
     format, text = case
     last = 0
@@ -108,7 +108,7 @@ def model_text(case: Any, folder: Path) -> bool:
 
 
 def gguf(case: Any, folder: Path) -> bool:
-    from _inf.models import resolve_model
+    from _inf.models.resolve import resolve_model
 
     file = folder / "model.gguf"
     file.write_bytes(case)

@@ -24,7 +24,7 @@ from scripts import GONE_SECONDS, START_SECONDS, Script, descendants, script, un
 from test_batch import PROGRAM, read, write
 
 import inf
-from _inf.cli import main
+from _inf.apps.cli import main
 from inf import InferenceEngine
 
 if TYPE_CHECKING:

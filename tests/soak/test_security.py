@@ -18,7 +18,7 @@ from scripts import script
 from tiny import tiny_model
 from tool_calling import TOOL_MODEL
 
-from _inf.template import Template
+from _inf.request.template import Template
 
 if TYPE_CHECKING:
     from soak.conftest import Figures
@@ -31,7 +31,7 @@ SERVE = (
 import os, psutil, stat, tempfile, threading, warnings
 from pathlib import Path
 from inf import EngineDeadError
-from _inf.upstream.host import Ticket
+from _inf.types import CancelToken
 
 warnings.simplefilter("always")
 SECRET = {SECRET!r}
@@ -84,7 +84,7 @@ raw = e.rollout._engine.async_generate(
     input_ids=[[*ids, 10**6]], sampling_params=[{"max_new_tokens": 4}]  # no such token: it dies
 )
 try:
-    host.run(raw, Ticket())
+    host.run(raw, CancelToken())
 except EngineDeadError as failure:
     said.append(str(failure))
 say("said", said)

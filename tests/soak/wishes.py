@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from strategies import ANYTHING, ATOMS, HUGE, JSON, WORDS, Cases, damaged, mostly, one_of
 from tiny import END_OF_TEXT, IM_START, PAD, VOCABULARY
 
-from _inf.openai_form import LABELS, NEUTRAL, PARAMS, READ
-from _inf.prompts import MESSAGE_KEYS, ROLES
-from _inf.sampling import GenerateParams
+from _inf.apps.openai_format import LABELS, NEUTRAL, PARAMS, READ
+from _inf.request.prompts import MESSAGE_KEYS, ROLES
+from _inf.request.sampling import GenerateParams
 
 # ─── Calls ───
 

@@ -1,0 +1,3 @@
+"""What the command `inf` does, on top of the public `inf`: command line, batches, evaluation, Ray,
+check.
+"""

@@ -1,0 +1,1 @@
+"""`inf batch`: a file of requests in, a file of answers out, begun again where it stopped."""

@@ -1,0 +1,145 @@
+"""The command `inf`: a prompt from the shell, or one of its commands, each a file of this room.
+
+Answers go to stdout, everything else to stderr. Exit codes: 0 done, 1 the work failed, 2 the call
+was wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from _inf.apps.cli.ask import ask
+from _inf.apps.cli.batch import batch
+from _inf.apps.cli.chat import chat
+from _inf.apps.cli.check import check
+from _inf.apps.cli.evaluate import app as evaluate
+from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
+
+EXAMPLES = """
+Examples:
+
+  inf "What is the capital of France?"
+
+  inf "Write a haiku" --temperature 0.9 --n 3 --json
+
+  inf -c config.yaml --set rollout.dtype=float32 "Explain KV caches"
+
+  inf chat --system "You are a pirate."
+
+  inf batch prompts.jsonl answers.jsonl --max-tokens 256
+
+  inf eval gsm8k --limit 200 --max-tokens 256
+
+  inf check
+
+  inf --version
+"""
+ASK = "ask"
+NEAR = 0.75  # of 1, by difflib: one letter of four is wrong
+
+
+class Commands(TyperGroup):
+    """Without the word of a command in front, all of it is `ask`'s: `inf "prompt"`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {option for param in self.get_params(ctx) for option in param.opts}
+        if args and args[0] not in {*self.commands, *own}:
+            if "--" not in args:
+                self._refuse_near_command(ctx, args)
+            args = [ASK, *args]
+        return super().parse_args(ctx, args)
+
+    def _refuse_near_command(self, ctx: Any, args: list[str]) -> None:
+        """A command behind its options, or misspelt, is no prompt."""
+        word = args[0]
+        if word.startswith("-"):
+            word = self.commands[ASK].make_parser(ctx).parse_args(list(args))[0].get("prompt") or ""
+        if word in self.commands:
+            ctx.fail(f"the command comes first: inf {word} ...; as a prompt it is: inf ask {word}")
+        if near := difflib.get_close_matches(word, self.commands, n=1, cutoff=NEAR):
+            ctx.fail(
+                f"there is no command {word!r}; did you mean inf {near[0]} ...? "
+                f"As a prompt it is: inf ask {word}"
+            )
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.commands[ASK].format_options(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, command.get_short_help_str(limit=80))
+                    for name, command in self.commands.items()
+                ]
+            )
+
+
+app = typer.Typer(
+    cls=Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    options_metavar="[OPTIONS]",
+    subcommand_metavar="PROMPT | COMMAND ...",
+    # `--max_tokens`, as the parameter is called in Python, is `--max-tokens`.
+    context_settings={
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+        "help_option_names": ["-h", "--help"],
+    },
+    help="Answer PROMPT with a language model on verl's rollout, or run a COMMAND.\n"
+    + EXAMPLES
+    + "\nA prompt that is the word of a command: inf ask chat, or inf -- chat."
+    + "\n\nA default such as (rollout.top_p) is that key of the config.",
+)
+app.command(ASK)(ask)
+app.command("chat")(chat)
+app.command("batch")(batch)
+app.add_typer(evaluate, name="eval")
+app.command("check")(check)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import inf
+
+        typer.echo(f"inf {inf.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="And exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command and return its exit code; the console script."""
+    try:
+        code = app(args=arguments, prog_name="inf", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except typer.Exit as done:
+        return int(done.exit_code)
+    except InferenceError as failure:
+        typer.echo(f"inf: {failure}", err=True)
+        return 2 if isinstance(failure, ConfigError | PromptError | ToolError) else 1
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except Exception as failure:
+        return _usage(failure)
+
+
+def _usage(failure: Exception) -> int:
+    """A call that does not parse, in click's words; anything else is a bug and shows itself."""
+    show = getattr(failure, "show", None)
+    if show is None:
+        raise failure
+    show(sys.stderr)
+    return int(getattr(failure, "exit_code", 2))

@@ -1,0 +1,281 @@
+"""`inf chat`: a conversation in the terminal, or through a pipe: a message in, an answer out.
+
+Answers go to stdout as they come: on a terminal wrapped at words, through a pipe as they are, with
+an empty line between two, or as a line of JSON each. Prompts are shown on a terminal only, and what
+is said about an answer goes to stderr. The turns before are found in the engine's prefix cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from _inf.apps.cli.options import EngineOptions, SamplingOptions, in_force, spread
+from _inf.apps.cli.wrap import WordWrap
+from _inf.errors import EngineDeadError, InferenceError, did_you_mean
+from _inf.request.sampling import GenerateParams
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
+
+# For the embedded model: a conversation outgrows a question's room.
+ROOM = ("rollout.prompt_length=3072", "rollout.response_length=1024")
+# Their values are taken as they are typed; of `stop`, several are a JSON list.
+TEXTS = ("regex", "json_schema", "truncate_prompt")
+HELP = """/system TEXT   begin anew, with that system prompt; without TEXT, with none
+/set NAME VALUE   a sampling parameter, such as temperature 0.2; none gives the default back
+   text is written as it is; several stop strings, or one with a newline: stop ["a", "\\n"]
+/set   show the values in force
+/reset   forget the conversation, and keep the system prompt
+/save FILE   write the conversation as a line that `inf batch` reads
+/quit, /exit   leave
+/help   this
+A message that begins with / is written with a space before it.
+A line that ends with \\ goes on in the next; so does all between two lines of \"\"\".
+Ctrl-C stops an answer, Ctrl-D leaves."""
+
+
+@spread
+def chat(
+    engine: EngineOptions,
+    sampling: SamplingOptions,
+    system: Annotated[str | None, typer.Option(help="A system prompt.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object an answer, as of inf --json.")
+    ] = False,
+) -> None:
+    """Talk with a model; /help in it says what it knows.
+
+    Through a pipe each line is a message, and an empty line stands between two answers; with --json
+    each answer is one line, and so is each {"error": ...}. With the embedded model, prompt and
+    answer may have 4096 tokens together.
+    """
+    params = sampling.params()
+    with engine.start(params, *(ROOM if engine.embedded else ())) as running:
+        talk = Chat(running, params, system, as_json=as_json)
+        talk.run()
+    if talk.failed and not sys.stdin.isatty():
+        raise typer.Exit(1)
+
+
+class Chat:
+    """One conversation. `failed`: whether a message could not be answered."""
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        params: GenerateParams,
+        system: str | None,
+        *,
+        as_json: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._params: dict[str, Any] = dict(params)
+        self._messages: list[dict[str, Any]] = []
+        self._as_json = as_json
+        has_tools = engine.config.rollout.multi_turn.tool_config_path is not None
+        self._streams = not has_tools and not as_json
+        self._watched = sys.stdin.isatty() and sys.stdout.isatty()
+        self._answered = False
+        self.failed = False
+        self._begin(system)
+
+    def _begin(self, system: str | None) -> None:
+        self._messages = [{"role": "system", "content": system}] if system else []
+
+    def run(self) -> None:
+        """Until the end of the input, or /quit."""
+        if self._watched:
+            import readline  # noqa: F401  (input() edits lines with it)
+
+            _note("/help says what can be typed here.")
+        going_on = True
+        while going_on:
+            try:
+                text = _read(*(("You: ", "...  ") if self._watched else ("", "")))
+            except EOFError:
+                typer.echo("", nl=self._watched)
+                return
+            except KeyboardInterrupt:
+                if not self._watched:
+                    raise
+                typer.echo()
+                continue
+            if text.strip():
+                going_on = self._handle(text)
+
+    def _handle(self, text: str) -> bool:
+        """Answer a message or obey a command; whether to go on."""
+        try:
+            if text.startswith("/") and "\n" not in text:
+                return self._command(text.strip())
+            self._answer(text)
+        except EngineDeadError:
+            raise
+        except (InferenceError, OSError) as failure:
+            self.failed = True
+            typer.echo(f"inf: {failure}", err=True)
+            if self._as_json:
+                typer.echo(json.dumps({"error": str(failure)}))
+        return True
+
+    def _answer(self, text: str) -> None:
+        asked = {"role": "user", "content": text}
+        params = cast(GenerateParams, {**self._params, "n": 1})
+        if not self._streams:
+            self._answer_whole(asked, params)
+            return
+        chunks = self._engine.stream([*self._messages, asked], **params)
+        cached = self._engine.stats()["cached_tokens"]
+        said, tokens, finish, start = "", 0, None, time.monotonic()
+        wrap = WordWrap(shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+        self._separate()
+        try:
+            for chunk in chunks:
+                typer.echo(wrap.feed(chunk.text) if wrap else chunk.text, nl=False)
+                sys.stdout.flush()
+                said, tokens = said + chunk.text, tokens + len(chunk.token_ids)
+                finish = chunk.finish_reason
+        except KeyboardInterrupt:
+            finish = "stopped"
+        finally:
+            typer.echo(wrap.end() if wrap else "")
+        if said:
+            self._messages += [asked, {"role": "assistant", "content": said}]
+        speed = tokens / max(time.monotonic() - start, 1e-6)
+        cached = self._engine.stats()["cached_tokens"] - cached
+        end = {"length": ", cut by max_tokens", "stopped": ", stopped"}.get(finish or "", "")
+        _note(f"{tokens} tokens, {speed:.0f} tok/s, {cached:.0f} prompt tokens cached{end}")
+
+    def _answer_whole(self, asked: dict[str, Any], params: GenerateParams) -> None:
+        """With tools, since the answer comes after the calls, and as JSON; Ctrl-C stops it."""
+        try:
+            row = self._engine.generate([*self._messages, asked], **params)[0]
+        except KeyboardInterrupt:
+            if not self._watched:
+                raise
+            _note("stopped")
+            return
+        for call in row.metadata.get("tool_calls", ()):
+            _note(f"{call['name']}({json.dumps(call['arguments'])}) gave {call['result']}")
+        self._separate()
+        if self._as_json:
+            typer.echo(json.dumps(row.to_dict()))
+        elif sys.stdout.isatty():
+            wrap = WordWrap(shutil.get_terminal_size().columns)
+            typer.echo(wrap.feed(row.completion) + wrap.end())
+        else:
+            typer.echo(row.completion)
+        answered = {"role": "assistant", "content": row.completion}
+        self._messages = row.messages or [*self._messages, asked, answered]
+
+    def _separate(self) -> None:
+        """An empty line between two answers, where neither prompts nor JSON tell them apart."""
+        if self._answered and not self._watched and not self._as_json:
+            typer.echo()
+        self._answered = True
+
+    def _command(self, text: str) -> bool:
+        """Whether to go on."""
+        name, _, value = text[1:].partition(" ")
+        known = ("help", "reset", "system", "save", "set", "quit", "exit")
+        value = value.strip()
+        match name:
+            case "help":
+                _note(HELP)
+            case "reset":
+                first = self._messages[0] if self._messages else {}
+                self._begin(first["content"] if first.get("role") == "system" else None)
+            case "system":
+                self._begin(value)
+            case "save":
+                self._save(value)
+            case "set":
+                self._set(value)
+            case "quit" | "exit":
+                return False
+            case _:
+                raise InferenceError(f"/{name}: no such command{did_you_mean(name, known)} (/help)")
+        return True
+
+    def _save(self, name: str) -> None:
+        if not name:
+            raise InferenceError("/save: it takes a file's name: /save chat.jsonl")
+        path = Path(name).expanduser()
+        if path.exists() and not self._may_overwrite(name):
+            raise InferenceError(f"/save: {name} exists, and is left as it is; name another file")
+        path.write_text(json.dumps({"messages": self._messages}) + "\n")
+        _note(f"{len(self._messages)} messages are in {name}")
+
+    def _may_overwrite(self, name: str) -> bool:
+        """Asked on a terminal only: through a pipe the next line is a message."""
+        if not self._watched:
+            return False
+        with contextlib.suppress(EOFError, KeyboardInterrupt):
+            return input(f"{name} exists. Overwrite it? [y/N] ").strip().lower() in ("y", "yes")
+        return False
+
+    def _set(self, assignment: str) -> None:
+        if assignment:
+            found = re.fullmatch(r"([\w-]+)(?:\s*=\s*|\s+)(.+)", assignment)
+            if found is None:
+                raise InferenceError("/set: it takes NAME VALUE, such as temperature 0.2")
+            name, text = found.groups()
+            name = name.replace("-", "_")
+            wanted = self._params | {name: _value(name, text)}
+            self._engine.generate([], **cast(GenerateParams, wanted))  # refuses a wrong one
+            self._params = wanted
+        given = {name: value for name, value in self._params.items() if value is not None}
+        values = in_force(given, self._engine.config.rollout)
+        others = {name: value for name, value in values.items() if name not in given}
+        if given:
+            _note(f"set: {_listed(given)}")
+        _note(f"by default: {_listed(others)}")
+
+
+def _value(name: str, text: str) -> Any:
+    """What /set makes of a value; what it cannot read is text, which `generate` refuses."""
+    if text == "none":
+        return None
+    if name in TEXTS:
+        return text
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(value := json.loads(text), list | dict):
+            return value
+    if name == "stop":
+        return text
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(text)
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _read(prompt: str, more: str) -> str:
+    """One message; raises `EOFError` at the end of the input."""
+    line = input(prompt)
+    lines = []
+    if line.strip() == '"""':
+        while (line := input(more)).strip() != '"""':
+            lines.append(line)
+        return "\n".join(lines)
+    while line.endswith("\\"):
+        lines.append(line[:-1])
+        line = input(more)
+    return "\n".join([*lines, line])
+
+
+def _note(text: str) -> None:
+    typer.secho(text, dim=True, err=True)

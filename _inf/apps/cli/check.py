@@ -1,0 +1,40 @@
+"""`inf check`: a table or JSON on stdout; exit code 1 where rollout and Transformers differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+from _inf.apps.check import measure
+from _inf.apps.cli.options import EngineOptions, spread
+
+
+@spread
+def check(
+    engine: EngineOptions,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="By default some of its own.", show_default=False)
+    ] = None,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="The largest log prob difference allowed, in nats.",
+            show_default="0.001 in float32, else 0.2",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Compare the rollout with Transformers; exit code 1 where they differ."""
+    with engine.start() as running:
+        fitness = measure(running, prompts or (), threshold)
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(fitness)))
+    else:
+        from rich.console import Console
+
+        Console().print(fitness.table())
+    raise typer.Exit(0 if fitness.passed else 1)

@@ -1,0 +1,1 @@
+"""`inf eval`: a benchmark's questions, their answers' scores, and a report."""

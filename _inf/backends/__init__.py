@@ -1,0 +1,1 @@
+"""What can answer requests. `verl` is verl's SGLangRollout on SGLang."""

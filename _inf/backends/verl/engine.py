@@ -1,0 +1,301 @@
+"""SGLang's engine as verl subclasses it, subclassed once more: a request a row, its truth kept.
+
+In: token ids and SGLang's sampling parameters, a dict a row. Out: a `RequestOutput` each.
+Importing this imports verl and SGLang, and leaves the interpreter as it was. What it corrects is
+in verl 0.6.1, `workers/rollout/sglang_rollout/sglang_rollout.py`, and sglang 0.5.9,
+`srt/entrypoints/engine.py` and `srt/managers/tokenizer_manager.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextvars
+import dataclasses
+import functools
+import math
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from _inf.backends.verl.child.heartbeat import last_heartbeat
+from _inf.backends.verl.child.setup import SCHEDULER, SETUP
+from _inf.backends.verl.server import CPU_ATTENTION
+from _inf.errors import InferenceError
+from _inf.runtime.host import Host, current_host
+from _inf.runtime.interpreter import interpreter_left_alone
+from _inf.runtime.worker import Worker
+from _inf.types import CancelToken, RequestOutput
+
+with interpreter_left_alone():
+    import sglang.srt.server_args as sglang_server_args
+    from sglang.srt.entrypoints.engine import init_tokenizer_manager
+    from verl.workers.rollout.sglang_rollout import sglang_rollout as sglang_rollout
+
+# Beside SGLang's sampling parameters in a row's: the first prompt position to score, and how many
+# of the likeliest tokens to tell of each.
+LOGPROB_START, LIKELIEST = "logprob_start_len", "top_logprobs_num"
+REPORT_SECONDS = 0.25
+SENT_AT_ONCE = 64  # rows; then others' have their turn, since a thousand take half a second to send
+
+
+@dataclasses.dataclass
+class Call:
+    """What one `generate_sequences` carries past verl: parameters a row in (None: verl's own, for
+    all), rows out."""
+
+    host: Host
+    cancel: CancelToken
+    sampling_params: list[dict[str, Any]] | None = None
+    report: Callable[[int, int], None] | None = None
+    rows: list[RequestOutput] = dataclasses.field(default_factory=list)
+    name: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+
+    def rid(self, row: int | str) -> str:
+        """A request's id; by what stands before the dash the scheduler knows a call's rows."""
+        return f"{self.name}-{row}"
+
+
+current_call: contextvars.ContextVar[Call] = contextvars.ContextVar("inf_call")
+
+
+class Engine(sglang_rollout.AsyncEngine):
+    """verl's engine with our server arguments, our processes, and its raw outputs kept."""
+
+    def __init__(
+        self, server_arguments: dict[str, Any], free_cache: bool, **verl_arguments: Any
+    ) -> None:
+        self.free_cache = free_cache
+        self.refusal: str | None = None  # why no request is taken now
+        nothing_yet: Any = None
+        self.tokenizer_manager = self.send_to_rpc = nothing_yet
+        host = current_host.get()
+        own = server_arguments["attention_backend"] == CPU_ATTENTION
+        if own:  # under a name that SGLang knows
+            server_arguments = server_arguments | {"attention_backend": "torch_native"}
+        self.run_scheduler_process_func = Worker(
+            SCHEDULER,
+            host.log,
+            setup=SETUP,
+            cpu_attention=own,
+            trust_remote_code=bool(verl_arguments.get("trust_remote_code")),
+        )
+        self.init_tokenizer_manager_func = self._init_tokenizer_manager
+        host.on_stop.append(self._close_sockets)
+        super().__init__(**(verl_arguments | server_arguments))
+        # It would kill every child of the caller's process at exit; the host stops ours.
+        atexit.unregister(self.shutdown)
+        # Now, and not in the first request's context, which it would keep for ever.
+        self.tokenizer_manager.auto_create_handle_loop()
+        host.sign = functools.partial(last_heartbeat, self.tokenizer_manager, host.log)
+
+    def _init_tokenizer_manager(self, *args: Any, **kwargs: Any) -> Any:
+        """Known before the engine is ready, so that a start that fails can close it too."""
+        self.tokenizer_manager, templates = init_tokenizer_manager(*args, **kwargs)
+        return self.tokenizer_manager, templates
+
+    def _close_sockets(self) -> None:
+        """Left to the garbage collector, a context waits for ever for its unsent messages."""
+        manager = self.tokenizer_manager
+        ours = [] if manager is None else [manager.recv_from_detokenizer, manager.send_to_scheduler]
+        for socket in [*ours, self.send_to_rpc]:
+            if socket is not None:
+                socket.context.destroy(linger=0)
+
+    def shutdown(self) -> None:
+        """Upstream kills all children of the process here; the `Host` stops exactly its own."""
+
+    async def async_generate(
+        self, *args: Any, input_ids: Any = None, sampling_params: Any = None, **kwargs: Any
+    ) -> Any:
+        """One request a row, so that rows have their own parameters and can be aborted."""
+        call = current_call.get(None)
+        if call is None:
+            return await super().async_generate(
+                *args, input_ids=input_ids, sampling_params=sampling_params, **kwargs
+            )
+        per_row = call.sampling_params or [sampling_params] * len(input_ids)
+        requests: list[asyncio.Task[dict[str, Any]]] = []
+        watch = asyncio.ensure_future(self._report(call, len(input_ids), requests))
+        try:
+            for row, given in enumerate(zip(input_ids, per_row, strict=True)):
+                requests.append(asyncio.ensure_future(self._request(*given, call.rid(row))))
+                if len(requests) % SENT_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+            outputs = await asyncio.gather(*requests)
+        finally:
+            for task in (watch, *requests):
+                task.cancel()
+        for row, answered in enumerate(zip(outputs, per_row, strict=True)):
+            call.rows.append(_row(*answered, row))
+        if call.report is not None:
+            call.report(len(call.rows), sum(row.completion_tokens for row in call.rows))
+        return outputs
+
+    async def _report(self, call: Call, rows: int, requests: Sequence[asyncio.Task[Any]]) -> None:
+        """Tell `call.report`, if there is one, how far the rows are, until cancelled."""
+        states, tokens = self.tokenizer_manager.rid_to_state, [0] * rows
+        while call.report is not None:
+            await asyncio.sleep(REPORT_SECONDS)
+            for row in range(rows):
+                if state := states.get(call.rid(row)):
+                    tokens[row] = len(state.output_ids)
+            call.report(sum(request.done() for request in requests), sum(tokens))
+
+    def _check_open(self) -> None:
+        if self.refusal is not None:
+            raise InferenceError(self.refusal)
+
+    async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
+        self._check_open()
+        try:
+            output = await super().async_generate(**_arguments(ids, params, rid))
+        except BaseException:
+            self._abandon(rid)
+            raise
+        return dict(output)
+
+    async def stream(
+        self, ids: list[int], params: dict[str, Any], put: Callable[[RequestOutput], None]
+    ) -> None:
+        """One request; `put` gets the output so far whenever there are more tokens."""
+        self._check_open()
+        rid = uuid.uuid4().hex
+        try:
+            outputs = await super().async_generate(**_arguments(ids, params, rid), stream=True)
+            async for output in outputs:
+                put(_row(output, params))
+        except BaseException:
+            self._abandon(rid)
+            raise
+
+    async def turn(self, ids: list[int], params: dict[str, Any]) -> RequestOutput:
+        """One turn of a conversation: one request."""
+        name = current_call.get().rid(uuid.uuid4().hex)
+        return _row(await self._request(ids, params, name), params)
+
+    async def score(
+        self, ids: list[int], start: int, call: Call, row: int, likeliest: int
+    ) -> RequestOutput:
+        """The log probs of `ids[start:]`, each after all before it: a prefill and no more."""
+        params = {"max_new_tokens": 0, "temperature": 1.0}
+        params |= {LOGPROB_START: start - 1, LIKELIEST: likeliest}
+        return _row(await self._request(ids, params, call.rid(row)), params, row)
+
+    def _abandon(self, rid: str) -> None:
+        """A request whose caller has gone runs on in the scheduler unless it is aborted, and its
+        state stays in the parent unless somebody takes the last answer (tokenizer_manager)."""
+        manager = self.tokenizer_manager
+        state = manager.rid_to_state.get(rid)
+        if state is None:
+            return
+        manager.abort_request(rid=rid)
+
+        async def forget() -> None:
+            while not state.finished:
+                state.event.clear()
+                await state.event.wait()
+            manager.rid_to_state.pop(rid, None)
+
+        task = asyncio.ensure_future(forget())
+        manager.asyncio_tasks.add(task)
+        task.add_done_callback(manager.asyncio_tasks.discard)
+
+    async def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
+        """verl ends every multi-turn call with `abort_all`, which would end everybody's. Ours are
+        aborted one by one, by whoever gives them up."""
+        if rid:
+            await super().abort_request(rid=rid)
+
+    async def update_weights_from_tensor(self, update_weights_request: Any) -> tuple[bool, str]:
+        """verl ignores what comes back."""
+        done, message = await super().update_weights_from_tensor(update_weights_request)
+        if not done:
+            raise InferenceError(f"The engine refused the weights: {message}")
+        return done, message
+
+    async def flush_cache(self) -> Any:
+        """verl flushes the prefix cache after every call; only `free_cache_engine` asks for it.
+        Cancelled before its answer, SGLang's would let no later one through."""
+        call = current_call.get(None)
+        if call is None or self.free_cache:
+            return await asyncio.shield(super().flush_cache())
+
+
+def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
+    """Of SGLang's `async_generate`; what is not a sampling parameter of its stands beside them."""
+    params = dict(params)
+    start, likeliest = params.pop(LOGPROB_START, -1), params.pop(LIKELIEST, 0)
+    steered = "custom_params" in params
+    return {
+        "input_ids": ids,
+        "sampling_params": params,
+        "return_logprob": True,
+        "logprob_start_len": start,
+        "top_logprobs_num": likeliest,
+        "custom_logit_processor": _steering() if steered else None,
+        "rid": rid,
+    }
+
+
+@functools.cache
+def _steering() -> str:
+    from _inf.backends.verl.child.scheduler import RepetitionPenaltyProcessor
+
+    return str(RepetitionPenaltyProcessor.to_str())
+
+
+def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> RequestOutput:
+    meta, ids = output["meta_info"], list(output["output_ids"])
+    finish = meta["finish_reason"] or {"type": None}
+    if finish["type"] == "abort":
+        raise InferenceError(f"The engine gave a request up: {finish.get('message', 'aborted')}")
+    if finish["type"] == "length" and ids and ids[-1] in (params.get("stop_token_ids") or ()):
+        # SGLang looks at the length first, also where the last token allowed is a stop.
+        finish = {"type": "stop", "matched": ids[-1]}
+    logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
+    prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
+    for scored in (logprobs, prompt_logprobs):
+        _check_finite(scored, row)
+    return RequestOutput(
+        token_ids=ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        finish_reason=finish["type"],
+        matched_stop=finish.get("matched"),
+        prompt_tokens=meta["prompt_tokens"],
+        completion_tokens=len(ids),
+        cached_tokens=meta["cached_tokens"],
+        weight_version=int(meta["weight_version"]),
+        likeliest_logprobs=[
+            top[0][0] if top else None for top in meta.get("input_top_logprobs", ())
+        ],
+        top_logprobs=_top_logprobs(meta) if params.get(LIKELIEST) else None,
+    )
+
+
+def _top_logprobs(meta: dict[str, Any]) -> list[dict[int, float]]:
+    """Without the tokens that a grammar or a bias ruled out."""
+    tops, sampled = meta["output_top_logprobs"], meta["output_token_logprobs"]
+    return [
+        {token: value for value, token, _ in [*top, own] if math.isfinite(value)}
+        for top, own in zip(tops, sampled, strict=True)
+    ]
+
+
+def _check_finite(logprobs: list[float | None], row: int) -> None:
+    """NaN or infinite log probs come from logits that are, and are no answer."""
+    if math.isfinite(sum(value for value in logprobs if value is not None)):
+        return
+    place = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
+    raise InferenceError(
+        f"Row {row} of this call has the log prob {logprobs[place]} at token {place}: the model's "
+        "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "
+        "model was trained in bfloat16 (use bfloat16 or float32), or its weights diverged in "
+        "training (load an earlier checkpoint)."
+    )
+
+
+def server_argument_names() -> set[str]:
+    """The fields of SGLang's `ServerArgs`."""
+    return {field.name for field in dataclasses.fields(sglang_server_args.ServerArgs)}

@@ -1,0 +1,236 @@
+"""What must be true of the process before anything of verl, sglang or torch is imported.
+
+`check_pins` holds the installed versions to the pins of our own metadata. `prepare` decides the
+device and writes what verl and sglang read from `os.environ`; their children inherit it. Run as a
+program (`python -m _inf.backends.verl.environment`, by install.sh) it checks the pins, builds the
+stand-ins that this machine needs and says in two lines what it found.
+
+Knows nothing of models, configs or engines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Literal
+
+from _inf.backends.verl import stub_libraries
+from _inf.errors import ConfigError
+
+# Asked in a process of its own: cuInit freezes CUDA_VISIBLE_DEVICES, and must not precede a fork.
+_PROBE = """
+import ctypes, json
+
+def load(name):
+    try:
+        return ctypes.CDLL(name)
+    except OSError:
+        return None
+
+def devices(cuda):
+    if cuda is None:
+        return 0, "no NVIDIA driver is installed"
+    code = cuda.cuInit(0)
+    if code != 0:
+        return 0, f"the NVIDIA driver finds no usable device (cuInit answered {code})"
+    number = ctypes.c_int()
+    cuda.cuDriverGetVersion(ctypes.byref(number))
+    if number.value < 12000:
+        version = f"{number.value // 1000}.{number.value % 1000 // 10}"
+        return 0, f"the NVIDIA driver is for CUDA {version} and torch needs one for 12.0 or newer"
+    cuda.cuDeviceGetCount(ctypes.byref(number))
+    return number.value, "" if number.value else "the NVIDIA driver counts no device"
+
+libraries = {name: load(name) for name in ("libcuda.so.1", "libnuma.so.1")}
+count, why = devices(libraries["libcuda.so.1"])
+missing = [name for name, library in libraries.items() if library is None]
+print(json.dumps({"devices": count, "why_none": why, "missing": missing}))
+"""
+
+Device = Literal["cuda", "cpu"]
+
+_prepared: Device | None = None
+_preparing = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the dynamic linker and the NVIDIA driver say with our stand-ins out of the way."""
+
+    devices: int
+    why_none: str
+    missing: tuple[stub_libraries.Library, ...]
+
+
+def check_pins() -> None:
+    """Raise a ConfigError that names every package whose version is not our metadata's `==` pin.
+
+    Reads metadata only. A checkout that is not installed has none, so there is nothing to hold it
+    to, and it passes; so does everything under INF_SKIP_PIN_CHECK=1.
+    """
+    if os.environ.get("INF_SKIP_PIN_CHECK") == "1":
+        return
+    try:
+        requirements = importlib.metadata.requires("inf-engine") or []
+    except importlib.metadata.PackageNotFoundError:
+        return
+    broken = []
+    for requirement in requirements:
+        pin = re.fullmatch(r"([\w.-]+)==([\w.]+)", requirement.replace(" ", ""))
+        if pin is None:
+            continue
+        name, wanted = pin.groups()
+        try:
+            found = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            broken.append(f"{name} {wanted} is not installed")
+            continue
+        if found.split("+")[0] != wanted:  # 2.9.1+cu128 is torch 2.9.1
+            broken.append(f"{name} is {found} and must be {wanted}")
+    if broken:
+        raise ConfigError(
+            f"environment ({sys.prefix}): {'; '.join(broken)}; run `bash install.sh`, "
+            "or set INF_SKIP_PIN_CHECK=1 to go on with versions that nobody tested"
+        )
+
+
+def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
+    """Decide the device and set the environment for it; call it before verl or sglang is imported.
+
+    "auto" is cuda where a driver shows a usable device. Values that the user set, and torchrun's,
+    stay. The device is one per process: a later call with the same one (or "auto") changes nothing.
+    """
+    global _prepared
+    with _preparing:
+        if _prepared is not None:
+            if device not in ("auto", _prepared):
+                raise ConfigError(
+                    f"device: {device!r} was asked for, but this process already runs on "
+                    f"{_prepared!r}; use one device per process"
+                )
+            return _prepared
+        machine = probe()
+        if device == "cuda" and not machine.devices:
+            hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+            hint = "" if hidden is None else f" (CUDA_VISIBLE_DEVICES is {hidden!r})"
+            raise ConfigError(
+                f"device: 'cuda' was asked for, but {machine.why_none}{hint}; "
+                "use device: cpu, or auto to take what the machine has"
+            )
+        chosen: Device = "cuda" if machine.devices and device != "cpu" else "cpu"
+        stub_libraries.load(machine.missing)
+        _set_rendezvous()
+        _keep_compiled_code_private()
+        # For `server.CONTEXT_SLACK`, which no row reaches; `launch` holds the model's own limit.
+        os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
+        if chosen == "cuda":
+            _set_for_cuda()
+        else:
+            _set_for_cpu(machine)
+        _prepared = chosen
+        return chosen
+
+
+def probe() -> Machine:
+    """Ask a fresh process which libraries load and how many GPUs the driver shows it."""
+    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(stub_libraries.path_without_ours())}
+    command = [sys.executable, "-I", "-S", "-c", _PROBE]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            "device: the NVIDIA driver did not answer within 120 s; see what nvidia-smi says"
+        ) from None
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ConfigError(
+            f"device: looking for a GPU ended with exit code {done.returncode} ({last}); "
+            "see what nvidia-smi says, or hide the GPU with CUDA_VISIBLE_DEVICES=''"
+        )
+    found = json.loads(done.stdout)
+    missing = tuple(stub_libraries.LIBRARIES[soname] for soname in found["missing"])
+    return Machine(found["devices"], found["why_none"], missing)
+
+
+def _keep_compiled_code_private() -> None:
+    """torch and CUTLASS run what they find in a folder of the shared temporary one, under a name
+    that anybody can guess and make first (torch 2.9.1, `_inductor/runtime/cache_dir_utils.py`;
+    nvidia-cutlass-dsl, `base_dsl/cache_helpers.py`, which makes it as soon as it is imported)."""
+    from _inf.models.cache import cache_root  # `check_pins` runs where nothing is installed
+
+    with contextlib.suppress(ConfigError):  # without a cache folder they stay where they are
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "torchinductor"))
+        os.environ.setdefault("CUTE_DSL_CACHE_DIR", str(cache_root() / "cutlass"))
+
+
+def _set_rendezvous() -> None:
+    """What torchrun would have set; a lone process meets only itself, and only on loopback."""
+    os.environ.setdefault("RANK", "0")
+    os.environ.setdefault("LOCAL_RANK", "0")
+    if os.environ.setdefault("WORLD_SIZE", "1") != "1":
+        return
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    # A port that a parent process of ours chose is in use there: children must choose their own.
+    if os.environ.get("MASTER_PORT") == os.environ.get("INF_CHOSEN_MASTER_PORT"):
+        with socket.socket() as probe_socket:
+            probe_socket.bind(("127.0.0.1", 0))
+            port = str(probe_socket.getsockname()[1])
+        os.environ["MASTER_PORT"] = os.environ["INF_CHOSEN_MASTER_PORT"] = port
+
+
+def _set_for_cuda() -> None:
+    os.environ.pop("SGLANG_USE_CPU_ENGINE", None)
+    # verl 0.6.1, sglang_rollout.py: reads it without a default, and sorts its entries as numbers.
+    visible = os.environ.setdefault("CUDA_VISIBLE_DEVICES", os.environ["LOCAL_RANK"])
+    # Its engine takes the first device it sees: under torchrun each process must see its own only.
+    entries, local = visible.split(","), int(os.environ["LOCAL_RANK"])
+    if 1 < int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= len(entries):
+        visible = os.environ["CUDA_VISIBLE_DEVICES"] = entries[local]
+    if not all(entry.strip().isdigit() for entry in visible.split(",")):
+        raise ConfigError(
+            f"device: CUDA_VISIBLE_DEVICES is {visible!r}, and verl reads only numbers there; "
+            "name the devices by number, as nvidia-smi -L lists them"
+        )
+
+
+def _set_for_cpu(machine: Machine) -> None:
+    os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
+    if machine.devices:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # verl 0.6.1, utils/device.py: whatever is not CUDA is taken for an Ascend NPU.
+    os.environ.setdefault("ASCEND_RT_VISIBLE_DEVICES", os.environ["LOCAL_RANK"])
+    # Else the first call spends over ten seconds on compiling one clamp, and three workers idle.
+    os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+
+def main() -> None:
+    """For install.sh: check the pins, build what is missing, say what is here."""
+    try:
+        check_pins()
+        machine = probe()
+        for library in machine.missing:
+            stub_libraries.stand_in(library)
+    except ConfigError as error:
+        sys.exit(str(error))
+    names = ("verl", "sglang", "torch", "transformers")
+    stack = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
+    print(f"Python {platform.python_version()}, {stack}")
+    where = f"{machine.devices} GPU(s)" if machine.devices else f"the CPU: {machine.why_none}"
+    built = " and ".join(library.soname for library in machine.missing)
+    print(where + (f" (stand-in built for {built})" if built else ""))
+
+
+if __name__ == "__main__":
+    main()

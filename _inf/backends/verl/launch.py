@@ -1,0 +1,177 @@
+"""From a checked config to a running rollout: the order in which everything must happen.
+
+In: `Config`. Out: `RunningEngine`, whose `rollout` answers and whose `host` stops. Nothing of verl
+or SGLang is imported before this is called, and never before the environment is prepared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from _inf.backends.verl import environment, kv_memory
+from _inf.backends.verl.child import loading
+from _inf.backends.verl.server import attention_backend, server_arguments
+from _inf.backends.verl.start_check import check_unmeasured
+from _inf.backends.verl.support import check_support
+from _inf.config import Config, check_engine_kwargs
+from _inf.errors import ConfigError, EngineDeadError, InferenceError
+from _inf.models.resolve import resolve_model
+from _inf.runtime import quiet
+from _inf.runtime.fork import check_start
+from _inf.runtime.free_memory import free_bytes
+from _inf.runtime.host import Host
+from _inf.runtime.interpreter import interpreter_left_alone
+from _inf.tools.loading import load_tools
+from _inf.types import Limits, Tool
+
+if TYPE_CHECKING:
+    from _inf.backends.verl.rollout import Rollout
+
+# Environment variables, upstream's module globals and the default process group are the process's.
+_starting = threading.Lock()
+
+
+@dataclasses.dataclass(frozen=True)
+class RunningEngine:
+    """A running engine and what the other rooms need to know of its model."""
+
+    rollout: Rollout
+    host: Host
+    model_config: Any
+    limits: Limits
+    eos_token_ids: frozenset[int]
+    tools: list[Tool]  # the config's
+
+    @property
+    def tokenizer(self) -> Any:
+        """The Transformers tokenizer that verl loaded."""
+        return self.model_config.tokenizer
+
+
+def launch(config: Config) -> RunningEngine:
+    """Start an engine; half a minute, nearly all of it imports.
+
+    Raises `ConfigError` before anything is started, `EngineDeadError` with the log's end where a
+    child dies while it starts, `InferenceError` in a process that cannot have an engine.
+    """
+    check_start()
+    with _starting, quiet.starting(config.model_name):
+        device = environment.prepare(config.device)
+        folder = resolve_model(
+            config.model_path,
+            trust_remote_code=config.trust_remote_code,
+            adapter_path=config.adapter_path,
+        )
+        with quiet.third_party():
+            from _inf.backends.verl.engine import server_argument_names
+            from _inf.backends.verl.rollout import HFModelConfig
+
+            check_engine_kwargs(config, server_argument_names())
+            model_config = HFModelConfig(
+                path=str(folder), trust_remote_code=config.trust_remote_code
+            )
+            limits = _limits(config, model_config.hf_config, device)
+            path = config.rollout.multi_turn.tool_config_path
+            tools = [] if path is None else load_tools(path)
+            return _start(config, model_config, limits, device, tools)
+
+
+def _start(
+    config: Config,
+    model_config: Any,
+    limits: Limits,
+    device: Literal["cuda", "cpu"],
+    tools: list[Tool],
+) -> RunningEngine:
+    from _inf.backends.verl.rollout import Rollout, rollout_config
+
+    wanted = server_arguments(config, limits.total, device, quiet.engine_log_level())
+    folder = Path(model_config.local_path)
+    arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())
+    _join_process_group(config)
+    host = Host(config.hang_timeout)
+    settings = rollout_config(config.verl_rollout())
+    try:
+        with interpreter_left_alone():
+            rollout = host.start(
+                lambda: Rollout(settings, model_config, host=host, server_arguments=arguments)
+            )
+    except EngineDeadError as death:
+        log = host.log.read_text(errors="replace")
+        if said := loading.refusal(log):
+            raise ConfigError(f"model_path: {config.model_name}: {said}.") from death
+        if said := kv_memory.refused(log, config):
+            raise ConfigError(said) from death
+        raise
+    try:
+        kv_memory.check_held(rollout.pool, arguments["context_length"], config)
+        if config.rollout.load_format != "dummy":  # whose weights are not the folder's
+            check_unmeasured(
+                rollout,
+                folder,
+                kv_memory.file_bytes(folder),
+                trust_remote_code=config.trust_remote_code,
+            )
+    except BaseException:
+        host.stop()
+        raise
+    return RunningEngine(rollout, host, model_config, limits, _eos_token_ids(model_config), tools)
+
+
+def _limits(config: Config, hf_config: Any, device: Literal["cuda", "cpu"]) -> Limits:
+    rollout = config.rollout
+    total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
+    check_support(hf_config, device, total, attention_backend(config, device))
+    text = getattr(hf_config, "text_config", hf_config)
+    scaling = (getattr(text, "rope_scaling", None) or {}).get("factor", 1.0)
+    window = int(text.max_position_embeddings * scaling)
+    if total > window:
+        raise ConfigError(
+            f"rollout.max_model_len: prompt and answer may have {total} tokens "
+            f"(prompt_length {rollout.prompt_length}, response_length {rollout.response_length}), "
+            f"but the model's context has {window}; lower them."
+        )
+    return Limits(
+        prompt=rollout.prompt_length,
+        total=total,
+        vocabulary=text.vocab_size,
+        truncate=config.truncate_prompt,
+    )
+
+
+def _eos_token_ids(model_config: Any) -> frozenset[int]:
+    """The generation config's and the tokenizer's: models name some here, some there."""
+    named = getattr(model_config.generation_config, "eos_token_id", None)
+    ids = named if isinstance(named, list) else [named]
+    return frozenset(i for i in [*ids, model_config.tokenizer.eos_token_id] if i is not None)
+
+
+def _join_process_group(config: Config) -> None:
+    """verl needs a process group: torchrun's, or alone one without a port (over a `HashStore`)."""
+    import torch.distributed as dist
+
+    world, tp = int(os.environ["WORLD_SIZE"]), config.rollout.tensor_model_parallel_size
+    dp = config.rollout.data_parallel_size
+    if world != tp * dp:
+        raise ConfigError(
+            f"rollout.tensor_model_parallel_size: {tp} x data_parallel_size {dp} needs {tp * dp} "
+            f"processes, and this one is {'alone' if world == 1 else f'one of {world}'}; "
+            f"start it with torchrun --nproc-per-node {tp * dp}."
+        )
+    if dist.is_initialized():
+        if dist.get_world_size() != world:
+            raise InferenceError(
+                f"torch.distributed is initialized with {dist.get_world_size()} processes, "
+                f"WORLD_SIZE says {world}."
+            )
+    else:
+        alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1} if world == 1 else {}
+        hook = sys.excepthook  # torch puts "[rank0]: " before every line of a traceback
+        with quiet.descriptors():
+            dist.init_process_group("gloo", **alone)
+        sys.excepthook = hook

@@ -1,0 +1,82 @@
+"""The accelerator's memory given back and taken again, through verl's own `release` and `resume`.
+
+verl 0.6.1 (`sglang_rollout.py`) leaves the order to its caller; sglang 0.5.9
+(`managers/scheduler_update_weights_mixin.py`) dies of a release beside a running request and of a
+resume without a release. Here a release waits for the calls inside, and neither is done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+from _inf.errors import ConfigError, InferenceError
+
+ASLEEP = "The engine is asleep; wake_up() brings it back."
+ON_CPU = (
+    "The prefix cache was emptied, but on a CPU its memory and the weights' stay the engine's: "
+    "SGLang's memory saver is CUDA's. shutdown() frees them."
+)
+DRAIN_SECONDS = 0.02
+# The order in which they are taken again.
+PARTS = ["weights", "kv_cache"]
+
+
+@dataclasses.dataclass(frozen=True)
+class SleepResult:
+    """What going to sleep gave back: bytes of the accelerator's memory, as its driver counts."""
+
+    freed_bytes: int
+    note: str
+
+
+async def sleep(rollout: Any) -> SleepResult:
+    """On the engine's loop, when no call is inside."""
+    _check(rollout, "sleep")
+    engine = rollout._engine
+    if engine is not None:
+        if engine.refusal == ASLEEP:
+            return SleepResult(0, "It was asleep already.")
+        if engine.refusal is not None:
+            raise InferenceError(engine.refusal)
+        await drain(engine)
+        engine.refusal = ASLEEP
+    if rollout.on_cpu:
+        return SleepResult(0, ON_CPU)
+    before = _free_bytes()
+    await rollout.release()
+    freed = _free_bytes() - before
+    return SleepResult(freed, "Weights and KV cache; the weights wait in the host's memory.")
+
+
+async def wake_up(rollout: Any) -> None:
+    """On the engine's loop; nothing where it is awake."""
+    _check(rollout, "wake_up")
+    engine = rollout._engine
+    if engine is not None and engine.refusal != ASLEEP:
+        return
+    if not rollout.on_cpu:
+        await rollout.resume(PARTS)
+    if engine is not None:
+        engine.refusal = None
+
+
+async def drain(engine: Any) -> None:
+    """Until the scheduler has nothing to do (it may still be ending what was abandoned); it must
+    not when its weights change or go. The prefix cache is empty then."""
+    while not (await engine.tokenizer_manager.flush_cache()).success:
+        await asyncio.sleep(DRAIN_SECONDS)
+
+
+def _check(rollout: Any, verb: str) -> None:
+    if not rollout.config.free_cache_engine:
+        raise ConfigError(
+            f"rollout.free_cache_engine: {verb}() needs an engine that was started with it true"
+        )
+
+
+def _free_bytes() -> int:
+    import torch
+
+    return sum(torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count()))

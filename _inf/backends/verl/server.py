@@ -1,0 +1,89 @@
+"""From our config to SGLang's server arguments: what verl's rollout leaves out or fixes wrongly.
+
+verl 0.6.1 (`sglang_rollout.py`, `_init_inference_engine`) builds a fixed dict: of `engine_kwargs`
+only `attention_backend` arrives, and none of `enforce_eager`, `enable_chunked_prefill`,
+`enable_prefix_caching`, `max_num_batched_tokens`, `max_model_len`, `expert_parallel_size`. What is
+returned here is laid over that dict (`_inf.backends.verl.rollout.Engine`).
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, Literal
+
+from _inf.config import Config
+
+# SGLang refuses prompt + max_new_tokens >= context_length, and a prompt that leaves less than seven
+# (0.5.9, `tokenizer_manager._validate_one_request`, `tp_worker.max_req_input_len`).
+CONTEXT_SLACK = 7
+# The KV pool of a CPU engine, in tokens; on a GPU `gpu_memory_utilization` sizes it.
+CPU_KV_ROWS = 4
+CPU_KV_TOKENS = 16_384
+NEVER = 1e9
+CPU_ATTENTION = "inf_cpu"  # `_inf.backends.verl.child.attention`
+
+
+def server_arguments(
+    config: Config, max_model_len: int, device: Literal["cuda", "cpu"], log_level: str
+) -> dict[str, Any]:
+    """Keyword arguments of `sglang.srt.server_args.ServerArgs` that replace verl's."""
+    rollout = config.rollout
+    port, nccl_port = _free_ports(2)
+    chunk = rollout.max_num_batched_tokens if rollout.enable_chunked_prefill else -1
+    arguments: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": port,
+        "nccl_port": nccl_port,
+        "log_level": log_level,
+        "weight_version": "0",
+        "context_length": max_model_len + CONTEXT_SLACK,
+        "max_prefill_tokens": rollout.max_num_batched_tokens,
+        "chunked_prefill_size": chunk,
+        "disable_radix_cache": not rollout.enable_prefix_caching,
+        "disable_cuda_graph": rollout.enforce_eager,
+        "ep_size": rollout.expert_parallel_size,
+        # verl says fa3, which only Hopper has.
+        "attention_backend": attention_backend(config, device),
+        "mm_attention_backend": None,
+        # With it, penalties and `output_ids` lag one token behind what a request has sampled.
+        "disable_overlap_schedule": True,
+        "enable_custom_logit_processor": True,
+        # With any whitespace between tokens a small model writes blank lines until it is cut.
+        "constrained_json_disable_any_whitespace": True,
+        # Of 300 s, it ends a scheduler that is only slow; `hang_timeout` is the one limit.
+        "watchdog_timeout": NEVER,
+        # Its LD_PRELOAD of libcudart keeps a CPU's children from starting.
+        "enable_memory_saver": rollout.free_cache_engine and device == "cuda",
+        # Else the weights are garbage after a sleep, until somebody updates them all.
+        "enable_weights_cpu_backup": rollout.free_cache_engine and device == "cuda",
+    }
+    if rollout.cudagraph_capture_sizes is not None:
+        arguments["cuda_graph_bs"] = list(rollout.cudagraph_capture_sizes)
+    if device == "cpu":
+        arguments |= {
+            "device": "cpu",
+            "sampling_backend": "pytorch",
+            # Otherwise an idle scheduler burns a core.
+            "sleep_on_idle": True,
+            "max_total_tokens": max(CPU_KV_TOKENS, CPU_KV_ROWS * max_model_len),
+        }
+    given = rollout.engine_kwargs.get("sglang") or {}
+    return arguments | {name: value for name, value in given.items() if value is not None}
+
+
+def attention_backend(config: Config, device: Literal["cuda", "cpu"]) -> str | None:
+    """The config's, or the best for the device; None: SGLang chooses."""
+    given: str | None = (config.rollout.engine_kwargs.get("sglang") or {}).get("attention_backend")
+    return given or (CPU_ATTENTION if device == "cpu" else None)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now; verl's own are the same for every engine of a rank."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()

@@ -1,0 +1,265 @@
+"""What SGLang 0.5.9 computes as Transformers does, and what it does not: refused before a start.
+
+In: a model's Transformers config, the device, the longest row. Out: nothing, or a `ConfigError`
+with one sentence. `TABLE` is what was measured (tests/engine/test_architectures.py) or read in
+SGLang's source; docs/models.md shows it. Knows no tensors and imports nothing of SGLang.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from _inf.backends.verl.server import CPU_ATTENTION
+from _inf.errors import ConfigError
+
+Device = Literal["cpu", "cuda"]
+Verdict = Literal["exact", "refused"]
+
+WINDOWED_LAYER = "sliding_attention"
+
+
+@dataclasses.dataclass(frozen=True)
+class Support:
+    """One architecture on one device, or on any (None). `reason`: how it is known, or why not."""
+
+    architecture: str
+    device: Device | None
+    verdict: Verdict
+    reason: str
+
+
+MEASURED = "compared with Transformers, token by token"
+NO_CLASS = (
+    "SGLang 0.5.9 has no class for it, and what it does instead, running Transformers' own code, "
+    "does not take this model's weights"
+)
+NO_MLA = "its latent attention (MLA) needs kernels that a CPU does not have; serve it on a GPU"
+STATE_SPACE = "its layers keep a state in place of keys and values, in CUDA kernels"
+EXACT_ON_CPU = (
+    "ArceeForCausalLM",
+    "Cohere2ForCausalLM",
+    "CohereForCausalLM",
+    "Ernie4_5ForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "GemmaForCausalLM",
+    "Glm4ForCausalLM",
+    "GPT2LMHeadModel",
+    "GPTBigCodeForCausalLM",
+    "GraniteForCausalLM",
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "Olmo2ForCausalLM",
+    "Olmo3ForCausalLM",
+    "OlmoeForCausalLM",
+    "OlmoForCausalLM",
+    "OPTForCausalLM",
+    "Phi3ForCausalLM",
+    "PhiForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "SmolLM3ForCausalLM",
+    "StableLmForCausalLM",
+    "Starcoder2ForCausalLM",
+)
+TABLE: tuple[Support, ...] = (
+    *(Support(name, "cpu", "exact", MEASURED) for name in EXACT_ON_CPU),
+    Support("GPTNeoXForCausalLM", None, "refused", NO_CLASS),
+    Support("FalconForCausalLM", None, "refused", NO_CLASS),
+    Support("BloomForCausalLM", None, "refused", NO_CLASS),
+    Support("MPTForCausalLM", None, "refused", NO_CLASS),
+    Support("MptForCausalLM", None, "refused", NO_CLASS),
+    Support("MambaForCausalLM", None, "refused", STATE_SPACE),
+    Support("Mamba2ForCausalLM", None, "refused", STATE_SPACE),
+    Support("DeepseekV2ForCausalLM", "cpu", "refused", NO_MLA),
+    Support("DeepseekV3ForCausalLM", "cpu", "refused", NO_MLA),
+    Support("MiniCPM3ForCausalLM", "cpu", "refused", NO_MLA),
+    Support(
+        "GptOssForCausalLM",
+        "cpu",
+        "refused",
+        "its attention sinks and MXFP4 weights need kernels that a CPU does not have; serve it on "
+        "a GPU",
+    ),
+    Support(
+        "Exaone4ForCausalLM",
+        "cpu",
+        "refused",
+        "SGLang serves it with attention kernels of a GPU only; serve it on a GPU",
+    ),
+)
+# Classes of SGLang's that give their attention the window of a layer; the others ignore it.
+READS_WINDOW = frozenset(
+    {
+        "Cohere2ForCausalLM",
+        "Exaone4ForCausalLM",
+        "Gemma2ForCausalLM",
+        "Gemma3ForCausalLM",
+        "Gemma3ForConditionalGeneration",
+        "Gemma3nForConditionalGeneration",
+        "GptOssForCausalLM",
+        "Olmo3ForCausalLM",
+    }
+)
+# Those that have a key head for each query head, whatever the config says.
+NO_GROUPED_HEADS = frozenset({"OlmoForCausalLM", "OlmoeForCausalLM", "PhiForCausalLM"})
+# Keys of whose values SGLang's class computes only these, whatever the config says.
+ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
+    "GPT2LMHeadModel": {
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+    },
+    "OlmoeForCausalLM": {"clip_qkv": (None,), "norm_topk_prob": (False,), "hidden_act": ("silu",)},
+    "StableLmForCausalLM": {
+        "hidden_act": ("silu",),
+        "qk_layernorm": (False,),
+        "use_parallel_residual": (False,),
+    },
+    "PhiForCausalLM": {"qk_layernorm": (False,)},
+    "GemmaForCausalLM": {"hidden_act": ("gelu", "gelu_pytorch_tanh")},
+    **{
+        name: {"hidden_act": ("silu",)}
+        for name in (
+            "CohereForCausalLM",
+            "Cohere2ForCausalLM",
+            "MixtralForCausalLM",
+            "OlmoForCausalLM",
+            "Olmo2ForCausalLM",
+            "Olmo3ForCausalLM",
+            "Qwen2MoeForCausalLM",
+            "Qwen3MoeForCausalLM",
+        )
+    },
+}
+# Of rope scaling, what SGLang's code does not read and Transformers' does.
+UNREAD_ROPE = ("attention_factor", "mscale", "mscale_all_dim")
+ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
+STATE_KEYS = ("mamba_", "ssm_", "conv_L_cache", "linear_num_")
+
+
+def architecture(hf_config: Any) -> str:
+    """The name of a model's class, as its config.json has it."""
+    names = getattr(hf_config, "architectures", None) or [type(hf_config).__name__]
+    return str(names[0])
+
+
+def is_measured(name: str) -> bool:
+    """Whether an architecture was compared with Transformers, on whatever device."""
+    return any(entry.architecture == name and entry.verdict == "exact" for entry in TABLE)
+
+
+def check_support(
+    hf_config: Any, device: Device, max_model_len: int, attention_backend: str | None
+) -> None:
+    """Raise `ConfigError` where SGLang would compute another model than Transformers does.
+
+    `max_model_len`: tokens of the longest row. `attention_backend`: SGLang's name, `inf_cpu` or
+    None for what SGLang chooses.
+    """
+    name = architecture(hf_config)
+    for entry in TABLE:
+        if entry.architecture == name and entry.device in (None, device):
+            if entry.verdict == "refused":
+                where = "with SGLang 0.5.9" if entry.device is None else "on a CPU"
+                raise ConfigError(f"model_path: {name} does not run {where}: {entry.reason}.")
+    text = getattr(hf_config, "text_config", hf_config)
+    for key in ("max_position_embeddings", "num_attention_heads"):
+        if not isinstance(getattr(text, key, None), int) or hf_config.is_encoder_decoder:
+            raise ConfigError(
+                f"model_path: the config of {name} has no {key}, or an encoder, so this is not a "
+                "model that only decodes text by attention, which alone can be served."
+            )
+    if device == "cpu" and (what := _state_layers(text)):
+        raise ConfigError(
+            f"model_path: {name} does not run on a CPU: it has {what}, whose kernels are a GPU's; "
+            "serve it on a GPU."
+        )
+    _check_values(name, text)
+    plain = device == "cpu" and attention_backend != CPU_ATTENTION
+    if plain and getattr(text, "attn_logit_softcapping", None):
+        raise ConfigError(
+            f"rollout.engine_kwargs.sglang.attention_backend: {attention_backend} ignores the soft "
+            f"caps of {name}; leave it out."
+        )
+    for limit, reason in _limits(name, text, plain):
+        if max_model_len > limit:
+            raise ConfigError(
+                f"rollout.max_model_len: {max_model_len} tokens are more than {limit}, {reason}; "
+                f"set rollout.max_model_len to {limit} or less."
+            )
+
+
+def _state_layers(text: Any) -> str:
+    """What a model has beside plain attention; empty where it has nothing."""
+    if others := sorted(set(getattr(text, "layer_types", None) or ()) - ATTENTION_LAYERS):
+        return f"layers of the kind {', '.join(others)}"
+    keys = [key for key in text.to_dict() if key.startswith(STATE_KEYS)]
+    return f"layers with a state ({keys[0]})" if keys else ""
+
+
+def _check_values(name: str, text: Any) -> None:
+    """Refuse values of the config that SGLang's class would ignore."""
+    heads, kept = text.num_attention_heads, getattr(text, "num_key_value_heads", None)
+    if name in NO_GROUPED_HEADS and kept not in (None, heads):
+        raise ConfigError(
+            f"model_path: SGLang 0.5.9 does not run {name} with num_key_value_heads {kept} beside "
+            f"{heads} heads; it has no grouped heads for it."
+        )
+    for key, known in ONLY.get(name, {}).items():
+        if (value := getattr(text, key, known[0])) not in known:
+            raise ConfigError(
+                f"model_path: {name} with {key} {value!r}: SGLang 0.5.9 would compute {known[0]!r} "
+                "in its place."
+            )
+    scaling = getattr(text, "rope_scaling", None) or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    for key in UNREAD_ROPE if kind in ("yarn", "longrope") and is_measured(name) else ():
+        if scaling.get(key) is not None:
+            raise ConfigError(
+                f"model_path: {name} with rope_scaling.{key} {scaling[key]!r}: SGLang 0.5.9 does "
+                "not read it."
+            )
+
+
+def _limits(name: str, text: Any, plain: bool) -> list[tuple[int, str]]:
+    """Tokens up to which a row is computed as Transformers does, and why no further."""
+    limits = []
+    window = _window(text)
+    if window is not None and (plain or name not in READS_WINDOW):
+        limits.append((window, f"the sliding window of {name}, which SGLang ignores"))
+    scaling = getattr(text, "rope_scaling", None) or {}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind == "longrope":
+        original = scaling.get("original_max_position_embeddings") or getattr(
+            text, "original_max_position_embeddings", text.max_position_embeddings
+        )
+        limits.append(
+            (
+                original,
+                "up to which longrope has its short factors: beyond, SGLang changes those of all "
+                "rows in a batch when one is long",
+            )
+        )
+    elif kind == "dynamic" and "alpha" not in scaling:
+        limits.append(
+            (
+                text.max_position_embeddings,
+                "the model's own context: beyond, dynamic NTK scaling changes with a row's length, "
+                "which SGLang does not do",
+            )
+        )
+    return limits
+
+
+def _window(text: Any) -> int | None:
+    """How many tokens, its own among them, a token of a windowed layer sees; None: all."""
+    window = getattr(text, "sliding_window", None)
+    kinds = getattr(text, "layer_types", None)
+    if not isinstance(window, int) or (kinds is not None and WINDOWED_LAYER not in kinds):
+        return None
+    return window

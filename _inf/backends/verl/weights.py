@@ -1,0 +1,163 @@
+"""New weights into a running engine: all of them, checked before the first is sent.
+
+In: a module, a state dict or pairs of (name, tensor), with Transformers' names. Out: pairs that
+the model has been asked about one by one: none unknown, none missing, each of the right shape and
+finite. Then verl's own `SGLangRollout.update_weights` takes them over in buckets.
+
+What is corrected: SGLang (0.5.9, `model_executor/model_runner.py`) drops unknown names in silence
+and dies of a wrong shape; verl (0.6.1, `sglang_rollout.py`) lets calls in between two buckets,
+ignores what the engine answers, and turns the caller's own CPU tensors into shared memory.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from _inf.backends.verl.memory import drain
+from _inf.errors import ConfigError, InferenceError, did_you_mean, shown
+from _inf.runtime import quiet
+
+Named = list[tuple[str, torch.Tensor]]
+
+# Computed from the config wherever they stand in an older state dict.
+_ROTARY = re.compile(r".*\brotary_emb\.(inv_freq|cos_cached|sin_cached)")
+_SHOWN_FAULTS = 3
+HALF_WAY = (
+    "An update of the weights ended half way, so the engine holds some old and some new ones; "
+    "call update_weights() again with all of them, or restart()."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpectedWeights:
+    """A model's weights: `shapes` by name, of those that share one tensor only the first, under
+    which `tied` has the others."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    tied: Mapping[str, str]
+    computed: frozenset[str]
+
+
+def wanted(hf_config: Any, *, trust_remote_code: bool) -> ExpectedWeights:
+    """What Transformers calls the weights of a model; nothing is allocated."""
+    from transformers import AutoModelForCausalLM
+
+    with quiet.third_party(), torch.device("meta"):  # verl's config asks for flash attention
+        model = AutoModelForCausalLM.from_config(
+            copy.deepcopy(hf_config),
+            attn_implementation="eager",
+            trust_remote_code=trust_remote_code,
+        )
+    state = model.state_dict(keep_vars=True)
+    first: dict[int, str] = {}
+    tied = {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
+    return ExpectedWeights(
+        {name: tuple(tensor.shape) for name, tensor in state.items() if tied[name] == name},
+        {name: owner for name, owner in tied.items() if owner != name},
+        frozenset(name for name, _ in model.named_buffers() if name not in state),
+    )
+
+
+def checked(weights: Any, model: ExpectedWeights) -> Named:
+    """All that is to be sent, or a `ConfigError` with what is wrong; an iterator is drained."""
+    given: dict[str, torch.Tensor] = {}
+    faults: list[str] = []
+    for name, tensor in _pairs(weights):
+        if name in model.computed or _ROTARY.fullmatch(name):
+            continue
+        if name in given:
+            faults.append(f"{name} comes twice")
+        elif (fault := _fault(name, tensor, model)) is not None:
+            faults.append(fault)
+        given[name] = tensor
+    for name, owner in model.tied.items():
+        alias = given.pop(name, None)
+        if alias is None or faults:
+            continue
+        kept = given.setdefault(owner, alias)
+        if not (alias is kept or torch.equal(alias, kept)):
+            faults.append(f"{name} differs from {owner}, and this model ties the two")
+    missing = [name for name in model.shapes if name not in given]
+    if missing:
+        faults.append(f"{len(missing)} of {len(model.shapes)} are missing, {missing[0]} first")
+    if faults:
+        more = len(faults) - _SHOWN_FAULTS
+        raise ConfigError(
+            f"weights: {'; '.join(faults[:_SHOWN_FAULTS])}{f'; and {more} more' * (more > 0)}. "
+            "The engine goes on with the weights that it has."
+        )
+    return list(given.items())
+
+
+def _pairs(weights: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(weights, torch.nn.Module):
+        weights = weights.state_dict()
+    try:
+        items = iter(weights.items() if isinstance(weights, Mapping) else weights)
+    except TypeError:
+        raise ConfigError(
+            f"weights: expected a module, a state dict or pairs of (name, tensor), "
+            f"got {shown(weights)}"
+        ) from None
+    for index, item in enumerate(items):
+        if not (isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], str)):
+            raise ConfigError(f"weights[{index}]: expected (name, tensor), got {shown(item)}")
+        yield item[0], item[1]
+
+
+def _fault(name: str, tensor: Any, model: ExpectedWeights) -> str | None:
+    shape = model.shapes.get(model.tied.get(name, name))
+    if shape is None:
+        if "lora_" in name:
+            return f"{name} is an adapter's; merge it first (peft: merge_and_unload)"
+        return f"this model has no {name}{did_you_mean(name, [*model.shapes, *model.tied])}"
+    if not isinstance(tensor, torch.Tensor) or tensor.is_meta or not tensor.is_floating_point():
+        what = f"{tensor.dtype} on {tensor.device}" if hasattr(tensor, "dtype") else shown(tensor)
+        return f"{name} must be a tensor of floats with values, got {what}"
+    if tuple(tensor.shape) != shape:
+        return f"{name} has the shape {tuple(tensor.shape)}, and the model's has {shape}"
+    here = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return None if bool(torch.isfinite(here).all()) else f"{name} holds NaN or infinite values"
+
+
+async def send(rollout: Any, tensors: Named, version: int | None) -> int:
+    """On the engine's loop, when no call is inside; the number of what is then served."""
+    engine = rollout._engine
+    if engine is not None:  # with tensor parallelism only the first rank of a group has one
+        if engine.refusal not in (None, HALF_WAY):  # asleep
+            raise InferenceError(engine.refusal)
+        await drain(engine)
+        engine.refusal = HALF_WAY
+    # Shared memory reaches the sender's own children; those of another rank take CUDA's.
+    device = "cpu" if rollout.on_cpu else "cuda" if rollout._tp_size > 1 else None
+    own = ((name, _copied(tensor, device)) for name, tensor in tensors)
+    try:
+        await rollout.update_weights(own)
+    except Exception as failure:
+        raise InferenceError(f"{HALF_WAY} It failed with {failure!r}.") from failure
+    rollout.weight_version = rollout.weight_version + 1 if version is None else version
+    if engine is not None:
+        engine.tokenizer_manager.server_args.weight_version = str(rollout.weight_version)
+        engine.refusal = None
+    return int(rollout.weight_version)
+
+
+def _copied(tensor: torch.Tensor, device: str | None) -> torch.Tensor:
+    """What is sent from the CPU becomes shared memory for good: a copy, one bucket at a time."""
+    whole = (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
+    if whole.is_cpu and device != "cuda":
+        return whole.clone(memory_format=torch.contiguous_format)
+    return whole if device is None else whole.to(device)
+
+
+def check_version(version: Any) -> None:
+    """None (one more than before) or a whole number from 0 on."""
+    whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
+    if version is not None and not whole:
+        raise ConfigError(f"version: expected a whole number from 0 on, got {shown(version)}")

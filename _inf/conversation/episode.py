@@ -1,0 +1,319 @@
+"""One row's conversation: what was sampled, what was added around it, and when it ends.
+
+In: a prompt with its messages, the engine's answer of each turn, the results of tools, a user's
+next words. Out: the ids of the next turn's prompt, a mask that is 1 on exactly the sampled tokens,
+the calls to run, and a `Transcript`. Knows the template and the tools; nothing of verl or SGLang.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from _inf.request.sampling import derived_seed
+from _inf.request.template import Template
+from _inf.response.output import shown_text
+from _inf.tools.definition import argument_fault, wrong_call_text
+from _inf.tools.execution import Executed, execute
+from _inf.tools.parsing import Parsed, parse
+from _inf.types import Prompt, Tool, ToolCall, Transcript, TurnOptions
+
+DEFAULT_INTERACTION = "gsm8k"  # verl's, where `interaction_kwargs` has no name
+THOUGHT_ENDS = "</think>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What holds for every row of a call. Lengths are in tokens, `max_result` in characters."""
+
+    tools: Mapping[str, Tool]
+    format: str
+    max_assistant_turns: int
+    max_user_turns: int
+    max_parallel_calls: int
+    max_result: int
+    truncate_side: Any
+    tool_timeout: float
+    response_length: int
+    max_model_len: int
+    vocabulary: int
+    over_sample_rate: float
+    eos_token_ids: frozenset[int]
+
+
+class Episode:
+    """One row while it is under way; used on one thread."""
+
+    def __init__(
+        self,
+        prompt: Prompt,
+        request: Mapping[str, Any],
+        rules: Rules,
+        template: Template,
+        tokenizer: Any,
+        turns: TurnOptions,
+    ) -> None:
+        self.name = str(uuid.uuid4())
+        self.rules = rules
+        self.tools_kwargs = turns.tools_kwargs
+        self.interaction_kwargs = turns.interaction_kwargs
+        self.prompt_ids = list(prompt.token_ids)
+        self.ids: list[int] = []  # after the prompt
+        self.mask: list[int] = []
+        self.logprobs: list[float] = []
+        self.messages: list[dict[str, Any]] = [dict(message) for message in prompt.messages or ()]
+        self.to_run: list[ToolCall] = []
+        self.answers: list[Any] = []  # the engine's rows, a turn each
+        self.reward_scores: dict[str, Any] = {}
+        self.finish_reason: str | None = None
+        self.limit: str | None = None
+        self.error: str | None = None
+        self.over = False  # no further turn
+        self.concluded = not turns.interaction_kwargs  # the interaction's own word
+        self.finished = False
+        self._pending: list[ToolCall] = []
+        self._records: list[dict[str, Any]] = []
+        self._said: list[Mapping[str, Any]] = list(prompt.messages or ())  # answers as they came
+        self._request = dict(request)
+        self._per_turn = turns.max_tokens_per_turn
+        self._template = template
+        self._tokenizer = tokenizer
+
+    def __getstate__(self) -> dict[str, Any]:
+        """To the other ranks of a tensor-parallel group go the facts; tools may not be pickled."""
+        return self.__dict__ | dict.fromkeys(("rules", "_template", "_tokenizer"))
+
+    # ─── A turn of the model's ───
+
+    def next_request(self) -> tuple[list[int], dict[str, Any]]:
+        """The next turn's prompt ids and SGLang's parameters for it."""
+        room, _ = self._room()
+        request = {**self._request, "max_new_tokens": room}
+        sampled = sum(self.mask)
+        request["min_new_tokens"] = min(max(0, request["min_new_tokens"] - sampled), room)
+        custom = request.get("custom_params", {})
+        if custom.get("seed") is not None and self.answers:
+            seed = derived_seed(custom["seed"], -len(self.answers))
+            request["custom_params"] = {**custom, "seed": seed}
+        return self.prompt_ids + self.ids, request
+
+    def _tensor_room(self) -> dict[str, int]:
+        used = len(self.ids)
+        return {
+            "response_length": self.rules.response_length - used,
+            "max_model_len": self.rules.max_model_len - len(self.prompt_ids) - used,
+        }
+
+    def _room(self) -> tuple[int, str]:
+        """Tokens that the next turn may have, and the limit that says so."""
+        rooms = {"max_tokens": self._request["max_new_tokens"] - sum(self.mask)}
+        if self._per_turn is not None:
+            rooms["max_tokens_per_turn"] = self._per_turn
+        return _least(rooms | self._tensor_room())
+
+    def take(self, answer: Any) -> None:
+        """The engine's row for the turn that `next_request` asked for."""
+        _, limit = self._room()
+        self.answers.append(answer)
+        self._extend(answer.token_ids, answer.logprobs)
+        self.finish_reason, self.to_run = answer.finish_reason, []
+        parsed = answered_calls(answer, self.rules, self._tokenizer)
+        self._say_answer(parsed)
+        if answer.finish_reason == "length":
+            self.end("length", limit)
+        elif parsed.calls:
+            self._decide(parsed.calls)
+
+    def _say_answer(self, parsed: Parsed) -> None:
+        message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
+        self._said.append(dict(message))
+        if parsed.calls:
+            message["tool_calls"] = [
+                {
+                    "id": self._call_id(place),
+                    "type": "function",
+                    "function": {
+                        "name": call.name,
+                        "arguments": call.raw_text if call.error else call.arguments,
+                    },
+                }
+                for place, call in enumerate(parsed.calls)
+            ]
+        self.messages.append(message)
+
+    def _call_id(self, place: int) -> str:
+        return f"call{len(self.answers):03}{place:02}"  # nine letters and digits, as Mistral asks
+
+    def _decide(self, calls: list[ToolCall]) -> None:
+        """Run them, or leave them all to the caller."""
+        tools = self.rules.tools
+        room, limit = self._room()
+        left = [t.name for t in tools.values() if not t.executable]
+        if len(left) == len(tools) or any(c.name in left for c in calls if not c.error):
+            self._pending = calls
+            self.end("tool_calls", None)
+        elif len(self.answers) >= self.rules.max_assistant_turns:
+            self._pending = calls
+            self.end("tool_calls", "max_assistant_turns")
+        elif room <= 0:
+            self._pending = calls
+            self.end("length", limit)
+        else:
+            self.to_run = calls
+
+    def end(self, finish_reason: str, limit: str | None) -> None:
+        """No further turn."""
+        self.finish_reason, self.limit, self.over = finish_reason, limit, True
+
+    # ─── What others say in between ───
+
+    async def run(self, place: int) -> Executed:
+        """The result of one of `to_run`; it never raises, and is safe to put into a prompt."""
+        call, rules = self.to_run[place], self.rules
+        fault = self._fault(place, call)
+        if fault is not None:
+            done = Executed(text=fault, seconds=0.0, error=fault)
+        else:
+            done = await execute(
+                rules.tools[call.name],
+                call.arguments,
+                instance_id=self.name,
+                execute_kwargs=self.tools_kwargs.get(call.name, {}).get("execute_kwargs", {}),
+                timeout=rules.tool_timeout,
+                max_length=rules.max_result,
+                side=rules.truncate_side,
+            )
+        return dataclasses.replace(done, text=self._template.harmless(done.text))
+
+    def _fault(self, place: int, call: ToolCall) -> str | None:
+        most = self.rules.max_parallel_calls
+        if place >= most:
+            return f"Error: at most {most} calls may be made in one turn; this one was not run."
+        tools = self.rules.tools
+        if call.error is None and call.name in tools:
+            if (fault := argument_fault(tools[call.name], call.arguments)) is None:
+                return None
+            return wrong_call_text(call, list(tools.values()), fault)
+        return wrong_call_text(call, list(tools.values()), call.error)
+
+    def hear_results(self, results: Sequence[Executed]) -> None:
+        """The results of all of `to_run`, in order."""
+        place = len(self._said) - 1
+        for number, (call, done) in enumerate(zip(self.to_run, results, strict=True)):
+            message = {
+                "role": "tool",
+                "name": call.name,
+                "tool_call_id": self._call_id(number),
+                "content": done.text,
+            }
+            self._said.append(message)
+            self.messages.append(message)
+            self._records.append(
+                {
+                    "name": call.name,
+                    "arguments": call.arguments,
+                    "result": done.text,
+                    "seconds": done.seconds,
+                    "error": done.error,
+                    "reward": done.reward,
+                    "metrics": done.metrics,
+                    "truncated": done.truncated,
+                }
+            )
+        self.to_run = []
+        self._glue(place)
+
+    def hear_user(self, content: str) -> None:
+        """An interaction's next message."""
+        place = len(self._said) - 1
+        message = {"role": "user", "content": self._template.harmless(content)}
+        self._said.append(message)
+        self.messages.append(message)
+        self._glue(place)
+
+    def _glue(self, place: int) -> None:
+        """The template's ids from the last answer to the next one, if the next one fits."""
+        matched = self.answers[-1].matched_stop
+        ended = isinstance(matched, int) and matched in self.rules.eos_token_ids
+        try:
+            ids = self._template.after(self._said, place, ended=ended, called=self.messages)
+        except Exception as failure:  # the model's template refuses what came of it: keep the rest
+            self.error = f"the chat template refused the next turn: {failure}"
+            self.end("abort", None)
+            return
+        if unknown := [each for each in ids if each >= self.rules.vocabulary]:  # the engine dies
+            self.error = f"the next turn has token {unknown[0]}, outside the model's vocabulary"
+            self.end("abort", None)
+            return
+        room, limit = _least(self._tensor_room())
+        if len(ids) >= room:
+            self.end("length", limit)
+            return
+        self._extend(ids, None)
+        room, limit = self._room()
+        if room <= 0:
+            self.end("length", limit)
+
+    def _extend(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
+        self.ids += ids
+        self.mask += [0 if logprobs is None else 1] * len(ids)
+        self.logprobs += [0.0] * len(ids) if logprobs is None else logprobs
+
+    # ─── The end ───
+
+    def conclude(self) -> None:
+        """Say which limit kept an interaction from going on."""
+        if not self.concluded and not self.over:
+            turns = len(self.answers) >= self.rules.max_assistant_turns
+            self.limit = "max_assistant_turns" if turns else "max_user_turns"
+
+    def abandon(self, limit: str | None, error: str | None = None) -> None:
+        """The row was given up; nothing of it counts."""
+        self.ids, self.mask, self.logprobs, self.answers = [], [], [], []
+        self.error = error
+        self.end("abort", limit)
+
+    def transcript(self) -> Transcript:
+        """What was said, whole."""
+        rewards = dict(self.reward_scores)
+        rewards.pop("user_turn_rewards", None)
+        return Transcript(
+            messages=self.messages,
+            ids=self.ids,
+            mask=self.mask,
+            logprobs=self.logprobs,
+            answer_ids=list(self.answers[-1].token_ids) if self.answers else [],
+            pending=self._pending,
+            calls=self._records,
+            num_turns=len(self.answers),
+            tool_rewards=rewards,
+            reward_scores=self.reward_scores,
+            limit=self.limit,
+            error=self.error,
+        )
+
+
+def _least(rooms: Mapping[str, int]) -> tuple[int, str]:
+    limit = min(rooms, key=lambda name: rooms[name])
+    return rooms[limit], limit
+
+
+def answered_calls(answer: Any, rules: Rules, tokenizer: Any) -> Parsed:
+    """The calls in the engine's row `answer`; one that was cut by a limit has none."""
+    shown = shown_text(answer, tokenizer, skip_special_tokens=True)
+    if answer.finish_reason == "length" or not rules.tools:
+        return Parsed(shown, [])
+    raw = shown_text(answer, tokenizer, skip_special_tokens=False)
+    if isinstance(answer.matched_stop, str):  # it may be what closes a call
+        raw += answer.matched_stop
+    elif answer.matched_stop in rules.eos_token_ids:  # some formats are made of special tokens
+        raw = tokenizer.decode(
+            answer.token_ids[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+    thought, end, said = raw.rpartition(THOUGHT_ENDS)  # a call in a thought is not meant
+    parsed = parse(said, rules.format, list(rules.tools.values()))
+    return (
+        Parsed(thought + end + parsed.content, parsed.calls) if parsed.calls else Parsed(shown, [])
+    )

@@ -1,0 +1,180 @@
+"""From a call's tools and the config to the rules and the episodes of its conversations.
+
+In: checked parameters (`Sampling`), tokenized prompts, the config. Out: a `Template` that shows the
+tools, and an `Episode` a row. What cannot be held as a conversation is refused here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from _inf.config import Config
+from _inf.conversation.episode import DEFAULT_INTERACTION, Episode, Rules, answered_calls
+from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
+from _inf.request.sampling import Sampling
+from _inf.request.template import Template
+from _inf.tools.parsing import tool_instructions
+from _inf.types import Prompt, Tool, TurnOptions
+
+if TYPE_CHECKING:
+    from _inf.backends.verl.launch import RunningEngine
+
+UNLIMITED = 2**31 - 1
+# What holds for one turn only, under SGLang's name and ours.
+ONE_TURN = {
+    "json_schema": "json_schema",
+    "regex": "regex",
+    "logprob_start_len": "prompt_logprobs",
+    "top_logprobs_num": "logprobs",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ConversationPlan:
+    """How a call's conversations are shown to the model and held. rules: None where there is one
+    turn and no tool: nothing to hold."""
+
+    template: Template
+    rules: Rules | None
+    tokenizer: Any
+
+    @classmethod
+    def of(cls, sampling: Sampling, config: Config, engine: RunningEngine) -> ConversationPlan:
+        """`engine`: whose tools, interactions and limits hold where the call says nothing."""
+        rules = _rules(sampling, config, engine)
+        tools = list(rules.tools.values()) if rules else []
+        template = Template(
+            engine.tokenizer,
+            sampling.chat_template_kwargs,
+            schemas=[tool.schema for tool in tools],
+            instructions=tool_instructions(tools, rules.format) if rules and tools else "",
+            eos_token_ids=engine.eos_token_ids,
+        )
+        if any(tool.executable for tool in tools):
+            template.check_turns()
+        return cls(template, rules, engine.tokenizer)
+
+    def check(self, prompts: Sequence[Prompt]) -> None:
+        """Refuse token ids and plain text where turns are added to messages."""
+        for index, prompt in enumerate(prompts if self.rules else ()):
+            if prompt.messages is None:
+                raise PromptError(
+                    f"prompt {index}: prompt_token_ids or text beside tools or interactions, which "
+                    "add messages; send messages, or tools=[]."
+                )
+
+    def begin(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Episode]:
+        """A row each, prompt-major: each prompt's `n` samples stand together."""
+        if self.rules is None:
+            return []
+        return [
+            Episode(
+                prompts[row // sampling.n],
+                request,
+                self.rules,
+                self.template,
+                self.tokenizer,
+                turns=sampling.turns[row // sampling.n],
+            )
+            for row, request in enumerate(sampling.samples())
+        ]
+
+    def check_one_turn(self, sampling: Sampling) -> None:
+        """What `stream` can serve: no tool that runs, no interaction."""
+        if self.rules is None:
+            return
+        if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
+            raise ConfigError("max_tokens_per_turn: stream() has one turn; say max_tokens.")
+        for name, tool in self.rules.tools.items():
+            if tool.executable:
+                raise ToolError(
+                    f"tools: {name} would run; stream() takes schemas only: use generate(), or say "
+                    "tools=[]."
+                )
+        if not self.rules.tools:
+            raise ConfigError("interaction_kwargs: stream() has one turn; use generate().")
+
+    def finish_reason(self, row: Any) -> Any:
+        """`tool_calls` where a streamed row, now whole, has some."""
+        if row.finish_reason != "stop" or self.rules is None:
+            return row.finish_reason
+        calls = answered_calls(row, self.rules, self.tokenizer).calls
+        return "tool_calls" if calls else "stop"
+
+
+def _rules(sampling: Sampling, config: Config, engine: RunningEngine) -> Rules | None:
+    tools = {t.name: t for t in (engine.tools if sampling.tools is None else sampling.tools)}
+    interactions = engine.rollout.interaction_map
+    for turns in sampling.turns:
+        _check_turns(turns, tools, interactions)
+    if not tools and not any(turns.interaction_kwargs for turns in sampling.turns):
+        if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
+            raise ConfigError(
+                "max_tokens_per_turn: without tools or interactions there is one turn; "
+                "say max_tokens."
+            )
+        return None
+    for name, said in ONE_TURN.items():
+        if any(name in request for request in sampling.requests):
+            _refuse_beside(said, tools, sampling)
+    multi_turn = config.rollout.multi_turn
+    return Rules(
+        tools=tools,
+        format=multi_turn.format,
+        max_assistant_turns=multi_turn.max_assistant_turns or UNLIMITED,
+        max_user_turns=multi_turn.max_user_turns or UNLIMITED,
+        max_parallel_calls=multi_turn.max_parallel_calls,
+        max_result=multi_turn.max_tool_response_length,
+        truncate_side=multi_turn.tool_response_truncate_side,
+        tool_timeout=config.tool_timeout,
+        response_length=config.rollout.response_length,
+        max_model_len=engine.limits.total,
+        vocabulary=engine.limits.vocabulary,
+        over_sample_rate=config.rollout.over_sample_rate,
+        eos_token_ids=engine.eos_token_ids,
+    )
+
+
+def _refuse_beside(name: str, tools: Collection[str], sampling: Sampling) -> None:
+    """`name` holds for one turn: say what makes more of them, and how to be without."""
+    asked = any(turns.interaction_kwargs for turns in sampling.turns)
+    why, instead = [], []
+    if tools:
+        why.append(f"tools ({', '.join(tools)})")
+        instead.append("say tools=[]")
+    if asked:
+        why.append("interaction_kwargs")
+        instead.append("leave interaction_kwargs out")
+    raise ConfigError(f"{name}: not beside {' and '.join(why)}; {' and '.join(instead)}.")
+
+
+def _check_turns(
+    turns: TurnOptions, tools: Mapping[str, Tool], interactions: Collection[str]
+) -> None:
+    for name, kwargs in turns.tools_kwargs.items():
+        if name not in tools:
+            hint = did_you_mean(name, tools) or f"; there are {', '.join(tools) or 'none'}."
+            raise ConfigError(f"tools_kwargs.{name}: this call has no such tool{hint}")
+        if kwargs and tools[name].verl is None:
+            raise ConfigError(f"tools_kwargs.{name}: {', '.join(kwargs)} reach verl tools only.")
+    if turns.interaction_kwargs:
+        if not interactions:
+            raise ConfigError(
+                "interaction_kwargs: no interaction is configured; "
+                "set rollout.multi_turn.interaction_config_path."
+            )
+        named = turns.interaction_kwargs.get("name", DEFAULT_INTERACTION)
+        if named not in list(interactions):  # it may be anything
+            raise ConfigError(_unknown_interaction(turns.interaction_kwargs, interactions))
+
+
+def _unknown_interaction(kwargs: Mapping[str, Any], interactions: Collection[str]) -> str:
+    there = f"the interactions are {', '.join(interactions)}."
+    if "name" in kwargs:
+        return f"interaction_kwargs.name: {shown(kwargs['name'])} is no interaction; {there}"
+    near = difflib.get_close_matches("name", kwargs, n=1)
+    hint = f" ({near[0]!r} is given)" if near else ""
+    return f"interaction_kwargs: the key 'name' is missing{hint}; {there}"

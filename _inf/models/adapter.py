@@ -1,0 +1,77 @@
+"""A base model's folder and a PEFT adapter's in, the folder of the two as one model out.
+
+PEFT merges them, in the base's own dtype. Whatever of the adapter finds no place in the base, or
+lacks its weights, is a `ConfigError` that begins with `adapter_path:`. Knows nothing of caches. It
+corrects that PEFT (0.21, `import_utils.py`) stops at the torchao that sglang 0.5.9 pins, which it
+only needs for models that torchao quantized.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from _inf.errors import ConfigError
+from _inf.runtime import quiet
+
+FORMAT = 1  # raise it when what is written here changes
+
+
+def adapter_files(adapter: Path) -> list[Path]:
+    """What a PEFT folder is made of."""
+    weights = [adapter / f"adapter_model.{kind}" for kind in ("safetensors", "bin")]
+    found = [file for file in (adapter / "adapter_config.json", *weights) if file.is_file()]
+    if len(found) < 2:
+        raise ConfigError(
+            f"adapter_path: {adapter} is not a PEFT folder: it must hold adapter_config.json and "
+            "adapter_model.safetensors"
+        )
+    return found
+
+
+def write_adapted(
+    base: Path, others: Sequence[Path], adapter: Path, folder: Path, *, trust_remote_code: bool
+) -> None:
+    """Merge into the existing, empty `folder`; `others` are the base's files but its weights."""
+    with quiet.third_party():
+        try:
+            merged = _merged(base, adapter, trust_remote_code)
+        except Exception as error:
+            what = " ".join(str(error).split())[:300]
+            raise ConfigError(
+                f"adapter_path: {adapter} does not fit {base}: {type(error).__name__}: {what}"
+            ) from error
+        for file in others:
+            shutil.copy(file, folder)
+        merged.save_pretrained(folder)
+
+
+def _merged(base: Path, adapter: Path, trust_remote_code: bool) -> Any:
+    from peft import PeftConfig, PeftModel
+    from peft.tuners.lora import torchao
+    from peft.utils import quantization_utils
+    from transformers import AutoModelForCausalLM
+
+    model, report = AutoModelForCausalLM.from_pretrained(
+        base, dtype="auto", trust_remote_code=trust_remote_code, output_loading_info=True
+    )
+    if report["missing_keys"]:
+        raise ValueError(f"the base lacks {sorted(report['missing_keys'])[0]}")
+    for module in (torchao, quantization_utils):
+        setattr(module, "is_torchao_available", lambda: False)  # noqa: B010
+    config = PeftConfig.from_pretrained(str(adapter))
+    if config.is_prompt_learning:
+        raise ValueError(
+            f"{config.peft_type} changes the prompt, not the weights: nothing to merge"
+        )
+    adapted = PeftModel(model, config)
+    loaded = adapted.load_adapter(str(adapter), "default", torch_device="cpu")
+    for fault, names in (
+        ("the base has no place for", loaded.unexpected_keys),
+        ("it lacks", loaded.missing_keys),
+    ):
+        if names:
+            raise ValueError(f"{fault} {len(names)} of its weights, {names[0]} first")
+    return adapted.merge_and_unload(safe_merge=True)

@@ -1,0 +1,85 @@
+"""A checkpoint of verl's FSDP trainer in, a Transformers folder out, in bfloat16 (verl's choice).
+
+In: the folder with `fsdp_config.json`, `model_world_size_W_rank_R.pt` for each rank, and
+`huggingface/` (config and tokenizer). verl's own `FSDPModelMerger` does the work; the shards are
+pickles, so they must come from somebody trusted. It corrects, in verl 0.6.1 (`model_merger/`):
+progress on stdout; shards that are no DTensors, of which all but the first rank's are dropped; the
+base of a LoRA actor, which is written as if it were the trained model.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from _inf.errors import ConfigError
+from _inf.runtime import quiet
+
+FORMAT = 1  # raise it when what is written here changes
+FSDP_CONFIG = "fsdp_config.json"
+
+
+def shards(actor: Path) -> list[Path]:
+    """The files of an actor's checkpoint, all there."""
+    try:
+        world = int(json.loads((actor / FSDP_CONFIG).read_text())["world_size"])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"model_path: cannot read {actor / FSDP_CONFIG}: {error}") from None
+    files = [actor / f"model_world_size_{world}_rank_{rank}.pt" for rank in range(world)]
+    files += [actor / "huggingface" / "config.json", actor / "huggingface/tokenizer_config.json"]
+    if lacking := [str(file.relative_to(actor)) for file in files if not file.is_file()]:
+        raise ConfigError(
+            f"model_path: {actor} is not a complete checkpoint of {world} ranks: it lacks "
+            f"{', '.join(lacking[:4])}{' and more' * (len(lacking) > 4)}"
+        )
+    if (adapter := actor / "lora_adapter").is_dir():
+        raise ConfigError(
+            f"model_path: {actor} is a LoRA actor's; name the model that it started from, and "
+            f"adapter_path: {adapter}"
+        )
+    return [*files[:world], *sorted((actor / "huggingface").iterdir())]
+
+
+def write_merged(actor: Path, folder: Path, *, trust_remote_code: bool) -> None:
+    """Merge `actor`'s shards into the existing, empty `folder`."""
+    with quiet.third_party():
+        from verl.model_merger import base_model_merger, fsdp_model_merger
+        from verl.model_merger.base_model_merger import ModelMergerConfig
+
+        for module in (base_model_merger, fsdp_model_merger):
+            module.print = lambda *args, **kwargs: None
+        fsdp_model_merger.tqdm = lambda shards, **kwargs: shards
+        config = ModelMergerConfig(
+            operation="merge",
+            backend="fsdp",
+            local_dir=str(actor),
+            target_dir=str(folder),
+            hf_model_config_path=str(actor / "huggingface"),
+            trust_remote_code=trust_remote_code,
+        )
+        try:
+            fsdp_model_merger.FSDPModelMerger(config).merge_and_save()
+            check_whole(folder, trust_remote_code)
+        except ConfigError:
+            raise
+        except Exception as error:
+            what = " ".join(str(error).split())[:300]
+            raise ConfigError(
+                f"model_path: {actor} cannot be merged: {type(error).__name__}: {what}"
+            ) from error
+
+
+def check_whole(folder: Path, trust_remote_code: bool) -> None:
+    """Transformers, and SGLang too, would go on with random weights in place of missing ones."""
+    from transformers import AutoModelForCausalLM
+
+    report: dict[str, Any]
+    _, report = AutoModelForCausalLM.from_pretrained(
+        folder, dtype="auto", trust_remote_code=trust_remote_code, output_loading_info=True
+    )
+    for fault in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if names := sorted(map(str, report[fault])):
+            raise ValueError(f"{len(names)} {fault.replace('_', ' ')}, {names[0]} first")
+    if (folder / "lora_adapter").exists():
+        raise ValueError("it is a LoRA actor's, without the adapter's alpha; save it with verl's")

@@ -1,0 +1,234 @@
+"""The forms that prompts come in, made plain: what a caller writes, as lists and dicts of ours.
+
+In: the `prompts` of `InferenceEngine.generate`, one or many, mixed. Out: one `Form` each, in order:
+messages, token ids, or text that no template touches. Knows no tokenizer, and imports no library of
+arrays, tables or messages: it asks what an object can do. Every refusal is a `PromptError` that
+begins with the prompt's index.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from _inf.errors import PromptError, did_you_mean, shown
+from _inf.types import Message
+
+Form: TypeAlias = "list[Message] | list[int] | str"
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MESSAGE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
+PART_KEYS = ("type", "text")
+TOKEN_IDS, TEXT = "prompt_token_ids", "text"
+FORMS = (
+    'a prompt is a string, a list of {"role", "content"} messages, {"prompt_token_ids": [...]}, or '
+    '{"text": "..."} for text without the chat template'
+)
+
+
+def normalize(prompts: Any) -> list[Form]:
+    """Messages, token ids or plain text, one a prompt; `"text"` is one user message.
+
+    A bare list of messages is one conversation, not a batch. An empty list is an empty batch.
+    """
+    listed = _listed(prompts)
+    if listed is None or (listed and all(map(_is_message, listed))):
+        return [_one(prompts, 0)]
+    return [_one(prompt, index) for index, prompt in enumerate(listed)]
+
+
+def _listed(value: Any) -> Sequence[Any] | None:
+    """A sequence or an array, a column, a tensor as a sequence; None for anything else."""
+    if isinstance(value, str | bytes | bytearray | Mapping) or _is_object(value):
+        return None
+    values = as_list(value)
+    return values if isinstance(values, Sequence) and not isinstance(values, str | bytes) else None
+
+
+def as_list(array: Any) -> Any:
+    """An array's values, or what it was: a tensor on the meta device has none."""
+    try:
+        return array.tolist()
+    except Exception:
+        return array
+
+
+def _is_message(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return "role" in value or not {TOKEN_IDS, TEXT}.intersection(value)
+    return _is_object(value)
+
+
+def _is_object(value: Any) -> bool:
+    """Whether it is a message with attributes for keys."""
+    try:
+        return not isinstance(value, type) and hasattr(value, "role") and hasattr(value, "content")
+    except Exception:  # of the object's own code
+        return False
+
+
+def _fields(message: Any) -> Mapping[Any, Any] | None:
+    """What a message says, be it a mapping or an object; None for anything else."""
+    if isinstance(message, Mapping):
+        return message
+    if not _is_object(message):
+        return None
+    try:
+        if hasattr(message, "model_dump"):  # pydantic, and so OpenAI's
+            return dict(message.model_dump())
+        if dataclasses.is_dataclass(message):
+            return dataclasses.asdict(message)  # type: ignore[arg-type]  # it is no class
+        return {key: getattr(message, key) for key in MESSAGE_KEYS if hasattr(message, key)}
+    except Exception:  # of the object's own code
+        return None
+
+
+def _one(prompt: Any, index: int) -> Form:
+    if isinstance(prompt, str):
+        if not prompt:
+            raise PromptError(f"prompt {index} is an empty string; write something in it.")
+        message: Message = {"role": "user", "content": str.__str__(prompt)}
+        return [message]
+    if _is_object(prompt) or (isinstance(prompt, Mapping) and "role" in prompt):
+        raise PromptError(f"prompt {index} is one message; put it into a list: [message].")
+    if isinstance(prompt, Mapping):
+        return _ids_or_text(prompt, index)
+    messages = _listed(prompt)
+    if messages is None:
+        raise PromptError(f"prompt {index} is {kind(prompt)}; {FORMS}.")
+    if not messages:
+        raise PromptError(f"prompt {index} is a conversation without messages; add one.")
+    return [_message(message, index, place) for place, message in enumerate(messages)]
+
+
+def _ids_or_text(prompt: Mapping[str, Any], index: int) -> list[int] | str:
+    keys = set(prompt)
+    if keys == {TOKEN_IDS}:
+        return id_list(prompt[TOKEN_IDS], f"prompt {index}: {TOKEN_IDS}")
+    if keys != {TEXT}:
+        named = shown(sorted(prompt, key=lambda key: shown(key).strip("'")))
+        raise PromptError(f"prompt {index} is a mapping with the keys {named}; {FORMS}.")
+    if not isinstance(prompt[TEXT], str):
+        raise PromptError(f"prompt {index}: {TEXT} is {kind(prompt[TEXT])}; it must be a str.")
+    return str.__str__(prompt[TEXT])
+
+
+def id_list(ids: Any, where: str) -> list[int]:
+    """Token ids as ints of Python's."""
+    ids = as_list(ids)
+    if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
+        raise PromptError(f"{where} is {kind(ids)}; it takes a list of ints.")
+    if not ids:
+        raise PromptError(f"{where} is empty; it takes at least one token id.")
+    return [_token_id(each, f"{where}[{place}]") for place, each in enumerate(ids)]
+
+
+def _token_id(value: Any, where: str) -> int:
+    try:
+        if "bool" in str(getattr(value, "dtype", type(value))):  # numpy's and torch's too
+            raise TypeError
+        return operator.index(value)
+    except Exception:  # a tensor on the meta device raises another one
+        raise PromptError(f"{where} is {kind(value)}; it must be an int.") from None
+
+
+def _message(message: Any, index: int, place: int) -> Message:
+    where = f"prompt {index}, message {place}"
+    fields = _fields(message)
+    if fields is None:
+        raise PromptError(f"{where} is {kind(message)}; {FORMS}.")
+    said = _stated(fields, MESSAGE_KEYS, where)
+    calls = [_call(call, f"{where}, tool_calls[{n}]") for n, call in _calls(said, where)]
+    if calls and fields.get("content") is None:  # as OpenAI's API answers
+        fields = {**fields, "content": ""}
+    for key in ("role", "content"):
+        if key not in fields:
+            raise PromptError(f"{where} has no {key!r}; a message needs role and content.")
+    role = fields["role"]
+    if not isinstance(role, str) or role not in ROLES:
+        hint = did_you_mean(shown(role), ROLES) or "."
+        raise PromptError(f"{where}: unknown role {shown(role)}{hint} Roles: {', '.join(ROLES)}.")
+    # A str that is an Enum too would be written with its class's name.
+    said |= {"role": str.__str__(role), "content": _text(fields["content"], f"{where}: content")}
+    return {**said, "tool_calls": calls} if calls else said
+
+
+def _stated(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> dict[str, Any]:
+    """Without the keys that say nothing, as `model_dump()` and tables have them."""
+    said = {
+        key: value
+        for key, value in fields.items()
+        if not (value is None or is_empty(value)) or (key in known and isinstance(value, str))
+    }
+    for key in said:
+        if key not in known:
+            raise PromptError(
+                f"{where}: unknown key {shown(key)}{did_you_mean(shown(key), known) or '.'}"
+            )
+    return said
+
+
+def is_empty(value: Any) -> bool:
+    """Whether it is a collection, an array or a text with nothing in it."""
+    try:
+        return len(value) == 0
+    except Exception:  # it has no length
+        return False
+
+
+def _text(content: Any, where: str) -> str:
+    """A message's content: a text, or OpenAI's parts, whose texts are joined."""
+    if isinstance(content, str):
+        return str.__str__(content)
+    parts = _listed(content)
+    if parts is None:
+        raise PromptError(f"{where} is {kind(content)}; it must be text (a str) or text parts.")
+    return "".join(_part(part, f"{where}[{place}]") for place, part in enumerate(parts))
+
+
+def _part(part: Any, where: str) -> str:
+    form = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(form, str) or form != "text":
+        what = kind(part) if form is None else f"a part of type {shown(form)}"
+        raise PromptError(
+            f'{where} is {what}; only text is taken: {{"type": "text", "text": "..."}}.'
+        )
+    text = _stated(part, PART_KEYS, where).get("text")
+    if not isinstance(text, str):
+        raise PromptError(f"{where}: text is {kind(text)}; it must be a str.")
+    return str.__str__(text)
+
+
+def _calls(message: Mapping[str, Any], where: str) -> Iterator[tuple[int, Any]]:
+    calls = message.get("tool_calls", ())
+    listed = _listed(calls)
+    if listed is None:
+        raise PromptError(f"{where}: tool_calls is {kind(calls)}; it must be a list.")
+    return enumerate(listed)
+
+
+def _call(call: Any, where: str) -> dict[str, Any]:
+    """OpenAI's form; its arguments may be JSON text, which templates would encode once more."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise PromptError(
+            f'{where}: {shown(call)} is not {{"type": "function", "function": '
+            '{"name": ..., "arguments": {...}}}.'
+        )
+    arguments = function.get("arguments")
+    if arguments is None:
+        arguments = {}
+    if isinstance(arguments, str):
+        with contextlib.suppress(ValueError, RecursionError):  # a model's may be no JSON
+            arguments = json.loads(arguments)
+    said = {key: value for key, value in call.items() if value is not None}
+    return {"type": "function", **said, "function": {**function, "arguments": arguments}}
+
+
+def kind(value: Any) -> str:
+    """What a value is, for a refusal."""
+    return "None" if value is None else f"of type {type(value).__name__}"

@@ -1,0 +1,105 @@
+"""From prompts and given answers to token ids, within the limits.
+
+In: prompts made plain (`_inf.request.prompts`), responses as a caller writes them. Out: one
+`Prompt`, or one list of ids, each, in order. Knows the tokenizer and nothing of engines; every
+refusal is a `PromptError` that begins with the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+from _inf.errors import PromptError, shown
+from _inf.request.prompts import TOKEN_IDS, Form, as_list, id_list, kind
+from _inf.request.template import Template
+from _inf.types import Limits, Prompt
+
+
+def tokenize(prompts: Sequence[Form], template: Template, limits: Limits) -> list[Prompt]:
+    """The token ids of each, rendered by the chat template where they are messages."""
+    fitting = []
+    for index, prompt in enumerate(prompts):
+        messages = None
+        if isinstance(prompt, str):
+            ids, where = template.plain(prompt, index), f"prompt {index}: the text's token"
+        elif isinstance(prompt[0], Mapping):
+            messages = prompt
+            ids, where = template.prompt(messages, index), f"prompt {index}: rendered token"
+        else:
+            ids, where = prompt, f"prompt {index}: {TOKEN_IDS}"
+        ids, cut = _within(_known(ids, limits, where), limits, index)
+        fitting.append(Prompt(ids, cut, messages))
+    return fitting
+
+
+def _known(ids: list[int], limits: Limits, where: str) -> list[int]:
+    """Refuse what the model has no row for, and dies of; a tokenizer may know more tokens."""
+    for place, each in enumerate(ids):
+        if not 0 <= each < limits.vocabulary:
+            raise PromptError(
+                f"{where}[{place}] is {shown(each)}, outside the model's vocabulary of "
+                f"{limits.vocabulary} tokens (0 to {limits.vocabulary - 1})."
+            )
+    return ids
+
+
+def _within(ids: list[int], limits: Limits, index: int) -> tuple[list[int], int]:
+    excess = len(ids) - limits.prompt
+    if excess <= 0:
+        return ids, 0
+    if limits.truncate == "left":
+        return ids[excess:], excess
+    if limits.truncate == "right":
+        return ids[: limits.prompt], excess
+    raise PromptError(
+        f"prompt {index} has {len(ids)} tokens, above the limit of {limits.prompt} "
+        "(rollout.prompt_length). Shorten it, raise the limit, or set truncate_prompt: left|right, "
+        "for the call or in the config."
+    )
+
+
+def tokenize_responses(
+    responses: Any, prompts: int, tokenizer: Any, limits: Limits
+) -> list[list[int]]:
+    """The token ids of given answers, one a prompt: text is encoded as it is, ids are checked."""
+    given = as_list(responses)
+    if isinstance(given, str) or (given and _is_ids(given)):
+        given = [given]
+    if not isinstance(given, Sequence):
+        raise PromptError(f"responses: {kind(given)}; it takes a text or token ids a prompt.")
+    if len(given) != prompts:
+        raise PromptError(f"responses: {len(given)} for {prompts} prompts; give one each.")
+    return [_response(each, tokenizer, limits, index) for index, each in enumerate(given)]
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(each, Integral) for each in value)
+
+
+def _response(response: Any, tokenizer: Any, limits: Limits, index: int) -> list[int]:
+    where = f"response {index}"
+    if isinstance(response, str):
+        try:
+            response.encode()  # the tokenizer does not say why it refuses a lone surrogate
+        except UnicodeEncodeError:
+            raise PromptError(f"{where} has a lone surrogate: no Unicode.") from None
+        ids = tokenizer(response, add_special_tokens=False)["input_ids"] if response else []
+        return _known(list(ids), limits, f"{where}: the text's token")
+    ids = as_list(response)
+    if isinstance(ids, Sequence) and not ids:
+        return []
+    return _known(id_list(ids, where), limits, where)
+
+
+def check_room(prompts: Sequence[Prompt], max_tokens: Sequence[int], limits: Limits) -> None:
+    """Refuse a prompt whose answer of its `max_tokens` would not fit behind it."""
+    for index, (prompt, answer) in enumerate(zip(prompts, max_tokens, strict=True)):
+        length = len(prompt.token_ids)
+        if length + answer > limits.total:
+            raise PromptError(
+                f"prompt {index} has {length} tokens; with max_tokens={answer} that is "
+                f"{length + answer}, above the limit of {limits.total} "
+                f"(rollout.max_model_len). At most max_tokens={limits.total - length} fits."
+            )

@@ -1,0 +1,349 @@
+"""What `generate` returns, and how the engine's rows become it.
+
+In: the rollout's `DataProto` with its `rows` (prompt-major). Out: `GenerationOutput`. Knows the
+tokenizer's decoder and nothing of processes.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import html
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from _inf.errors import ConfigError, shown
+from _inf.request.sampling import Sampling
+from _inf.types import Prompt, ToolCall, Transcript
+
+if TYPE_CHECKING:
+    import pandas
+
+TABLE_ROWS = 50
+SHOWN_ROWS = 3  # in a repr
+# In a table a column has one type, also where all its values are missing, and what has no fixed
+# shape is JSON text.
+COLUMN_TYPES = {
+    **dict.fromkeys(("matched_stop", "limit", "error"), "string"),
+    **dict.fromkeys(("matched_stop_id", "seed", "truncated_prompt_tokens"), "Int64"),
+}
+JSON_COLUMNS = (
+    "messages",
+    "top_logprobs",
+    "tool_calls",
+    "executed_tool_calls",
+    "tool_rewards",
+    "reward_scores",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationRow:
+    """One row of a `GenerationOutput`: `output[i]`."""
+
+    completion: str
+    token_ids: list[int]
+    logprobs: list[float]
+    metadata: dict[str, Any]
+    prompt_logprobs: list[float | None] | None = None
+    messages: list[dict[str, Any]] | None = None
+    tool_calls: list[ToolCall] | None = None
+    top_logprobs: list[dict[int, float]] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row in plain values that JSON has, the metadata beside the other fields, but for:
+
+        response_ids, response_mask: left out, or, after tools or interactions, without padding.
+        matched_stop, matched_stop_id: the text that ended it, and the id if a token did, or None.
+        executed_tool_calls: the metadata's `tool_calls`.
+        """
+        about = dict(self.metadata)
+        ids, mask = about.pop("response_ids"), about.pop("response_mask")
+        stop, text = about.pop("matched_stop"), about.pop("matched_stop_text")
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del fields["metadata"]
+        if self.tool_calls is not None:
+            fields["tool_calls"] = [dataclasses.asdict(call) for call in self.tool_calls]
+        row = {name: value for name, value in fields.items() if value is not None}
+        row |= {"finish_reason": about.pop("finish_reason"), "matched_stop": text}
+        row["matched_stop_id"] = stop if isinstance(stop, int) else None
+        if "response_tokens" in about:
+            size = about["response_tokens"]
+            about |= {"response_ids": ids[:size], "response_mask": mask[:size]}
+            about["executed_tool_calls"] = about.pop("tool_calls")
+        plain: dict[str, Any] = json.loads(json.dumps(row | about, default=_plain))
+        return plain
+
+    def __repr__(self) -> str:
+        tokens, finish = len(self.token_ids), self.metadata["finish_reason"]
+        return f"<GenerationRow: {shown(self.completion)} ({tokens} tokens, {finish})>"
+
+    def _repr_html_(self) -> str:
+        """The table that a notebook shows: all that is no list."""
+        row = {
+            name: value
+            for name, value in self.to_dict().items()
+            if value is not None and not isinstance(value, list | dict)
+        }
+        return _table([], row.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationOutput:
+    """The answers of one `generate` call, one list a field, one element a row.
+
+    Rows are prompt-major: with `n` samples a prompt, row `i` is sample `i % n` of prompt `i // n`.
+
+    completions: the text, without special tokens and without the token it stopped at
+        (`skip_special_tokens=False` keeps both).
+    token_ids: what the model generated; no padding, the stop token included.
+    logprobs: one float a generated token: the natural log of softmax(logits / temperature), before
+        top-p, top-k and min-p (of softmax(logits) when greedy): what verl's actor recomputes.
+        Under penalties or a logit bias, of the logits as these adjusted them.
+    top_logprobs: only where asked for (`logprobs=k`): a dict a generated token, of the k likeliest
+        ids and the sampled one to their log probs, the likeliest first.
+    prompt_logprobs: only where asked for: one float a prompt token, of softmax(logits) whatever the
+        temperature; None for the first, which nothing precedes.
+    metadata: a dict a row:
+        response_ids, response_mask: the padded row of the rollout's tensor, and 1 for each token
+            that the model generated (verl's convention);
+        finish_reason: `stop`, `length`, `tool_calls` or `abort` (OpenAI's names);
+        matched_stop: the token id or the stop string that ended it, or None;
+        matched_stop_text: the same, with a token as its text;
+        prompt_tokens, completion_tokens, cached_tokens: counts; cached ones came from the prefix
+            cache;
+        prompt_index, sample_index: where the row belongs;
+        cumulative_logprob: the sum of its log probs;
+        weight_version: 0, until weights are updated;
+        seed: only where one was given: this sample's own, which alone gives the row again;
+        truncated_prompt_tokens: only where `truncate_prompt` cut the prompt: how many tokens.
+
+    Where a call has tools or interactions, `completions` are the last assistant text, `token_ids`
+    and `logprobs` all sampled tokens, `response_ids` everything after the prompt, of which
+    `response_mask` marks the sampled ones, and there are
+
+    messages: the whole conversation, with tool calls and results.
+    tool_calls: the calls of the last turn that are left to the caller (`finish_reason` is
+        `tool_calls`): those of schema-only tools, and what a turn limit kept from being run.
+    and in the metadata:
+        num_turns: the assistant's turns;
+        response_tokens: how many of `response_ids` are no padding;
+        limit: which limit ended the row, such as `max_tokens`, or None;
+        tool_calls: for each call that was run its name, arguments, result, seconds, error,
+            truncated and, of a verl tool, reward and metrics;
+        tool_rewards: verl tools' `calc_reward`; reward_scores: these and `user_turn_rewards`;
+        error: only where a tool's or an interaction's own code failed at the row's ends.
+    """
+
+    completions: list[str]
+    token_ids: list[list[int]]
+    logprobs: list[list[float]]
+    metadata: list[dict[str, Any]]
+    prompt_logprobs: list[list[float | None]] | None = None
+    messages: list[list[dict[str, Any]]] | None = None
+    tool_calls: list[list[ToolCall]] | None = None
+    top_logprobs: list[list[dict[int, float]]] | None = None
+
+    @classmethod
+    def empty(cls) -> GenerationOutput:
+        """No rows: the answer to no prompts."""
+        return cls([], [], [], [])
+
+    def __len__(self) -> int:
+        return len(self.completions)
+
+    def __iter__(self) -> Iterator[GenerationRow]:
+        return (self[index] for index in range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> GenerationRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> GenerationOutput: ...
+    def __getitem__(self, index: int | slice) -> GenerationRow | GenerationOutput:
+        fields = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        columns: list[Any] = [None if column is None else column[index] for column in fields]
+        return GenerationOutput(*columns) if isinstance(index, slice) else GenerationRow(*columns)
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Each row's `GenerationRow.to_dict`, ready for `json.dumps`."""
+        return [row.to_dict() for row in self]
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A row an answer, a column a name of `to_dict`: for parquet, or `datasets.Dataset`.
+
+        A missing value is `pandas.NA`. What has no fixed shape (`messages`, tool calls, rewards) is
+        JSON text, so that a column has one type.
+        """
+        import pandas
+
+        rows = self.to_dict()
+        for row in rows:
+            row |= {name: json.dumps(row[name]) for name in JSON_COLUMNS if name in row}
+        columns = {
+            name: pandas.Series([row.get(name) for row in rows], dtype=COLUMN_TYPES.get(name))
+            for name in dict.fromkeys(name for row in rows for name in row)
+        }
+        return pandas.DataFrame(columns)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a `.jsonl` file, a line a row of `to_dict`, or a `.parquet` file of `to_pandas`.
+
+        A file of that name is overwritten, as pandas does. Raises `ConfigError` for other suffixes.
+        """
+        suffix = Path(str(path)).suffix
+        if suffix == ".jsonl":
+            lines = [json.dumps(row) + "\n" for row in self.to_dict()]
+            Path(path).write_text("".join(lines))
+        elif suffix == ".parquet":
+            self.to_pandas().to_parquet(path, index=False)
+        else:
+            raise ConfigError(f"save: {shown(path)} must end in .jsonl or .parquet.")
+
+    def __repr__(self) -> str:
+        reasons = collections.Counter(row["finish_reason"] for row in self.metadata)
+        counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
+        texts = [shown(text) for text in self.completions[:SHOWN_ROWS]]
+        more = ["..."] if len(self) > SHOWN_ROWS else []
+        about = f" ({counts}): {', '.join(texts + more)}" if len(self) else ""
+        return f"<GenerationOutput: {len(self)} rows{about}>"
+
+    def _repr_html_(self) -> str:
+        """The table that a notebook shows."""
+        names = ("", "completion", "finish", "tokens", "logprob")
+        rows = [
+            (
+                place,
+                row.completion,
+                row.metadata["finish_reason"],
+                row.metadata["completion_tokens"],
+                f"{row.metadata['cumulative_logprob']:.2f}",
+            )
+            for place, row in enumerate(self[:TABLE_ROWS])
+        ]
+        more = len(self) - TABLE_ROWS
+        return _table(names, rows) + (f"<p>and {more} more rows</p>" if more > 0 else "")
+
+
+def _table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """HTML that shows every value as it is."""
+    head = "".join(f"<th>{name}</th>" for name in names)
+    style = "text-align:left;white-space:pre-wrap"
+    body = [
+        "".join(f"<td style='{style}'>{html.escape(str(value))}</td>" for value in row)
+        for row in rows
+    ]
+    return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in [head, *body] if cells) + "</table>"
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has for numbers and arrays of numpy's and torch's, and text for anything else."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def decode(
+    output: Any, prompts: Sequence[Prompt], sampling: Sampling, tokenizer: Any
+) -> GenerationOutput:
+    """`output`: the rollout's `DataProto`, `len(prompts) * sampling.n` rows."""
+    rows = list(output.non_tensor_batch["rows"])
+    talks = [row.transcript for row in rows if row.transcript is not None]
+    return GenerationOutput(
+        completions=[
+            shown_text(_last_turn(row), tokenizer, skip_special_tokens=sampling.skip_special_tokens)
+            for row in rows
+        ],
+        token_ids=[list(row.token_ids) for row in rows],
+        logprobs=[list(row.logprobs) for row in rows],
+        metadata=_metadata(output, prompts, sampling, tokenizer),
+        prompt_logprobs=[row.prompt_logprobs for row in rows] if sampling.prompt_logprobs else None,
+        messages=[talk.messages for talk in talks] if talks else None,
+        tool_calls=[talk.pending for talk in talks] if talks else None,
+        top_logprobs=[row.top_logprobs for row in rows] if sampling.top_logprobs else None,
+    )
+
+
+def _last_turn(row: Any) -> Any:
+    if row.transcript is None:
+        return row
+    return dataclasses.replace(row, token_ids=row.transcript.answer_ids)
+
+
+def decoded_text(ids: Sequence[int], tokenizer: Any, *, skip_special_tokens: bool) -> str:
+    """What the tokens say, with no spaces tidied away."""
+    return str(
+        tokenizer.decode(
+            ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+    )
+
+
+def shown_text(row: Any, tokenizer: Any, *, skip_special_tokens: bool) -> str:
+    """An answer's text ends before what it stopped at (SGLang's and OpenAI's convention), be it a
+    token or a string; `skip_special_tokens=False` shows the token."""
+    ids: list[int] = row.token_ids
+    stop = row.matched_stop
+
+    def text(ids: list[int]) -> str:
+        return decoded_text(ids, tokenizer, skip_special_tokens=skip_special_tokens)
+
+    if isinstance(stop, str):
+        # The last token completed it; what stands further ahead was let pass by min_tokens.
+        before = text(ids[:-1]).rstrip("\N{REPLACEMENT CHARACTER}")
+        place = text(ids).find(stop, max(0, len(before) - len(stop) + 1))
+        return text(ids)[: place if place >= 0 else None]
+    return text(ids[:-1] if stop is not None and skip_special_tokens else ids)
+
+
+def _metadata(
+    output: Any, prompts: Sequence[Prompt], sampling: Sampling, tokenizer: Any
+) -> list[dict[str, Any]]:
+    requests, n = list(sampling.samples()), sampling.n
+    tensors = zip(
+        output.batch["responses"].tolist(), output.batch["response_mask"].tolist(), strict=True
+    )
+    metadata = []
+    for index, (row, (ids, mask)) in enumerate(
+        zip(output.non_tensor_batch["rows"], tensors, strict=True)
+    ):
+        about: dict[str, Any] = {
+            "response_ids": ids,
+            "response_mask": mask,
+            "finish_reason": row.finish_reason,
+            "matched_stop": row.matched_stop,
+            "matched_stop_text": _stop_text(row.matched_stop, tokenizer),
+            "prompt_tokens": row.prompt_tokens,
+            "completion_tokens": row.completion_tokens,
+            "cached_tokens": row.cached_tokens,
+            "prompt_index": index // n,
+            "sample_index": index % n,
+            "cumulative_logprob": sum(row.logprobs),
+            "weight_version": row.weight_version,
+        }
+        if "seed" in (custom := requests[index].get("custom_params", {})):
+            about["seed"] = custom["seed"]
+        if cut := prompts[index // n].truncated_tokens:
+            about["truncated_prompt_tokens"] = cut
+        if row.transcript is not None:
+            about |= _turns(row.transcript)
+        metadata.append(about)
+    return metadata
+
+
+def _stop_text(stop: int | str | None, tokenizer: Any) -> str | None:
+    if isinstance(stop, int):
+        return decoded_text([stop], tokenizer, skip_special_tokens=False)
+    return stop
+
+
+def _turns(talk: Transcript) -> dict[str, Any]:
+    about = {
+        "num_turns": talk.num_turns,
+        "response_tokens": len(talk.ids),
+        "limit": talk.limit,
+        "tool_calls": talk.calls,
+        "tool_rewards": talk.tool_rewards,
+        "reward_scores": talk.reward_scores,
+    }
+    return about if talk.error is None else {**about, "error": talk.error}

@@ -1,0 +1,70 @@
+"""Given answers, and how likely the model finds them.
+
+In: prompts and responses as a caller writes them; the engine's rows. Out: the sequences that the
+engine has to read, and a `Score` each. Knows nothing of engines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from _inf.errors import PromptError
+from _inf.request.prompts import normalize
+from _inf.request.template import Template
+from _inf.request.tokenize import tokenize, tokenize_responses
+from _inf.types import Limits
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """How likely the model finds one response after its prompt.
+
+    token_ids: the response's.
+    logprobs: one float a token, the natural log of softmax(logits).
+    is_greedy: whether every token is the likeliest one in its place (where two are equally likely,
+        either); True of a response without tokens.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    is_greedy: bool
+
+
+def scored_sequences(
+    prompts: Any, responses: Any, template: Template, tokenizer: Any, limits: Limits
+) -> list[tuple[list[int], int]]:
+    """Each prompt's ids with its response's, and where the response begins.
+
+    Only their sum has a limit, unless `limits` say that prompts are cut: then as for `generate`.
+    """
+    bounds = limits if limits.truncate else dataclasses.replace(limits, prompt=sys.maxsize)
+    asked = [prompt.token_ids for prompt in tokenize(normalize(prompts), template, bounds)]
+    answers = tokenize_responses(responses, len(asked), tokenizer, limits)
+    for index, (ids, answer) in enumerate(zip(asked, answers, strict=True)):
+        if len(ids) + len(answer) > limits.total:
+            raise PromptError(
+                f"prompt {index} has {len(ids)} tokens; with the {len(answer)} of its response "
+                f"that is {len(ids) + len(answer)}, above the limit of {limits.total} "
+                "(rollout.max_model_len). Shorten one of the two, or raise the limit."
+            )
+    return [(ids + answer, len(ids)) for ids, answer in zip(asked, answers, strict=True)]
+
+
+def scores(sequences: Sequence[tuple[list[int], int]], rows: Sequence[Any]) -> list[Score]:
+    """From the engine's rows, which begin with the token before the response."""
+    return [
+        Score(
+            token_ids=ids[start:],
+            logprobs=row.prompt_logprobs[1:],
+            is_greedy=all(
+                logprob >= most
+                for logprob, most in zip(
+                    row.prompt_logprobs[1:], row.likeliest_logprobs[1:], strict=True
+                )
+            ),
+        )
+        for (ids, start), row in zip(sequences, rows, strict=True)
+    ]

@@ -1,0 +1,154 @@
+"""What a verl trainer consumes: the rows of one call as a `DataProto` of fixed widths.
+
+In: the rollout's rows the prompts they answer, and what the caller
+knows of these. Out: a `DataProto` whose batches concatenate, whatever their prompts and answers.
+Knows nothing of text or rewards.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+from _inf.errors import ConfigError, PromptError, shown
+from _inf.request.prompts import as_list
+from _inf.response.columns import column
+from _inf.response.output import GenerationOutput
+from _inf.types import Prompt
+
+# The columns that are always ours, with and without tools.
+TENSORS = (
+    "prompts",
+    "responses",
+    "response_mask",
+    "input_ids",
+    "attention_mask",
+    "position_ids",
+    "rollout_log_probs",
+)
+NON_TENSORS = (
+    "uid",
+    "completions",
+    "prompt_index",
+    "finish_reason",
+    "weight_version",
+    "messages",
+    "reward_scores",
+    "__num_turns__",
+)
+
+
+def check_batch(
+    prompts: Sequence[Prompt], max_tokens: Sequence[int], widths: tuple[int, int]
+) -> None:
+    """Refuse answers that could be wider than the batch, and a batch of no rows."""
+    if not prompts:
+        raise PromptError("prompts: none; a batch has at least one row.")
+    for index, most in enumerate(max_tokens):
+        if most > widths[1]:
+            raise ConfigError(
+                f"max_tokens: {most} for prompt {index} is above {widths[1]}, the width of "
+                "a batch; lower it or raise rollout.response_length."
+            )
+
+
+def given_columns(uid: Any, extra: Any, prompts: int) -> dict[str, Any]:
+    """What the caller knows of each of that many prompts: numpy arrays, by the column's name.
+
+    uid: None gives each prompt a new one. An array keeps its dtype, which verl's `union` compares.
+    """
+    if not isinstance(extra, Mapping | None):
+        raise ConfigError(f"extra: {shown(extra)} is not a mapping of column names to values.")
+    columns = {"uid": [str(uuid.uuid4()) for _ in range(prompts)] if uid is None else uid}
+    for name, values in (extra or {}).items():
+        where = f"extra.{name}" if isinstance(name, str) else f"extra: {shown(name)}"
+        if not isinstance(name, str):
+            raise ConfigError(f"{where} is not a column's name; it must be a str.")
+        if name in (*TENSORS, *NON_TENSORS):
+            advice = "say uid= itself" if name == "uid" else "give it another name"
+            raise ConfigError(f"{where}: the batch has a column of that name; {advice}.")
+        columns[name] = values
+    checked = {
+        name: _given(values, "uid" if name == "uid" else f"extra.{name}", prompts)
+        for name, values in columns.items()
+    }
+    for index, each in enumerate(checked["uid"]):
+        if not isinstance(each, Hashable):
+            raise ConfigError(f"uid[{index}]: {shown(each)} names no group; give a string.")
+    return checked
+
+
+def _given(values: Any, where: str, prompts: int) -> Any:
+    """One column, an element a prompt."""
+    import numpy as np
+
+    array = isinstance(values, np.ndarray) and values.ndim > 0
+    listed = values if array else as_list(values)
+    if not array and (not isinstance(listed, Sequence) or isinstance(listed, str | bytes)):
+        raise ConfigError(f"{where}: {shown(values)} is not a list of values, one a prompt.")
+    if len(listed) != prompts:
+        raise ConfigError(f"{where}: {len(listed)} values for {prompts} prompts; give one each.")
+    return values if array else column(listed)
+
+
+def trainer_batch(
+    rows: Sequence[Any],
+    prompts: Sequence[Prompt],
+    output: GenerationOutput,
+    pad: int,
+    widths: tuple[int, int],
+    given: Mapping[str, Any],
+) -> Any:
+    """`rows` are prompt-major; `widths`: of the prompts and of the responses, in tokens; `given`:
+    columns of an element a prompt, repeated for its rows."""
+    import torch
+    from verl import DataProto
+
+    n = len(rows) // len(prompts)
+    asked = [prompts[row // n].token_ids for row in range(len(rows))]
+    said = [_said(row) for row in rows]
+    left, right = widths
+    before = torch.tensor([[pad] * (left - len(ids)) + ids for ids in asked])
+    after = torch.tensor([ids + [pad] * (right - len(ids)) for ids, _, _ in said])
+    seen = [
+        [0] * (left - len(ids)) + [1] * (len(ids) + len(more)) + [0] * (right - len(more))
+        for ids, (more, _, _) in zip(asked, said, strict=True)
+    ]
+    attention = torch.tensor(seen)
+    tensors = {
+        "prompts": before,
+        "responses": after,
+        "response_mask": torch.tensor([mask + [0] * (right - len(mask)) for _, mask, _ in said]),
+        "input_ids": torch.cat([before, after], dim=1),
+        "attention_mask": attention,
+        "position_ids": (attention.cumsum(dim=1) - 1).clamp(min=0),
+        "rollout_log_probs": torch.tensor(
+            [logprobs + [0.0] * (right - len(logprobs)) for _, _, logprobs in said]
+        ),
+    }
+    return DataProto.from_dict(tensors=tensors, non_tensors=_columns(output, given, n))
+
+
+def _said(row: Any) -> tuple[list[int], list[int], list[float]]:
+    """Everything after the prompt, 1 where the model sampled it, and its log probs."""
+    if (talk := row.transcript) is not None:
+        return talk.ids, talk.mask, talk.logprobs
+    return row.token_ids, [1] * len(row.token_ids), row.logprobs
+
+
+def _columns(output: GenerationOutput, given: Mapping[str, Any], n: int) -> dict[str, Any]:
+    about = output.metadata
+    columns: dict[str, list[Any]] = {
+        "completions": output.completions,
+        **{
+            name: [row[name] for row in about]
+            for name in ("prompt_index", "finish_reason", "weight_version")
+        },
+    }
+    if output.messages is not None:
+        columns["messages"] = [{"messages": messages} for messages in output.messages]
+        columns["reward_scores"] = [row["reward_scores"] for row in about]
+        columns["__num_turns__"] = [row["num_turns"] for row in about]
+    repeated = {name: values.repeat(n, axis=0) for name, values in given.items()}
+    return {**repeated, **{name: column(values) for name, values in columns.items()}}

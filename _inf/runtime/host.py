@@ -1,0 +1,279 @@
+"""The thread an engine lives on, its child processes, and its death.
+
+In: a function that builds the engine (called on the thread). Out: `run`, which takes a coroutine
+from any thread to the engine's event loop and back. It knows nothing of verl, tokens or text.
+
+SGLang wants the main thread and an idle event loop, takes SIGTERM and SIGQUIT for itself, waits for
+ever when a child is killed, and on shutdown kills every child of the caller's process (sglang
+0.5.9, `srt/entrypoints/engine.py`, `srt/managers/tokenizer_manager.py`). On a thread of its own,
+with exactly its own children watched, none of that reaches the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError
+from _inf.runtime.fork import check_process, note_engine
+from _inf.runtime.read_write_lock import ReadWriteLock
+from _inf.runtime.watch import LOOK_SECONDS, Watch
+from _inf.runtime.worker import Worker, WorkerProcess
+from _inf.types import TIMED_OUT, CancelToken
+
+T = TypeVar("T")
+
+LOG_TAIL_LINES = 15
+JOIN_SECONDS = 10.0
+EXIT_SECONDS = 2.0
+
+
+class Host:
+    """Owns one engine thread; `start` once, `run` from anywhere, `stop` as often as one likes."""
+
+    def __init__(self, hang_timeout: float | None = None) -> None:
+        # Private to the user: the log, and the sockets through which the processes talk.
+        self.folder = Path(tempfile.mkdtemp(prefix="inf-engine-"))
+        self.log = self.folder / "engine.log"
+        self.log.touch(mode=0o600)
+        self.children: list[WorkerProcess] = []
+        self.on_stop: list[Callable[[], None]] = []
+        self.sign: Callable[[], object] = lambda: None  # of the children's life: `Watch`'s
+        self._hang_timeout = hang_timeout
+        self.death: EngineDeadError | None = None
+        self.lock = ReadWriteLock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._died: asyncio.Event | None = None
+        self._stop: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._pid = os.getpid()
+
+    def check_process(self) -> None:
+        """Raise in a fork of the process that has the engine."""
+        check_process(self._pid)
+
+    def process(self, target: Worker, **kwargs: Any) -> WorkerProcess:
+        """A child process of this engine: recorded, so that it is watched and stopped."""
+        if self._stopping:  # interrupted while it starts: nobody would stop this one
+            raise EngineDeadError("The engine was shut down while it started.")
+        child = WorkerProcess(target=target, name=f"scheduler {len(self.children)}", **kwargs)
+        self.children.append(child)
+        return child
+
+    def start(self, build: Callable[[], T]) -> T:
+        """Run `build` on the engine's thread, then its event loop; return what was built."""
+        built: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._thread = threading.Thread(
+            target=self._live, args=(build, built), name="inf-engine", daemon=True
+        )
+        self._thread.start()
+        note_engine()
+        try:
+            return built.result()
+        except BaseException as failure:
+            if isinstance(failure, EOFError):  # the child closed its pipe, and is about to be gone
+                for child in self.children:
+                    child.join(EXIT_SECONDS)
+            died = any(child.exitcode for child in self.children)
+            self.stop()
+            if died and isinstance(failure, Exception):
+                raise self._report(
+                    f"The engine's process died while it started: {self._exits()}"
+                ) from failure
+            if isinstance(failure, Exception) and not isinstance(failure, InferenceError):
+                raise InferenceError(
+                    f"verl or SGLang refused to start: {type(failure).__name__}: {failure}"
+                ) from failure
+            raise
+
+    def _live(self, build: Callable[[], T], built: concurrent.futures.Future[T]) -> None:
+        # Inherited by the children: Ctrl-C is the caller's, also before a child can ignore it.
+        resource_tracker.ensure_running()  # starting with the first child, it would lift the mask
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            asyncio.run(self._serve(build, built))
+        except BaseException as failure:
+            if not built.done():
+                built.set_exception(failure)
+            self.declare_dead(f"The engine's event loop ended with {failure!r}")
+
+    async def _serve(self, build: Callable[[], T], built: concurrent.futures.Future[T]) -> None:
+        """`build` runs inside the loop, so that SGLang adopts this loop as its own."""
+        self._loop, self._died, self._stop = (
+            asyncio.get_running_loop(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
+        try:
+            result = build()
+            for child in self.children:
+                self._loop.add_reader(child.sentinel, self._on_exit, child)
+            built.set_result(result)
+            watching = asyncio.ensure_future(self._watch())
+            await self._stop.wait()
+            watching.cancel()
+        finally:
+            for task in (tasks := asyncio.all_tasks() - {asyncio.current_task()}):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for close in self.on_stop:
+                close()
+
+    def run(self, work: Coroutine[Any, Any, T], cancel: CancelToken) -> T:
+        """Await a call's `work` on the engine's loop from another thread.
+
+        Raises `EngineDeadError` at once when a child dies, `GenerationTimeout` when the cancel's
+        time is over. Either way, and on Ctrl-C, `work` is cancelled on the loop.
+        """
+        return self._wait(self.submit(work, cancel), cancel)
+
+    def run_alone(self, work: Coroutine[Any, Any, T]) -> T:
+        """`run` for what must meet no call: when those inside have ended, before others begin."""
+        cancel = CancelToken()
+        return self._wait(self._submit(work, self.lock.write, cancel), cancel)
+
+    def _wait(self, future: concurrent.futures.Future[T], cancel: CancelToken) -> T:
+        if threading.current_thread() is self._thread:  # it would wait for itself, for ever
+            future.cancel()
+            raise InferenceError(
+                "An async tool or an interaction runs on the engine's own thread, where generate() "
+                "cannot wait: await agenerate() there, or make the tool a plain function."
+            )
+        try:
+            return future.result(cancel.seconds_left())
+        except concurrent.futures.TimeoutError:
+            if future.done():
+                raise
+            raise GenerationTimeout(TIMED_OUT) from None
+        finally:
+            future.cancel()
+
+    def submit(
+        self, work: Coroutine[Any, Any, T], cancel: CancelToken
+    ) -> concurrent.futures.Future[T]:
+        """Begin a call's `work` on the engine's loop; its future fails when the engine dies."""
+        return self._submit(work, self.lock.read, cancel)
+
+    def _submit(
+        self,
+        work: Coroutine[Any, Any, T],
+        through: Callable[[Coroutine[Any, Any, T]], Coroutine[Any, Any, T]],
+        cancel: CancelToken,
+    ) -> concurrent.futures.Future[T]:
+        try:
+            self.check_process()
+            if self.death is not None or self._loop is None:
+                raise self.death or EngineDeadError("The engine has not been started.")
+        except InferenceError:
+            work.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(self._or_death(through(work)), self._loop)
+        cancel.admit(future)
+        return future
+
+    async def _or_death(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._died is not None
+        task, death = asyncio.ensure_future(work), asyncio.ensure_future(self._died.wait())
+        try:
+            await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
+            if self.death is not None:
+                raise self.death
+            return await task
+        except asyncio.CancelledError:
+            if self.death is not None:  # cancelled because the engine was shut down
+                raise self.death from None
+            raise
+        finally:
+            death.cancel()
+            task.cancel()
+
+    def _on_exit(self, child: WorkerProcess) -> None:
+        assert self._loop is not None
+        self._loop.remove_reader(child.sentinel)
+        child.join(1.0)
+        self.declare_dead(f"The engine's process died: {self._exits()}")
+
+    async def _watch(self) -> None:
+        """A child that hangs is as good as dead: it is reported like one, and killed."""
+        names = {f"{c.name} (pid {c.pid})": c.pid for c in self.children if c.pid}
+        watch = Watch(names, self.sign, self._hang_timeout)
+        while self.death is None:
+            await asyncio.sleep(LOOK_SECONDS)
+            if (what := watch.look()) is not None:
+                self.declare_dead(f"The engine hung: {what}; it was killed")
+                for child in self.children:
+                    _kill_tree(child)
+
+    def declare_dead(self, what: str) -> None:
+        """Fail every call in flight and every later one; called on the engine's thread."""
+        if self.death is None and not self._stopping and self._died is not None:
+            self.death = self._report(f"{what}. restart() brings up a new engine in this process")
+            self._died.set()
+
+    def _exits(self) -> str:
+        dead = [
+            f"{c.name} (pid {c.pid}, exit code {c.exitcode})" for c in self.children if c.exitcode
+        ]
+        return ", ".join(dead) or "no child has an exit code"
+
+    def _report(self, what: str) -> EngineDeadError:
+        tail = "\n".join(self._log_lines()[-LOG_TAIL_LINES:])
+        return EngineDeadError(f"{what}.\nThe end of its log, {self.log}:\n{tail or '(empty)'}")
+
+    def _log_lines(self) -> list[str]:
+        with contextlib.suppress(OSError):
+            return self.log.read_text(errors="replace").splitlines()
+        return []
+
+    def stop(self) -> None:
+        """Kill this engine's children and theirs, end its thread. Safe to call twice."""
+        if self._stopping or os.getpid() != self._pid:  # a fork of the caller's does not own it
+            return
+        self._stopping = True
+        failed = self.death is not None or any(c.exitcode for c in self.children if c.pid)
+        self.death = self.death or EngineDeadError(
+            "The engine was shut down; restart() brings up a new one."
+        )
+        for child in self.children:
+            _kill_tree(child)
+        if self._loop is not None and self._stop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(JOIN_SECONDS)
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path != self.log:
+                path.unlink(missing_ok=True)
+        if not failed:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _kill_tree(child: WorkerProcess) -> None:
+    if child.pid is None:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(child.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    child.kill()
+    child.join(JOIN_SECONDS)
+
+
+# The host of the engine that is being built or runs in this context.
+current_host: contextvars.ContextVar[Host] = contextvars.ContextVar("inf_host")

@@ -1,0 +1,144 @@
+"""`inf batch` with a stub in the engine's place: what is found before an engine starts, and what is
+said at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import inf
+from _inf.apps.cli import main
+from _inf.config import load_config
+from inf import GenerationOutput
+
+Ran = tuple[int, str]
+PROMPTS = [{"prompt": f"p{i}"} for i in range(4)]
+
+
+class Stub:
+    """Answers everything with "yes"; `stops_at` is the prompt at which Ctrl-C is pressed."""
+
+    starts = 0
+
+    def __init__(self, stops_at: str | None) -> None:
+        self.config = load_config(None, {})
+        self.rollout = SimpleNamespace(on_cpu=True)
+        self.tokenizer = None
+        self._stops_at = stops_at
+
+    def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
+        return GenerationOutput.empty()
+
+    async def agenerate(self, prompt: str, **params: Any) -> GenerationOutput:
+        if prompt == self._stops_at:
+            raise KeyboardInterrupt
+        counts = {f"{name}_tokens": 1 for name in ("prompt", "completion", "cached")}
+        return GenerationOutput(["yes"], [[]], [[]], [{"finish_reason": "stop", **counts}])
+
+    def __enter__(self) -> Stub:
+        Stub.starts += 1
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        pass
+
+
+@pytest.fixture
+def batch(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Ran]:
+    """`batch(lines, *options)`: in.jsonl to out.jsonl; exit code and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Stub, "starts", 0)
+
+    def run(lines: list[Any], *options: str, stops_at: str | None = None) -> Ran:
+        monkeypatch.setattr(inf, "InferenceEngine", lambda *args, **kwargs: Stub(stops_at))
+        text = "".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in lines)
+        Path("in.jsonl").write_text(text)
+        capfd.readouterr()
+        return main(["batch", "in.jsonl", "out.jsonl", *options]), capfd.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--temperature", "-1"], "temperature: -1"),
+        (["--regex", "("], "regex: "),
+        (["--no-do-sample", "--top-p", "0.5"], "do_sample: False means greedy, but top_p=0.5"),
+        (["--set", "rollout.dtpye=float32"], "rollout.dtpye"),
+    ],
+)
+def test_wrong_option_is_found_before_the_engine_starts(
+    options: list[str], words: str, batch: Callable[..., Ran]
+) -> None:
+    code, err = batch(PROMPTS, *options)
+    assert (code, Stub.starts) == (2, 0) and words in err
+    assert not Path("out.jsonl").exists()
+
+
+def test_custom_id_of_two_lines_is_refused_with_both_numbers(batch: Callable[..., Ran]) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    lines = [{"custom_id": name, "body": body} for name in ("a", "b", "a")]
+    code, err = batch([lines[0], "", *lines[1:]])
+    assert (code, Stub.starts) == (2, 0)
+    assert "in.jsonl, line 4: line 1 has the custom_id 'a' too" in err
+    assert not Path("out.jsonl").exists()
+
+
+def test_changed_options_and_finished_files_start_no_engine(batch: Callable[..., Ran]) -> None:
+    assert batch([*PROMPTS, "{"])[0] == 1
+    assert Stub.starts == 1
+    code, err = batch([*PROMPTS, "{"], "--max-tokens", "5")
+    assert code == 2 and "out.jsonl was begun with parameters=" in err
+    before = Path("out.jsonl").read_bytes()
+    code, err = batch([*PROMPTS, "{"])
+    assert code == 1 and Path("out.jsonl").read_bytes() == before
+    assert "nothing left to do: 5 of 5 lines were done before" in err
+    assert "1 line has no answer: see out.errors.jsonl" in err
+    assert Stub.starts == 1
+
+
+def test_run_begun_by_a_version_that_read_lines_otherwise_is_not_gone_on_with(
+    batch: Callable[..., Ran],
+) -> None:
+    batch(PROMPTS)
+    out, meta = Path("out.jsonl"), Path("out.meta.json")
+    before = b"".join(out.read_bytes().splitlines(keepends=True)[:2])
+    out.write_bytes(before)
+    about = json.loads(meta.read_text())
+    for other in ({}, {"format": about.pop("format") + 1}):
+        meta.write_text(json.dumps({**about, **other}))
+        code, err = batch(PROMPTS)
+        assert code == 2 and Stub.starts == 1 and out.read_bytes() == before
+        assert "out.jsonl was begun by another version of inf" in err
+        assert "name another file" in err and "--restart" in err
+    assert batch(PROMPTS, "--restart")[0] == 0
+
+
+def test_refused_lines_are_counted_and_after_ten_of_them_the_file_is_named(
+    batch: Callable[..., Ran],
+) -> None:
+    wrong = [{"prompt": "a", "custom_id": f"c{i}", "temprature": 0} for i in range(13)]
+    code, err = batch([*PROMPTS, *wrong])
+    said = err.splitlines()
+    assert code == 1 and sum("unknown; did you mean 'temperature'?" in line for line in said) == 10
+    assert "inf: more lines are refused; all are in out.errors.jsonl" in said
+    assert said[-1] == "inf: 13 lines have no answer: see out.errors.jsonl"
+    faults = [json.loads(line) for line in Path("out.errors.jsonl").read_text().splitlines()]
+    assert [each["custom_id"] for each in faults] == [f"c{i}" for i in range(13)]
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(batch: Callable[..., Ran]) -> None:
+    code, err = batch(PROMPTS, stops_at="p2")
+    assert code == 130
+    assert "inf: stopped; the same command goes on after what out.jsonl has" in err
+    assert batch(PROMPTS)[0] == 0
+    rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [row["prompt"] for row in rows] == ["p0", "p1", "p2", "p3"]

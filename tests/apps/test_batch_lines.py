@@ -1,0 +1,241 @@
+"""A batch file's lines: three forms in, the same three out, and a reason for every other line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from _inf.apps.batch.lines import parse
+from _inf.apps.batch.run_files import Fault, Job
+from _inf.response.output import GenerationOutput
+from _inf.types import ToolCall
+
+DOCS = (Path(__file__).parents[2] / "docs" / "batch.md").read_text()
+ABOUT = {
+    "finish_reason": "stop",
+    "prompt_tokens": 34,
+    "completion_tokens": 3,
+    "cached_tokens": 0,
+}
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+class Letters:
+    """A tokenizer whose ids are bytes."""
+
+    def decode(self, ids: list[int], **how: Any) -> str:
+        return bytes(ids).decode(errors="replace")
+
+
+def answered(line: Any, texts: Sequence[str] = ("Blue.",), **fields: Any) -> dict[str, Any]:
+    job = parse(json.dumps(line).encode(), 3, "SmolLM2-135M-Instruct", Letters())
+    assert isinstance(job, Job), job
+    ids = [list(text.encode()) for text in texts]
+    logprobs = [[-0.5] * len(each) for each in ids]
+    more = {name: [value] * len(texts) for name, value in fields.items()}
+    about = [dict(ABOUT) for _ in texts]
+    return job.row(GenerationOutput(list(texts), ids, logprobs, about, **more))
+
+
+def params(line: bytes) -> dict[str, Any]:
+    job = parse(line, 1, "m")
+    assert isinstance(job, Job), job
+    return dict(job.params)
+
+
+def reason(line: bytes) -> str:
+    fault = parse(line, 5, "m")
+    assert isinstance(fault, Fault) and fault.line == 5, fault
+    return fault.reason
+
+
+def body(**keys: Any) -> bytes:
+    return json.dumps({"custom_id": "a", "body": {"messages": HELLO, **keys}}).encode()
+
+
+def test_lines_of_the_documentation_become_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1795000000.5)
+    given, wanted = (
+        [json.loads(line) for line in block.splitlines()]
+        for block in re.findall(r"```jsonl\n(.*?)```", DOCS, re.S)
+    )
+    assert len(given) == 3
+    assert [answered(line) for line in given] == wanted
+
+
+def test_openai_answer_is_what_openais_client_reads() -> None:
+    types = pytest.importorskip("openai.types.chat")
+    plain = {"messages": HELLO}
+    call = ToolCall("f", {"x": 1}, "", 0, 0)
+    for content in (
+        answered({"custom_id": "a", "body": plain}),
+        answered({"custom_id": "a", "body": {**plain, "n": 2, "logprobs": True}}, ("a", "b")),
+        answered({"custom_id": "a", "body": plain}, tool_calls=[call], messages=[{"content": ""}]),
+    ):
+        types.ChatCompletion.model_validate(content["response"]["body"], strict=True)
+
+
+SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
+TOOL = {"type": "function", "function": {"name": "f", "description": "", "parameters": SCHEMA}}
+
+
+def test_parameters_of_a_body_reach_generate_under_their_names_here() -> None:
+    given = body(
+        temperature=0.5,
+        max_completion_tokens=7,
+        stop=["x"],
+        top_k=3,
+        seed=None,
+        n=2,
+        logprobs=True,
+        model="m",
+        logit_bias={"50": -100},
+        tools=[TOOL],
+        tool_choice="auto",
+        response_format={"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}},
+    )
+    wanted = {"temperature": 0.5, "max_tokens": 7, "stop": ["x"], "top_k": 3, "n": 2}
+    wanted |= {"logit_bias": {"50": -100}, "tools": [TOOL], "json_schema": SCHEMA}
+    assert params(given) == wanted
+
+
+def test_parameters_are_read_in_every_form_of_line() -> None:
+    keys: dict[str, Any] = {"temperature": 0.5, "max_tokens": 7, "stop": "x", "seed": 3}
+    keys |= {"logit_bias": {"5": 1}, "truncate_prompt": "left"}
+    for line in ({"prompt": "Hi", "id": 1}, {"messages": HELLO, "conversation_id": "c"}):
+        assert params(json.dumps({**line, **keys, "n": 1}).encode()) == {**keys, "n": 1}
+        assert keys == {name: answered({**line, **keys})[name] for name in keys}
+
+
+def test_response_format_becomes_a_schema() -> None:
+    assert params(body(response_format={"type": "text"})) == {}
+    assert params(body(response_format={"type": "json_object"})) == {
+        "json_schema": {"type": "object"}
+    }
+
+
+def test_what_asks_for_nothing_passes() -> None:
+    nothing: dict[str, Any] = {"logit_bias": {}, "n": 1, "stream": False, "logprobs": False}
+    nothing |= {"top_logprobs": 0, "parallel_tool_calls": True, "modalities": ["text"]}
+    assert params(body(**nothing)) == {"logit_bias": {}, "n": 1}
+    assert params(body(tools=[])) == params(body(tools=[TOOL], tool_choice="none")) == {"tools": []}
+    assert params(b'{"prompt": "a", "n": null, "tools": null, "logprobs": null}') == {}
+
+
+def test_null_under_the_keys_of_other_forms_passes() -> None:
+    forms = {"prompt": "a", "messages": HELLO, "body": {"messages": HELLO}}
+    rows = {
+        name: answered({**dict.fromkeys(forms), "custom_id": "c", name: value})
+        for name, value in forms.items()
+    }
+    assert rows["prompt"]["completion"] == rows["messages"]["messages"][-1]["content"] == "Blue."
+    assert rows["body"]["response"]["status_code"] == 200
+    assert "none of prompt, messages and body" in reason(json.dumps(dict.fromkeys(forms)).encode())
+
+
+def test_null_under_every_key_of_openais_passes() -> None:
+    chat = pytest.importorskip("openai.types.chat.completion_create_params")
+    keys = chat.CompletionCreateParamsBase.__annotations__.keys() | {"stream"}
+    assert params(body(**dict.fromkeys(keys - {"messages"}))) == {}
+
+
+def test_several_answers_are_choices_and_the_prompt_counts_once() -> None:
+    row = answered({"custom_id": "a", "body": {"messages": HELLO, "n": 2}}, ("One", "Two"))
+    content = row["response"]["body"]
+    said = [(choice["index"], choice["message"]["content"]) for choice in content["choices"]]
+    assert said == [(0, "One"), (1, "Two")]
+    counts = content["usage"]
+    assert (counts["prompt_tokens"], counts["completion_tokens"]) == (34, 6)
+    assert counts["total_tokens"] == 40
+
+
+def test_logprobs_have_every_tokens_text_and_bytes() -> None:
+    line = {"custom_id": "a", "body": {"messages": HELLO, "logprobs": True}}
+    [choice] = answered(line, ("aß",))["response"]["body"]["choices"]
+    first, second, third = choice["logprobs"]["content"]
+    assert first == {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+    assert second["bytes"] is None and third["bytes"] is None  # halves of a character
+
+
+def test_tool_calls_left_to_the_caller_stand_in_the_message() -> None:
+    call, broken = ToolCall("f", {"x": 1}, "", 0, 0), ToolCall("f", {}, '{"x"', 0, 0, "no JSON")
+    said = {"type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}, "id": "call_0"}
+    assert answered({"prompt": "Hi"}, tool_calls=[call])["tool_calls"] == [said]
+    line = {"custom_id": "a", "body": {"messages": HELLO, "tools": [TOOL]}}
+    for content in ("", "I call."):
+        turns = [*HELLO, {"role": "assistant", "content": content}]
+        row = answered(line, ("<tool_call>",), tool_calls=[call, broken], messages=turns)
+        message = row["response"]["body"]["choices"][0]["message"]
+        assert message["content"] == (content or None)
+        assert message["tool_calls"][0] == said
+        assert message["tool_calls"][1]["function"]["arguments"] == '{"x"'
+
+
+def test_what_rides_along_comes_back() -> None:
+    along = {"id": 7, "metadata": {"a": 1}, "custom_id": "c"}
+    assert along.items() <= answered({"prompt": "Hi", **along}).items()
+    row = answered({"messages": HELLO, **along})
+    assert (row["id"], row["metadata"]["a"], row["custom_id"]) == (7, 1, "c")
+    assert along.items() <= answered({"body": {"messages": HELLO}, **along}).items()
+
+
+def test_line_is_known_by_its_custom_id_whether_it_is_right_or_wrong() -> None:
+    for line in (body(), body(x=1), b'{"prompt": "a", "custom_id": "a"}', b'{"custom_id": "a"}'):
+        assert parse(line, 1, "m").custom_id == "a"
+    for line in (b"{", b"[1]", b'{"prompt": "a"}', b'{"prompt": "a", "custom_id": 5}'):
+        assert parse(line, 1, "m").custom_id is None
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"{", ["JSON"]),
+        (b"\xff\xfe", ["JSON"]),
+        (b'{"prompt": NaN}', ["NaN"]),
+        (b'{"prompt": "a", "x": 1e400}', ["1e400 is too large"]),
+        (b"[" * 100_000, ["JSON"]),
+        (b"[1]", ["object"]),
+        (b"{}", ["none of prompt, messages and body", "forms"]),
+        (b'{"prompt": "a", "messages": []}', ["prompt and messages"]),
+        (b'{"prompt": ["a"]}', ["prompt", "text"]),
+        (b'{"prompt": "a", "completion": "b"}', ["completion", "rename"]),
+        (b'{"messages": "a"}', ["messages", "list"]),
+        (b'{"messages": [], "metadata": 1}', ["metadata"]),
+        (b'{"body": {"messages": []}}', ["custom_id"]),
+        (b'{"custom_id": "a", "body": 1}', ["body", "object"]),
+        (b'{"custom_id": "a", "body": {}}', ["messages"]),
+        (b'{"custom_id": "a", "body": {"messages": []}, "metod": 1}', ["metod", "'method'"]),
+        (b'{"custom_id": "a", "url": "/v1/embeddings", "body": {}}', ["/v1/chat/completions"]),
+        (body(temprature=0), ["body.temprature", "'temperature'"]),
+        (b'{"prompt": "a", "temprature": 0}', ["temprature", "'temperature'"]),
+        (b'{"messages": [], "max_token": 1}', ["max_token", "'max_tokens'"]),
+        (b'{"prompt": "a", "n": 2}', ["n: 2", "OpenAI's form only"]),
+        (b'{"messages": [], "logprobs": true}', ["logprobs: True", "OpenAI's form only"]),
+        (b'{"prompt": "a", "custom_id": 5}', ["custom_id: 5 is not text"]),
+        (body(logprobs=1), ["body.logprobs: 1 is neither true nor false"]),
+        (body(top_logprobs=5), ["body.top_logprobs", '"logprobs": true']),
+        (body(logprobs=True, top_logprobs=21), ["body.top_logprobs: 21 is no int from 0 to 20"]),
+        (body(logprobs=True, top_logprobs=True), ["body.top_logprobs: True is no int"]),
+        (body(tool_choice="required"), ["body.tool_choice: 'required'", '"auto" or "none"']),
+        (body(tool_choice={"type": "function", "function": {"name": "f"}}), ["tool_choice"]),
+        (body(temperature=2.1), ["body.temperature: 2.1 is above 2"]),
+        (body(functions=[{"name": "f"}]), ["body.functions", "not offered"]),
+        (body(reasoning_effort="low"), ["body.reasoning_effort", "not offered"]),
+        (body(response_format={"type": "xml"}), ["body.response_format", "json_object"]),
+        (body(stream=True), ["body.stream: True is not offered here; only false"]),
+        (body(temperature=[0.5]), ["body.temperature", "list"]),
+        (body(max_tokens=1, max_completion_tokens=2), ["max_completion_tokens", "max_tokens"]),
+        (
+            body(response_format={"type": "json_object"}, json_schema={"type": "null"}),
+            ["body.response_format: json_schema is there too"],
+        ),
+    ],
+)
+def test_line_that_cannot_be_used_says_why(line: bytes, words: list[str]) -> None:
+    said = reason(line)
+    assert all(word in said for word in words), said

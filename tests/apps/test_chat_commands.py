@@ -1,0 +1,152 @@
+"""What `inf chat` does with its lines and commands, with a stub in the engine's place."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inf
+from _inf.apps.cli import main
+from _inf.config import load_config
+from _inf.request.sampling import check_params
+from inf import GenerationOutput, PromptError, StreamChunk
+
+ANSWER = "one two three four"
+
+
+class Stub:
+    """Says `ANSWER` to everything but "bad"."""
+
+    config = load_config(None, {})
+
+    def stats(self) -> dict[str, float]:
+        return {"cached_tokens": 0}
+
+    def stream(self, messages: list[dict[str, str]], **params: Any) -> Iterator[StreamChunk]:
+        if messages[-1]["content"] == "bad":
+            raise PromptError("prompt 0: it is bad")
+        yield StreamChunk(ANSWER[:5], [1], None)
+        yield StreamChunk(ANSWER[5:], [2], "stop")
+
+    def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
+        check_params(params, self.config.rollout)
+        if not prompts:
+            return GenerationOutput.empty()
+        list(self.stream(prompts))
+        none = dict.fromkeys(("response_ids", "response_mask", "matched_stop", "matched_stop_text"))
+        about = {**none, "finish_reason": "stop", "turns": len(prompts)}
+        return GenerationOutput([ANSWER], [[1, 2]], [[-0.5, -0.5]], [about])
+
+
+@pytest.fixture
+def chat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """`chat(lines, *arguments)`: exit code, stdout, stderr."""
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *a, **kw: contextlib.nullcontext(Stub()))
+    monkeypatch.chdir(tmp_path)
+
+    def run(lines: str, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
+        capsys.readouterr()
+        return (main(["chat", *arguments]), *capsys.readouterr())
+
+    return run
+
+
+def test_empty_line_stands_between_piped_answers(chat: Any) -> None:
+    code, out, _ = chat("a\nb\nc\n")
+    assert (code, out) == (0, f"{ANSWER}\n\n{ANSWER}\n\n{ANSWER}\n")
+
+
+def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat: Any) -> None:
+    code, out, _ = chat("a\nbad\nb\n", "--json")
+    first, bad, second = map(json.loads, out.splitlines())
+    assert code == 1 and bad == {"error": "prompt 0: it is bad"}
+    assert first["completion"] == second["completion"] == ANSWER
+    assert (first["turns"], second["turns"]) == (1, 3)
+
+
+@pytest.mark.parametrize("leave", ["/quit", "/exit"])
+def test_quit_leaves(leave: str, chat: Any) -> None:
+    assert chat(f"a\n{leave}\nb\n")[:2] == (0, f"{ANSWER}\n")
+
+
+def test_save_through_a_pipe_leaves_a_file_that_exists_and_says_how_to_go_on(chat: Any) -> None:
+    Path("talk.jsonl").write_text("precious")
+    code, _, err = chat("a\n/save talk.jsonl\n/save new.jsonl\n")
+    assert code == 1 and "talk.jsonl exists" in err and "name another file" in err
+    assert Path("talk.jsonl").read_text() == "precious"
+    assert len(json.loads(Path("new.jsonl").read_text())["messages"]) == 2
+
+
+@pytest.mark.parametrize("text", ["temperature 0.5", "temperature=0.5", "temperature = 0.5"])
+def test_set_takes_a_value_with_or_without_an_equals_sign(text: str, chat: Any) -> None:
+    code, _, err = chat(f"/set {text}\n")
+    assert code == 0 and "set: temperature=0.5\n" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("stop ###", "###"),
+        ("stop a: b", "a: b"),
+        ("stop true", "true"),
+        ('stop ["###", "\\n"]', ["###", "\n"]),
+        ("regex [ab]", "[ab]"),
+        ("regex [12]", "[12]"),
+        ('json_schema {"type": "null"}', '{"type": "null"}'),
+        ("temperature 1e-1", 0.1),
+        ("top-k 5", 5),
+        ("ignore_eos true", True),
+        ("stop_token_ids [5, 6]", [5, 6]),
+        ('logit_bias {"5": 1}', {"5": 1}),
+    ],
+)
+def test_set_reads_a_value_as_it_was_meant(
+    text: str, value: Any, chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    stream = Stub.stream
+
+    def heard(self: Stub, messages: Any, **params: Any) -> Iterator[StreamChunk]:
+        asked.append(params)
+        return stream(self, messages)
+
+    monkeypatch.setattr(Stub, "stream", heard)
+    name = text.split()[0]
+    assert chat(f"/set {text}\na\n/set {name} none\na\n")[0] == 0
+    given, after = (params[name.replace("-", "_")] for params in asked)
+    assert (given, type(given), after) == (value, type(value), None)
+
+
+def test_bare_set_shows_what_was_set_and_what_the_config_says(chat: Any) -> None:
+    _, _, err = chat("/set\n", "--top-k", "5", "--set", "rollout.n=1")
+    given, others = err.splitlines()[-2:]
+    assert given == "set: top_k=5"
+    assert others.startswith("by default: ") and "top_k" not in others
+    for name in ("temperature=", "top_p=1.0", "min_p=0.0", "max_tokens=512", "ignore_eos=False"):
+        assert name in others
+    assert "by default: temperature=0.0, " in chat("/set\n")[2]  # greedy, as embedded.yaml says
+
+
+@pytest.mark.parametrize("text", ["/set temperature", "/set =3", "/set temperature hot"])
+def test_set_of_nothing_is_refused(text: str, chat: Any) -> None:
+    code, _, err = chat(f"{text}\n")
+    assert code == 1 and err.startswith("inf: ")
+
+
+def test_answer_is_wrapped_at_words_on_a_terminal_alone(
+    chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "9")
+    assert chat("a\n")[1] == f"{ANSWER}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert chat("a\n")[1] == "one two\nthree\nfour\n"
+    assert os.environ["COLUMNS"] == "9"

@@ -1,0 +1,159 @@
+"""How the command line is divided: a prompt, or a command first. No engine starts."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inf
+from _inf.apps.cli import main
+from _inf.config import Rollout, load_config
+from inf import GenerationOutput
+
+COMMANDS = ("ask", "chat", "batch", "eval", "check")
+
+
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What an engine is asked."""
+    asked: list[str] = []
+
+    class Recorder:
+        def generate(self, prompt: str, **params: Any) -> GenerationOutput:
+            asked.append(prompt)
+            return GenerationOutput.empty()
+
+    monkeypatch.setattr(
+        inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(Recorder())
+    )
+    return asked
+
+
+def test_help_names_each_command_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    listed = text[text.index("Commands:") :]
+    for command in COMMANDS:
+        assert f"  {command} " in listed
+    for example in ('inf "', "inf chat", "inf batch", "inf eval gsm8k"):
+        assert f"  {example}" in text[: text.index("Options:")]
+
+
+@pytest.mark.parametrize("command", [["ask"], ["chat"], ["batch"], ["eval", "gsm8k"], ["check"]])
+def test_every_command_has_the_engines_options(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--config" in text and "--set" in text
+
+
+@pytest.mark.parametrize("arguments", [["ask", "chat"], ["--", "chat"], ["--n", "1", "--", "chat"]])
+def test_word_of_a_command_can_be_a_prompt(arguments: list[str], prompts: list[str]) -> None:
+    assert main(arguments) == 0
+    assert prompts == ["chat"]
+
+
+def test_value_of_an_option_is_no_command(prompts: list[str]) -> None:
+    assert main(["--stop", "chat", "Hello"]) == 0
+    assert prompts == ["Hello"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_after_its_options_is_refused_and_not_asked(
+    command: str, prompts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--temperature", "0", command]) == 2
+    err = capsys.readouterr().err
+    assert f"inf {command} ..." in err and f"inf ask {command}" in err
+    assert prompts == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["chaat"], "chat"),
+        (["evl", "gsm8k"], "eval"),
+        (["bach", "in.jsonl", "out.jsonl"], "batch"),
+        (["chek", "--json"], "check"),
+        (["--temperature", "0", "chatt"], "chat"),
+    ],
+)
+def test_misspelt_command_is_refused_with_the_nearest_and_not_asked(
+    arguments: list[str], near: str, prompts: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    err = capsys.readouterr().err
+    word = next(each for each in arguments if each[0].isalpha())
+    assert f"did you mean inf {near} ...?" in err and f"inf ask {word}" in err
+    assert prompts == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ask", "chaat"], ["--", "chaat"], ["Chat with me"], ["Hello"], ["Paris"]]
+)
+def test_prompt_that_is_no_misspelt_command_is_asked(
+    arguments: list[str], prompts: list[str]
+) -> None:
+    assert main(arguments) == 0
+    assert prompts == arguments[-1:]
+
+
+def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("Usage: inf") and "inf chat" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--temperature", "-1"], "temperature: -1"),
+        (["--regex", "("], "regex"),
+        (["--json-schema", "{"], "json_schema"),
+        (["--logit-bias", "{"], "logit_bias: '{' is not JSON"),
+        (["--logit-bias", '{"5": 101}'], "logit_bias[5]: 101 is out of range"),
+        (["--set", "rollout.temperature=-1"], "rollout.temperature"),
+        (["--min-tokens", "9", "--max-tokens", "3"], "min_tokens: 9"),
+    ],
+)
+@pytest.mark.parametrize("command", [["ask", "Hello"], ["chat"], ["eval", "gsm8k"]])
+def test_wrong_option_is_refused_before_an_engine_starts(
+    command: list[str],
+    arguments: list[str],
+    word: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def start(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("an engine was started")
+
+    monkeypatch.setattr("_inf.apps.eval.gsm8k.load", start)
+    monkeypatch.setattr(inf, "launch", start)
+    assert main([*command, *arguments]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"inf: {word}") and err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_says_what_holds_without_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    embedded = load_config(None, {}).rollout
+    assert not embedded.do_sample
+    assert f"greedy, at most {embedded.response_length} tokens" in text
+    assert "--max-tokens <int> Tokens to generate at most. [default: (rollout.response_" in text
+    named = re.findall(r"\[default: \(rollout\.(\w+)", text)
+    assert len(named) >= 7 and set(named) <= Rollout.model_fields.keys()
+
+
+def test_benchmark_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "gsm9k"]) == 2
+    assert "gsm9k" in capsys.readouterr().err

@@ -1,0 +1,326 @@
+"""What is settled before verl and sglang are imported: pins, device, variables, stand-ins.
+
+`prepare` changes its process for good, so each test of it has one of its own, and a driver is
+played by a small library that answers as NVIDIA's would.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from _inf.backends.verl import environment, stub_libraries
+from _inf.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+PREPARE = """
+import json, os, sys
+from _inf.backends.verl.environment import prepare
+device = prepare({device!r})
+print(json.dumps({{"device": device, "heavy": "torch" in sys.modules, **os.environ}}))
+"""
+
+
+def python(code: str, *options: str, path: str = "", **variables: str):
+    """Run code in a process that inherits nothing which an engine of this session may have set."""
+    kept = {key: os.environ[key] for key in ("PATH", "HOME", "XDG_CACHE_HOME") if key in os.environ}
+    kept["PYTHONPATH"] = f"{path}:{ROOT}" if path else str(ROOT)
+    return subprocess.run(
+        [sys.executable, *options, "-c", code],
+        env={**kept, **variables},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def prepared(device: str, **variables: str) -> dict[str, str]:
+    done = python(PREPARE.format(device=device), **variables)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def refusal(code: str, **variables: str) -> str:
+    done = python(code, **variables)
+    assert done.returncode != 0
+    return done.stderr.strip().splitlines()[-1]
+
+
+# Pins
+
+CHECK = "from _inf.backends.verl.environment import check_pins; check_pins()"
+
+
+def metadata(folder: Path, name: str, version: str, requires: tuple[str, ...] = ()) -> None:
+    info = folder / f"{name}-{version}.dist-info"
+    info.mkdir(parents=True)
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+    lines += [f"Requires-Dist: {requirement}" for requirement in requires]
+    (info / "METADATA").write_text("\n".join(lines) + "\n")
+
+
+def test_every_broken_pin_is_named_with_what_was_found_and_what_to_do(tmp_path):
+    metadata(tmp_path, "inf_engine", "0.1.0", ("torch==2.9.1", "verl==0.6.1", "nothere==1.0"))
+    metadata(tmp_path, "torch", "2.8.0")
+    metadata(tmp_path, "verl", "0.6.1")
+    said = refusal(CHECK, path=str(tmp_path))
+    assert said.startswith("_inf.errors.ConfigError: ")
+    assert "torch is 2.8.0 and must be 2.9.1" in said
+    assert "nothere 1.0 is not installed" in said
+    assert "verl" not in said
+    assert "bash install.sh" in said
+
+
+def test_local_label_of_a_build_does_not_break_its_pin(tmp_path):
+    metadata(tmp_path, "inf_engine", "0.1.0", ("torch==2.9.1",))
+    metadata(tmp_path, "torch", "2.9.1+cu128")
+    assert python(CHECK, path=str(tmp_path)).returncode == 0
+
+
+def test_only_exact_pins_outside_extras_are_checked(tmp_path):
+    requires = ("torch<2", "nothere>=1", 'neither==1.0; extra == "dev"')
+    metadata(tmp_path, "inf_engine", "0.1.0", requires)
+    metadata(tmp_path, "torch", "2.8.0")
+    assert python(CHECK, path=str(tmp_path)).returncode == 0
+
+
+def test_pin_check_can_be_switched_off(tmp_path):
+    metadata(tmp_path, "inf_engine", "0.1.0", ("nothere==1.0",))
+    assert "nothere" in refusal(CHECK, path=str(tmp_path))
+    assert python(CHECK, path=str(tmp_path), INF_SKIP_PIN_CHECK="1").returncode == 0
+
+
+def test_checkout_that_is_not_installed_has_no_pins_to_break():
+    without_site_packages = python(CHECK, "-S")
+    assert without_site_packages.returncode == 0, without_site_packages.stderr
+
+
+def test_this_installation_keeps_its_pins():
+    try:
+        requires = importlib.metadata.requires("inf-engine")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("inf-engine is not installed here")
+    assert "verl==0.6.1" in requires
+    environment.check_pins()
+
+
+# Stand-ins
+
+
+def undefined_in_sgl_kernel(symbol: str) -> set[str]:
+    [folder] = importlib.util.find_spec("sgl_kernel").submodule_search_locations
+    library = Path(folder, "sm100", "common_ops.abi3.so")
+    command = ["nm", "-D", "--undefined-only", str(library)]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return set(re.findall(rf" U {symbol}$", listing, flags=re.MULTILINE))
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm")
+@pytest.mark.parametrize(
+    ("library", "symbol"), [("CUDA", r"(cu[A-Z]\w+)"), ("NUMA", r"(\w+)@libnuma_1\.2")]
+)
+def test_stand_in_has_exactly_the_symbols_that_sgl_kernel_misses(library, symbol):
+    assert set(getattr(stub_libraries, library).symbols) == undefined_in_sgl_kernel(symbol)
+
+
+def test_every_symbol_of_the_stand_in_answers_that_there_is_no_device(tmp_path):
+    built = stub_libraries.build_stub(tmp_path)
+    assert built == tmp_path / "libcuda.so.1"
+    call_all = f"""
+import ctypes
+library = ctypes.CDLL({str(built)!r})
+print([library[name]() for name in {stub_libraries.CUDA.symbols!r}], hasattr(library, "cuInit"))
+"""
+    assert python(call_all).stdout.strip() == f"{[100] * 8} False"
+
+
+def test_builds_at_the_same_time_leave_one_whole_library_and_no_scraps(tmp_path):
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        list(pool.map(stub_libraries.build_stub, [tmp_path] * 6))
+    assert [path.name for path in tmp_path.iterdir()] == ["libcuda.so.1"]
+    assert python(f"import ctypes; ctypes.CDLL('{tmp_path}/libcuda.so.1')").returncode == 0
+
+
+def test_no_compiler_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(ConfigError, match=r"libcuda\.so\.1.*no C compiler \(cc, gcc or clang\)"):
+        stub_libraries.build_stub(tmp_path)
+
+
+def test_compiler_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(ConfigError, match="could not build a stand-in for libcuda"):
+        stub_libraries.build_stub(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rollout_class_imports_with_both_stand_ins(tmp_path):
+    numa = stub_libraries.build_stub(
+        tmp_path, stub_libraries.NUMA
+    )  # before the system's, if it has one
+    code = PREPARE.format(device="cpu") + (
+        "import verl.workers.rollout.sglang_rollout.sglang_rollout as module, sgl_kernel\n"
+        "print(module.SGLangRollout.__name__, 'libnuma' in open('/proc/self/maps').read())\n"
+        f"print({str(numa)!r} in open('/proc/self/maps').read())\n"
+    )
+    done = python(code, LD_LIBRARY_PATH=str(tmp_path))
+    assert done.stdout.splitlines()[-2:] == ["SGLangRollout True", "True"], done.stderr[-2000:]
+    assert "no version information" not in done.stderr
+
+
+# The device and the variables
+
+DRIVER = """
+int cuInit(unsigned flags) {{ return {init}; }}
+int cuDriverGetVersion(int *version) {{ *version = {version}; return 0; }}
+int cuDeviceGetCount(int *count) {{ *count = {count}; return 0; }}
+"""
+
+
+def driver(folder: Path, *, init: int = 0, version: int = 12080, count: int = 2) -> str:
+    """A folder for LD_LIBRARY_PATH with a libcuda.so.1 that answers as a real one would."""
+    source = folder / "driver.c"
+    source.write_text(DRIVER.format(init=init, version=version, count=count))
+    built = folder / "libcuda.so.1"
+    command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", built, source]
+    subprocess.run(command, check=True, timeout=60)
+    return str(folder)
+
+
+def test_cpu_gets_the_variables_that_verl_and_sglang_read():
+    found = prepared("cpu")
+    expected = {
+        "device": "cpu",
+        "SGLANG_USE_CPU_ENGINE": "1",
+        "ASCEND_RT_VISIBLE_DEVICES": "0",
+        "TORCH_COMPILE_DISABLE": "1",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    assert {key: found[key] for key in expected} == expected
+    assert 1024 <= int(found["MASTER_PORT"]) < 65536
+    assert found["heavy"] is False
+
+
+def test_values_of_the_user_and_of_torchrun_stay():
+    torchrun = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1"}
+    given = {**torchrun, "MASTER_PORT": "29500", "TORCH_COMPILE_DISABLE": "0"}
+    found = prepared("cpu", **given)
+    assert {key: found[key] for key in given} == given
+    assert found["ASCEND_RT_VISIBLE_DEVICES"] == "1"
+    assert "GLOO_SOCKET_IFNAME" not in found
+
+
+def test_port_that_the_user_chose_stays():
+    assert prepared("cpu", MASTER_PORT="31234")["MASTER_PORT"] == "31234"
+
+
+def test_child_of_a_prepared_process_chooses_its_own_port():
+    parent = prepared("cpu")
+    inherited = {key: value for key, value in parent.items() if key.isupper()}
+    inherited.pop("PYTHONPATH")
+    assert prepared("cpu", **inherited)["MASTER_PORT"] != parent["MASTER_PORT"]
+
+
+def test_preparing_twice_changes_nothing_and_another_device_is_refused():
+    code = """
+import os
+from _inf.backends.verl.environment import prepare
+assert prepare("cpu") == "cpu"
+before = dict(os.environ)
+assert prepare("cpu") == prepare("auto") == "cpu"
+assert dict(os.environ) == before
+prepare("cuda")
+"""
+    said = refusal(code)
+    assert said.startswith("_inf.errors.ConfigError: device: 'cuda' was asked for")
+    assert "already runs on 'cpu'" in said
+
+
+def test_auto_takes_the_gpu_that_a_driver_shows(tmp_path):
+    found = prepared("auto", LD_LIBRARY_PATH=driver(tmp_path))
+    assert found["device"] == "cuda"
+    assert found["CUDA_VISIBLE_DEVICES"] == "0"
+    assert found["LD_LIBRARY_PATH"] == str(tmp_path)
+    assert "SGLANG_USE_CPU_ENGINE" not in found
+
+
+@pytest.mark.parametrize(("visible", "seen"), [("2,5", "5"), ("2, 5,7", "5"), ("7", "7"), ("", "")])
+def test_process_under_torchrun_sees_only_its_own_gpu(tmp_path, visible, seen):
+    ranks = dict(RANK="1", LOCAL_RANK="1", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    given = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    found = prepared("cuda", LD_LIBRARY_PATH=driver(tmp_path), **ranks, **given)
+    assert found["CUDA_VISIBLE_DEVICES"].strip() == (seen or "1")
+
+
+def test_cpu_on_a_machine_with_a_gpu_hides_it(tmp_path):
+    found = prepared("cpu", LD_LIBRARY_PATH=driver(tmp_path))
+    assert (found["device"], found["CUDA_VISIBLE_DEVICES"]) == ("cpu", "")
+    assert found["LD_LIBRARY_PATH"] == str(tmp_path)
+
+
+def test_stand_in_inherited_from_a_parent_gives_way_to_a_real_driver(tmp_path):
+    ours = str(stub_libraries.stand_in(stub_libraries.CUDA).parent)
+    found = prepared("cuda", LD_LIBRARY_PATH=f"{ours}:{driver(tmp_path)}")
+    assert found["LD_LIBRARY_PATH"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        ({"init": 100}, "cuInit answered 100"),
+        ({"version": 11040}, "is for CUDA 11.4 and torch needs one for 12.0 or newer"),
+        ({"count": 0}, "counts no device"),
+    ],
+)
+def test_driver_that_cannot_be_used_means_cpu_and_says_why_to_who_asks_for_cuda(
+    tmp_path, answers, why
+):
+    path = driver(tmp_path, **answers)
+    assert prepared("auto", LD_LIBRARY_PATH=path)["device"] == "cpu"
+    said = refusal(PREPARE.format(device="cuda"), LD_LIBRARY_PATH=path)
+    assert why in said
+    assert "use device: cpu" in said
+
+
+def test_compiled_code_is_kept_in_the_private_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folders = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor", "CUTE_DSL_CACHE_DIR": "cutlass"}
+    for name in folders:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    environment._keep_compiled_code_private()
+    for name, folder in folders.items():
+        assert os.environ[name] == str(tmp_path / "inf" / folder)
+    assert (tmp_path / "inf").stat().st_mode & 0o777 == 0o700
+
+
+def test_driver_that_crashes_is_a_sentence(tmp_path):
+    path = driver(tmp_path, init="*(volatile int *)0")
+    said = refusal(PREPARE.format(device="auto"), LD_LIBRARY_PATH=path)
+    assert "looking for a GPU ended with exit code -11" in said
+
+
+def test_devices_named_by_uuid_are_refused(tmp_path):
+    said = refusal(
+        PREPARE.format(device="cuda"),
+        LD_LIBRARY_PATH=driver(tmp_path),
+        CUDA_VISIBLE_DEVICES="GPU-8b5f0a42",
+    )
+    assert "CUDA_VISIBLE_DEVICES is 'GPU-8b5f0a42'" in said
+    assert "number" in said

@@ -1,0 +1,194 @@
+"""What KV cache fits into memory: the sentence where it does not, and its number."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from _inf.backends.verl import kv_memory
+from _inf.config import Config, load_config
+from _inf.runtime.free_memory import free_bytes
+from inf import ConfigError
+
+MODEL = SimpleNamespace(
+    dtype="float32",
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    hidden_size=576,
+)
+TOKEN = 2 * 3 * 64 * 30 * 4  # keys and values, heads, width, layers, float32
+ROW, DEFAULT = 514, 16_384
+
+
+def config(pool: int | None = None, **rollout: Any) -> Config:
+    lengths = {"prompt_length": 256, "response_length": 256, "dtype": "float32"}
+    sglang = {"sglang": {"max_total_tokens": pool}}
+    return load_config({"rollout": {**lengths, "engine_kwargs": sglang, **rollout}}, {})
+
+
+def sized(config: Config, folder: Path, free: int, device: str = "cpu", pool: int = DEFAULT) -> int:
+    arguments = {"device": device, "context_length": ROW, "max_total_tokens": pool}
+    given = kv_memory.sized(arguments, config, MODEL, folder, free)
+    assert given.keys() == arguments.keys()
+    return int(given["max_total_tokens"])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model with weights of 1,000,000 bytes."""
+    (tmp_path / "model.safetensors").write_bytes(bytes(600_000))
+    (tmp_path / "model-2.safetensors").write_bytes(bytes(400_000))
+    (tmp_path / "model.bin").write_bytes(bytes(1_000))  # nobody reads it beside the others
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("rollout", "expected"),
+    [
+        ({}, TOKEN),
+        ({"dtype": "bfloat16"}, TOKEN // 2),
+        ({"dtype": "auto"}, TOKEN // 2),
+        ({"tensor_model_parallel_size": 3}, TOKEN // 3),
+        ({"tensor_model_parallel_size": 6}, TOKEN // 3),  # a head a rank, at least
+        ({"engine_kwargs": {"sglang": {"kv_cache_dtype": "fp8_e5m2"}}}, None),
+    ],
+)
+def test_bytes_a_token(rollout: dict[str, Any], expected: int | None) -> None:
+    assert kv_memory.token_bytes(MODEL, config(**rollout)) == expected
+
+
+@pytest.mark.parametrize(
+    "unlike",
+    [
+        {"kv_lora_rank": 512},
+        {"layer_types": ["linear_attention", "full_attention"]},
+        {"quantization_config": {"quant_method": "fp8"}},
+    ],
+)
+def test_of_models_with_another_cache_nothing_is_said(unlike: dict[str, Any], folder: Path) -> None:
+    model = SimpleNamespace(**vars(MODEL), **unlike)
+    assert kv_memory.token_bytes(model, config()) is None
+    arguments = {"device": "cpu", "context_length": ROW, "max_total_tokens": DEFAULT}
+    assert kv_memory.sized(arguments, config(), model, folder, 0) == arguments
+
+
+def test_weights_count_in_the_engines_dtype(folder: Path) -> None:
+    assert kv_memory.weight_bytes(folder, MODEL, config()) == 1_000_000
+    assert kv_memory.weight_bytes(folder, MODEL, config(dtype="bfloat16")) == 500_000
+    halves = SimpleNamespace(dtype="bfloat16")
+    assert kv_memory.weight_bytes(folder, halves, config()) == 2_000_000
+    assert kv_memory.weight_bytes(folder, MODEL, config(tensor_model_parallel_size=4)) == 250_000
+
+
+def test_pool_that_fits_stays_and_the_default_one_shrinks_to_what_does(folder: Path) -> None:
+    room = 2 * (DEFAULT * TOKEN + 1_000_000)  # of which the engine may use half
+    assert sized(config(), folder, room) == DEFAULT
+    assert sized(config(), folder, room - 2 * TOKEN) == DEFAULT - 1
+    assert sized(config(gpu_memory_utilization=0.25), folder, 2 * room) == DEFAULT
+    assert sized(config(), folder, 0, device="cuda") == DEFAULT  # SGLang measures it there
+
+
+def test_number_that_a_refusal_names_fits(folder: Path) -> None:
+    room = 2 * (2000 * TOKEN + 1_000_000)
+    with pytest.raises(ConfigError) as caught:
+        sized(config(9000), folder, room, pool=9000)
+    said = str(caught.value)
+    assert said.startswith(
+        "rollout.engine_kwargs.sglang.max_total_tokens: 9000 tokens of KV cache would not fit into"
+        f" memory, at {TOKEN} bytes each; 2000 would. 0.2 GB are free, the engine may take 0.5 of "
+        "them (rollout.gpu_memory_utilization)"
+    )
+    assert sized(config(2000), folder, room, pool=2000) == 2000
+
+
+def test_lengths_are_named_where_not_one_row_fits(folder: Path) -> None:
+    room = 2 * (500 * TOKEN + 1_000_000)
+    with pytest.raises(ConfigError) as caught:
+        sized(config(), folder, room)
+    assert re.match(
+        r"rollout\.max_model_len: the KV cache of one row, max_model_len 512 \(prompt_length 256, "
+        r"response_length 256\), 514 tokens, would not fit into memory, .*; 500 would\.",
+        str(caught.value),
+    )
+    with pytest.raises(ConfigError, match="; 0 would"):
+        sized(config(), folder, 10)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_pool_that_cannot_hold_a_row_is_refused(folder: Path, device: str) -> None:
+    with pytest.raises(ConfigError, match=r"max_total_tokens: must hold one row, .*: 514, not 513"):
+        sized(config(513), folder, 10**12, device)
+    assert sized(config(514), folder, 10**12, device, pool=514) == 514
+
+
+def test_engine_that_started_with_less_is_refused() -> None:
+    kv_memory.check_held((ROW, 1), ROW, config())
+    kv_memory.check_held((8960, 64), ROW, config(9000))  # whole pages
+    kv_memory.check_held(None, ROW, config(9000))  # a rank that has no engine
+    with pytest.raises(ConfigError, match=r"max_total_tokens: 9000 .* not fit.*; 8896 would"):
+        kv_memory.check_held((8896, 64), ROW, config(9000))
+    with pytest.raises(ConfigError, match=r"^rollout\.max_model_len: .* not fit .*; 513 would\."):
+        kv_memory.check_held((513, 1), ROW, config())
+
+
+SAID = """\
+[2026-11-21 13:00:00] Scheduler hit an exception: Traceback (most recent call last):
+  File "sglang/srt/model_executor/model_runner_kv_cache_mixin.py", line 416, in init_memory_pool
+    raise RuntimeError(
+RuntimeError: Not enough memory. Please try to increase --mem-fraction-static. Current value: \
+self.server_args.mem_fraction_static=0.2
+"""
+
+
+def test_what_the_engine_says_of_memory_becomes_one_sentence() -> None:
+    said = kv_memory.refused(SAID, config(gpu_memory_utilization=0.2))
+    assert said is not None and said.startswith(
+        "rollout.gpu_memory_utilization: at 0.2 of the free"
+    )
+    assert "\n" not in said and "0 tokens" in said
+    assert kv_memory.refused("Killed", config()) is None
+
+
+# What a container may use
+
+
+def group(folder: Path, version: int, limit: str, used: int, cache: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {
+        1: ("limit_in_bytes", "usage_in_bytes"),
+        2: ("max", "current"),
+    }
+    prefix = "total_" if version == 1 else ""
+    for name, value in zip(names[version], (limit, str(used)), strict=True):
+        (folder / f"memory.{name}").write_text(f"{value}\n")
+    stat = f"anon 5\n{prefix}inactive_file {cache - 1}\n{prefix}active_file 1\n"
+    (folder / "memory.stat").write_text(stat)
+
+
+def test_limits_of_every_group_around_the_process_count(tmp_path: Path) -> None:
+    member = tmp_path / "cgroup"
+    member.write_text("0::/a/b\n")
+    group(tmp_path / "fs/a/b", 2, "max", 50, 10)
+    group(tmp_path / "fs/a", 2, "1000", 600, 100)
+    group(tmp_path / "fs", 2, "2000", 700, 100)
+    assert free_bytes(tmp_path / "fs", member) == 500
+
+
+def test_version_1_counts_also_where_a_container_does_not_see_its_path(tmp_path: Path) -> None:
+    member = tmp_path / "cgroup"
+    member.write_text("5:devices:/x\n4:cpu,memory:/docker/abc\n0::/\n")
+    group(tmp_path / "fs/memory", 1, "900", 300, 50)
+    assert free_bytes(tmp_path / "fs", member) == 650
+
+
+def test_without_limits_the_machine_counts(tmp_path: Path) -> None:
+    member = tmp_path / "cgroup"
+    member.write_text("4:memory:/\n0::/\n")
+    group(tmp_path / "fs/memory", 1, str(2**63 - 4096), 300, 50)
+    assert free_bytes(tmp_path / "fs", member) > 10**8
+    assert free_bytes(tmp_path / "nothing", tmp_path / "nowhere") > 10**8

@@ -1,0 +1,184 @@
+"""What is refused before a start, each in one sentence; no engine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from architectures import LONGROPE, MODELS, YARN, config
+
+from _inf.backends.verl.support import TABLE, check_support
+from inf import ConfigError
+
+CPU = "inf_cpu"
+PAGE = Path(__file__).parents[2] / "docs/models.md"
+
+
+def named(kind: str, name: str, **own: Any) -> Any:
+    about = getattr(transformers, kind)(**own)
+    about.architectures = [name]
+    return about
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "reason"),
+    [
+        ("GPTNeoXConfig", "GPTNeoXForCausalLM", "with SGLang 0.5.9: SGLang 0.5.9 has no class"),
+        ("FalconConfig", "FalconForCausalLM", "with SGLang 0.5.9: SGLang 0.5.9 has no class"),
+        ("BloomConfig", "BloomForCausalLM", "with SGLang 0.5.9: SGLang 0.5.9 has no class"),
+        ("MptConfig", "MptForCausalLM", "with SGLang 0.5.9: SGLang 0.5.9 has no class"),
+        ("MambaConfig", "MambaForCausalLM", "with SGLang 0.5.9: its layers keep a state"),
+        ("GptOssConfig", "GptOssForCausalLM", "on a CPU: its attention sinks"),
+        ("DeepseekV2Config", "DeepseekV2ForCausalLM", r"on a CPU: its latent attention \(MLA\)"),
+        ("DeepseekV3Config", "DeepseekV3ForCausalLM", r"on a CPU: its latent attention \(MLA\)"),
+        ("Exaone4Config", "Exaone4ForCausalLM", "on a CPU: SGLang serves it"),
+    ],
+)
+def test_architecture_is_refused_by_name(kind: str, name: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=f"^model_path: {name} does not run {reason}"):
+        check_support(named(kind, name), "cpu", 100, CPU)
+
+
+def test_config_without_a_context_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="OtherForCausalLM has no max_position_embeddings"):
+        check_support(named("MambaConfig", "OtherForCausalLM"), "cpu", 100, CPU)
+    with pytest.raises(ConfigError, match="RwkvForCausalLM has no num_attention_heads"):
+        check_support(named("RwkvConfig", "RwkvForCausalLM"), "cpu", 100, CPU)
+    with pytest.raises(ConfigError, match="or an encoder, so this is not a model that only dec"):
+        check_support(named("BartConfig", "BartForConditionalGeneration"), "cuda", 100, None)
+
+
+@pytest.mark.parametrize("kind", ["Lfm2", "FalconH1", "GraniteMoeHybrid", "Qwen3Next", "Jamba"])
+def test_layers_that_are_no_attention_need_a_gpu(kind: str) -> None:
+    about = named(f"{kind}Config", f"{kind}ForCausalLM")
+    with pytest.raises(
+        ConfigError, match=f"{kind}ForCausalLM does not run on a CPU: it has layers"
+    ):
+        check_support(about, "cpu", 100, CPU)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "own", "said"),
+    [
+        ("GPT2", "GPT2LMHeadModel", {"activation_function": "relu"}, "'relu': .* 'gelu_new'"),
+        ("GPT2", "GPT2LMHeadModel", {"scale_attn_by_inverse_layer_idx": True}, "idx True"),
+        ("Olmoe", "OlmoeForCausalLM", {"norm_topk_prob": True}, "norm_topk_prob True"),
+        ("StableLm", "StableLmForCausalLM", {"use_parallel_residual": True}, "residual True"),
+        ("Mixtral", "MixtralForCausalLM", {"hidden_act": "gelu"}, "'gelu': .* 'silu'"),
+        (
+            "Llama",
+            "LlamaForCausalLM",
+            {"rope_scaling": {**YARN, "attention_factor": 0.5}},
+            "rope_scaling.attention_factor 0.5: SGLang 0.5.9 does not read it",
+        ),
+    ],
+)
+def test_value_that_sglang_would_ignore_is_refused(
+    kind: str, name: str, own: dict[str, Any], said: str
+) -> None:
+    check_support(named(f"{kind}Config", name), "cpu", 100, CPU)
+    with pytest.raises(ConfigError, match=f"^model_path: {name} with .*{said}"):
+        check_support(named(f"{kind}Config", name, **own), "cpu", 100, CPU)
+
+
+@pytest.mark.parametrize("kind", ["Olmo", "Olmoe", "Phi"])
+def test_grouped_heads_that_sglang_has_not_are_refused(kind: str) -> None:
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    about = named(f"{kind}Config", f"{kind}ForCausalLM", **heads)
+    with pytest.raises(ConfigError, match="num_key_value_heads 2 beside 4 heads"):
+        check_support(about, "cuda", 100, None)
+
+
+WINDOW = "the sliding window of {}, which SGLang ignores"
+LIMITED = [
+    ("MistralConfig", "MistralForCausalLM", {"sliding_window": 300}, 300, WINDOW),
+    ("Phi3Config", "Phi3ForCausalLM", {"sliding_window": 300, "pad_token_id": 0}, 300, WINDOW),
+    ("MixtralConfig", "MixtralForCausalLM", {"sliding_window": 300}, 300, WINDOW),
+    ("Starcoder2Config", "Starcoder2ForCausalLM", {"sliding_window": 300}, 300, WINDOW),
+    *(
+        (
+            f"{kind}Config",
+            f"{kind}ForCausalLM",
+            {"sliding_window": 300, "use_sliding_window": True, "max_window_layers": 2},
+            300,
+            WINDOW,
+        )
+        for kind in ("Qwen2", "Qwen3", "Qwen2Moe")
+    ),
+    (
+        "Phi3Config",
+        "Phi3ForCausalLM",
+        {
+            "pad_token_id": 0,
+            "hidden_size": 64,
+            "num_attention_heads": 4,
+            "rope_scaling": LONGROPE,
+            "original_max_position_embeddings": 512,
+            "sliding_window": None,
+        },
+        512,
+        "up to which longrope has its short factors",
+    ),
+    (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {
+            "max_position_embeddings": 700,
+            "rope_scaling": {"rope_type": "dynamic", "factor": 2.0},
+        },
+        700,
+        "the model's own context: beyond, dynamic NTK",
+    ),
+]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("kind", "name", "own", "limit", "reason"), LIMITED, ids=str)
+def test_rows_beyond_what_sglang_computes_are_refused_with_the_number_that_is_not(
+    kind: str, name: str, own: dict[str, Any], limit: int, reason: str, device: Any
+) -> None:
+    about = named(kind, name, **own)
+    check_support(about, device, limit, CPU if device == "cpu" else None)
+    expected = re.escape(f"rollout.max_model_len: {limit + 1} tokens are more than {limit}, ")
+    with pytest.raises(ConfigError, match=expected + re.escape(reason.format(name))) as refused:
+        check_support(about, device, limit + 1, CPU if device == "cpu" else None)
+    assert str(refused.value).endswith(f"set rollout.max_model_len to {limit} or less.")
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "olmo3", "cohere2"])
+def test_windows_that_are_computed_limit_nothing(name: str) -> None:
+    about = config(name)
+    about.architectures = [
+        type(about).__name__.replace("TextConfig", "Config")[:-6] + "ForCausalLM"
+    ]
+    check_support(about, "cpu", 1000, CPU)
+    with pytest.raises(ConfigError, match="torch_native|which SGLang ignores"):
+        check_support(about, "cpu", 1000, "torch_native")
+
+
+def test_models_without_a_window_have_no_limit() -> None:
+    check_support(named("Qwen2Config", "Qwen2ForCausalLM"), "cuda", 30_000, None)
+    mistral = named("MistralConfig", "MistralForCausalLM", sliding_window=None)
+    check_support(mistral, "cuda", 30_000, None)
+
+
+def test_page_shows_the_whole_table() -> None:
+    rows = [
+        f"| {entry.architecture} | {entry.device or 'any'} | {entry.verdict} | {entry.reason} |"
+        for entry in TABLE
+    ]
+    page = PAGE.read_text().splitlines()
+    assert [line for line in page if re.match(r"\| \w+ \| (cpu|cuda|any) \|", line)] == rows
+
+
+def test_every_architecture_that_is_called_exact_has_a_model_in_the_matrix() -> None:
+    from transformers import AutoModelForCausalLM
+
+    classes = {
+        AutoModelForCausalLM._model_mapping[getattr(transformers, kind)].__name__
+        for kind, _ in MODELS.values()
+    }
+    assert {e.architecture for e in TABLE if e.verdict == "exact"} <= classes

@@ -1,0 +1,50 @@
+"""Whose row is next: no call waits for all rows of another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from _inf.backends.verl.child.fair_scheduling import in_turns
+
+
+def requests(call: str, rows: int, first: int = 0) -> list[Any]:
+    return [SimpleNamespace(rid=f"{call}-{row}") for row in range(first, first + rows)]
+
+
+def order(waiting: Sequence[Any], running: Sequence[Any] | None = ()) -> list[str]:
+    """The queue after a policy that leaves it as it is."""
+    queue = list(waiting)
+    batch = None if running is None else SimpleNamespace(reqs=list(running))
+    assert in_turns(lambda policy, waiting, running: True)(None, queue, batch) is True
+    return [req.rid for req in queue]
+
+
+def test_rows_of_one_call_stay_in_the_policys_order() -> None:
+    rows = requests("batch", 5)[::-1]
+    assert order(rows, requests("batch", 3, 5)) == [req.rid for req in rows]
+
+
+def test_call_that_comes_after_a_batch_is_next() -> None:
+    chat, stream = requests("chat", 1), [SimpleNamespace(rid="stream")]
+    waiting = [*requests("batch", 900, 32), *chat, *stream]
+    queue = order(waiting, requests("batch", 32))
+    assert queue == ["chat-0", "stream", *(req.rid for req in waiting[:900])]
+
+
+def test_two_batches_take_turns() -> None:
+    waiting = [*requests("old", 3), *requests("new", 3)]
+    assert order(waiting, None) == ["old-0", "new-0", "old-1", "new-1", "old-2", "new-2"]
+
+
+def test_late_batch_gets_no_more_than_an_early_one() -> None:
+    waiting = [*requests("old", 2, 2), *requests("new", 4)]
+    assert order(waiting, requests("old", 2)) == [
+        *("new-0", "new-1", "old-2", "new-2", "old-3", "new-3"),
+    ]
+
+
+def test_batch_with_no_row_running_is_before_all_that_came_later() -> None:
+    waiting = [*requests("batch", 2), *requests("one", 1), *requests("two", 1)]
+    assert order(waiting, requests("three", 1)) == ["batch-0", "one-0", "two-0", "batch-1"]

@@ -1,0 +1,365 @@
+"""How a config is read and merged: files, mappings, overrides, flat keys, `--set`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from _inf.config import MultiTurn, Rollout, load_config, parse_assignment, parse_assignments
+from _inf.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+VERL = find_spec("verl")  # found, not imported
+assert VERL is not None and VERL.origin is not None
+VERL_YAML = Path(VERL.origin).parent / "trainer/config/rollout/rollout.yaml"
+
+
+def at(path: str, value: Any) -> dict[str, Any]:
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return dict(value)
+
+
+def faults(source: Any, **overrides: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(source, overrides)
+    return str(caught.value).splitlines()
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "c.yaml"
+    file.write_text(text)
+    return file
+
+
+# ── What the shipped files say ───────────────────────────────────────────────────────────────────
+
+
+def test_embedded_default_is_a_greedy_float32_model() -> None:
+    config = load_config(None, {})
+    assert config.model_path is None and config.device == "auto"
+    assert config.rollout.dtype == "float32" and not config.rollout.do_sample
+    assert (config.rollout.prompt_length, config.rollout.response_length) == (2048, 512)
+    assert config.rollout.max_num_seqs == 64 and config.rollout.enforce_eager
+
+
+@pytest.mark.parametrize(
+    ("said", "samples"),
+    [
+        ({"temperature": 0.9}, True),
+        ({"temperature": 1.0}, True),
+        ({"top_p": 0.9}, True),
+        ({"top_k": 5}, True),
+        ({"do_sample": True}, True),
+        ({"temperature": 0}, False),
+        ({"top_p": 1, "top_k": -1}, False),
+        ({"do_sample": False, "temperature": 1.0}, False),
+        ({"n": 4}, False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_embedded_default_samples_where_what_is_laid_over_it_asks(
+    said: dict[str, Any], samples: bool
+) -> None:
+    assert load_config(None, {"rollout": said}).rollout.do_sample is samples
+    assert load_config(None, said).rollout.do_sample is samples  # the older, flat form
+    assert load_config({"rollout": said}, {}).rollout.do_sample is said.get("do_sample", True)
+
+
+@pytest.mark.parametrize("said", [{"temperature": 0.9}, {"top_p": 0.9}, {"top_k": 5}], ids=str)
+def test_greedy_beside_what_it_would_ignore_is_refused_by_name(said: dict[str, Any]) -> None:
+    name, value = next(iter(said.items()))
+    says = f"rollout.do_sample: false means greedy, but {name} is {value}; drop one of the two"
+    assert faults({"rollout": {**said, "do_sample": False}}) == [says]
+    assert faults(None, rollout={**said, "do_sample": False}) == [says]
+    assert faults({"rollout": said}, rollout={"do_sample": False}) == [says]
+
+
+def test_embedded_yaml_says_only_what_differs_from_the_defaults() -> None:
+    said = OmegaConf.to_container(OmegaConf.load(ROOT / "_inf/embedded.yaml"))
+    assert isinstance(said, dict) and said.keys() == {"rollout"}
+    defaults = Rollout().model_dump()
+    same = [key for key, value in said["rollout"].items() if defaults[key] == value]
+    assert not same
+
+
+def test_gpu_default_loads_and_comments_every_key() -> None:
+    config = load_config(ROOT / "config.yaml", {})
+    assert config.model_path == "Qwen/Qwen3-0.6B" and config.rollout.load_format == "auto"
+    assert config.rollout.engine_kwargs["sglang"] == {"attention_backend": None}
+    assert not config.rollout.free_cache_engine and not config.rollout.enforce_eager
+    sections = ("rollout:", "val_kwargs:", "engine_kwargs:", "multi_turn:")
+    lines = [line.strip() for line in (ROOT / "config.yaml").read_text().splitlines()]
+    keys = [line for line in lines if line and not line.startswith(("#", *sections))]
+    assert len(keys) >= 40 and all(" # " in line for line in keys)
+
+
+def test_room_loads_from_a_zip_and_imports_no_engine(tmp_path: Path) -> None:
+    archive = tmp_path / "installed.zip"
+    with zipfile.ZipFile(archive, "w") as bundle:
+        for file in (ROOT / "_inf").rglob("*"):
+            if file.suffix in (".py", ".yaml"):
+                bundle.write(file, file.relative_to(ROOT))
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from _inf import config;"
+        "assert 'installed.zip' in config.__file__;"
+        "assert config.load_config(None, {}).rollout.max_num_seqs == 64;"
+        "assert not {'torch', 'verl', 'sglang', 'transformers'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, archive], cwd=tmp_path, capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+# ── Sources ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "c.yaml: empty"),
+        ("- a\n- b\n", "c.yaml: expected keys and values at the top"),
+        ("just words\n", "c.yaml: expected keys and values at the top"),
+        ("model_path: x\nrollout: [1\n", "c.yaml, line 3: not valid YAML"),
+        ("device: cpu\n\tx: 1\n", "c.yaml, line 2: not valid YAML"),
+        ("device: cpu\ndevice: cpu\n", "c.yaml, line 2: not valid YAML: found duplicate key"),
+        ("device: cpu\n---\ndevice: cpu\n", "c.yaml, line 2: not valid YAML"),
+        ("model_path: !!python/name:os.getcwd\n", "c.yaml, line 1: not valid YAML"),
+        ("model_path: !!bool maybe\n", "c.yaml: a value does not fit its tag: KeyError('maybe')"),
+        ("model_path: !!int ''\n", "c.yaml: a value does not fit its tag: IndexError"),
+        ("- ${\n", "c.yaml: no viable alternative"),
+        ("rollout:\n  n: 010\n", "c.yaml, line 2: YAML does not read 010"),
+        ("rollout: {n: 1:30}\n", "c.yaml, line 1: YAML does not read 1:30"),
+        ("rollout: &r {multi_turn: *r}\n", "c.yaml"),  # OmegaConf or we, by its version
+        ("5: x\n", "5: a key must be a word"),
+        ("no: x\n", "false: a key must be a word"),
+        ("null: x\n", "c.yaml: Incompatible key type"),
+        ("model_path: ${nope}\n", "model_path: cannot be resolved: Interpolation key 'nope'"),
+        ("model_path: ${model_path}\n", "model_path: cannot be resolved: Recursive"),
+        ("rollout: {n: '${oc.env:INF_NO_SUCH}'}\n", "rollout.n: cannot be resolved: KeyError"),
+        ("rollout: {cudagraph_capture_sizes: ['???']}\n", "rollout.cudagraph_capture_sizes: is '?"),
+        ("model_path: ${\n", "model_path: no viable alternative"),
+        ("rollout: {dtype: no}\n", "rollout.dtype: expected 'auto', "),
+        ("rollout: {n: 1e3}\n", "rollout.n: expected a whole number, got 1000.0"),
+        ("rollout: {temperature: .nan}\n", "rollout.temperature: expected a finite number"),
+        ("rollout: {temperature: .inf}\n", "rollout.temperature: expected a finite number"),
+        ("model_path: !!binary aGk=\n", "model_path: expected what YAML can hold, got bytes"),
+    ],
+)
+def test_odd_yaml_is_right_or_refused(tmp_path: Path, text: str, says: str) -> None:
+    (line,) = faults(written(tmp_path, text))
+    assert line.removeprefix(f"{tmp_path}/").startswith(says)
+
+
+def test_yaml_as_people_write_it_is_read_as_they_mean_it(tmp_path: Path) -> None:
+    text = """
+    model_path: &path Qwen/Qwen3-0.6B
+    trust_remote_code: no
+    rollout:
+      temperature: 1e-1
+      max_num_batched_tokens: 16_384
+      response_length: ${rollout.prompt_length}
+      multi_turn:                # all commented out
+      engine_kwargs: {sglang: {tokenizer_mode: *path, revision: '0123'}}
+    """
+    config = load_config(written(tmp_path, text), at("rollout.prompt_length", 700))
+    assert config.trust_remote_code is False and config.rollout.temperature == 0.1
+    assert config.rollout.response_length == 700  # follows the override
+    assert config.rollout.max_num_batched_tokens == 16384
+    assert config.rollout.multi_turn == MultiTurn()
+    sglang = config.rollout.engine_kwargs["sglang"]
+    assert sglang == {"tokenizer_mode": "Qwen/Qwen3-0.6B", "revision": "0123"}
+
+
+def test_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    missing, binary = tmp_path / "no.yaml", tmp_path / "b.yaml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    assert faults(missing)[0].startswith(f"{missing}: no such config file")
+    assert faults(str(tmp_path))[0].startswith(f"{tmp_path}: a folder, not a config file")
+    assert faults(binary)[0].startswith(f"{binary}: not a text file in UTF-8")
+    assert faults(binary / "x")[0].startswith(f"{binary / 'x'}: cannot be read")
+    for model in ("Qwen/Qwen3-0.6B", str(tmp_path), "smollm.gguf"):
+        assert f'say model_path="{model}" (in the shell: --set' in faults(model)[0]
+    assert "model_path" not in faults(missing)[0]
+    assert faults("x\0y")[0].startswith("x\0y: cannot be read")
+    assert faults(["a"]) == ['config: expected a path, a mapping or None, got ["a"]']
+
+
+@pytest.mark.parametrize(
+    "value", ["2020-13-45", "0x_", "[" * 5000, "9" * 5000, 10**5000], ids=list("abcde")
+)
+def test_value_that_cannot_be_read_or_printed_is_refused_by_its_key(value: Any) -> None:
+    (line,) = faults(at("rollout.n", value))
+    assert line.startswith("rollout.n: ")
+
+
+def test_aliases_that_stand_for_billions_of_values_are_refused_at_once(tmp_path: Path) -> None:
+    text = "x0: &x0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+        f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]\n" for n in range(1, 12)
+    )
+    file = written(tmp_path, text)
+    assert faults(file) == [f"{file}: its aliases stand for over 10,000 values"]
+
+
+def test_file_beside_the_config_is_found_and_others_stay_as_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, here = tmp_path / "conf", tmp_path / "here"
+    (folder / "model").mkdir(parents=True)
+    here.mkdir()
+    monkeypatch.chdir(here)
+    file = written(folder, "model_path: ./model\n")
+    assert load_config(file, {}).model_path == str(folder / "model")
+    assert load_config(file, {"model_path": "./other"}).model_path == "./other"
+    (here / "model").mkdir()
+    assert load_config(file, {}).model_path == "./model"
+    (folder / "hub").mkdir()
+    assert load_config(written(folder, "model_path: hub\n"), {}).model_path == "hub"
+
+
+def test_mapping_may_hold_paths_tuples_and_omegaconf() -> None:
+    rollout = OmegaConf.create({"_target_": "a.B", "n": 2, "cudagraph_capture_sizes": [1, 2]})
+    config = load_config({"model_path": Path("/m"), "rollout": rollout}, {})
+    assert config.model_path == "/m" and config.rollout.n == 2
+    sizes = at("rollout.cudagraph_capture_sizes", (1, 4))
+    assert load_config({}, sizes).rollout.cudagraph_capture_sizes == [1, 4]
+    assert faults({"model_path": {1}}) == ["model_path: expected what YAML can hold, got set"]
+    cycle: dict[str, Any] = {}
+    cycle["rollout"] = cycle
+    assert faults(cycle)[0].startswith("config: a value holds itself")
+
+
+def test_verls_own_file_loads_once_it_is_made_runnable(tmp_path: Path) -> None:
+    own = OmegaConf.load(VERL_YAML)
+    runnable = {"name": "sglang", "mode": "async", "tensor_model_parallel_size": 1}
+    config = load_config({"rollout": own}, {"rollout": runnable})
+    assert config.rollout.prompt_length == 512 and config.rollout.dtype == "bfloat16"
+    nested = "rollout:\n" + "".join(f"  {line}\n" for line in VERL_YAML.read_text().splitlines())
+    assert load_config(written(tmp_path, nested), {"rollout": runnable}) == config
+
+
+def test_verls_own_file_alone_says_what_is_missing() -> None:
+    name, mode = faults({"rollout": OmegaConf.load(VERL_YAML)})
+    assert name.startswith("rollout.name: is '???'") and mode.startswith("rollout.mode: must be")
+
+
+def test_whole_verl_config_is_told_where_its_parts_go_and_they_load_there() -> None:
+    whole = OmegaConf.load(VERL_YAML.parent.parent / "_generated_ppo_trainer.yaml")
+    (said,) = faults(whole)
+    assert said.startswith("actor_rollout_ref: ") and "model_path=whole.model.path" in said
+    parts = {"model_path": whole.actor_rollout_ref.model.path}
+    parts["rollout"] = whole.actor_rollout_ref.rollout
+    config = load_config(parts, {"rollout": {"name": "sglang", "mode": "async"}})
+    assert config.model_path == "~/models/deepseek-llm-7b-chat"
+    assert config.rollout.tensor_model_parallel_size == 2 and config.rollout.prompt_length == 512
+
+
+# ── Merging and flat keys ────────────────────────────────────────────────────────────────────────
+
+
+def test_overrides_merge_deeply_and_lists_replace() -> None:
+    below = {"sglang": {"page_size": 1, "attention_backend": "triton"}}
+    source = {"rollout": {"engine_kwargs": below, "cudagraph_capture_sizes": [1, 2, 4], "n": 3}}
+    above = {"engine_kwargs": {"sglang": {"page_size": 2}}, "cudagraph_capture_sizes": [8]}
+    rollout = load_config(source, {"rollout": above}).rollout
+    assert rollout.engine_kwargs["sglang"] == {"page_size": 2, "attention_backend": "triton"}
+    assert rollout.cudagraph_capture_sizes == [8] and rollout.n == 3
+    assert load_config(source, at("rollout.n", "???")).rollout.n == 3  # OmegaConf's "not said"
+    assert source["rollout"]["engine_kwargs"] == below and below["sglang"]["page_size"] == 1
+
+
+def test_wrong_override_is_named_by_its_path() -> None:
+    assert faults(None, rollout={"n": "x"})[0].startswith("rollout.n: expected a whole number")
+    assert faults(None, rollout=[1]) == ["rollout: expected a mapping, got [1]"]
+    assert faults(None, devise="cpu") == ["devise: unknown key; did you mean 'device'?"]
+
+
+@pytest.mark.parametrize(
+    ("flat", "value", "read"),
+    [
+        ("max_prompt_length", 7, lambda r: r.prompt_length),
+        ("max_response_length", 7, lambda r: r.response_length),
+        ("max_new_tokens", 7, lambda r: r.response_length),
+        ("max_tokens", 7, lambda r: r.response_length),
+        ("rollout_mode", "async", lambda r: r.mode),
+        ("tensor_parallel_size", 2, lambda r: r.tensor_model_parallel_size),
+        ("attention_backend", "fa3", lambda r: r.engine_kwargs["sglang"]["attention_backend"]),
+        ("temperature", 0.25, lambda r: r.temperature),
+        ("do_sample", False, lambda r: r.do_sample),
+        ("gpu_memory_utilization", 0.75, lambda r: r.gpu_memory_utilization),
+        ("cudagraph_capture_sizes", [2], lambda r: r.cudagraph_capture_sizes),
+    ],
+)
+def test_flat_key_works_with_one_warning_that_names_its_place(
+    flat: str, value: Any, read: Callable[[Rollout], Any]
+) -> None:
+    with pytest.warns(DeprecationWarning) as warned:
+        rollout = load_config({flat: value}, {}).rollout
+    assert read(rollout) == value
+    (warning,) = warned
+    assert str(warning.message).startswith(f"config key '{flat}' is now 'rollout.")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_flat_key_beside_another_value_names_both() -> None:
+    (line,) = faults({"temperature": 0.5, "rollout": {"temperature": 1.0}})
+    assert line.startswith("temperature: 0.5 contradicts rollout.temperature: 1.0")
+    (line,) = faults({"max_tokens": 5, "max_new_tokens": 6})
+    assert line.startswith("max_new_tokens: 6 contradicts max_tokens: 5")
+    assert load_config({"n": 2, "rollout": {"n": 2}}, {}).rollout.n == 2
+    assert faults({"temperature": "a", "rollout": None})[0].startswith("rollout.temperature: ")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_override_wins_over_the_file_in_either_form() -> None:
+    nested, flat = {"rollout": {"temperature": 1.0}}, {"temperature": 0.5}
+    assert load_config(nested, flat).rollout.temperature == 0.5
+    assert load_config(flat, nested).rollout.temperature == 1.0
+
+
+# ── The value itself, and --set ──────────────────────────────────────────────────────────────────
+
+
+def test_config_is_frozen_and_reads_its_own_dict_back() -> None:
+    config = load_config(ROOT / "config.yaml", {})
+    with pytest.raises(ValueError, match="frozen"):
+        config.rollout.n = 2
+    assert load_config(config.to_dict(), {}) == config
+    assert config.verl_rollout()["multi_turn"]["format"] == "hermes"
+    assert "agent" not in config.verl_rollout()
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("rollout.dtype=float32", {"rollout": {"dtype": "float32"}}),
+        ("rollout.temperature=1e-1", {"rollout": {"temperature": 0.1}}),
+        ("truncate_prompt=", {"truncate_prompt": None}),
+        ("a = [1, 2]", {"a": [1, 2]}),
+        ("a={b: c}", {"a": {"b": "c"}}),
+        ("model_path=/a=b", {"model_path": "/a=b"}),
+        ("a='1'", {"a": "1"}),
+    ],
+)
+def test_assignment_is_a_path_and_a_yaml_value(text: str, tree: dict[str, Any]) -> None:
+    assert parse_assignment(text) == tree
+
+
+@pytest.mark.parametrize("text", ["", "a", "=1", "a..b=1", ".=1", "a=[", "a=010", "a=&x [*x]"])
+def test_assignment_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_assignment(text)
+
+
+def test_assignments_merge_and_the_last_wins() -> None:
+    texts = ["rollout.n=2", "rollout.dtype=half", "rollout.n=3"]
+    assert parse_assignments(texts) == {"rollout": {"n": 3, "dtype": "half"}}

@@ -1,0 +1,56 @@
+"""A conversation's row, without an engine."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+
+from tiny import IM_END, VOCABULARY, tiny_model
+
+from _inf.conversation.episode import Episode, Rules
+from _inf.request.template import Template
+from _inf.types import Prompt, TurnOptions
+
+TEMPLATE = """{% for m in messages %}{% if loop.index0 %}{{ mark }}{% endif %}{{ m['role'] }}:
+{{ m['content'] }}<|im_end|>{% endfor %}assistant:"""
+
+
+def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only() -> None:
+    """The engine would die of it: a tokenizer with markers that were added after the training."""
+    from transformers import AutoTokenizer
+
+    tokenizer = copy.deepcopy(AutoTokenizer.from_pretrained(tiny_model()))
+    tokenizer.add_tokens(["<|new|>"])
+    tokenizer.chat_template = TEMPLATE
+    end = tokenizer.convert_tokens_to_ids(IM_END)
+    rules = Rules(
+        tools={},
+        format="hermes",
+        max_assistant_turns=9,
+        max_user_turns=9,
+        max_parallel_calls=1,
+        max_result=99,
+        truncate_side="middle",
+        tool_timeout=1.0,
+        response_length=99,
+        max_model_len=999,
+        vocabulary=VOCABULARY,
+        over_sample_rate=0.0,
+        eos_token_ids=frozenset([end]),
+    )
+    answer = SimpleNamespace(
+        token_ids=[70, end], logprobs=[-1.0, -1.0], finish_reason="stop", matched_stop=end
+    )
+    for mark, error in (
+        ("<new>", None),
+        ("<|new|>", f"the next turn has token {VOCABULARY}, outside the model's vocabulary"),
+    ):
+        template = Template(tokenizer, {"mark": mark}, eos_token_ids=[end])
+        asked = Prompt([5], messages=[{"role": "user", "content": "hi"}])
+        request = {"max_new_tokens": 50, "min_new_tokens": 0}
+        turns = TurnOptions(interaction_kwargs={"name": "x"})
+        row = Episode(asked, request, rules, template, tokenizer, turns)
+        row.take(answer)
+        row.hear_user("Go on.")
+        assert row.error == error and row.over is (error is not None)
+        assert (len(row.ids) > 2) is (error is None) and row.ids[:2] == [70, end]

@@ -1,0 +1,278 @@
+"""Weights that somebody trained: verl's checkpoints and PEFT's adapters become folders to serve."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from peft import LoraConfig, PeftModel, get_peft_model
+from tiny import tiny_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from _inf.errors import ConfigError
+from _inf.models.resolve import resolve_model
+from inf import InferenceEngine
+
+IDS = torch.arange(5, 60)[None]
+DOWN = "model.layers.1.mlp.down_proj.weight"
+
+
+def loaded(folder: Path | str, **how: Any) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, **how).eval()
+
+
+def train(model: Any, seed: int) -> None:
+    """Move every weight, as a training would."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+
+
+@torch.no_grad()
+def logits(model: Any) -> torch.Tensor:
+    return model(IDS).logits
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        tiny_model()  # where it is shared
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        # PEFT stops at the torchao that sglang pins.
+        for module in ("tuners.lora.torchao", "utils.quantization_utils"):
+            patch.setattr(f"peft.{module}.is_torchao_available", lambda: False)
+        yield
+
+
+def save_as_verl_does(model: Any, tokenizer: Any, folder: Path, fsdp: int) -> None:
+    from omegaconf import OmegaConf
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+    from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
+
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("fsdp",))
+    if fsdp == 1:
+        sharded: Any = FullyShardedDataParallel(
+            model, device_mesh=mesh, device_id=torch.device("cpu"), use_orig_params=True
+        )
+    else:
+        sharded = fully_shard(model, mesh=mesh)
+    contents = OmegaConf.create(dict.fromkeys(("save_contents", "load_contents"), ["model"]))
+    manager = FSDPCheckpointManager(sharded, None, None, tokenizer, checkpoint_config=contents)
+    manager.save_checkpoint(str(folder), global_step=7)
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["fsdp1", "fsdp2"])
+def checkpoint(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[str, torch.Tensor]]:
+    """`global_step_7`, and the weights that went into it."""
+    model = loaded(tiny_model())
+    train(model, seed=request.param)
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    step = tmp_path_factory.mktemp("run") / "global_step_7"
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model())
+    save_as_verl_does(model, tokenizer, step / "actor", request.param)
+    return step, weights
+
+
+def test_verl_checkpoint_is_merged_into_the_weights_that_were_saved(
+    checkpoint: tuple[Path, dict[str, torch.Tensor]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    step, weights = checkpoint
+    folder = resolve_model(str(step / "actor"))
+    assert capfd.readouterr().out == ""
+    merged = loaded(folder, dtype="auto").state_dict()
+    assert merged.keys() == weights.keys()
+    for name, tensor in weights.items():
+        assert torch.equal(merged[name], tensor.bfloat16()), name
+    tokenizer, its = (AutoTokenizer.from_pretrained(place) for place in (tiny_model(), folder))
+    assert its.get_vocab() == tokenizer.get_vocab()
+    assert its.chat_template == tokenizer.chat_template
+    ends = loaded(tiny_model()).generation_config.eos_token_id
+    assert loaded(folder).generation_config.eos_token_id == ends
+
+
+def test_checkpoint_is_merged_once_and_found_from_its_step(
+    checkpoint: tuple[Path, dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, _ = checkpoint
+    folder = resolve_model(str(step / "actor"))
+    monkeypatch.setattr("_inf.models.verl_checkpoint.write_merged", None)
+    assert resolve_model(str(step)) == folder == resolve_model(str(step / "actor"))
+    with pytest.raises(ConfigError, match=r"^model_path: .*several .*name one of global_step_7$"):
+        resolve_model(str(step.parent))
+
+
+def test_checkpoint_written_anew_is_merged_anew(
+    checkpoint: tuple[Path, dict[str, torch.Tensor]], tmp_path: Path
+) -> None:
+    step = shutil.copytree(checkpoint[0], tmp_path / "step")
+    first = resolve_model(str(step))
+    shards = step / "actor" / "model_world_size_1_rank_0.pt"
+    state = torch.load(shards, weights_only=False)
+    for tensor in state.values():
+        getattr(tensor, "_local_tensor", tensor).zero_()
+    torch.save(state, shards)
+    second = resolve_model(str(step))
+    assert second != first
+    assert not any(tensor.any() for tensor in loaded(second).parameters())
+
+
+def damaged(actor: Path, how: str) -> None:
+    shards = actor / "model_world_size_1_rank_0.pt"
+    state = torch.load(shards, weights_only=False)
+    match how:
+        case "rank":
+            config = {"FSDP_version": 1, "world_size": 2}
+            (actor / "fsdp_config.json").write_text(json.dumps(config))
+        case "config":
+            (actor / "fsdp_config.json").write_text("{}")
+        case "cut":
+            shards.write_bytes(shards.read_bytes()[:5000])
+        case "weight":
+            del state[DOWN]
+        case "shape":
+            state[DOWN] = torch.zeros(3, 3)
+        case "extra":
+            state["model.layers.9.mlp.down_proj.weight"] = torch.zeros(64, 128)
+        case "adapter":
+            (actor / "lora_adapter").mkdir()
+        case "lora":
+            state["base_model.model.model.norm.lora_A.default.weight"] = torch.zeros(4, 64)
+        case "tokenizer":
+            (actor / "huggingface" / "tokenizer_config.json").unlink()
+    if how in ("weight", "shape", "extra", "lora"):
+        torch.save(state, shards)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("rank", "not a complete checkpoint of 2 ranks: it lacks model_world_size_2_rank_0.pt"),
+        ("config", "cannot read .*fsdp_config.json"),
+        ("cut", "cannot be merged"),
+        ("weight", "cannot be merged: ValueError: 1 missing keys, " + DOWN),
+        ("shape", "cannot be merged: .*(mismatch|size)"),
+        ("extra", "cannot be merged: .*model.layers.9"),
+        ("adapter", "LoRA actor's; name the model .* adapter_path: .*lora_adapter"),
+        ("lora", "LoRA actor's"),
+        ("tokenizer", "lacks huggingface/tokenizer_config.json"),
+    ],
+)
+def test_damaged_checkpoint_is_refused(
+    checkpoint: tuple[Path, Any], tmp_path: Path, how: str, words: str
+) -> None:
+    step = shutil.copytree(checkpoint[0], tmp_path / "step")
+    damaged(step / "actor", how)
+    with pytest.raises(ConfigError, match=f"^model_path: .*{words}"):
+        resolve_model(str(step))
+
+
+def adapter(base: Path, folder: Path, **how: Any) -> Path:
+    """A LoRA of a few modules whose every weight counts."""
+    settings: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
+    model = get_peft_model(loaded(base), LoraConfig(**settings | how))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_adapter_is_merged_into_its_base_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tiny_model()
+    peft = adapter(base, tmp_path / "adapter")
+    folder = resolve_model(str(base), adapter_path=str(peft))
+    theirs = logits(PeftModel.from_pretrained(loaded(base), str(peft)).eval())
+    ours = logits(loaded(folder, dtype="auto"))
+    assert (theirs - logits(loaded(base))).abs().max() > 0.1
+    assert torch.allclose(ours, theirs, atol=1e-4)
+    names = {file.name for file in base.iterdir()}
+    assert {name for name in names if name[0] != "."} <= {file.name for file in folder.iterdir()}
+    monkeypatch.setattr("_inf.models.adapter.write_adapted", None)
+    assert resolve_model(str(base), adapter_path=str(peft)) == folder
+    assert resolve_model(str(base)) == base
+
+
+def mismatched(base: Path, folder: Path, how: str) -> Path:
+    from safetensors.torch import load_file, save_file
+
+    adapter(base, folder)
+    file, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    weights, settings = load_file(file), json.loads(config.read_text())
+    some = next(name for name in weights if "layers.0.mlp.down_proj.lora_A" in name)
+    match how:
+        case "no folder":
+            return folder / "nowhere"
+        case "no weights":
+            file.unlink()
+            return folder
+        case "shape":
+            weights[some] = torch.zeros(4, 64)
+        case "lacking":
+            del weights[some]
+        case "surplus":
+            weights[some.replace("layers.0", "layers.7")] = weights[some].clone()
+        case "modules":
+            settings["target_modules"] = ["wq", "wk"]
+        case "broken":
+            file.write_bytes(b"nothing")
+            return folder
+        case "kind":
+            settings = {"peft_type": "PROMPT_TUNING", "task_type": "CAUSAL_LM"}
+            settings |= {"num_virtual_tokens": 4, "base_model_name_or_path": None}
+    save_file(weights, file)
+    config.write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("no folder", "is not a PEFT folder"),
+        ("no weights", "is not a PEFT folder"),
+        ("shape", "does not fit .*size mismatch"),
+        ("lacking", "it lacks 1 of its weights, .*layers.0.mlp.down_proj.lora_A"),
+        ("surplus", "the base has no place for 1 of its weights, .*layers.7"),
+        ("modules", "Target modules .* not found"),
+        ("broken", "does not fit"),
+        ("kind", "nothing to merge"),
+    ],
+)
+def test_adapter_that_does_not_fit_is_refused(tmp_path: Path, how: str, words: str) -> None:
+    base = tiny_model()
+    peft = mismatched(base, tmp_path / "adapter", how)
+    with pytest.raises(ConfigError, match=f"^adapter_path: .*{words}"):
+        resolve_model(str(base), adapter_path=str(peft))
+
+
+@pytest.mark.parametrize("checkpoint", [1], indirect=True)
+def test_engine_serves_a_checkpoint_with_an_adapter(
+    checkpoint: tuple[Path, Any], tmp_path: Path
+) -> None:
+    step, _ = checkpoint
+    peft = adapter(resolve_model(str(step)), tmp_path / "adapter")
+    settings = {"dtype": "float32", "prompt_length": 64, "response_length": 32}
+    with InferenceEngine(model_path=str(step), adapter_path=str(peft), rollout=settings) as engine:
+        assert engine.model_config.local_path == str(
+            resolve_model(str(step), adapter_path=str(peft))
+        )
+        prompt, answer = IDS[0, :20].tolist(), IDS[0, 20:].tolist()
+        ours = engine.get_logprobs({"prompt_token_ids": prompt}, [answer])[0]
+    merged = loaded(engine.model_config.local_path, dtype=torch.float32)
+    table = torch.log_softmax(logits(merged)[0, 19:-1], dim=-1)
+    assert ours == pytest.approx(table[torch.arange(len(answer)), answer].tolist(), abs=1e-3)

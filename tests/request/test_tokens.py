@@ -1,0 +1,590 @@
+"""From prompts to token ids: every form gives the right ids, all else says where it is wrong."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import enum
+import re
+from collections import UserDict, deque
+from collections.abc import Iterator
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import datasets
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pydantic
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import END_OF_TEXT, IM_END, PAD, VOCABULARY, tiny_model
+
+from _inf.errors import PromptError
+from _inf.request.prompts import MESSAGE_KEYS, ROLES, normalize
+from _inf.request.template import Template
+from _inf.request.tokenize import check_room, tokenize, tokenize_responses
+from _inf.response.scores import scored_sequences
+from _inf.types import Limits, Prompt
+
+LIMITS = Limits(prompt=64, total=80, vocabulary=VOCABULARY)
+HUGE = 10**5000  # more digits than Python prints
+USER = {"role": "user", "content": "hi"}
+TEXT = {"type": "text", "text": "hi"}
+IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+CALL = {"function": {"name": "f", "arguments": {"a": [1]}}}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model())
+
+
+def templated(tokenizer: Any, template: Any) -> Any:
+    other = copy.deepcopy(tokenizer)
+    other.chat_template = template
+    return other
+
+
+def ids(
+    prompts: Any, tokenizer: Any, limits: Limits = LIMITS, kwargs: Any = None
+) -> list[list[int]]:
+    return [p.token_ids for p in tokenize(normalize(prompts), Template(tokenizer, kwargs), limits)]
+
+
+def refusal(prompts: Any, tokenizer: Any, limits: Limits = LIMITS, kwargs: Any = None) -> str:
+    with pytest.raises(PromptError) as caught:
+        tokenize(normalize(prompts), Template(tokenizer, kwargs), limits)
+    return str(caught.value)
+
+
+def message(**changed: Any) -> dict[Any, Any]:
+    return {**USER, **changed}
+
+
+class Role(str, enum.Enum):
+    USER = "user"
+
+
+class ModelMessage(pydantic.BaseModel):
+    role: str
+    content: str
+    audio: None = None
+
+
+@dataclasses.dataclass
+class Said:
+    role: str
+    content: str
+    name: str | None = None
+
+
+class Turn(NamedTuple):
+    role: str
+    content: str
+
+
+def chat(*turns: tuple[str, str]) -> str:
+    """What the tiny model's template writes, written by hand."""
+    written = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in turns)
+    return written + "<|im_start|>assistant\n"
+
+
+# ── Forms ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        "hi",
+        ["hi"],
+        ("hi",),
+        deque(["hi"]),
+        [np.str_("hi")],
+        np.array(["hi"]),
+        np.array(["hi"], dtype=object),
+        pd.Series(["hi"], index=[7]),
+        pa.array(["hi"]),
+        datasets.Dataset.from_dict({"prompt": ["hi"]})["prompt"],
+        [USER],
+        (USER,),
+        [[USER]],
+        [(USER,)],
+        [UserDict(USER)],
+        [MappingProxyType(USER)],
+        np.array([USER]),
+        [np.array([USER])],
+        pd.Series([[USER]]),
+        datasets.Dataset.from_dict({"prompt": [[USER]]})["prompt"],
+        [{"role": Role.USER, "content": np.str_("hi")}],
+        [message(content=[TEXT])],
+        [message(content=({"type": "text", "text": "h"}, {"type": "text", "text": "i"}))],
+        [message(content=np.array([{**TEXT, "image_url": None}]))],
+        [message(name=None, tool_calls=None, refusal=None, audio=None, annotations=[])],
+        [message(function_call={}, refusal="", tool_calls=np.array([]))],
+        [ModelMessage(role="user", content="hi")],
+        [SimpleNamespace(role="user", content="hi", tool_calls=None)],
+        [Said("user", "hi")],
+        [Turn("user", "hi")],
+    ],
+)
+def test_one_user_message_is_one_prompt_in_every_form(prompts: Any, tokenizer: Any) -> None:
+    text = chat(("user", "hi"))
+    assert ids(prompts, tokenizer) == [tokenizer.encode(text)]
+
+
+def test_prompts_of_a_parquet_file_are_its_conversations(tokenizer: Any, tmp_path: Path) -> None:
+    """verl's own form; tables give every message the keys of all, null where it has none."""
+    asked = {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": "1"}]}
+    talks = [[USER], [USER, asked, {"role": "tool", "content": "4", "tool_call_id": "1"}]]
+    pd.DataFrame({"prompt": talks}).to_parquet(tmp_path / "a.parquet")
+    column = pd.read_parquet(tmp_path / "a.parquet")["prompt"]
+    assert isinstance(column[1], np.ndarray) and "tool_calls" in column[0][0]
+    for prompts in (column, column.tolist(), column.to_numpy()):
+        (first,), (_, second, third) = normalize(prompts)
+        assert first == USER
+        assert set(second) == {"role", "content", "tool_calls"} and second["content"] == ""  # type: ignore[arg-type, index, call-overload]
+        assert third == talks[1][2]
+
+
+def test_answer_of_openais_client_goes_into_the_next_prompt(tokenizer: Any) -> None:
+    from openai.types.chat import ChatCompletionMessage
+
+    plain = ChatCompletionMessage(role="assistant", content="yes?", annotations=[])
+    asked = [USER, {"role": "assistant", "content": "yes?"}, USER]
+    for answer in (plain, plain.model_dump()):
+        assert ids([USER, answer, USER], tokenizer) == ids(asked, tokenizer)
+    function = {"name": "f", "arguments": '{"a": [1]}'}
+    calls = [{"id": "call1", "type": "function", "function": function}]
+    calling = ChatCompletionMessage.model_validate({"role": "assistant", "tool_calls": calls})
+    for answer in (calling, calling.model_dump()):
+        ((_, said),) = normalize([USER, answer])
+        arguments = {"name": "f", "arguments": {"a": [1]}}
+        expected = [{"id": "call1", "type": "function", "function": arguments}]
+        assert said == {"role": "assistant", "content": "", "tool_calls": expected}
+    refused = ChatCompletionMessage(role="assistant", content=None, refusal="No.")
+    assert refusal([USER, refused], tokenizer).startswith("prompt 0, message 1: unknown key 'ref")
+
+
+def test_message_object_alone_is_no_prompt(tokenizer: Any) -> None:
+    for alone in (Turn("user", "hi"), Said("user", "hi"), ModelMessage(role="user", content="hi")):
+        for prompts, index in ((alone, 0), (["a", alone], 1)):
+            said = refusal(prompts, tokenizer)
+            assert said == f"prompt {index} is one message; put it into a list: [message]."
+
+
+def test_text_is_encoded_without_the_template_and_with_the_usual_special_tokens() -> None:
+    from transformers import AutoTokenizer
+
+    for bos in (False, True):
+        tokenizer = AutoTokenizer.from_pretrained(tiny_model(bos=bos))
+        expected = tokenizer.encode("Once upon a")
+        assert (expected[0] == tokenizer.bos_token_id) is bos
+        for template in (tokenizer, templated(tokenizer, None)):
+            assert ids({"text": "Once upon a"}, template) == [expected]
+            both = [{"text": "Once upon a"}, {"prompt_token_ids": [5]}]
+            assert ids(both, template) == [expected, [5]]
+    assert ids([{"text": ""}], tokenizer) == [[tokenizer.bos_token_id]]
+
+
+def test_bare_list_of_messages_is_one_conversation(tokenizer: Any) -> None:
+    turns = [("system", "Be kind."), ("user", "hi"), ("assistant", "yes?"), ("user", "2 + 2")]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    expected = tokenizer.encode(chat(*turns))
+    assert ids(messages, tokenizer) == [expected]
+    assert ids([messages, messages], tokenizer) == [expected, expected]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role_is_rendered_and_content_may_be_empty(role: str, tokenizer: Any) -> None:
+    assert ids([{"role": role, "content": ""}], tokenizer) == [tokenizer.encode(chat((role, "")))]
+
+
+def test_forms_mix_and_keep_their_order(tokenizer: Any) -> None:
+    mixed = ["a", [USER], {"prompt_token_ids": [9, 5]}, "b", {"prompt_token_ids": (7,)}]
+    a, hi, b = (tokenizer.encode(chat(("user", text))) for text in ("a", "hi", "b"))
+    assert ids(mixed, tokenizer) == [a, hi, [9, 5], b, [7]]
+
+
+@pytest.mark.parametrize("nothing", [[], (), deque()])
+def test_empty_batch_is_empty(nothing: Any, tokenizer: Any) -> None:
+    assert ids(nothing, tokenizer) == []
+
+
+@pytest.mark.parametrize(
+    "given_ids",
+    [
+        [0, 2, 383],
+        (0, 2, 383),
+        np.array([0, 2, 383]),
+        np.array([0, 2, 383], dtype=np.uint16),
+        [np.int32(0), np.int64(2), np.uint64(383)],
+        torch.tensor([0, 2, 383]),
+        torch.tensor([0, 2, 383], dtype=torch.int16),
+        list(torch.tensor([0, 2, 383])),
+    ],
+)
+def test_token_ids_are_sent_as_they_are_as_plain_ints(given_ids: Any, tokenizer: Any) -> None:
+    (sent,) = ids({"prompt_token_ids": given_ids}, tokenizer)
+    assert sent == [0, 2, 383] and {type(each) for each in sent} == {int}
+
+
+def test_nothing_of_the_callers_is_changed_or_kept(tokenizer: Any) -> None:
+    messages = [{"role": "user", "content": "hi", "tool_calls": [CALL]}]
+    given_ids, kwargs = list(range(70)), {"enable_thinking": False}
+    before = copy.deepcopy((messages, given_ids, kwargs))
+    limits = Limits(64, 80, VOCABULARY, "left")
+    writes = "{% set _ = messages[0].update(content='z') %}{{ messages[0]['content'] }}"
+    rendered = ids([messages, {"prompt_token_ids": given_ids}], tokenizer, limits, kwargs)
+    rendered[1].append(1)
+    with pytest.raises(PromptError, match="SecurityError"):
+        ids([messages], templated(tokenizer, writes))
+    assert (messages, given_ids, kwargs) == before
+
+
+# ── Refusals ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def generator() -> Iterator[str]:
+    yield "hi"
+
+
+# One prompt each, and what its refusal says after "prompt N".
+BAD: list[tuple[Any, str]] = [
+    (None, " is None"),
+    (3, " is of type int"),
+    (True, " is of type bool"),
+    (float("nan"), " is of type float"),
+    (object, " is of type type"),
+    (Path("hi"), " is of type PosixPath"),
+    ({"hi"}, " is of type set"),
+    (generator(), " is of type generator"),
+    (np.array(5), " is of type ndarray"),
+    (torch.ones(1, device="meta"), " is of type Tensor"),
+    (slice(3), " is of type slice"),
+    ("", " is an empty string"),
+    ({}, " is a mapping with the keys []"),
+    (USER, " is one message; put it into a list: [message]."),
+    (SimpleNamespace(**USER), " is one message; put it into a list: [message]."),
+    ({3: 1, None: 2, "a": 3}, " is a mapping with the keys [3, None, 'a']"),
+    ({"prompt_token_ids": [5], "n": 1}, " is a mapping with the keys ['n', 'prompt_token_ids']"),
+    ({"prompt_token_ids": []}, ": prompt_token_ids is empty"),
+    ({"prompt_token_ids": np.array([])}, ": prompt_token_ids is empty"),
+    ({"prompt_token_ids": None}, ": prompt_token_ids is None"),
+    ({"prompt_token_ids": 5}, ": prompt_token_ids is of type int"),
+    ({"prompt_token_ids": np.array(5)}, ": prompt_token_ids is of type int"),
+    ({"prompt_token_ids": "5"}, ": prompt_token_ids is of type str"),
+    ({"prompt_token_ids": b"5"}, ": prompt_token_ids is of type bytes"),
+    ({"prompt_token_ids": {5}}, ": prompt_token_ids is of type set"),
+    ({"prompt_token_ids": generator()}, ": prompt_token_ids is of type generator"),
+    ({"prompt_token_ids": [5, True]}, ": prompt_token_ids[1] is of type bool"),
+    ({"prompt_token_ids": [np.bool_(True)]}, ": prompt_token_ids[0] is of type bool"),
+    ({"prompt_token_ids": [torch.tensor(True)]}, ": prompt_token_ids[0] is of type Tensor"),
+    ({"prompt_token_ids": torch.tensor([True])}, ": prompt_token_ids[0] is of type bool"),
+    ({"prompt_token_ids": [5, 6.0]}, ": prompt_token_ids[1] is of type float"),
+    ({"prompt_token_ids": [float("nan")]}, ": prompt_token_ids[0] is of type float"),
+    ({"prompt_token_ids": np.array([5.0])}, ": prompt_token_ids[0] is of type float"),
+    ({"prompt_token_ids": [5, None]}, ": prompt_token_ids[1] is None"),
+    ({"prompt_token_ids": ["5"]}, ": prompt_token_ids[0] is of type str"),
+    ({"prompt_token_ids": [[5]]}, ": prompt_token_ids[0] is of type list"),
+    ({"prompt_token_ids": torch.tensor([[5]])}, ": prompt_token_ids[0] is of type list"),
+    ({"prompt_token_ids": [5, -1]}, ": prompt_token_ids[1] is -1, outside"),
+    ({"prompt_token_ids": [VOCABULARY]}, f": prompt_token_ids[0] is {VOCABULARY}, outside"),
+    ({"prompt_token_ids": [2**63]}, f": prompt_token_ids[0] is {2**63}, outside"),
+    ({"prompt_token_ids": [5, HUGE]}, ": prompt_token_ids[1] is"),
+    ([], " is a conversation without messages"),
+    ([1, 2, 3], ", message 0 is of type int"),
+    (["a", "b"], ", message 0 is of type str"),
+    ([[USER]], ", message 0 is of type list"),
+    ([USER, None], ", message 1 is None"),
+    ([USER, "hi"], ", message 1 is of type str"),
+    ([USER, {"prompt_token_ids": [5]}], ", message 1: unknown key 'prompt_token_ids'"),
+    ([USER, {"role": "user"}], ", message 1 has no 'content'"),
+    ([USER, {"content": "hi"}], ", message 1 has no 'role'"),
+    ([message(role="usr")], ", message 0: unknown role 'usr'; did you mean 'user'?"),
+    ([message(role=None)], ", message 0: unknown role None"),
+    ([message(role=["user"])], ", message 0: unknown role ['user']"),
+    ([message(role=np.array(["user"]))], ", message 0: unknown role"),
+    ([message(role=np.array(["user", "tool"]))], ", message 0: unknown role"),
+    ([message(content=None)], ", message 0: content is None"),
+    ([message(content=5)], ", message 0: content is of type int"),
+    ([message(content=b"hi")], ", message 0: content is of type bytes"),
+    ([message(content=["hi"])], ", message 0: content[0] is of type str; only text is taken"),
+    ([message(content=[{"text": "hi"}])], ", message 0: content[0] is of type dict"),
+    ([message(content=[TEXT, {"type": "text"}])], ", message 0: content[1]: text is None"),
+    (
+        [message(content=[TEXT, {**TEXT, "text": 5}])],
+        ", message 0: content[1]: text is of type int",
+    ),
+    ([message(content=[{**TEXT, "txt": 1}])], ", message 0: content[0]: unknown key 'txt'"),
+    ([message(content=[TEXT, IMAGE])], ", message 0: content[1] is a part of type 'image_url'"),
+    ([message(refusal="No.")], ", message 0: unknown key 'refusal'"),
+    ([message(annotations=[1])], ", message 0: unknown key 'annotations'"),
+    ([message(tool_calls=5)], ", message 0: tool_calls is of type int"),
+    ({"text": None}, ": text is None"),
+    ({"text": ["hi"]}, ": text is of type list"),
+    ({"text": ""}, ": the text is empty"),
+    ({"text": "\ud800"}, ": the model's tokenizer refused the text: UnicodeEncodeError"),
+    ({"text": "hi", "n": 1}, " is a mapping with the keys ['n', 'text']"),
+    ({"text": "hi", "prompt_token_ids": [5]}, " is a mapping with the keys ['prompt_token_ids'"),
+    ([message(contents="hi")], ", message 0: unknown key 'contents'; did you mean 'content'?"),
+    ([{**USER, 5: 1}], ", message 0: unknown key 5"),
+    ([{**USER, ("a", 1): 1}], ", message 0: unknown key ('a', 1)"),
+    ([{**USER, HUGE: 1}], ", message 0: unknown key"),
+    ([{**USER, "role": HUGE}], ", message 0: unknown role"),
+    ({HUGE: 1}, " is a mapping with the keys a list; "),
+    ({"prompt_token_ids": torch.ones(1, device="meta")}, ": prompt_token_ids is of type Tensor"),
+    ({"prompt_token_ids": [torch.ones((), device="meta")]}, ": prompt_token_ids[0] is of type"),
+]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"), BAD, ids=[f"{n}{says}" for n, (_, says) in enumerate(BAD)]
+)
+def test_bad_prompt_is_refused_by_its_index(prompt: Any, says: str, tokenizer: Any) -> None:
+    good = {"prompt_token_ids": [5]}
+    assert refusal([good, "hi", prompt], tokenizer).startswith(f"prompt 2{says}")
+    if not isinstance(prompt, list):  # alone, a list is a batch
+        assert refusal(prompt, tokenizer).startswith(f"prompt 0{says}")
+
+
+def test_list_that_is_neither_batch_nor_conversation_names_its_first_odd_element(
+    tokenizer: Any,
+) -> None:
+    assert refusal([1, 2, 3], tokenizer).startswith("prompt 0 is of type int; a prompt is a string")
+    assert refusal(["a", None], tokenizer).startswith("prompt 1 is None")
+    assert refusal([USER, "a"], tokenizer).startswith("prompt 0 is one message; put it into a list")
+    assert refusal([{}], tokenizer).startswith("prompt 0, message 0 has no 'role'")
+    itself: list[Any] = []
+    itself.append(itself)
+    assert refusal(itself, tokenizer).startswith("prompt 0, message 0 is of type list")
+
+
+@pytest.mark.parametrize("raw", [b"hi", bytearray(b"hi")])
+def test_bytes_are_called_bytes_not_a_batch_of_ints(raw: Any, tokenizer: Any) -> None:
+    assert refusal(raw, tokenizer).startswith(f"prompt 0 is of type {type(raw).__name__}")
+
+
+@pytest.mark.parametrize("text", ["a\ud800b", "\udc00", "\ud83d\ude00"])
+def test_text_that_is_no_unicode_is_refused_with_the_reason(text: str, tokenizer: Any) -> None:
+    for prompt in (text, [{"role": "user", "content": text}]):
+        said = refusal(["hi", prompt], tokenizer)
+        assert said.startswith("prompt 1") and re.search("surrogate|UTF-8|Unicode", said)
+        said.encode()  # or no terminal can show it
+
+
+def test_arguments_nested_beyond_reading_stay_text() -> None:
+    call = {"function": {"name": "f", "arguments": "[" * 100_000}}
+    ((said,),) = normalize([[{"role": "assistant", "content": "", "tool_calls": [call]}]])
+    assert said["tool_calls"][0]["function"]["arguments"] == "[" * 100_000  # type: ignore[index, call-overload]
+
+
+@pytest.mark.parametrize(
+    ("response", "says"),
+    [
+        (0, "response 1 is of type int"),
+        ([5, "a"], "response 1[1] is of type str"),
+        ([VOCABULARY], f"response 1[0] is {VOCABULARY}, outside"),
+        ("\ud800", "response 1 has a lone surrogate"),
+    ],
+)
+def test_bad_response_is_refused_by_its_index(response: Any, says: str, tokenizer: Any) -> None:
+    with pytest.raises(PromptError) as caught:
+        tokenize_responses(["hi", response], 2, tokenizer, LIMITS)
+    assert str(caught.value).startswith(says)
+
+
+# What people and programs send: the right shapes with anything in them, and anything else.
+ATOMS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(0, VOCABULARY),
+    st.floats(),
+    st.binary(max_size=3),
+    st.text(st.characters(), max_size=5),
+    st.text(st.characters(categories=["Cs"]), max_size=3),
+    st.sampled_from([*ROLES, IM_END, PAD, END_OF_TEXT, np.int64(5), np.float32("nan")]),
+)
+KEYS = st.sampled_from([*MESSAGE_KEYS, "prompt_token_ids", "text", "type", "x", 5, None, (1, "a")])
+ANYTHING = st.recursive(
+    st.one_of(ATOMS, st.fixed_dictionaries({"role": st.sampled_from(ROLES), "content": ATOMS})),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=2).map(tuple),
+        st.dictionaries(KEYS, inner, max_size=3),
+        st.fixed_dictionaries({"prompt_token_ids": st.one_of(inner, st.lists(ATOMS))}),
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=250, deadline=None, derandomize=True, database=None)
+@given(prompts=ANYTHING)
+def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(
+    prompts: Any, tokenizer: Any
+) -> None:
+    try:
+        answered = tokenize(normalize(prompts), Template(tokenizer), LIMITS)
+    except PromptError as refused:
+        assert re.match(r"prompt \d+[ :,]", str(refused))
+        return
+    for prompt in answered:
+        assert 0 < len(prompt.token_ids) <= LIMITS.prompt and not prompt.truncated_tokens
+        assert all(type(i) is int and 0 <= i < VOCABULARY for i in prompt.token_ids)
+
+
+# ── Templates ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ raise_exception('only ' + messages[0]['content']) }}", "TemplateError: only no"),
+        ("{{ messages[0].tool.name }}", "UndefinedError"),
+        ("{{ 1 // 0 }}", "ZeroDivisionError"),
+        ("{% if %}", "TemplateSyntaxError"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
+        ({"rag": "x"}, "no default"),
+        ("", "renders it to nothing"),
+        ("{% if messages %}{% endif %}", "renders it to nothing"),
+        (None, 'no chat template to render messages with; send {"prompt_token_ids": [...]}'),
+    ],
+)
+def test_template_that_fails_is_told_with_the_prompts_index(
+    template: Any, says: str, tokenizer: Any
+) -> None:
+    said = refusal([{"prompt_token_ids": [5]}, "no"], templated(tokenizer, template))
+    assert said.startswith("prompt 1: ") and says in said
+
+
+def test_only_the_prompt_that_its_template_refuses_is_named(tokenizer: Any) -> None:
+    picky = "{% if messages[0].content == 'no' %}{{ raise_exception('not this') }}{% endif %}x"
+    assert refusal(["yes", "yes", "no"], templated(tokenizer, picky)).startswith("prompt 2: ")
+
+
+def test_token_ids_need_no_template(tokenizer: Any) -> None:
+    assert ids({"prompt_token_ids": [5, 6]}, templated(tokenizer, None)) == [[5, 6]]
+
+
+def test_template_kwargs_reach_the_template(tokenizer: Any) -> None:
+    (thinking,) = ids("hi", tokenizer)
+    (not_thinking,) = ids("hi", tokenizer, kwargs={"enable_thinking": False})
+    assert thinking == tokenizer.encode(chat(("user", "hi")))
+    assert not_thinking == thinking + tokenizer.encode("<think>\n\n</think>\n\n")
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"messages": []},
+        {"self": 1},
+        {"continue_final_message": True},
+        {"return_assistant_tokens_mask": True},
+        {"tools": 3},
+        {"documents": 3},
+        {"chat_template": 3},
+    ],
+)
+def test_template_kwargs_that_collide_are_told_not_raised_raw(
+    kwargs: dict[str, Any], tokenizer: Any
+) -> None:
+    said = refusal("hi", tokenizer, kwargs=kwargs)
+    assert said.startswith("prompt 0: the model's chat template or tokenizer refused it")
+
+
+def test_tokenizer_adds_nothing_to_what_the_template_writes() -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model(bos=True))
+    assert tokenizer.encode("hi")[0] == tokenizer.bos_token_id  # it would add one
+    assert tokenizer.bos_token_id not in ids("hi", tokenizer)[0]
+    own = templated(tokenizer, "{{ bos_token }}{{ messages[0]['content'] }}")
+    assert ids("hi", own) == [tokenizer.encode("hi")]
+
+
+def test_text_with_a_token_that_the_model_has_no_row_for_is_refused(tokenizer: Any) -> None:
+    """Tokenizers may know more tokens than the model embeds; the engine dies of one."""
+    larger = copy.deepcopy(tokenizer)
+    larger.add_tokens(["<|new|>"])
+    assert larger.encode("<|new|>") == [VOCABULARY]
+    said = refusal(["hi", "a<|new|>"], larger)
+    assert said.startswith("prompt 1") and str(VOCABULARY) in said
+    assert refusal([{"text": "a<|new|>"}], larger).startswith("prompt 0: the text's token[1] is")
+    with pytest.raises(PromptError) as caught:
+        tokenize_responses(["a", "a<|new|>"], 2, larger, LIMITS)
+    assert str(caught.value).startswith(f"response 1: the text's token[1] is {VOCABULARY}, outside")
+    assert len(ids("a<new>", larger)) == 1
+
+
+# ── Lengths ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_prompt_may_fill_the_limit_to_the_token_and_one_more_is_refused(tokenizer: Any) -> None:
+    full = {"prompt_token_ids": [5] * 64}
+    assert ids(full, tokenizer) == [[5] * 64]
+    said = refusal(["hi", {"prompt_token_ids": [5] * 65}], tokenizer)
+    assert said.startswith("prompt 1 has 65 tokens, above the limit of 64 (rollout.prompt_length)")
+    longest = "a" * 53  # one token each, after the template's eleven
+    assert len(ids(longest, tokenizer)[0]) == 64
+    assert refusal(longest + "a", tokenizer).startswith("prompt 0 has 65 tokens")
+
+
+def test_truncation_keeps_the_asked_side_and_counts_what_it_cut(tokenizer: Any) -> None:
+    given_ids = [*range(10), *range(70)]
+    for side, kept in (("left", given_ids[-64:]), ("right", given_ids[:64])):
+        limits = Limits(64, 80, VOCABULARY, side)  # type: ignore[arg-type]
+        prompts = ["hi", {"prompt_token_ids": given_ids}, {"prompt_token_ids": given_ids[:64]}]
+        short, cut, full = tokenize(normalize(prompts), Template(tokenizer), limits)
+        assert cut == Prompt(kept, truncated_tokens=16) and len(given_ids) == 80
+        assert short.truncated_tokens == full.truncated_tokens == 0
+
+
+def test_call_that_asks_to_cut_wins_over_the_config_and_one_that_does_not_changes_nothing() -> None:
+    for limits in (LIMITS, LIMITS.truncating("left")):
+        assert limits.truncating(None) == limits
+        assert limits.truncating("right") == Limits(64, 80, VOCABULARY, "right")
+
+
+def test_scored_prompt_is_cut_only_where_the_config_cuts(tokenizer: Any) -> None:
+    """There it is scored as `generate` answers it; elsewhere 64, its limit, is none."""
+    prompt, answer = list(range(70)), [5] * 10
+    asked = {"prompt_token_ids": prompt}
+    for limits, kept in ((LIMITS, prompt), (LIMITS.truncating("left"), prompt[6:])):
+        sequences = scored_sequences(asked, [answer], Template(tokenizer), tokenizer, limits)
+        assert sequences == [(kept + answer, len(kept))]
+
+
+def test_bad_token_id_is_refused_even_where_truncation_would_cut_it(tokenizer: Any) -> None:
+    limits = Limits(64, 80, VOCABULARY, "left")
+    assert "[0] is -1" in refusal({"prompt_token_ids": [-1, *range(70)]}, tokenizer, limits)
+
+
+def test_answer_must_fit_behind_the_prompt(tokenizer: Any) -> None:
+    prompts = [Prompt([5] * 3), Prompt([5] * 64)]
+    check_room(prompts, [16] * len(prompts), LIMITS)
+    check_room(prompts[:1], [77], LIMITS)
+    with pytest.raises(PromptError) as caught:
+        check_room(prompts, [17] * len(prompts), LIMITS)
+    says = "prompt 1 has 64 tokens; with max_tokens=17 that is 81, above the limit of 80"
+    assert str(caught.value).startswith(says) and "At most max_tokens=16 fits" in str(caught.value)
+
+
+def test_each_prompt_needs_room_for_its_own_answer_only() -> None:
+    prompts = [Prompt([5] * 3), Prompt([5] * 64)]
+    check_room(prompts, [77, 16], LIMITS)
+    check_room([], [], LIMITS)
+    for longer, says in (([78, 16], "prompt 0 has 3 tokens"), ([77, 17], "prompt 1 has 64 tokens")):
+        with pytest.raises(PromptError, match=f"^{says}"):
+            check_room(prompts, longer, LIMITS)
+
+
+def test_room_for_a_huge_answer_is_refused_too() -> None:
+    with pytest.raises(PromptError, match="prompt 0 has 1 tokens; with max_tokens=") as caught:
+        check_room([Prompt([5])], [10**30], LIMITS)
+    assert "At most max_tokens=79 fits" in str(caught.value)

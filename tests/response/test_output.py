@@ -1,0 +1,518 @@
+"""What `generate` returns: rows in order, each with its own truth, and a table for a notebook."""
+
+from __future__ import annotations
+
+import dataclasses
+import html.parser
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import IM_END, PAD, tiny_model
+
+from _inf.config import load_config
+from _inf.errors import ConfigError
+from _inf.request.sampling import derived_seed, resolve
+from _inf.response.output import TABLE_ROWS, GenerationOutput, GenerationRow, decode, shown_text
+from _inf.types import Prompt, ToolCall, Transcript
+
+PAD_ID = 3
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model())
+
+
+def row(
+    ids: list[int], finish: str = "length", matched: int | str | None = None, **changed: Any
+) -> Any:
+    """As the rollout room reports a finished request."""
+    said: dict[str, Any] = dict(
+        token_ids=ids,
+        logprobs=[-0.5] * len(ids),
+        prompt_logprobs=[],
+        finish_reason=finish,
+        matched_stop=matched,
+        prompt_tokens=5,
+        completion_tokens=len(ids),
+        cached_tokens=4,
+        weight_version=0,
+        transcript=None,
+    )
+    return dataclasses.make_dataclass("RequestOutput", said | changed)(**(said | changed))
+
+
+def rollout(*rows: Any, width: int = 8) -> Any:
+    """As much of verl's DataProto as is read."""
+    talks = [r.transcript for r in rows]
+    said = [t.ids if t else r.token_ids for t, r in zip(talks, rows, strict=True)]
+    masks = [t.mask if t else [1] * len(r.token_ids) for t, r in zip(talks, rows, strict=True)]
+    batch = {
+        "responses": [ids + [PAD_ID] * (width - len(ids)) for ids in said],
+        "response_mask": [mask + [0] * (width - len(mask)) for mask in masks],
+    }
+    tensors = {name: torch.tensor(values) for name, values in batch.items()}
+    return SimpleNamespace(batch=tensors, non_tensor_batch={"rows": list(rows)})
+
+
+def decoded(
+    tokenizer: Any,
+    *rows: Any,
+    n: int = 1,
+    prompts: list[Prompt] | None = None,
+    **params: Any,
+) -> GenerationOutput:
+    prompts = prompts or [Prompt([5])] * (len(rows) // n)
+    rollout_config = load_config(None, {}).rollout
+    sampling = resolve({"n": n, **params}, rollout_config, len(prompts), {0}, 384)
+    width = max(8, *(len(each.token_ids) for each in rows))
+    return decode(rollout(*rows, width=width), prompts, sampling, tokenizer)
+
+
+def output(count: int, completion: str = "text") -> GenerationOutput:
+    metadata = [
+        {
+            **dict.fromkeys(("response_ids", "response_mask"), [9] * 999),
+            **dict.fromkeys(("matched_stop", "matched_stop_text")),
+            **{"finish_reason": "stop", "completion_tokens": i, "cumulative_logprob": -i / 4},
+        }
+        for i in range(count)
+    ]
+    texts = [f"{completion} {i}" for i in range(count)]
+    return GenerationOutput(texts, [[i] for i in range(count)], [[-1.0]] * count, metadata)
+
+
+# ── Decoding ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_text_ends_before_the_eos_that_stays_in_the_token_ids(tokenizer: Any) -> None:
+    end = tokenizer.convert_tokens_to_ids(IM_END)
+    ids = [*tokenizer.encode("Paris."), end]
+    answered = decoded(tokenizer, row(ids, "stop", end))
+    assert answered.completions == ["Paris."] and answered.token_ids == [ids]
+    shown = decoded(tokenizer, row(ids, "stop", end), skip_special_tokens=False)
+    assert shown.completions == [f"Paris.{IM_END}"] and shown.token_ids == [ids]
+
+
+def test_text_ends_before_a_stop_id_that_is_an_ordinary_token(tokenizer: Any) -> None:
+    a, b = tokenizer.encode("a") + tokenizer.encode("b")
+    answered = decoded(tokenizer, row([b, a, b], "stop", b))  # only the last b stopped it
+    assert answered.completions == ["ba"] and answered.token_ids == [[b, a, b]]
+    assert decoded(tokenizer, row([b], "stop", b)).completions == [""]
+    shown = decoded(tokenizer, row([b, a, b], "stop", b), skip_special_tokens=False)
+    assert shown.completions == ["bab"]
+
+
+@pytest.mark.parametrize("finish", ["length", "abort"])
+def test_text_of_a_row_that_was_cut_is_whole(finish: str, tokenizer: Any) -> None:
+    a, b = tokenizer.encode("a") + tokenizer.encode("b")
+    assert decoded(tokenizer, row([a, b], finish)).completions == ["ab"]
+
+
+def test_special_tokens_inside_an_answer_are_text_only_when_asked_for(tokenizer: Any) -> None:
+    ids = tokenizer.encode(f"a{PAD}b{IM_END}c")
+    assert decoded(tokenizer, row(ids)).completions == ["abc"]
+    shown = decoded(tokenizer, row(ids), skip_special_tokens=False)
+    assert shown.completions == [f"a{PAD}b{IM_END}c"]
+
+
+@pytest.mark.parametrize("text", ["Ja, größer.", "你好 🙂", "don 't , no .", " a  b \n\n c "])
+def test_text_is_what_the_tokens_say_untidied(text: str, tokenizer: Any) -> None:
+    assert decoded(tokenizer, row(tokenizer.encode(text))).completions == [text]
+
+
+def test_answer_cut_inside_a_character_still_decodes(tokenizer: Any) -> None:
+    ids = tokenizer.encode("🙂")
+    assert len(ids) > 1
+    assert decoded(tokenizer, row(ids[:-1])).completions[0].strip("\ufffd") == ""
+
+
+def test_padding_is_in_response_ids_and_nowhere_else(tokenizer: Any) -> None:
+    short, padded, full = row([9]), row([9, PAD_ID, PAD_ID]), row(list(range(10, 18)))
+    answered = decoded(tokenizer, short, padded, full)
+    assert answered.token_ids == [[9], [9, PAD_ID, PAD_ID], list(range(10, 18))]
+    assert [m["response_ids"] for m in answered.metadata] == [
+        [9, *[PAD_ID] * 7],
+        [9, *[PAD_ID] * 7],
+        list(range(10, 18)),
+    ]
+    assert [sum(m["response_mask"]) for m in answered.metadata] == [1, 3, 8]
+    assert [m["completion_tokens"] for m in answered.metadata] == [1, 3, 8]
+
+
+def test_rows_are_prompt_major_and_know_their_prompt_and_sample(tokenizer: Any) -> None:
+    rows = [row([10 + i], prompt_tokens=i // 3) for i in range(6)]
+    answered = decoded(tokenizer, *rows, n=3)
+    places = [(m["prompt_index"], m["sample_index"]) for m in answered.metadata]
+    assert places == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert [m["prompt_tokens"] for m in answered.metadata] == [0, 0, 0, 1, 1, 1]
+    assert answered.token_ids == [[10 + i] for i in range(6)]
+
+
+def test_metadata_says_what_the_engine_said(tokenizer: Any) -> None:
+    said = row([9, 7], "stop", 7, logprobs=[-0.25, -1.5], weight_version=3, cached_tokens=2)
+    (metadata,) = decoded(tokenizer, said).metadata
+    assert metadata == {
+        "response_ids": [9, 7, *[PAD_ID] * 6],
+        "response_mask": [1, 1, 0, 0, 0, 0, 0, 0],
+        "finish_reason": "stop",
+        "matched_stop": 7,
+        "matched_stop_text": tokenizer.decode([7]),
+        "prompt_tokens": 5,
+        "completion_tokens": 2,
+        "cached_tokens": 2,
+        "prompt_index": 0,
+        "sample_index": 0,
+        "cumulative_logprob": -1.75,
+        "weight_version": 3,
+    }
+
+
+def test_truncation_is_told_in_the_rows_of_its_prompt_only(tokenizer: Any) -> None:
+    prompts = [Prompt([5]), Prompt([5], truncated_tokens=4)]
+    answered = decoded(tokenizer, *[row([9]) for _ in range(4)], n=2, prompts=prompts)
+    cut = [m.get("truncated_prompt_tokens") for m in answered.metadata]
+    assert cut == [None, None, 4, 4]
+    assert "truncated_prompt_tokens" not in answered.metadata[0]
+
+
+def test_prompt_logprobs_are_the_rows_where_asked_for_and_none_elsewhere(tokenizer: Any) -> None:
+    rows = [row([9], prompt_logprobs=[None, -0.25]), row([9], prompt_logprobs=[None, -0.5, -1.0])]
+    scored = decoded(tokenizer, *rows, prompt_logprobs=True)
+    assert scored.prompt_logprobs == [[None, -0.25], [None, -0.5, -1.0]]
+    assert [each.prompt_logprobs for each in scored] == scored.prompt_logprobs
+    assert scored[1:].prompt_logprobs == [[None, -0.5, -1.0]]
+    plain = decoded(tokenizer, *rows)
+    assert plain.prompt_logprobs is plain[0].prompt_logprobs is plain[1:].prompt_logprobs is None
+
+
+def test_seed_in_a_rows_metadata_is_its_samples_own(tokenizer: Any) -> None:
+    rows = [row([9]) for _ in range(4)]
+    answered = decoded(tokenizer, *rows, n=2, seed=[None, 7])
+    assert [m.get("seed") for m in answered.metadata] == [None, None, 7, derived_seed(7, 1)]
+    assert "seed" not in answered.metadata[0]
+
+
+# ── Stop strings ─────────────────────────────────────────────────────────────────────────────────
+
+
+def spelled(tokenizer: Any, *tokens: str) -> list[int]:
+    """One id a text, each a single token."""
+    ids = [tokenizer.encode(token) for token in tokens]
+    assert all(len(each) == 1 for each in ids)
+    return [each[0] for each in ids]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "stop", "text"),
+    [
+        (("x", "y", "z"), "z", "xy"),
+        (("x", "y", "z"), "yz", "x"),  # across tokens
+        (("x", "y", "z"), "xyz", ""),
+        (("x", " the"), " t", "x"),  # the last token goes on after it
+        (("x", "</", "y"), "/y", "x<"),  # it begins inside a token
+        (("x", " capital"), "a", "x c"),  # twice in the last token
+        (("x", "y", "q", "x", "y"), "xy", "xyq"),  # the first was before min_tokens
+        (("x", "y", "x", "y"), "xy", "xy"),
+        (("x", "x"), "x", "x"),
+        (("x", "y", "x"), "x", "xy"),
+    ],
+)
+@pytest.mark.parametrize("skip", [True, False])
+def test_text_ends_before_the_stop_string_that_its_last_token_completed(
+    tokens: tuple[str, ...], stop: str, text: str, skip: bool, tokenizer: Any
+) -> None:
+    ids = spelled(tokenizer, *tokens)
+    answered = decoded(tokenizer, row(ids, "stop", stop), skip_special_tokens=skip)
+    assert answered.completions == [text] and answered.token_ids == [ids]
+    assert answered.metadata[0]["matched_stop"] == stop
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(text=st.text("ab é🙂", min_size=1, max_size=12), data=st.data())
+def test_any_stop_string_at_its_first_place_is_where_the_text_ends(
+    text: str, data: Any, tokenizer: Any
+) -> None:
+    start = data.draw(st.integers(0, len(text) - 1))
+    stop = text[start : start + data.draw(st.integers(1, 4))]
+    ids = tokenizer.encode(text)
+    last = next(k for k in range(1, len(ids) + 1) if stop in tokenizer.decode(ids[:k]))
+    ended = row(ids[:last], "stop", stop)
+    assert shown_text(ended, tokenizer, skip_special_tokens=True) == text[: text.index(stop)]
+
+
+def test_special_tokens_before_a_stop_string_are_shown_only_when_asked_for(tokenizer: Any) -> None:
+    ended = row(tokenizer.encode(f"a{PAD}bc"), "stop", "c")
+    assert shown_text(ended, tokenizer, skip_special_tokens=True) == "ab"
+    assert shown_text(ended, tokenizer, skip_special_tokens=False) == f"a{PAD}b"
+
+
+def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_character() -> None:
+    """Llama 2's and Gemma's decoders write one U+FFFD a byte until the character is whole."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {**{f"<0x{byte:02X}>": byte for byte in range(256)}, "a": 256}
+    model = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    model.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model)
+    ids = [256, *"🙂".encode()]
+    assert tokenizer.decode(ids[:-1]) == "a\ufffd\ufffd\ufffd"
+    assert shown_text(row(ids, "stop", "🙂"), tokenizer, skip_special_tokens=True) == "a"
+
+
+# ── Rows ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_index_is_a_row_with_all_its_fields() -> None:
+    rows = output(3)
+    assert rows[1] == GenerationRow("text 1", [1], [-1.0], rows.metadata[1])
+    assert rows[-1] == rows[2] and len(rows) == 3
+    for beyond in (3, -4):
+        with pytest.raises(IndexError):
+            rows[beyond]
+
+
+def test_iteration_is_over_rows_and_ends() -> None:
+    rows = output(3)
+    assert [each.completion for each in rows] == rows.completions
+    assert list(rows) == [rows[0], rows[1], rows[2]] and list(reversed(rows)) == list(rows)[::-1]
+
+
+def test_slice_is_an_output_of_whole_rows() -> None:
+    rows = output(5)
+    for cut in (slice(1, 3), slice(None, None, -2), slice(2, 2), slice(-2, None), slice(0, 99)):
+        part = rows[cut]
+        assert isinstance(part, GenerationOutput) and list(part) == list(rows)[cut]
+    assert rows[:] == rows
+
+
+def test_output_of_nothing_is_empty_and_still_a_table() -> None:
+    nothing = GenerationOutput.empty()
+    assert len(nothing) == 0 and list(nothing) == [] and not nothing and nothing[:1] == nothing
+    assert cells(nothing._repr_html_()) == [HEAD]
+
+
+def test_output_and_row_are_frozen() -> None:
+    rows = output(1)
+    for value, name in ((rows, "completions"), (rows[0], "completion")):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(value, name, "other")
+
+
+def test_repr_is_short_and_shows_the_first_completions() -> None:
+    assert repr(output(2)) == "<GenerationOutput: 2 rows (2 stop): 'text 0', 'text 1'>"
+    assert repr(output(9)).endswith("9 rows (9 stop): 'text 0', 'text 1', 'text 2', ...>")
+    assert repr(output(1)[0]) == "<GenerationRow: 'text 0' (1 tokens, stop)>"
+    long = output(500, "x\n" * 9999)
+    assert len(repr(long)) < 400 and len(repr(long[0])) < 200
+    assert "\n" not in repr(long) + repr(long[0])
+    assert repr(GenerationOutput.empty()) == "<GenerationOutput: 0 rows>"
+
+
+# ── Tables and files ─────────────────────────────────────────────────────────────────────────────
+
+
+def stopped_every_way(tokenizer: Any) -> GenerationOutput:
+    """By an id, by a string, and by nothing; one seed is the largest there is, one is missing."""
+    the, end = spelled(tokenizer, " the", IM_END)
+    rows = [row([the, end], "stop", end), row([the], "stop", "th"), row([the, the])]
+    rows += [row([the], "stop", the)]
+    return decoded(tokenizer, *rows, seed=[None, 2**63 - 1, 7, 8])
+
+
+def conversation(**changed: Any) -> Any:
+    """A row after a tool's turn, as the rollout reports it."""
+    call = {"name": "f", "arguments": {"x": 1}, "result": "2", "seconds": 0.1, "error": None}
+    said: dict[str, Any] = dict(
+        messages=[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a"}],
+        ids=[10, 11, 12],
+        mask=[1, 1, 0],
+        logprobs=[-0.5, -0.5, 0.0],
+        answer_ids=[10, 11],
+        pending=[],
+        calls=[{**call, "reward": np.float32(0.5), "truncated": False}],
+        num_turns=1,
+        tool_rewards={"f": np.float32(0.5)},
+        reward_scores={"f": 0.5, "user_turn_rewards": [torch.tensor(1.0)]},
+        limit=None,
+        error=None,
+    )
+    return Transcript(**(said | changed))
+
+
+def talked(tokenizer: Any) -> GenerationOutput:
+    """Rows whose nested values have no one type: a number, then a text, under one name."""
+    calls = [ToolCall("g", {"x": x}, "", 0, 0) for x in (1, "one")]
+    rows = [
+        row([10, 11], transcript=conversation(pending=calls[:1])),
+        row([10, 11], transcript=conversation(pending=calls[1:], limit="max_tokens", error="e")),
+    ]
+    return decoded(tokenizer, *rows)
+
+
+def test_stop_is_text_in_one_column_and_an_id_in_another(tokenizer: Any) -> None:
+    answered = stopped_every_way(tokenizer)
+    end = tokenizer.convert_tokens_to_ids(IM_END)
+    [the] = spelled(tokenizer, " the")
+    assert [m["matched_stop"] for m in answered.metadata] == [end, "th", None, the]
+    said = [(row["matched_stop"], row["matched_stop_id"]) for row in answered.to_dict()]
+    assert said == [(IM_END, end), ("th", None), (None, None), (" the", the)]
+    frame = answered.to_pandas()
+    assert str(frame["matched_stop"].dtype) == "string"
+    assert frame["matched_stop_id"].dtype == "Int64" == frame["seed"].dtype
+    assert frame["matched_stop_id"].to_list() == [end, pd.NA, pd.NA, the]
+    assert frame["seed"].to_list() == [pd.NA, 2**63 - 1, 7, 8]  # exact: no float on the way
+
+
+def test_dicts_are_plain_json_without_padding(tokenizer: Any) -> None:
+    for answered in (stopped_every_way(tokenizer), talked(tokenizer)):
+        rows = answered.to_dict()
+        assert json.loads(json.dumps(rows)) == rows
+        assert [each.to_dict() for each in answered] == rows
+    [end] = spelled(tokenizer, IM_END)
+    [the] = spelled(tokenizer, " the")
+    assert stopped_every_way(tokenizer).to_dict()[1] == {
+        "completion": " ",
+        "token_ids": [the],
+        "logprobs": [-0.5],
+        "finish_reason": "stop",
+        "matched_stop": "th",
+        "matched_stop_id": None,
+        "prompt_tokens": 5,
+        "completion_tokens": 1,
+        "cached_tokens": 4,
+        "prompt_index": 1,
+        "sample_index": 0,
+        "cumulative_logprob": -0.5,
+        "weight_version": 0,
+        "seed": 2**63 - 1,
+    }
+
+
+def test_dict_of_a_conversation_has_its_turns_and_whole_response(tokenizer: Any) -> None:
+    said, cut = talked(tokenizer).to_dict()
+    assert (said["response_ids"], said["response_mask"]) == ([10, 11, 12], [1, 1, 0])
+    assert said["messages"][1] == {"role": "assistant", "content": "a"}
+    assert said["tool_calls"][0]["arguments"] == {"x": 1}
+    assert said["executed_tool_calls"][0]["reward"] == 0.5
+    assert said["reward_scores"] == {"f": 0.5, "user_turn_rewards": [1.0]}
+    assert (said["limit"], cut["limit"], cut["error"]) == (None, "max_tokens", "e")
+
+
+@pytest.mark.parametrize("make", [stopped_every_way, talked])
+def test_table_goes_through_parquet_and_datasets_unchanged(
+    make: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    datasets = pytest.importorskip("datasets")
+    answered = make(tokenizer)
+    frame = answered.to_pandas()
+    answered.save(tmp_path / "rows.parquet")
+    table = pyarrow.parquet.read_table(tmp_path / "rows.parquet").to_pylist()
+    dataset = datasets.Dataset.from_pandas(frame)
+    assert table == dataset.to_list() and list(frame) == dataset.column_names
+    nested = {"messages", "tool_calls", "executed_tool_calls", "tool_rewards", "reward_scores"}
+    for read, wanted in zip(table, answered.to_dict(), strict=True):
+        for name in nested & set(read):
+            read[name] = json.loads(read[name])
+        assert read == dict.fromkeys(read) | wanted
+
+
+def test_column_has_its_type_where_every_value_is_missing(tokenizer: Any, tmp_path: Path) -> None:
+    decoded(tokenizer, row([9]), row([9])).save(tmp_path / "rows.parquet")
+    schema = pyarrow.parquet.read_schema(tmp_path / "rows.parquet")
+    types = {name: str(schema.field(name).type) for name in schema.names}
+    assert (types["matched_stop"], types["matched_stop_id"]) == ("string", "int64")
+
+
+def test_saved_jsonl_is_a_line_a_row_and_overwrites(tokenizer: Any, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    file = tmp_path / "rows.jsonl"
+    for answered in (talked(tokenizer), stopped_every_way(tokenizer)):
+        answered.save(str(file))
+        assert [json.loads(line) for line in file.read_text().splitlines()] == answered.to_dict()
+    loaded = datasets.load_dataset("json", data_files=str(file), cache_dir=str(tmp_path / "cache"))
+    assert loaded["train"]["matched_stop"][:2] == [IM_END, "th"]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows", "rows.jsonl.gz", "", None, 3])
+def test_save_refuses_a_suffix_that_it_does_not_write(
+    name: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"must end in \.jsonl or \.parquet"):
+        stopped_every_way(tokenizer).save(name)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_no_rows_are_saved_as_a_file_of_no_rows(name: str, tmp_path: Path) -> None:
+    GenerationOutput.empty().save(tmp_path / name)
+    assert (tmp_path / name).exists() and not len(GenerationOutput.empty().to_pandas())
+
+
+# ── The notebook's table ─────────────────────────────────────────────────────────────────────────
+
+HEAD = ["", "completion", "finish", "tokens", "logprob"]
+
+
+class Table(html.parser.HTMLParser):
+    """The cells of a table as a browser shows them, and every tag on the way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def cells(page: str) -> list[list[str]]:
+    table = Table()
+    table.feed(page.partition("</table>")[0])
+    assert table.tags <= {"table", "tr", "th", "td"}
+    return table.rows
+
+
+@pytest.mark.parametrize(
+    "text", ["<script>alert(1)</script>", "</td></tr></table>", "a & b &lt; c", "\"'><img src=x>"]
+)
+def test_table_shows_an_answer_as_it_is_and_runs_nothing(text: str) -> None:
+    head, first, second = cells(output(2, text)._repr_html_())
+    assert head == HEAD
+    assert first == ["0", f"{text} 0", "stop", "0", "0.00"]
+    assert second == ["1", f"{text} 1", "stop", "1", "-0.25"]
+
+
+def test_long_table_ends_with_how_many_rows_it_leaves_out() -> None:
+    assert len(cells(output(TABLE_ROWS)._repr_html_())) == TABLE_ROWS + 1
+    assert "more rows" not in output(TABLE_ROWS)._repr_html_()
+    page = output(TABLE_ROWS + 7)._repr_html_()
+    assert len(cells(page)) == TABLE_ROWS + 1 and page.endswith("<p>and 7 more rows</p>")
+
+
+def test_table_of_a_row_says_what_is_no_list(tokenizer: Any) -> None:
+    shown = dict(cells(stopped_every_way(tokenizer)[0]._repr_html_()))
+    assert shown["matched_stop"] == IM_END and shown["completion"] == " the"
+    assert shown["completion_tokens"] == "2" and "token_ids" not in shown
+    assert "<script>" not in output(1, "<script>")[0]._repr_html_()

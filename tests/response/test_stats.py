@@ -1,0 +1,149 @@
+"""Totals since an engine's start, by a clock of our own."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from _inf.response import stats
+from _inf.response.stats import Stats
+
+ZERO = {
+    "calls": 0,
+    "requests": 0,
+    "prompt_tokens": 0,
+    "completion_tokens": 0,
+    "cached_tokens": 0,
+    "restarts": 0,
+    "busy_seconds": 0.0,
+    "tokens_per_second": 0.0,
+}
+
+
+class Clock:
+    """Goes on only when told."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(stats, "time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+@pytest.fixture
+def often() -> Iterator[None]:
+    """Threads change places every few instructions, so that a lost update shows."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def row(prompt: int, completion: int, cached: int = 0) -> dict[str, Any]:
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "cached_tokens": cached}
+    return {"finish_reason": "stop", **counts}
+
+
+def test_totals_begin_at_zero_and_divide_by_no_zero() -> None:
+    totals = Stats()
+    assert totals.snapshot() == ZERO
+    totals.add_rows([])
+    assert totals.snapshot() == ZERO
+
+
+def test_rows_add_up_and_the_speed_is_generated_tokens_over_busy_time(clock: Clock) -> None:
+    totals = Stats()
+    for _ in range(2):
+        with totals.call():
+            clock.now += 2
+        clock.now += 100  # idle time is nobody's
+        totals.add_rows([row(10, 6, 4), row(3, 1)])
+    totals.add_restart()
+    assert totals.snapshot() == {
+        "calls": 2,
+        "requests": 4,
+        "prompt_tokens": 26,
+        "completion_tokens": 14,
+        "cached_tokens": 8,
+        "restarts": 1,
+        "busy_seconds": 4.0,
+        "tokens_per_second": 3.5,
+    }
+
+
+def test_time_counts_once_however_many_calls_overlap(clock: Clock) -> None:
+    totals = Stats()
+    first, second, third = totals.call(), totals.call(), totals.call()
+    first.__enter__()
+    clock.now += 1
+    second.__enter__()
+    clock.now += 1
+    first.__exit__(None, None, None)
+    clock.now += 1
+    second.__exit__(None, None, None)
+    clock.now += 50
+    with third:
+        clock.now += 1
+    assert totals.snapshot()["busy_seconds"] == 4.0 and totals.snapshot()["calls"] == 3
+
+
+def test_call_under_way_counts_up_to_now(clock: Clock) -> None:
+    totals = Stats()
+    with totals.call():
+        clock.now += 3
+        assert totals.snapshot()["busy_seconds"] == 3.0
+        clock.now += 1
+        assert totals.snapshot()["busy_seconds"] == 4.0
+    assert totals.snapshot()["busy_seconds"] == 4.0
+
+
+def test_call_that_fails_ends_its_time_and_brings_no_rows(clock: Clock) -> None:
+    totals = Stats()
+    with pytest.raises(KeyError), totals.call():
+        clock.now += 2
+        raise KeyError
+    clock.now += 50
+    with totals.call():
+        clock.now += 1
+    said = totals.snapshot()
+    assert (said["busy_seconds"], said["calls"], said["requests"]) == (3.0, 2, 0)
+
+
+def test_snapshot_is_a_copy() -> None:
+    totals = Stats()
+    totals.snapshot()["calls"] = 99
+    assert totals.snapshot() == ZERO
+
+
+@pytest.mark.usefixtures("often")
+def test_calls_from_many_threads_lose_nothing() -> None:
+    totals, start = Stats(), threading.Barrier(8)
+
+    def work() -> None:
+        start.wait(timeout=30)
+        for _ in range(2000):
+            with totals.call():
+                totals.add_rows([row(2, 1, 1)])
+                totals.snapshot()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    said = totals.snapshot()
+    assert (said["calls"], said["requests"]) == (16000, 16000)
+    assert (said["prompt_tokens"], said["cached_tokens"]) == (32000, 16000)
+    assert said["busy_seconds"] > 0 and totals.snapshot()["busy_seconds"] == said["busy_seconds"]

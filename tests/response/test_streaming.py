@@ -1,0 +1,206 @@
+"""Streams' text: never taken back, no later than it must be, and always that of its token ids."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tiny import tiny_model
+
+from _inf.response.output import decoded_text, shown_text
+from _inf.response.streaming import StreamChunk, TextStream
+
+HALF = "\N{REPLACEMENT CHARACTER}"
+WORDS = ["▁", "▁a", "▁the", "the", "a", "b", "▁b", ".", "é", "\n"]
+
+
+@functools.cache
+def tokenizer(kind: str) -> Any:
+    """qwen: bytes of half characters in its tokens. llama: words that bring their space, characters
+    as byte tokens, and a decoder that drops the first space. gemma: the same, and it does not."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    if kind == "qwen":
+        return AutoTokenizer.from_pretrained(tiny_model())
+    tokens = ["</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *WORDS]
+    model = models.BPE(vocab={t: i for i, t in enumerate(tokens)}, merges=[], byte_fallback=True)
+    backend = Tokenizer(model)
+    strip = [decoders.Strip(" ", 1, 0)] if kind == "llama" else []
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>")
+
+
+def spelled(kind: str, *tokens: str) -> list[int]:
+    ids = [tokenizer(kind).convert_tokens_to_ids(token) for token in tokens]
+    assert None not in ids
+    return ids
+
+
+def byte_tokens(text: str) -> list[str]:
+    return [f"<0x{byte:02X}>" for byte in text.encode()]
+
+
+def row(ids: Sequence[int], finish: str | None = None, stop: int | str | None = None) -> Any:
+    return SimpleNamespace(token_ids=list(ids), finish_reason=finish, matched_stop=stop)
+
+
+def streamed(
+    kind: str, ids: list[int], stops: Sequence[str] = (), end: Any = None
+) -> list[StreamChunk | None]:
+    """A feed a token, and one for the end."""
+    stream = TextStream(tokenizer(kind), stops)
+    rows = [row(ids[:n]) for n in range(1, len(ids))]
+    return [stream.feed(each) for each in [*rows, end or row(ids, "length")]]
+
+
+def texts(chunks: Sequence[StreamChunk | None]) -> list[str | None]:
+    return [None if chunk is None else chunk.text for chunk in chunks]
+
+
+# ── What is held back ────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", ["qwen", "llama", "gemma"])
+def test_plain_text_comes_token_by_token_at_once(kind: str) -> None:
+    if kind == "qwen":
+        ids = tokenizer(kind).encode("The capital of France is Paris.")
+    else:
+        ids = spelled(kind, "▁the", "▁b", "a", "▁", "▁a", ".")
+    chunks = streamed(kind, ids)
+    assert [chunk and chunk.token_ids for chunk in chunks] == [[token] for token in ids]
+    assert "".join(map(str, texts(chunks))) == tokenizer(kind).decode(ids)
+    assert all(texts(chunks))
+
+
+def test_space_belongs_to_the_word_after_it_where_the_decoder_drops_the_first_one() -> None:
+    assert texts(streamed("llama", spelled("llama", "▁the", "▁b", "▁a"))) == ["the", " b", " a"]
+    assert texts(streamed("gemma", spelled("gemma", "▁the", "▁b", "▁a"))) == [" the", " b", " a"]
+
+
+def test_tokens_of_half_a_character_wait_for_its_end() -> None:
+    ids = tokenizer("qwen").encode("a🙂b")
+    middle = len(ids) - 2
+    assert middle > 1
+    chunks = streamed("qwen", ids)
+    assert texts(chunks) == ["a", *[None] * (middle - 1), "🙂", "b"]
+    assert chunks[-2] is not None and chunks[-2].token_ids == ids[1:-1]
+
+
+def test_character_that_is_never_finished_comes_with_the_last_chunk() -> None:
+    ids = tokenizer("qwen").encode("a🙂")[:-1]
+    assert texts(streamed("qwen", ids)) == ["a", *[None] * (len(ids) - 2), HALF]
+
+
+def test_combining_marks_and_skin_tones_come_when_they_come() -> None:
+    text = "e\u0301👍🏿🇫🇷"
+    chunks = streamed("qwen", tokenizer("qwen").encode(text))
+    assert [each for each in texts(chunks) if each] == list(text)
+
+
+def test_byte_tokens_wait_for_the_end_of_their_run_which_is_decoded_as_one() -> None:
+    """`tokenizers.decoders.ByteFallback` makes U+FFFD of every byte of a run that is not UTF-8."""
+    ids = spelled("llama", "▁a", *byte_tokens("é"), *byte_tokens("🙂")[:1], "b")
+    assert tokenizer("llama").decode(ids[:3]) == "aé"
+    assert tokenizer("llama").decode(ids) == f"a{HALF * 3}b"
+    assert texts(streamed("llama", ids)) == ["a", None, None, None, f"{HALF * 3}b"]
+    whole = spelled("llama", "▁a", *byte_tokens("é"), "b")
+    assert texts(streamed("llama", whole)) == ["a", None, None, "éb"]
+
+
+def test_beginning_of_a_stop_string_waits_until_it_is_none() -> None:
+    ids = spelled("gemma", "a", "b", "▁a", "b", ".", "the")
+    assert texts(streamed("gemma", ids, ["b a.", "b ab.a"])) == (
+        ["a", None, None, None, None, "b ab.the"]
+    )
+
+
+def test_what_repeats_the_beginning_of_a_stop_string_does_not_wait_for_ever() -> None:
+    ids = spelled("gemma", *"aaaaaa")
+    assert texts(streamed("gemma", ids, ["aaab"])) == [None, None, None, "a", "a", "aaaa"]
+
+
+def test_token_that_ends_in_the_beginning_of_a_stop_string_waits_whole() -> None:
+    chunks = streamed("gemma", spelled("gemma", "a", "▁the", "b"), ["ex"])
+    assert texts(chunks) == ["a", None, " theb"]
+
+
+def test_stop_string_and_what_stands_after_it_in_its_token_do_not_come() -> None:
+    ids = spelled("gemma", "a", "b", "▁the")
+    chunks = streamed("gemma", ids, ["b t"], row(ids, "stop", "b t"))
+    assert texts(chunks) == ["a", None, ""]
+    assert chunks[-1] == StreamChunk("", ids[1:], "stop")
+
+
+def test_whole_stop_string_that_min_tokens_let_pass_is_no_reason_to_wait() -> None:
+    assert texts(streamed("gemma", spelled("gemma", *"abab"), ["ab"])) == [None, "ab", None, "ab"]
+
+
+def test_special_token_has_no_text_and_comes_all_the_same() -> None:
+    chunks = streamed("gemma", spelled("gemma", "a", "</s>", "b"))
+    assert texts(chunks) == ["a", "", "b"]
+
+
+# ── What holds for any tokens ────────────────────────────────────────────────────────────────────
+
+
+@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@example("llama", [0xC3 + 1, 0xA9 + 1, 0xF0 + 1, 0, 0x9F + 1, 258], [], [], True)
+@given(
+    st.sampled_from(["qwen", "llama", "gemma"]),
+    st.lists(st.integers(0, 383), max_size=24),
+    st.lists(st.text(f"ab .e{HALF}", min_size=1, max_size=4), max_size=2),
+    st.lists(st.integers(1, 4), max_size=24),
+    st.booleans(),
+)
+def test_text_of_the_chunks_is_always_that_of_their_ids_and_at_the_end_the_answers(
+    kind: str, ids: list[int], stops: list[str], steps: list[int], skip: bool
+) -> None:
+    ids = [i if kind == "qwen" else i % len(tokenizer(kind)) for i in ids]
+
+    def decoded(part: Sequence[int]) -> str:
+        return decoded_text(part, tokenizer(kind), skip_special_tokens=skip)
+
+    last = row(ids, "length")
+    for n in range(1, len(ids) + 1):
+        if found := [stop for stop in stops if stop in decoded(ids[:n])]:
+            last = row(ids[:n], "stop", found[0])
+            break
+    stream = TextStream(tokenizer(kind), stops, skip_special_tokens=skip)
+    sent_ids: list[int] = []
+    sent, seen = "", 0
+    for step in [*steps, *[1] * len(ids)]:
+        seen += step
+        if seen >= len(last.token_ids):
+            break
+        chunk = stream.feed(row(ids[:seen]))
+        if chunk is not None:
+            assert chunk.token_ids and chunk.finish_reason is None
+            sent, sent_ids = sent + chunk.text, sent_ids + chunk.token_ids
+            assert sent == decoded(sent_ids)
+    end = stream.feed(last)
+    assert end is not None and sent_ids + end.token_ids == last.token_ids
+    assert sent + end.text == shown_text(last, tokenizer(kind), skip_special_tokens=skip)
+
+
+def test_cost_of_a_chunk_does_not_grow_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = tokenizer("qwen").encode("The capital of France is Paris, é 🙂. " * 100)
+    lengths: list[int] = []
+    decode = type(tokenizer("qwen")).decode
+
+    def counted(self: Any, part: Sequence[int], **options: Any) -> str:
+        lengths.append(len(part))
+        return str(decode(self, part, **options))
+
+    monkeypatch.setattr(type(tokenizer("qwen")), "decode", counted)
+    stream = TextStream(tokenizer("qwen"), ["never this"])
+    for n in range(1, len(ids)):
+        stream.feed(row(ids[:n]))
+    assert max(lengths) < 16 < len(ids)

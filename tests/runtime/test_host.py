@@ -1,0 +1,72 @@
+"""A host without an engine on its thread: what forks of its process and its deaths are told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from _inf.errors import EngineDeadError, InferenceError
+from _inf.runtime import fork
+from _inf.runtime.host import Host
+from _inf.types import CancelToken
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """Of a process that has had no engine."""
+    monkeypatch.setattr(fork, "_home", None)
+    host = Host()
+    yield host
+    host.stop()
+
+
+def in_a_fork(work: Callable[[], None]) -> str:
+    """What `work` raises there; "" where it raises nothing."""
+    ours, theirs = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            work()
+        except BaseException as failure:
+            os.write(theirs, f"{type(failure).__name__}: {failure}".encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(theirs)
+    with os.fdopen(ours) as said:
+        return said.read()
+
+
+def test_fork_may_start_an_engine_where_the_parents_start_was_refused(host: Host) -> None:
+    fork.check_start()  # and then a ConfigError, before anything ran
+    assert in_a_fork(fork.check_start) == ""
+
+
+def test_fork_of_a_process_that_has_had_an_engine_may_start_none(host: Host) -> None:
+    host.start(lambda: None)
+    while_it_runs = in_a_fork(fork.check_start)
+    host.stop()
+    here = f"a fork of process {os.getpid()}, which has had an engine"
+    for said in (while_it_runs, in_a_fork(fork.check_start)):
+        assert said.startswith("InferenceError: ") and here in said and '"spawn"' in said
+    fork.check_start()
+
+
+def test_only_an_engine_that_was_there_is_said_to_come_back_by_restart(host: Host) -> None:
+    def build() -> None:
+        about: dict[str, Any] = {"name": "scheduler 0", "pid": None, "exitcode": -9}
+        starting.children.append(SimpleNamespace(**about, join=lambda seconds: None))  # type: ignore[arg-type]
+        raise EOFError
+
+    async def die() -> None:
+        host.declare_dead("The engine's process died")
+
+    starting = Host()
+    with pytest.raises(EngineDeadError, match="exit code -9") as caught:
+        starting.start(build)
+    assert "died while it started" in str(caught.value) and "restart()" not in str(caught.value)
+    host.start(lambda: None)
+    with pytest.raises(InferenceError, match=r"died\. restart\(\) brings up a new engine"):
+        host.run(die(), CancelToken())

@@ -1,0 +1,83 @@
+"""The progress bar beside other lines, on a terminal and in a notebook. No engine starts."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_client import AsyncKernelManager
+from jupyter_client.kernelspec import KernelSpecManager
+from nbclient import NotebookClient
+
+from _inf.runtime import progress as room
+from _inf.runtime.progress import progress, say
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    def lines(self) -> list[str]:
+        """What stands there: a carriage return writes over the line."""
+        return [line.rstrip("\r").split("\r")[-1].strip() for line in self.getvalue().split("\n")]
+
+
+def test_line_said_while_a_bar_is_shown_stands_alone_above_it() -> None:
+    with contextlib.redirect_stderr(Terminal()) as terminal, progress(3, True) as report:
+        assert report is not None
+        report(1, 10)
+        say("inf: in.jsonl, line 2: not JSON")
+        said, bar = terminal.lines()
+        assert said == "inf: in.jsonl, line 2: not JSON"
+        assert "1/3" in bar
+        report(3, 30)
+    assert terminal.lines()[0] == said and "30 tokens" in terminal.getvalue()
+
+
+def test_bar_that_nobody_asked_for_comes_after_two_seconds_and_is_erased(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with contextlib.redirect_stderr(Terminal()) as terminal, progress(3, None) as report:
+        assert report is not None
+        report(1, 10)
+        say("a warning")  # shows no bar before its time
+        report(3, 30)
+    assert terminal.lines() == ["a warning", ""]
+    monkeypatch.setattr(room, "SECONDS_NOBODY_MINDS", 0.0)
+    with contextlib.redirect_stderr(terminal), progress(3, None, before=1) as report:
+        assert report is not None
+        report(2, 10)
+        assert "1/3" in terminal.lines()[-1]  # an earlier run's row counts
+    assert terminal.lines() == ["a warning", ""]
+
+
+def test_nothing_is_reported_where_nobody_watches() -> None:
+    with progress(3, None) as report:
+        assert report is None
+
+
+CELL = """
+from _inf.runtime.progress import progress
+with progress(300, True) as report:
+    for done in range(301):
+        report(done, 2 * done)
+done
+"""
+
+
+def test_bar_of_a_saved_notebook_is_one_output_that_ends_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(Path(room.__file__).parents[2]))
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    kernels = KernelSpecManager(kernel_dirs=[])
+    manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=kernels)
+    NotebookClient(notebook, km=manager, timeout=60).execute(cwd=str(tmp_path))
+    bar, result = notebook.cells[0].outputs
+    assert (bar.output_type, bar.data) == ("display_data", {"text/plain": ""})
+    assert result.data == {"text/plain": "300"}

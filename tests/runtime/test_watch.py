@@ -1,0 +1,76 @@
+"""Whether processes hang, told from looks at them: real processes, signs of life made up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from _inf.runtime.watch import LOOK_SECONDS, Watch
+
+LIMIT = 10 * LOOK_SECONDS
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    process = subprocess.Popen(["sleep", "60"])
+    yield process.pid
+    process.kill()
+    process.wait()
+
+
+def watch(pid: int, sign: object = None, limit: float | None = LIMIT) -> Watch:
+    return Watch({"child 0": pid}, lambda: sign, limit)
+
+
+def send(pid: int, number: signal.Signals, status: str) -> None:
+    os.kill(pid, number)
+    while psutil.Process(pid).status() != status:
+        pass
+
+
+def test_stopped_process_hangs_at_the_second_look(child: int) -> None:
+    watching = watch(child)
+    assert watching.look() is None
+    send(child, signal.SIGSTOP, psutil.STATUS_STOPPED)
+    assert watching.look() is None
+    assert watching.look() == "child 0 was stopped by a signal (SIGSTOP)"
+
+
+def test_process_that_goes_on_between_two_looks_does_not_hang(child: int) -> None:
+    watching = watch(child)
+    for _ in range(3):
+        send(child, signal.SIGSTOP, psutil.STATUS_STOPPED)
+        assert watching.look() is None
+        send(child, signal.SIGCONT, psutil.STATUS_SLEEPING)
+        assert watching.look() is None
+
+
+def test_process_that_is_gone_is_not_ours_to_report(child: int) -> None:
+    psutil.Process(child).kill()
+    os.waitpid(child, 0)
+    watching = watch(child)
+    assert [watching.look(), watching.look()] == [None, None]
+
+
+def test_silence_is_counted_from_the_first_look_that_finds_somebody_waiting(child: int) -> None:
+    watching = watch(child, "heard an hour ago")
+    assert [watching.look() for _ in range(10)] == [None] * 10
+    said = watching.look()
+    assert said is not None and "child 0 was silent for 12 s" in said and "hang_timeout" in said
+
+
+def test_any_sign_of_life_and_any_moment_without_work_begin_the_count_anew(child: int) -> None:
+    for sign in ("another", None):
+        signs = iter(["one"] * 8 + [sign] + ["one"] * 10)
+        watching = Watch({"child 0": child}, lambda signs=signs: next(signs), LIMIT)
+        assert [watching.look() for _ in range(18)] == [None] * 18
+
+
+def test_nobody_waiting_and_no_limit_are_never_silent(child: int) -> None:
+    for watching in (watch(child, None), watch(child, "one", limit=None)):
+        assert [watching.look() for _ in range(50)] == [None] * 50

@@ -1,0 +1,344 @@
+"""Calls as models write them: every format, exact positions, and nothing lost or raised."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from _inf.config.tool_formats import ALIASES, FORMATS, FORMS, check_format
+from _inf.errors import ToolError
+from _inf.tools.definition import as_tools
+from _inf.tools.parsing import parse, tool_instructions
+from _inf.tools.sglang_parsers import OPENERS
+from _inf.types import ToolCall
+
+POSITIONED = ("hermes", "json", "xml", "function", "pythonic")
+PARAMETERS = {
+    "type": "object",
+    "properties": {"query": {"type": "string"}, "count": {"type": "integer"}},
+}
+TOOLS = as_tools([{"name": "search", "description": "Search.", "parameters": PARAMETERS}])
+
+
+def written(format: str, name: str = "search", value: str = "Python") -> str:
+    """One call, as `tool_instructions` tells the model to write it."""
+    form = FORMS[ALIASES.get(format, format)].replace("NAME", name)
+    form = form.replace("ARGUMENTS", '{"ARG": "VALUE"}')
+    return form.replace("ARG", "query").replace("VALUE", value)
+
+
+def only(text: str, format: str) -> ToolCall:
+    (call,) = parse(text, format, TOOLS).calls
+    return call
+
+
+# ─── Every format ───
+
+
+def test_every_parser_of_sglang_and_verl_is_a_format() -> None:
+    import verl
+    from sglang.srt.function_call.function_call_parser import FunctionCallParser
+
+    source = Path(verl.__file__).parent / "experimental/agent_loop/tool_parser.py"
+    verls = set(re.findall(r'ToolParser.register\("(.+)"\)', source.read_text()))
+    theirs = set(FunctionCallParser.ToolCallParserEnum)
+    assert set(FORMATS) == theirs | {"json", "xml", "function", "llama3_json"}
+    assert verls and verls <= set(FORMATS)
+    assert set(OPENERS) == theirs - {"hermes", "qwen", "qwen25", "pythonic"}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_what_the_instructions_show_is_read(format: str) -> None:
+    assert written(format, "NAME", "VALUE").replace("query", "ARG") in tool_instructions(
+        TOOLS, format
+    )
+    call = only(written(format), format)
+    assert (call.name, call.arguments, call.error) == ("search", {"query": "Python"}, None)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_call_of_an_unknown_tool_comes_back(format: str) -> None:
+    text = written(format, "find")
+    for tools in (TOOLS, []):
+        (call,) = parse(text, format, tools).calls
+        assert (call.name, call.arguments, call.error) == ("find", {"query": "Python"}, None)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("text", ["", "Nothing to call.", "f(x) = {1: 'a'} < 3 [see (1)]", "  \n"])
+def test_a_text_without_a_call_is_all_content(format: str, text: str) -> None:
+    for tools in (TOOLS, []):
+        parsed = parse(text, format, tools)
+        assert (parsed.content, parsed.calls) == (text, [])
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_call_that_is_cut_is_an_error_and_its_half_value_is_not_used(format: str) -> None:
+    whole = written(format)
+    call = only(whole[: whole.index("Python") + 3], format)
+    assert call.error and call.arguments == {}
+    assert call.end_pos == whole.index("Python") + 3
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_mangled_call_raises_nothing_and_is_not_lost(format: str) -> None:
+    whole = written(format)
+    call = only(whole[: whole.index("query")] + "}]]" + whole[whole.index("Python") + 3 :], format)
+    assert call.arguments == {}  # which the tool's schema then judges
+
+
+@pytest.mark.parametrize("format", [f for f in FORMATS if "ARGUMENTS" in FORMS.get(f, "")])
+def test_arguments_that_are_no_json_are_an_error(format: str) -> None:
+    call = only(written(format).replace('"query":', "query="), format)
+    assert call.error and call.arguments == {}
+
+
+@pytest.mark.parametrize("format", sorted(OPENERS))
+def test_a_lost_call_beside_a_good_one_is_noticed(format: str) -> None:
+    calls = parse(f"{OPENERS[format]} no call\n{written(format)}", format, TOOLS).calls
+    assert any(call.error for call in calls), calls
+
+
+@pytest.mark.parametrize("format", ["deepseekv3", "deepseekv31", "glm", "glm47", "kimi_k2", "qwen"])
+def test_two_calls_of_one_turn_come_in_order(format: str) -> None:
+    text = written(format, value="first") + "\n" + written(format, "find", "second")
+    calls = parse(text, format, TOOLS).calls
+    assert [call.name for call in calls] == ["search", "find"]
+    assert [call.arguments["query"] for call in calls] == ["first", "second"]
+
+
+def test_a_parsers_call_spans_the_whole_text_it_was_given() -> None:
+    text = f"Let me see. {written('deepseekv3')}"
+    call = only(text, "deepseekv3")
+    assert (call.raw_text, call.start_pos, call.end_pos) == (text, 0, len(text))
+    assert parse(text, "deepseekv3", TOOLS).content == "Let me see."
+
+
+def test_forwarding_unknown_tools_leaves_no_environment_behind() -> None:
+    from sglang.srt.environ import envs
+
+    assert only(written("mistral", "find"), "mistral").name == "find"
+    assert not envs.SGLANG_FORWARD_UNKNOWN_TOOLS.is_set()
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("llama3", '{"answer": 3}'),
+        ("gpt-oss", "<|channel|>final<|message|>Hello."),
+        ("gpt-oss", "<|start|>assistant<|channel|>commentary<|message|>First I look.<|end|>"),
+    ],
+)
+def test_an_answer_that_resembles_a_call_is_none(format: str, text: str) -> None:
+    assert parse(text, format, TOOLS) == parse(text, format, [])
+    assert parse(text, format, TOOLS).calls == []
+    assert parse(text, format, TOOLS).content == text
+
+
+def test_llama_may_leave_its_tag_out() -> None:
+    text = '\n{"name": "search", "parameters": {"query": "x"}}'
+    assert only(text, "llama3_json").arguments == {"query": "x"}
+
+
+def test_a_call_after_gpt_oss_generation_prompt_is_read() -> None:
+    text = written("gpt-oss").removeprefix("<|start|>assistant").removesuffix("<|call|>")
+    assert only(text, "gpt-oss").arguments == {"query": "Python"}
+    thought = f"<|channel|>analysis<|message|>Hm.<|end|>{written('gpt-oss')}"
+    assert only(thought, "gpt-oss").name == "search"
+
+
+def test_a_wrong_format_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ToolError, match="format: 'hermess' .*did you mean 'hermes'"):
+        check_format("hermess")
+    with pytest.raises(ToolError, match="format: 3 is not"):
+        check_format(3)
+    assert check_format("llama3_json") == "llama3_json"
+
+
+# ─── Our own: positions ───
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+NAMES = st.from_regex(r"[a-z_][a-z_0-9]{0,8}", fullmatch=True).filter(
+    lambda name: not keyword.iskeyword(name)
+)
+PROSE = st.sampled_from(["", "\n", "Let me see: ", "1 < 2, {so}\n", "é😀 ", 'I call "it" now. '])
+
+
+def render(format: str, name: str, arguments: dict[str, Any]) -> str:
+    if format == "hermes":
+        return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+    if format == "json":
+        return json.dumps({"tool": name, "arguments": arguments}, ensure_ascii=False)
+    if format == "xml":
+        values = "".join(
+            f"<{key}>{json.dumps(value).replace('&', '&amp;').replace('<', '&lt;')}</{key}>"
+            for key, value in arguments.items()
+        )
+        return f"<invoke><tool_name>{name}</tool_name><parameters>{values}</parameters></invoke>"
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(("hermes", "json", "xml", "function")),
+    st.lists(
+        st.tuples(PROSE, NAMES, st.dictionaries(NAMES, VALUES, min_size=1, max_size=3)), max_size=3
+    ),
+    PROSE,
+)
+def test_calls_among_prose_are_found_where_they_are(
+    format: str, said: list[tuple[str, str, dict[str, Any]]], last: str
+) -> None:
+    text, spans = "", []
+    for prose, name, arguments in said:
+        raw = render(format, name, arguments)
+        text += f"{prose}\n"
+        spans.append((len(text), len(text) + len(raw)))
+        text += f"{raw} "
+    parsed = parse(text + last, format, [])
+    assert [(call.start_pos, call.end_pos) for call in parsed.calls] == spans
+    assert [(call.name, call.arguments) for call in parsed.calls] == [each[1:] for each in said]
+    for call in parsed.calls:
+        assert call.raw_text == (text + last)[call.start_pos : call.end_pos]
+        assert call.error is None
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(POSITIONED),
+    st.text(st.sampled_from("<>/{}[]()\",= \nax:\\'") | st.characters()),
+)
+def test_no_text_raises_and_every_span_is_its_raw_text(format: str, noise: str) -> None:
+    whole = written(format)
+    for text in (noise, whole[: len(whole) // 2] + noise, noise + whole + noise):
+        parsed, last = parse(text, format, TOOLS), 0
+        for call in parsed.calls:
+            assert text[call.start_pos : call.end_pos] == call.raw_text
+            assert last <= call.start_pos < call.end_pos <= len(text)
+            last = call.end_pos
+
+
+@pytest.mark.parametrize("format", POSITIONED)
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "<tool_call>", '{"tool": ', "<invoke>", "<invoke><tool_name>", "f(x=", "search(",
+        "[f(a=1, b=1, c=1, d=1, ", "[search(a='", "f(x=1 ", '<tool_call>{"name": ',
+    ],
+)  # fmt: skip
+def test_a_model_that_repeats_itself_is_read_in_no_time(format: str, piece: str) -> None:
+    def seconds(pieces: int) -> float:
+        start = time.process_time()
+        parse(piece * pieces, format, TOOLS)
+        return time.process_time() - start
+
+    seconds(1)
+    assert seconds(3200) < 200 * max(seconds(200), 0.02)  # 16 if linear; some regexes never end
+
+
+def test_hermes_is_read_however_it_is_spaced() -> None:
+    inside = '{"name": "search", "arguments": {"query": "</tool_call>"}}'
+    for text in (f"<tool_call>{inside}</tool_call>", f"<tool_call>\n {inside}\n\n</tool_call>"):
+        assert only(text, "hermes").arguments == {"query": "</tool_call>"}
+
+
+def test_a_broken_hermes_call_does_not_take_the_next_with_it() -> None:
+    good = '<tool_call>{"name": "search", "arguments": {}}</tool_call>'
+    for broken in (
+        "<tool_call>{'name': 'search'}</tool_call>",
+        '<tool_call>{"name": "search"',
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>{"name": "search", "arguments": 3}</tool_call>',
+        "<tool_call>[]</tool_call>",
+    ):
+        first, second = parse(f"a {broken} b {good} c", "hermes", TOOLS).calls
+        assert first.error and first.start_pos == 2
+        assert (second.name, second.error, second.raw_text) == ("search", None, good)
+
+
+def test_a_hermes_call_that_is_not_closed_is_an_error() -> None:
+    call = only('<tool_call>{"name": "search", "arguments": {}}', "hermes")
+    assert call.error == "</tool_call> does not follow its JSON"
+
+
+def test_arguments_may_be_json_in_a_string() -> None:
+    text = '<tool_call>{"name": "search", "arguments": "{\\"query\\": \\"x\\"}"}</tool_call>'
+    assert only(text, "hermes").arguments == {"query": "x"}
+
+
+def test_the_seeds_three_forms_are_read_as_written() -> None:
+    arguments = {"query": "Python tutorials", "max_results": 5}
+    forms = {
+        "json": """{
+    "tool": "search",
+    "arguments": {
+        "query": "Python tutorials",
+        "max_results": 5
+    }
+}""",
+        "xml": """<function_calls>
+<invoke>
+<tool_name>search</tool_name>
+<parameters>
+<query>Python tutorials</query>
+<max_results>5</max_results>
+</parameters>
+</invoke>
+</function_calls>""",
+        "function": 'search(query="Python tutorials", max_results=5)',
+    }
+    for format, text in forms.items():
+        for tools in (TOOLS, []):
+            parsed = parse(f"Sure:\n```\n{text}\n```\n", format, tools)
+            assert parsed.content == "Sure:"
+            assert [(call.name, call.arguments) for call in parsed.calls] == [("search", arguments)]
+
+
+def test_an_xml_value_has_the_schemas_type() -> None:
+    text = (
+        "<invoke><tool_name>search</tool_name><parameters><query>5</query><count>5</count>"
+        "<other>a &lt; b</other></parameters></invoke>"
+    )
+    assert only(text, "xml").arguments == {"query": "5", "count": 5, "other": "a < b"}
+
+
+def test_a_json_answer_is_no_call() -> None:
+    for text in ('{"name": "Ada", "age": 3}', '{"arguments": "for and against"}', '{"name": "Ada'):
+        assert parse(text, "json", TOOLS).calls == []
+
+
+def test_what_is_inside_a_broken_call_is_no_call() -> None:
+    text = '{"tool": "search", "arguments": {"tool": "delete", "arguments": {}}'
+    assert only(text, "json").error
+
+
+def test_prose_with_brackets_is_no_function_call() -> None:
+    for text in ("Use f(x) or print().", "see note(a=b), it's f(x == 1)", "(a) sin(2), don't(x='"):
+        assert parse(text, "function", TOOLS).calls == []
+
+
+def test_a_tool_called_in_a_wrong_way_is_told_how() -> None:
+    positional = only("search('Python')", "function")
+    assert positional.error == 'every argument needs its name: name(key="value", ...)'
+    assert "query is not a literal" in str(only("search(query=x + 1)", "function").error)
+    assert only("search(", "function").error == "its bracket is not closed"
+
+
+def test_a_pythonic_list_may_have_prose_around_it() -> None:
+    text = "Sure: [search(query='a'), find(query=\"b)\", deep=[{'x': -1}])] there."
+    parsed = parse(text, "pythonic", TOOLS)
+    assert [call.name for call in parsed.calls] == ["search", "find"]
+    assert parsed.calls[1].arguments == {"query": "b)", "deep": [{"x": -1}]}
+    assert parsed.content == "Sure:  there."

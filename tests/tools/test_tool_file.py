@@ -1,0 +1,217 @@
+"""The three forms of a file of tools, mixed; what is wrong is named by file, entry and field."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from _inf.errors import ToolError
+from _inf.tools.execution import execute
+from _inf.tools.loading import load_tools
+
+ROOT = Path(__file__).parents[2]
+PARAMETERS = {
+    "type": "object",
+    "properties": {"answer": {"type": "string", "description": "The numerical answer"}},
+    "required": ["answer"],
+}
+SCHEMA = {
+    "type": "function",
+    "function": {"name": "calculate_answer", "description": "Submit.", "parameters": PARAMETERS},
+}
+GSM8K = "verl.tools.gsm8k_tool.Gsm8kTool"
+
+# The three examples of the seeds' pages, as written there.
+SEED_SCHEMA = """
+tools:
+  - name: calculator
+    description: Perform arithmetic calculations
+    parameters:
+      type: object
+      properties:
+        expression:
+          type: string
+          description: Math expression to evaluate
+      required: [expression]
+"""
+SEED_CLASS = """
+# tools.yaml
+- class_path: verl.tools.gsm8k_tool.Gsm8kTool
+  class_name: Gsm8kTool
+  tool_schema:
+    type: function
+    function:
+      name: calculate_answer
+      description: "Submit your final numerical answer"
+      parameters:
+        type: object
+        properties:
+          answer:
+            type: string
+            description: "The numerical answer"
+        required:
+          - answer
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Any:
+    def write(content: Any) -> Path:
+        path = tmp_path / "tools.yaml"
+        path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+        return path
+
+    return write
+
+
+def renamed(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {**SCHEMA["function"], "name": name}}  # type: ignore[dict-item]
+
+
+def test_a_schema_alone_is_not_executable(written: Any) -> None:
+    (tool,) = load_tools(written(SEED_SCHEMA))
+    assert tool.name == "calculator" and not tool.executable
+    assert tool.parameters["required"] == ["expression"]
+
+
+def test_a_class_path_makes_verls_tool_and_prints_nothing(written: Any, capsys: Any) -> None:
+    (tool,) = load_tools(written(SEED_CLASS))
+    assert type(tool.verl).__name__ == "Gsm8kTool" and tool.executable
+    assert tool.name == tool.verl.name == "calculate_answer"
+    assert capsys.readouterr().out == ""
+
+
+def test_all_forms_mix_in_one_file(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INF_TEST_URL", "http://sandbox")
+    config = {"type": "native", "url": "${oc.env:INF_TEST_URL}"}
+    entries = [
+        {"name": "schema_only", "parameters": PARAMETERS},
+        renamed("openai_form"),
+        {"class_path": GSM8K, "class_name": "Gsm8kTool", "tool_schema": renamed("by_path")},
+        {"class_name": GSM8K, "config": config, "tool_schema": renamed("verls")},
+        {"class_path": "_inf.tools.calculator.Calculator"},
+    ]
+    for content in (entries, {"tools": entries}):
+        tools = load_tools(written(content))
+        names = ["schema_only", "openai_form", "by_path", "verls", "calculator"]
+        assert [tool.name for tool in tools] == names
+        assert [tool.executable for tool in tools] == [False, False, True, True, True]
+        assert tools[3].verl.config["url"] == "http://sandbox"
+
+
+def test_a_class_keeps_all_of_its_schema_though_verls_form_has_less(written: Any) -> None:
+    deep = {"type": "array", "items": {"type": "string"}, "minItems": 1}
+    parameters = {"type": "object", "properties": {"x": deep}, "required": []}
+    schema = {"function": {"name": "f", "description": "F.", "parameters": parameters}}
+    (tool,) = load_tools(written([{"class_path": GSM8K, "tool_schema": schema}]))
+    assert tool.parameters["properties"]["x"] == deep
+
+
+def test_the_shipped_file_holds_a_calculator_that_works() -> None:
+    (tool,) = load_tools(ROOT / "tools.yaml")
+    limits: dict[str, Any] = {"timeout": 20, "max_length": 256, "side": "middle"}
+
+    def call(expression: str) -> Any:
+        given = {"instance_id": "row", "execute_kwargs": {}, **limits}
+        return asyncio.run(execute(tool, {"expression": expression}, **given))
+
+    assert (call("12 * 7").text, call("12 * 7").error) == ("84", None)
+    assert call("1 / 0").text == "Error: calculator failed: ValueError: division by zero"
+
+
+def test_the_commented_tool_of_the_shipped_file_works_too(written: Any) -> None:
+    text = (ROOT / "tools.yaml").read_text()
+    lines = text[text.index("# - class_name") :].splitlines()
+    (tool,) = load_tools(written("\n".join(line.lstrip()[2:] for line in lines)))
+    assert tool.name == "calc_gsm8k_reward" and tool.executable
+
+
+def test_the_documented_file_loads(written: Any) -> None:
+    page = (ROOT / "docs/tools.md").read_text()
+    tools = load_tools(written(page.split("```yaml\n")[1].split("```")[0]))
+    assert [tool.name for tool in tools] == ["search", "calculator", "calc_gsm8k_reward"]
+    assert [tool.executable for tool in tools] == [False, True, True]
+
+
+def test_class_of_a_module_beside_the_file_loads_and_sys_path_stays(written: Any) -> None:
+    path = written("- class_path: beside_tools.Mine")
+    source = "from _inf.tools.calculator import Calculator\nclass Mine(Calculator):\n    pass\n"
+    path.with_name("beside_tools.py").write_text(source)
+    before = list(sys.path)
+    (tool,) = load_tools(path)
+    assert type(tool.verl).__name__ == "Mine" and sys.path == before
+    other = path.parent / "other" / "tools.yaml"
+    other.parent.mkdir()
+    other.write_text(path.read_text())
+    other.with_name("beside_tools.py").write_text(source)
+    with pytest.raises(ToolError, match=r"class_path: .* is hidden by .*; rename one of them\.$"):
+        load_tools(other)
+
+
+ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "it holds no tools"),
+        ("tools: []", "it holds no tools"),
+        ("tools: 3", "tools: 3 is not a list"),
+        ("- [", "it is not YAML"),
+        (
+            "\n".join(f"- &x{n} [{', '.join([f'*x{n - 1}'] * 10 * (n > 0))}]" for n in range(12)),
+            "its aliases stand for over 100,000 values",
+        ),
+        ("- name: 2020-13-45", "a value does not fit its tag: ValueError"),
+        ("- name: !!bool maybe", "a value does not fit its tag: KeyError"),
+        ("- " + "[" * 2000, "a value does not fit its tag: RecursionError"),
+        ({"tool": []}, r"tools.yaml.tool: no such field; did you mean 'tools'"),
+        (["calculator"], r"tools\[0\]: 'calculator' is not a mapping"),
+        ([{"name": "x y"}], r"tools\[0\]\.name: 'x y'"),
+        ([{"name": "x", "parameters": {"q": "string"}}], r"tools\[0\]\.parameters: "),
+        ([ENTRY, ENTRY], r"tools\[1\]: the name 'calculate_answer' is taken by .*tools\[0\]"),
+        ([{**ENTRY, "class_nam": 1}], r"\.class_nam: no such field; did you mean 'class_name'"),
+        ([{"tool_schema": SCHEMA}], r"tools\[0\]\.class_name: None is not the dotted path"),
+        ([{**ENTRY, "class_path": "Gsm8kTool"}], r"\.class_path: 'Gsm8kTool' is not the dotted"),
+        ([{**ENTRY, "class_path": 3}], r"\.class_path: 3 is not a string"),
+        ([{**ENTRY, "class_name": "Geo3kTool"}], r"\.class_name: 'Geo3kTool' is not the class of"),
+        ([{**ENTRY, "class_path": "nowhere.Tool"}], r"\.class_path: nowhere cannot be imported"),
+        (
+            [{**ENTRY, "class_path": "verl.tools.gsm8k_tool.Gsm8Tool"}],
+            r"no class 'Gsm8Tool'; did you mean 'Gsm8kTool'",
+        ),
+        ([{**ENTRY, "class_path": "json.JSONDecoder"}], "is not a subclass of verl"),
+        ([{**ENTRY, "tool_schema": 3}], r"tools\[0\]\.tool_schema: 3 is not a mapping"),
+        (
+            [{**ENTRY, "tool_schema": {"function": {"name": 3}}}],
+            r"tools\[0\]\.tool_schema\.function\.name: 3",
+        ),
+        (
+            [{**ENTRY, "tool_schema": {"name": "f", "parameters": {"type": "object"}}}],
+            r"tools\[0\]\.tool_schema\.function\.parameters\.properties: Field required",
+        ),
+        ([{"class_path": GSM8K}], r"tools\[0\]: Gsm8kTool cannot be made of this tool_schema"),
+        ([{**ENTRY, "config": 3}], r"tools\[0\]\.config: 3 is not a mapping"),
+        ([{**ENTRY, "config": {"type": "remote"}}], r"\.config\.type: 'remote' is not 'native'"),
+        ([{**ENTRY, "config": {"x": "${oc.env:INF_NOT_SET}"}}], r"\.config: .*INF_NOT_SET"),
+        ([{**ENTRY, "config": {"type": "mcp"}}], r"tools\[0\]: MCP tools are not supported"),
+        ([{"class_name": GSM8K, "mcp": {}}], r"tools\[0\]: MCP tools are not supported"),
+    ],
+)
+def test_what_is_wrong_is_named_by_file_entry_and_field(
+    written: Any, content: Any, says: str
+) -> None:
+    path = written(content)
+    with pytest.raises(ToolError, match=says) as refused:
+        load_tools(path)
+    assert str(refused.value).startswith(str(path))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="none.yaml: it cannot be read"):
+        load_tools(tmp_path / "none.yaml")

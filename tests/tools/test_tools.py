@@ -1,0 +1,442 @@
+"""What `tools=` takes and refuses, what is said of a wrong call, and an execution that nothing
+harms."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from _inf.errors import ToolError
+from _inf.tools.definition import argument_fault, as_tools, wrong_call_text
+from _inf.tools.execution import Executed, execute
+from _inf.types import Tool, ToolCall
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WEATHER = {"name": "weather", "description": "The weather.", "parameters": PARAMETERS}
+
+
+def multiply(left: int, right: int | None = None) -> int:
+    """
+    Multiply two numbers.
+
+    Args:
+        left: The left one.
+        right: The right one.
+    """
+    return left * (right or 1)
+
+
+async def multiply_async(left: int) -> int:
+    """
+    Multiply by two.
+
+    Args:
+        left: The number.
+    """
+    await asyncio.sleep(0)
+    return 2 * left
+
+
+def tool(function: Callable[..., Any]) -> Tool:
+    schema = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    return Tool("f", schema, function)
+
+
+def run(given: Tool | Callable[..., Any], arguments: Any = None, **limits: Any) -> Executed:
+    given = given if isinstance(given, Tool) else tool(given)
+    rules: dict[str, Any] = {"timeout": 20.0, "max_length": 10_000, "side": "left", **limits}
+    rules = {"instance_id": "row", "execute_kwargs": {}, **rules}
+    return asyncio.run(execute(given, arguments or {}, **rules))
+
+
+# ─── What is a tool ───
+
+
+def test_a_schema_is_taken_with_and_without_its_shell() -> None:
+    bare, shelled, typed = (
+        as_tools([form])[0]
+        for form in (
+            WEATHER,
+            {"type": "function", "function": WEATHER},
+            {"type": "function", **WEATHER},
+        )
+    )
+    assert bare == shelled == typed
+    assert bare.schema == {"type": "function", "function": WEATHER}
+    assert not bare.executable and bare.name == "weather"
+
+
+def test_a_schema_is_a_copy_of_the_callers() -> None:
+    mine = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    (made,) = as_tools([mine])
+    mine["parameters"]["properties"]["late"] = {"type": "string"}  # type: ignore[index]
+    assert made.parameters == {"type": "object", "properties": {}}
+
+
+def test_a_function_becomes_a_tool_by_its_hints_and_docstring() -> None:
+    first, second = as_tools([multiply, multiply_async])
+    assert first.executable and first.function is multiply
+    assert first.parameters["properties"]["left"] == {
+        "type": "integer",
+        "description": "The left one.",
+    }
+    assert first.parameters["required"] == ["left"]
+    assert run(first, {"left": 6, "right": 7}).text == "42"
+    assert run(second, {"left": 6}).text == "12"
+
+
+def test_none_is_right_for_an_optional_parameter_of_a_function() -> None:
+    (made,) = as_tools([multiply])
+    assert argument_fault(made, {"left": 1, "right": None}) is None
+    assert argument_fault(made, {"left": None}) is not None
+
+
+def undocumented(city: str) -> str:
+    return city
+
+
+def unhinted(city):  # type: ignore[no-untyped-def]
+    """
+    The weather.
+
+    Args:
+        city: Where.
+    """
+
+
+def undescribed(city: str) -> str:
+    """The weather."""
+    return city
+
+
+@pytest.mark.parametrize("function", [undocumented, unhinted, undescribed])
+def test_a_function_without_docstring_or_hints_is_refused_by_name(function: Any) -> None:
+    with pytest.raises(ToolError, match=rf"tools\[1\]: .*'{function.__name__}'.*Args.*type hint"):
+        as_tools([multiply, function])
+
+
+def test_text_of_others_does_not_break_the_sentence_around_it() -> None:
+    with pytest.raises(ToolError, match=r"has no docstring\. Give it a "):
+        as_tools([undocumented])
+    assert wrong_call_text(ToolCall("f", {}, "", 0, 0, "Cut!\n"), [], None).endswith("read: Cut.")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("weather", "tools: 'weather' is not a list"),
+        (WEATHER, "tools: .* is not a list"),
+        ([3], r"tools\[0\]: 3 is no schema, function or verl tool"),
+        ([dict], r"tools\[0\]: .*dict.* is no schema"),
+        ([WEATHER, WEATHER], r"tools\[1\]: the name 'weather' is taken by tools\[0\]"),
+        ([{**WEATHER, "name": "a b"}], r"tools\[0\]\.name: 'a b'"),
+        ([{"description": "x"}], r"tools\[0\]\.name: None"),
+        ([{**WEATHER, "description": 3}], r"tools\[0\]\.description: 3"),
+        (
+            [{"name": "f", "paramters": {}}],
+            r"\.paramters: no such field; did you mean 'parameters'",
+        ),
+        ([{"name": "f", "strict": b""}], r"tools\[0\]\.strict: it is not JSON"),
+        ([{10**5000: 1}], r"tools\[0\]\.a int: no such field"),
+        ([{"type": "tool", "function": WEATHER}], r"tools\[0\]\.type: 'tool'"),
+        ([{"function": 3}], r"tools\[0\]\.function: 3 is not a mapping"),
+        ([{"function": {"name": 3}}], r"tools\[0\]\.function\.name: 3"),
+        ([{"name": "search", "parameters": {"query": "string"}}], r'\.parameters: .*"type": "obj'),
+        (
+            [{"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": "str"}}}}],
+            r"\.parameters\.properties\.x\.type: 'str' is not valid",
+        ),
+        ([{"name": "f", "parameters": {"type": "object", "x": {1}}}], "it is not JSON"),
+    ],
+)
+def test_a_wrong_definition_is_refused_by_index_and_field(given: Any, says: str) -> None:
+    with pytest.raises(ToolError, match=says):
+        as_tools(given)
+
+
+# ─── Calls that are not executed ───
+
+
+def test_arguments_are_held_to_the_schema_in_words_for_the_model() -> None:
+    (made,) = as_tools([WEATHER])
+    assert argument_fault(made, {"city": "Rome", "days": 2}) is None
+    assert argument_fault(made, {}) == "'city' is a required property"
+    assert argument_fault(made, {"city": 3}) == "city: 3 is not of type 'string'"
+    assert "'town' was unexpected" in str(argument_fault(made, {"city": "x", "town": "y"}))
+    assert str(argument_fault(made, {"town": 1, "days": 0})).count(";") == 2
+    assert len(str(argument_fault(made, {"city": ["x"] * 10_000}))) < 400
+
+
+def test_a_reference_out_of_the_schema_is_a_fault_and_no_download() -> None:
+    parameters = {"type": "object", "properties": {"x": {"$ref": "http://localhost:9/s.json"}}}
+    (made,) = as_tools([{"name": "f", "parameters": parameters}])
+    assert "cannot be applied" in str(argument_fault(made, {"x": 1}))
+
+
+def test_the_model_is_told_what_was_wrong_with_its_call() -> None:
+    tools = as_tools([WEATHER, multiply])
+    call = ToolCall("wether", {}, "", 0, 0)
+    unknown = wrong_call_text(call, tools, None)
+    assert unknown == "Error: there is no tool 'wether'; the tools are: weather, multiply."
+    broken = wrong_call_text(ToolCall("", {}, "", 0, 0, "it is not JSON"), tools, None)
+    assert broken == "Error: the tool call could not be read: it is not JSON."
+    wrong = wrong_call_text(ToolCall("weather", {}, "", 0, 0), tools, "'city' is missing")
+    assert wrong == "Error: the arguments of weather are wrong: 'city' is missing."
+
+
+# ─── Execution ───
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plain", "plain"),
+        (84, "84"),
+        (True, "true"),
+        ({"é": [1.5, None]}, '{"é": [1.5, null]}'),
+        ({1, 2}, "{1, 2}"),
+        (None, "(no output)"),
+        ("", "(no output)"),
+        (" \n", "(no output)"),
+        ("a\ud800b", "a?b"),
+    ],
+)
+def test_a_result_is_text(value: Any, text: str) -> None:
+    done = run(lambda: value)
+    assert (done.text, done.error, done.truncated) == (text, None, False)
+
+
+def raises_value() -> None:
+    raise ValueError("no such city")
+
+
+def raises_exit() -> None:
+    sys.exit(3)
+
+
+async def raises_exit_async() -> None:
+    sys.exit(3)
+
+
+async def cancels_itself() -> None:
+    raise asyncio.CancelledError
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def raises_unspeakable() -> None:
+    raise Unspeakable
+
+
+def stops() -> None:
+    raise StopIteration
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (raises_value, "ValueError: no such city"),
+        (raises_exit, "SystemExit: 3"),
+        (raises_exit_async, "SystemExit: 3"),
+        (cancels_itself, "cancelled"),
+        (raises_unspeakable, "Unspeakable"),
+        (stops, "StopIteration"),
+        (lambda needed: needed, "TypeError: .*needed"),
+        (lambda: Unspeakable(), "RuntimeError"),
+        (lambda: 10**5000, "ValueError"),
+    ],
+)
+def test_a_tool_that_fails_is_an_error_for_the_model(function: Any, says: str) -> None:
+    done = run(function)
+    assert done.error and done.text == f"Error: f failed: {done.error}"
+    with pytest.raises(AssertionError, match=says):
+        raise AssertionError(done.error)
+
+
+def test_a_schema_that_nobody_executes_is_an_error() -> None:
+    assert run(as_tools([WEATHER])[0]).text.startswith("Error: weather failed")
+
+
+async def hangs_async() -> None:
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.2)  # it takes its time
+            return
+
+
+def test_a_tool_that_hangs_is_left_behind() -> None:
+    release = threading.Event()
+    for function in (release.wait, hangs_async):
+        done = run(tool(function), timeout=0.05)
+        assert done.error == "it did not answer within 0.05 seconds"
+        assert done.text == f"Error: f failed: {done.error}"
+    release.set()
+
+
+def test_a_hung_thread_does_not_hold_the_exit_of_the_interpreter() -> None:
+    script = (
+        "import asyncio, time\n"
+        "from _inf.tools.execution import execute\n"
+        "from _inf.types import Tool\n"
+        "tool = Tool('f', {}, lambda: time.sleep(600))\n"
+        "done = asyncio.run(execute(tool, {}, instance_id='', execute_kwargs={}, timeout=0.05,\n"
+        "    max_length=9, side='left'))\n"
+        "print(done.error)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "did not answer" in ran.stdout
+
+
+def test_all_calls_run_at_once_even_where_they_block() -> None:
+    calls = 40
+    barrier = threading.Barrier(calls)
+
+    async def all_of_them() -> list[Executed]:
+        limits: dict[str, Any] = {"timeout": 20, "max_length": 99, "side": "left"}
+        given: dict[str, Any] = {"instance_id": "", "execute_kwargs": {}, **limits}
+        waiting = tool(lambda: barrier.wait(timeout=15) >= 0)
+        return await asyncio.gather(*(execute(waiting, {}, **given) for _ in range(calls)))
+
+    assert {done.text for done in asyncio.run(all_of_them())} == {"true"}
+
+
+def test_the_callers_cancellation_comes_out_and_reaches_the_tool() -> None:
+    seen: list[str] = []
+
+    async def watched() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    async def cancel() -> None:
+        limits: dict[str, Any] = {"timeout": 60, "max_length": 99, "side": "left"}
+        call = execute(tool(watched), {}, instance_id="", execute_kwargs={}, **limits)
+        task = asyncio.ensure_future(call)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+
+    asyncio.run(cancel())
+    assert seen == ["cancelled"]
+
+
+def test_a_tool_cannot_change_the_recorded_arguments() -> None:
+    arguments = {"items": [3, 1, 2]}
+    assert run(lambda items: items.sort() or items, arguments).text == "[1, 2, 3]"
+    assert arguments == {"items": [3, 1, 2]}
+
+
+def test_an_async_callable_and_a_wrapped_one_are_awaited() -> None:
+    class Doubles:
+        async def __call__(self, left: int) -> int:
+            return 2 * left
+
+    @functools.wraps(multiply_async)
+    def wrapped(left: int) -> Any:
+        return multiply_async(left)
+
+    for function in (Doubles(), wrapped, functools.partial(multiply_async, left=4)):
+        arguments = {} if isinstance(function, functools.partial) else {"left": 4}
+        assert run(tool(function), arguments).text == "8"
+
+
+@pytest.mark.parametrize(
+    ("side", "text"),
+    [
+        ("left", "01234...(15 characters cut)"),
+        ("middle", "012...(15 characters cut)...89"),
+        ("right", "(15 characters cut)...56789"),
+    ],
+)
+def test_a_long_result_is_cut_with_a_mark_where_verl_cuts(side: str, text: str) -> None:
+    done = run(lambda: "0123456789" * 2, max_length=5, side=side)
+    assert (done.text, done.truncated, done.error) == (text, True, None)
+
+
+def test_a_result_of_exactly_the_limit_is_whole() -> None:
+    done = run(lambda: "01234", max_length=5)
+    assert (done.text, done.truncated) == ("01234", False)
+
+
+def test_an_error_is_cut_at_its_end_whatever_the_side() -> None:
+    done = run(raises_value, max_length=10, side="right")
+    assert done.text.startswith("Error: f f...") and done.truncated
+
+
+def test_the_seconds_are_those_of_the_tool() -> None:
+    assert run(lambda: time.sleep(0.05)).seconds >= 0.05
+
+
+# ─── verl's tools ───
+
+
+def verl_tool(returned: Any) -> Tool:
+    from verl.tools.base_tool import BaseTool
+    from verl.tools.schemas import OpenAIFunctionToolSchema
+
+    class Returns(BaseTool):  # type: ignore[misc]
+        async def execute(self, instance_id: str, parameters: dict[str, Any], **kwargs: Any) -> Any:
+            return returned(instance_id, parameters, kwargs) if callable(returned) else returned
+
+    parameters = {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}
+    function = {"name": "f", "description": "F.", "parameters": parameters}
+    schema = {"type": "function", "function": function}
+    (made,) = as_tools([Returns({}, OpenAIFunctionToolSchema.model_validate(schema))])
+    assert made.schema == schema and made.executable
+    return made
+
+
+def test_a_verl_tool_gets_its_row_arguments_and_execute_kwargs() -> None:
+    from verl.tools.schemas import ToolResponse
+
+    made = verl_tool(lambda *got: (ToolResponse(text=str(got)), 0.5, {"calls": 1}))
+    done = run(made, {"x": "y"}, execute_kwargs={"k": 1})
+    assert done.text == "('row', {'x': 'y'}, {'k': 1})"
+    assert (done.reward, done.metrics, done.error) == (0.5, {"calls": 1}, None)
+
+
+def test_what_a_verl_tool_returns_is_tolerated_where_it_is_obvious() -> None:
+    from verl.tools.schemas import ToolResponse
+
+    for returned, text in [
+        ("text", "text"),
+        (ToolResponse(text="text"), "text"),
+        (("text", 1), "text"),
+        ((ToolResponse(), 0.0, {}), "(no output)"),
+        ((None, None, None), "(no output)"),
+    ]:
+        done = run(verl_tool(returned), {"x": "y"})
+        assert (done.text, done.error) == (text, None)
+    for returned in (3, (3, 0.0, {}), (1, 2, 3, 4), ("text", "much", {})):
+        assert run(verl_tool(returned), {"x": "y"}).error
+
+
+def test_an_image_is_an_error_since_only_text_reaches_the_model() -> None:
+    from verl.tools.schemas import ToolResponse
+
+    done = run(verl_tool((ToolResponse(text="see", image=["pixels"]), 0.0, {})), {"x": "y"})
+    assert "only text" in str(done.error) and done.text.startswith("Error: ")
