@@ -13,8 +13,10 @@ from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
 from _inf.tools.arithmetic import calculate
 
-__all__ = ["Calculator", "calculate"]
-
+_EXPRESSION = {
+    "type": "string",
+    "description": "Numbers, + - * / // % ** and parentheses, such as (3 + 4) * 12",
+}
 SCHEMA = {
     "type": "function",
     "function": {
@@ -22,12 +24,7 @@ SCHEMA = {
         "description": "Evaluate an arithmetic expression.",
         "parameters": {
             "type": "object",
-            "properties": {
-                "expression": {
-                    "type": "string",
-                    "description": "Numbers, + - * / // % ** and parentheses, such as (3 + 4) * 12",
-                }
-            },
+            "properties": {"expression": _EXPRESSION},
             "required": ["expression"],
         },
     },
