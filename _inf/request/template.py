@@ -14,7 +14,7 @@ import contextlib
 import functools
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from _inf.errors import PromptError, ToolError, told
@@ -74,13 +74,8 @@ class Template:
                 f"prompt {index}: the model's tokenizer has no chat template to render messages "
                 'with; send {"prompt_token_ids": [...]} or {"text": "..."}.'
             )
-        try:
+        with _refusal(f"prompt {index}: the model's chat template or tokenizer refused it"):
             ids = self._ids(self._text(messages))
-        except Exception as failure:
-            raise PromptError(
-                f"prompt {index}: the model's chat template or tokenizer refused it: "
-                f"{type(failure).__name__}: {failure}"
-            ) from failure
         if not ids:
             raise PromptError(f"prompt {index}: the chat template renders it to nothing.")
         return ids
@@ -88,13 +83,8 @@ class Template:
     def plain(self, text: str, index: int) -> list[int]:
         """Text as it is, without the template, with the special tokens that the tokenizer puts
         around any text, such as a BOS; `index` as in `prompt`."""
-        try:
+        with _refusal(f"prompt {index}: the model's tokenizer refused the text"):
             ids = self._ids(text, add_special_tokens=True)
-        except Exception as failure:
-            raise PromptError(
-                f"prompt {index}: the model's tokenizer refused the text: "
-                f"{type(failure).__name__}: {failure}"
-            ) from failure
         if not ids:
             raise PromptError(f"prompt {index}: the text is empty; write something in it.")
         return ids
@@ -209,6 +199,15 @@ class Template:
         text.encode()  # a tokenizer does not say why it refuses a lone surrogate
         ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         return ids
+
+
+@contextlib.contextmanager
+def _refusal(message: str) -> Iterator[None]:
+    """Whatever is raised inside as a `PromptError`."""
+    try:
+        yield
+    except Exception as failure:
+        raise PromptError(f"{message}: {type(failure).__name__}: {failure}") from failure
 
 
 def _any_of(words: Iterable[str]) -> re.Pattern[str]:

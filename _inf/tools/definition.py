@@ -24,55 +24,55 @@ MOST_FAULTS = 3
 MOST_FAULT_CHARACTERS = 300
 
 
-def as_tools(given: Any) -> list[Tool]:
+def as_tools(items: Any) -> list[Tool]:
     """`tools=` of a call: a list of schemas, verl tools, Python functions and `Tool`s.
 
     Raises `ToolError`, which names the index and the field.
     """
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Sequence):
-        raise ToolError(f"tools: {shown(given)} is not a list of schemas, functions or verl tools.")
-    places = [f"tools[{index}]" for index in range(len(given))]
-    tools = [_as_tool(item, place) for item, place in zip(given, places, strict=True)]
-    check_names(tools, places)
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
+        raise ToolError(f"tools: {shown(items)} is not a list of schemas, functions or verl tools.")
+    locations = [f"tools[{index}]" for index in range(len(items))]
+    tools = [_as_tool(item, where) for item, where in zip(items, locations, strict=True)]
+    check_names(tools, locations)
     return tools
 
 
-def check_names(tools: Sequence[Tool], places: Sequence[str]) -> None:
-    """Refuse a name that two tools have; `places` say where each tool is defined."""
+def check_names(tools: Sequence[Tool], locations: Sequence[str]) -> None:
+    """Refuse a name that two tools have; `locations` say where each tool is defined."""
     first: dict[str, str] = {}
-    for tool, place in zip(tools, places, strict=True):
+    for tool, where in zip(tools, locations, strict=True):
         if tool.name in first:
-            raise ToolError(f"{place}: the name {tool.name!r} is taken by {first[tool.name]}.")
-        first[tool.name] = place
+            raise ToolError(f"{where}: the name {tool.name!r} is taken by {first[tool.name]}.")
+        first[tool.name] = where
 
 
-def _as_tool(item: Any, place: str) -> Tool:
+def _as_tool(item: Any, where: str) -> Tool:
     if isinstance(item, Tool):
         return item
     if isinstance(item, Mapping):
-        schema = checked_schema(item, place)
+        schema = checked_schema(item, where)
         return Tool(schema["function"]["name"], schema)
     verl = sys.modules.get("verl.tools.base_tool")  # where nobody imported it, nothing is one
     if verl is not None and isinstance(item, verl.BaseTool):
-        return verl_tool(item, place)
+        return verl_tool(item, where)
     if callable(item) and not isinstance(item, type):
-        return _function_tool(item, place)
-    raise ToolError(f"{place}: {shown(item)} is no schema, function or verl tool.")
+        return _function_tool(item, where)
+    raise ToolError(f"{where}: {shown(item)} is no schema, function or verl tool.")
 
 
-def verl_tool(tool: Any, place: str, schema: Mapping[str, Any] | None = None) -> Tool:
+def verl_tool(tool: Any, where: str, schema: Mapping[str, Any] | None = None) -> Tool:
     """A verl tool under `schema`, or under the one that it tells of itself."""
     if schema is None:
         try:
             schema = tool.get_openai_tool_schema().model_dump(exclude_unset=True, exclude_none=True)
         except Exception as failure:
             method = f"{type(tool).__name__}.get_openai_tool_schema()"
-            raise ToolError(f"{place}: {method} failed: {told(failure)}.") from failure
-    checked = checked_schema(schema or {}, place)
+            raise ToolError(f"{where}: {method} failed: {told(failure)}.") from failure
+    checked = checked_schema(schema or {}, where)
     return Tool(checked["function"]["name"], checked, verl=tool)
 
 
-def _function_tool(function: Callable[..., Any], place: str) -> Tool:
+def _function_tool(function: Callable[..., Any], where: str) -> Tool:
     from transformers.utils import get_json_schema
 
     name = getattr(function, "__name__", type(function).__name__)
@@ -80,10 +80,10 @@ def _function_tool(function: Callable[..., Any], place: str) -> Tool:
         schema = get_json_schema(function)
     except Exception as failure:  # it raises what its parsing of hints and docstring meets
         raise ToolError(
-            f"{place}: no schema can be made of the function {name!r}: {told(failure)}. Give it a "
+            f"{where}: no schema can be made of the function {name!r}: {told(failure)}. Give it a "
             "docstring whose Args section describes each parameter, and each parameter a type hint."
         ) from failure
-    return Tool(name, checked_schema(schema, place), function=function)
+    return Tool(name, checked_schema(schema, where), function=function)
 
 
 # ─── Schemas ───
@@ -107,8 +107,8 @@ def _checked_parameters(value: Any) -> Any:
             f"{shown(value)} is not the JSON schema of an object; write "
             '{"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}'
         )
+    parameters = _plain_json(value)
     try:
-        parameters = _plain_json(value)
         Draft202012Validator.check_schema(parameters)
     except SchemaError as error:
         path = ".".join(map(str, error.path))
@@ -119,8 +119,7 @@ def _checked_parameters(value: Any) -> Any:
 
 
 class _Function(BaseModel):
-    """A tool's schema without its shell. `strict` and `returns` (which Transformers writes) reach
-    the chat template as they are."""
+    """A tool's schema without its shell. Transformers writes `return` for a Python function."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -129,7 +128,7 @@ class _Function(BaseModel):
     parameters: Annotated[Any, BeforeValidator(_checked_parameters)] = Field(
         default=None, validate_default=True
     )
-    strict: Annotated[Any, BeforeValidator(_plain_json)] = None
+    strict: bool | None = None
     returns: Annotated[Any, BeforeValidator(_plain_json)] = Field(default=None, alias="return")
 
 
@@ -140,33 +139,33 @@ class _Shell(BaseModel):
     function: dict[str, Any]
 
 
-def checked_schema(given: Mapping[str, Any], place: str) -> dict[str, Any]:
+def checked_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     """A copy, in OpenAI's form with its shell, of a schema with or without."""
-    bare = {key: value for key, value in given.items() if (key, value) != ("type", "function")}
-    if "function" in given:
-        bare = validated(_Shell, given, place).function
-        place = f"{place}.function"
-    function = validated(_Function, bare, place)
+    bare = {key: value for key, value in schema.items() if (key, value) != ("type", "function")}
+    if "function" in schema:
+        bare = validated(_Shell, schema, where).function
+        where = f"{where}.function"
+    function = validated(_Function, bare, where)
     whole = {"name", "description", "parameters"} | function.model_fields_set
     return {"type": "function", "function": function.model_dump(include=whole, by_alias=True)}
 
 
-def validated(kind: type[Model], given: Mapping[str, Any], place: str) -> Model:
-    """`given` as the pydantic model `kind`; the first thing wrong is a `ToolError` with its field,
-    behind the `place` of the whole."""
+def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
+    """`value` as the pydantic model `kind`; the first thing wrong is a `ToolError` with its field,
+    behind the `where` of the whole."""
     try:
-        return kind.model_validate(dict(given))
+        return kind.model_validate(dict(value))
     except ValidationError as error:
         first = error.errors()[0]
-    path = ".".join([place, *(key if isinstance(key, str) else shown(key) for key in first["loc"])])
+    path = ".".join([where, *(key if isinstance(key, str) else shown(key) for key in first["loc"])])
     if first["type"] in ("extra_forbidden", "invalid_key"):
         known = [field.alias or name for name, field in kind.model_fields.items()]
         hint = did_you_mean(path.rpartition(".")[2], known) or "."
         raise ToolError(f"{path}: no such field{hint} The fields are {', '.join(known)}.")
     if first["type"] == "value_error":  # ours, which says it all
         raise ToolError(f"{path}: {unended(first['ctx']['error'])}.")
-    value = "" if first["type"] == "missing" else f"{shown(first['input'])}: "
-    raise ToolError(f"{path}: {value}{unended(first['msg'])}.")
+    shown_value = "" if first["type"] == "missing" else f"{shown(first['input'])}: "
+    raise ToolError(f"{path}: {shown_value}{unended(first['msg'])}.")
 
 
 # ─── Calls ───

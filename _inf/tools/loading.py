@@ -14,15 +14,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict
 
-from _inf.config.source import parse_yaml
-from _inf.errors import ConfigError, ToolError, did_you_mean, shown, told, unended
+from _inf.config.source import written_out
+from _inf.errors import ToolError, did_you_mean, shown, told, unended
 from _inf.runtime.quiet import third_party
 from _inf.tools.definition import check_names, checked_schema, validated, verl_tool
 from _inf.tools.user_module import import_beside
 from _inf.types import Tool
+
+MOST_VALUES = 100_000
 
 
 class _ClassEntry(BaseModel):
@@ -38,91 +41,98 @@ class _ClassEntry(BaseModel):
 
 def load_tools(path: str | Path) -> list[Tool]:
     """The tools of a file, in its order."""
+    entries = _entries(Path(path))
+    locations = [f"{path}: tools[{index}]" for index in range(len(entries))]
+    tools = [_tool(entry, where, path) for entry, where in zip(entries, locations, strict=True)]
+    check_names(tools, locations)
+    return tools
+
+
+def _entries(path: Path) -> list[Any]:
     try:
-        content = parse_yaml(Path(path).read_text(encoding="utf-8"), str(path))
-    except ConfigError as error:
-        raise ToolError(str(error)) from None
-    except (OSError, UnicodeError) as error:
-        raise ToolError(f"{path}: it cannot be read: {unended(error)}.") from error
+        text = path.read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None and written_out(node, {}) > MOST_VALUES:
+            raise ValueError(f"its aliases stand for over {MOST_VALUES:,} values")
+        content = yaml.safe_load(text)
+    except Exception as error:  # PyYAML's constructors raise what they meet
+        raise ToolError(f"{path}: it cannot be read as YAML: {told(error)}.") from error
     under_tools = isinstance(content, Mapping) and [*content] == ["tools"]
     entries = content["tools"] if under_tools else content
     if not isinstance(entries, list) or not entries:
         raise ToolError(f"{path}: it holds no tools; list them, alone or under the one key tools:")
-    places = [f"{path}: tools[{index}]" for index in range(len(entries))]
-    tools = [_tool(entry, place, path) for entry, place in zip(entries, places, strict=True)]
-    check_names(tools, places)
-    return tools
+    return entries
 
 
-def _tool(entry: Any, place: str, file: str | Path) -> Tool:
+def _tool(entry: Any, where: str, file: str | Path) -> Tool:
     if not isinstance(entry, Mapping):
-        raise ToolError(f"{place}: {shown(entry)} is not a mapping.")
+        raise ToolError(f"{where}: {shown(entry)} is not a mapping.")
     if not entry.keys() & _ClassEntry.model_fields.keys():
-        alone = checked_schema(entry, place)
+        alone = checked_schema(entry, where)
         return Tool(alone["function"]["name"], alone)
-    fields: _ClassEntry = validated(_ClassEntry, entry, place)
-    tool_class = _class(fields, place, file)
-    config = _resolved_config(fields.config or {}, f"{place}.config")
+    fields: _ClassEntry = validated(_ClassEntry, entry, where)
     schema = fields.tool_schema
     if schema is not None:
-        schema = checked_schema(schema, f"{place}.tool_schema")
-    return verl_tool(_instance(tool_class, config, schema, place), place, schema)
+        schema = checked_schema(schema, f"{where}.tool_schema")
+    return verl_tool(_instance(fields, schema, where, file), where, schema)
 
 
-def _class(fields: _ClassEntry, place: str, file: str | Path) -> Any:
+def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
     from verl.tools.base_tool import BaseTool
 
-    place = f"{place}.{'class_name' if fields.class_path is None else 'class_path'}"
+    where = f"{where}.{'class_name' if fields.class_path is None else 'class_path'}"
     dotted = fields.class_path or fields.class_name or ""
     module_name, _, name = dotted.rpartition(".")
     if not module_name:
         raise ToolError(
-            f"{place}: {shown(dotted)} is not the dotted path of a class, such as "
+            f"{where}: {shown(dotted)} is not the dotted path of a class, such as "
             "verl.tools.gsm8k_tool.Gsm8kTool."
         )
     if fields.class_name not in (None, dotted, name):
-        raise ToolError(f"{place}: class_name says another class, {shown(fields.class_name)}.")
+        raise ToolError(f"{where}: class_name says another class, {shown(fields.class_name)}.")
     try:
         with third_party():
             module = import_beside(file, module_name)
     except Exception as failure:  # a module raises what it likes
-        raise ToolError(f"{place}: {module_name} cannot be imported: {told(failure)}.") from failure
+        raise ToolError(f"{where}: {module_name} cannot be imported: {told(failure)}.") from failure
     tool_class = getattr(module, name, None)
     if not isinstance(tool_class, type) or not issubclass(tool_class, BaseTool):
         hint = did_you_mean(name, dir(module)) if tool_class is None else ""
         raise ToolError(
-            f"{place}: {dotted} is not a subclass of verl.tools.base_tool.BaseTool{hint or '.'}"
+            f"{where}: {dotted} is not a subclass of verl.tools.base_tool.BaseTool{hint or '.'}"
         )
     return tool_class
 
 
-def _resolved_config(config: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _resolved_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """With `${oc.env:NAME}` resolved, as verl does."""
     if config.get("type", "native") != "native":
         raise ToolError(
-            f"{place}.type: {shown(config['type'])} is not 'native'; instead of an MCP tool, write "
+            f"{where}.type: {shown(config['type'])} is not 'native'; instead of an MCP tool, write "
             "a Python function or a class."
         )
     try:
         resolved: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except Exception as failure:  # OmegaConf's, and its resolvers'
-        raise ToolError(f"{place}: {unended(str(failure).splitlines()[0])}.") from failure
+        raise ToolError(f"{where}: {unended(str(failure).splitlines()[0])}.") from failure
     return resolved
 
 
 def _instance(
-    tool_class: Any, config: dict[str, Any], schema: dict[str, Any] | None, place: str
+    fields: _ClassEntry, schema: dict[str, Any] | None, where: str, file: str | Path
 ) -> Any:
     from verl.tools.schemas import OpenAIFunctionToolSchema
 
+    tool_class = _class(fields, where, file)
+    config = _resolved_config(fields.config or {}, f"{where}.config")
     theirs = None
     if schema is not None:  # verl asks for more in a class's schema than we do
-        theirs = validated(OpenAIFunctionToolSchema, schema, f"{place}.tool_schema")
+        theirs = validated(OpenAIFunctionToolSchema, schema, f"{where}.tool_schema")
     try:
         with third_party(), contextlib.redirect_stdout(io.StringIO()):  # it prints its schema
             return tool_class(config=config, tool_schema=theirs)
     except Exception as failure:
         field = "tool_schema" if schema is None else "config"
         raise ToolError(
-            f"{place}: {tool_class.__name__} cannot be made of this {field}: {told(failure)}."
+            f"{where}: {tool_class.__name__} cannot be made of this {field}: {told(failure)}."
         ) from failure

@@ -149,7 +149,7 @@ def test_text_of_others_does_not_break_the_sentence_around_it() -> None:
             [{"name": "f", "paramters": {}}],
             r"\.paramters: no such field; did you mean 'parameters'",
         ),
-        ([{"name": "f", "strict": b""}], r"tools\[0\]\.strict: it is not JSON"),
+        ([{"name": "f", "strict": b""}], r"tools\[0\]\.strict: b'': Input should be a valid bool"),
         ([{"name": "f", 10**5000: 1}], r"tools\[0\]\.<.*int.*>: no such field"),
         ([{"type": "tool", "function": WEATHER}], r"tools\[0\]\.type: 'tool'"),
         ([{"function": 3}], r"tools\[0\]\.function: 3: Input should be a valid dict"),
