@@ -114,7 +114,7 @@ def _resolved_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     try:
         resolved: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except Exception as failure:  # OmegaConf's, and its resolvers'
-        raise ToolError(f"{where}: {unended(str(failure).splitlines()[0])}.") from failure
+        raise ToolError(f"{where}: {unended(told(failure).splitlines()[0])}.") from failure
     return resolved
 
 

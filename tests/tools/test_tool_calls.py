@@ -193,7 +193,7 @@ def render(format: str, name: str, arguments: dict[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(("hermes", "json", "xml", "function")),
     st.lists(
@@ -218,7 +218,7 @@ def test_calls_among_prose_are_found_where_they_are(
         assert call.error is None
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(OWN),
     st.text(st.sampled_from("<>/{}[]()\",= \nax:\\'") | st.characters()),
@@ -337,6 +337,17 @@ def test_a_tool_called_in_a_wrong_way_is_told_how() -> None:
     assert positional.error == 'every argument needs its name: name(key="value", ...)'
     assert "query is not a literal" in str(only("search(query=x + 1)", "function").error)
     assert only("search(", "function").error == "its bracket is not closed"
+
+
+def test_a_pythonic_call_stands_in_a_list_that_may_be_left_open() -> None:
+    assert parse("Then print(end='') and f(x=1).", "pythonic", TOOLS).calls == []
+    assert only("[search(query='a'), see note(a=1)]", "pythonic").arguments == {"query": "a"}
+    assert only("[search(query='a')", "pythonic").arguments == {"query": "a"}
+
+
+def test_a_hermes_call_holds_one_object() -> None:
+    listed = '<tool_call>[{"name": "search", "arguments": {}}]</tool_call>'
+    assert "is not an object" in str(only(listed, "hermes").error)
 
 
 def test_a_pythonic_list_may_have_prose_around_it() -> None:
