@@ -1,6 +1,6 @@
-"""What mkdocs does to these pages beyond showing them (mkdocs.yml): the README becomes the first page,
-links to the repository's files lead to copies of them, docs/config.md gets its table of every key, and
-the lists in docstrings become Markdown's.
+"""What mkdocs does to these pages beyond showing them (mkdocs.yml): the README becomes the first
+page, links to the repository's files lead to copies of them, docs/config.md gets its table of every
+key, and the lists in docstrings become Markdown's.
 
 The pages themselves are written for GitHub: every link in them is relative and works there.
 """
@@ -22,32 +22,38 @@ except ImportError:  # the tests read the tables without the extra `docs`
 
 ROOT = Path(__file__).parents[1]
 KEYS_GO_HERE = "<!-- the table of every key goes here when the site is built -->"
-# ](../examples/grpo.py) in docs/*.md, ](config.yaml) in the README; not ](batch.md), ](#limits), ](https:
+# ](../examples/grpo.py) in docs/*.md, ](config.yaml) in the README; not ](#limits) or ](https:
 LINK = re.compile(r"\]\((?:\.\./)?([\w./-]+?)(#[\w-]+)?\)")
 
 
 # ── Pages and links ──────────────────────────────────────────────────────────────────────────────
 
 
-def readme() -> str:
-    """The README as the site's first page: docs/ is where the other pages are."""
-    return (ROOT / "README.md").read_text().replace("](docs/", "](")
+# Pages that stand at the top of the repository, and their names in the site.
+TOP_PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "CONTRIBUTING.md",
+    "CHANGELOG.md": "CHANGELOG.md",
+}
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the README, and a copy of each file outside docs/ that a page links to."""
-    files.append(File.generated(config, "index.md", content=readme()))
-    pages = [readme(), *(page.read_text() for page in Path(config.docs_dir).glob("*.md"))]
-    linked = {match[1] for text in pages for match in LINK.finditer(text)}
-    for path in sorted(linked):
-        if (ROOT / path).is_file():
+    """Add the top pages, and a copy of each other file outside docs/ that a page links to."""
+    pages = [page.read_text() for page in Path(config.docs_dir).glob("*.md")]
+    for name, page in TOP_PAGES.items():
+        text = (ROOT / name).read_text().replace("](docs/", "](")
+        files.append(File.generated(config, page, content=text))
+        pages.append(text)
+    for path in sorted({match[1] for text in pages for match in LINK.finditer(text)}):
+        if path not in TOP_PAGES and (ROOT / path).is_file():
             files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Lead `../file` to the copy of it, and fill in the table of keys."""
-    return markdown.replace("](../", "](").replace(KEYS_GO_HERE, keys_page())
+    markdown = markdown.replace("](../", "](").replace("](README.md", "](index.md")
+    return markdown.replace(KEYS_GO_HERE, keys_page())
 
 
 # ── The table of every config key ────────────────────────────────────────────────────────────────
