@@ -14,7 +14,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -29,18 +29,9 @@ from _inf.models.resolve import _embedded_gguf, resolve_model
 ROOT = Path(__file__).parents[2]
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 RESOLVE = (
-    "import sys; from _inf.models.resolve import resolve_model; print(resolve_model(*sys.argv[1:]))"
+    "import sys; from _inf.models.resolve import resolve_model; print(resolve_model(sys.argv[1]));"
+    "print([m for m in ('torch', 'transformers', 'gguf', 'numpy') if m in sys.modules])"
 )
-TELL = """
-import sys
-from _inf.errors import ConfigError
-from _inf.models.resolve import resolve_model
-try:
-    print(resolve_model(sys.argv[1]))
-except ConfigError as error:
-    print(error)
-    print(error.__cause__, error.__suppress_context__)
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -110,16 +101,6 @@ def python(code: str, *arguments: object, **environment: str) -> subprocess.Pope
     )
 
 
-def told(code: str, *arguments: object, **environment: str) -> tuple[str, str]:
-    process = python(code, *arguments, **environment)
-    try:
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    return out.strip(), err
-
-
 def refused(model_path: str | Path) -> str:
     with pytest.raises(ConfigError) as caught:
         resolve_model(str(model_path))
@@ -184,8 +165,7 @@ def test_every_part_names_the_special_tokens_of_the_gguf_and_text_is_split_as_it
 
 
 def test_cached_model_is_found_without_importing_torch(gguf: Path) -> None:
-    heavy = "print([m for m in ('torch', 'transformers', 'gguf', 'numpy') if m in sys.modules])"
-    out, err = told(RESOLVE + ";" + heavy, gguf)
+    out, err = python(RESOLVE, gguf).communicate(timeout=60)
     assert out.splitlines() == [str(resolve_model(str(gguf))), "[]"] and err == ""
 
 
@@ -248,7 +228,7 @@ def test_damaged_header_is_refused_or_harmless_but_never_a_crash_or_a_hang(
     assert resolve_model(str(gguf)).is_dir()  # undamaged
     whole = gguf.read_bytes()
     chance = random.Random(0)
-    places = [*range(4, 32), *(chance.randrange(32, 10_000) for _ in range(10))]
+    places = [*range(4, 24), *(chance.randrange(24, 10_000) for _ in range(10))]
     outcomes = []
     for place in places:
         damaged = bytearray(whole)
@@ -263,7 +243,7 @@ def test_damaged_header_is_refused_or_harmless_but_never_a_crash_or_a_hang(
             assert str(file) in str(error)
             outcomes.append("refused")
         assert time.monotonic() - began < 20
-    assert outcomes.count("refused") > 15  # the version and both counts at the least
+    assert outcomes.count("refused") > 12  # the version and both counts at the least
 
 
 def test_what_is_not_a_gguf_is_refused(tmp_path: Path) -> None:
@@ -490,25 +470,38 @@ def test_what_is_neither_path_nor_hub_id_is_refused(name: str) -> None:
 # The Hub
 
 
-def offline(tmp_path: Path, endpoint: str = "http://127.0.0.1:9") -> dict[str, str]:
-    return {"HF_HOME": str(tmp_path), "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0"}
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Leads huggingface_hub to an address, with an empty cache of its own."""
+    from huggingface_hub import constants, file_download
+    from huggingface_hub.utils import reset_sessions
+
+    def lead(address: str = "http://127.0.0.1:9", offline: bool = False) -> None:
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        for module in (constants, file_download):
+            monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+        reset_sessions()
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    lead()
+    yield lead
+    monkeypatch.undo()
+    reset_sessions()
 
 
-def test_unreachable_hub_is_told_in_one_line_within_seconds(tmp_path: Path) -> None:
+def test_unreachable_hub_is_told_in_one_line_within_seconds(
+    endpoint: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
     began = time.monotonic()
-    out, err = told(TELL, "org/name", **offline(tmp_path))
-    message, chained = out.splitlines()
-    here = f"model_path: there is no folder at {Path.cwd()}/org/name, and 'org/name'"
-    assert message.startswith(here)
+    message = refused("org/name")
+    assert message.startswith(f"model_path: there is no folder at {Path.cwd()}/org/name, and 'org/")
     assert message.endswith("the Hub could not be reached at http://127.0.0.1:9")
-    assert chained == "None True" and err == ""
+    assert "\n" not in message and capfd.readouterr() == ("", "")
     assert time.monotonic() - began < 20
-
-
-def test_offline_mode_is_named(tmp_path: Path) -> None:
-    out, err = told(TELL, "org/name", **{**offline(tmp_path), "HF_HUB_OFFLINE": "1"})
-    assert out.splitlines()[0].endswith("could not be reached: HF_HUB_OFFLINE is set")
-    assert err == ""
+    endpoint(offline=True)
+    assert refused("org/name").endswith("could not be reached: HF_HUB_OFFLINE is set")
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -516,13 +509,11 @@ class Hub(BaseHTTPRequestHandler):
 
     folder: Path
     commit = "0" * 40
-    asked: list[str] = []
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_GET(self) -> None:
-        self.asked.append(self.path)
         path = self.path.split("?")[0]
         if path.startswith("/api/models/org/gated"):
             return self._answer(403, b"", {"X-Error-Code": "GatedRepo"})
@@ -549,58 +540,66 @@ class Hub(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def hub(folder: Path) -> Iterator[str]:
-    Hub.folder, Hub.asked = folder, []
+def hub(folder: Path, endpoint: Callable[..., None]) -> Iterator[None]:
+    Hub.folder = folder
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint(f"http://127.0.0.1:{server.server_port}")
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield
     finally:
         server.shutdown()
         server.server_close()
 
 
-def test_missing_and_gated_repositories_are_told_apart(folder: Path, tmp_path: Path) -> None:
-    with hub(folder) as endpoint:
-        missing, _ = told(TELL, "org/nothing", **offline(tmp_path, endpoint))
-        gated, _ = told(TELL, "org/gated", **offline(tmp_path, endpoint))
-    assert "there is no such repository" in missing
-    assert "it is gated: accept its terms" in gated
+def test_missing_and_gated_repositories_are_told_apart(
+    folder: Path, endpoint: Callable[..., None]
+) -> None:
+    with hub(folder, endpoint):
+        assert "there is no such repository" in refused("org/nothing")
+        assert "it is gated: accept its terms" in refused("org/gated")
 
 
-def test_hub_model_is_downloaded_once_and_only_what_is_needed(folder: Path, tmp_path: Path) -> None:
+def test_hub_model_is_downloaded_once_and_only_what_is_needed(
+    folder: Path, endpoint: Callable[..., None]
+) -> None:
     for surplus in ("pytorch_model.bin", "modeling_x.py", "model.onnx", "consolidated.safetensors"):
         shutil.copy(folder / "model.safetensors", folder / surplus)
-    with hub(folder) as endpoint:
-        here = offline(tmp_path, endpoint)
-        first, _ = told(RESOLVE, "org/model", **here)
-    kept = {file.name for file in Path(first).iterdir()}
+    with hub(folder, endpoint):
+        first = resolve_model("org/model")
+    kept = {file.name for file in first.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= kept
     assert not kept & {"pytorch_model.bin", "modeling_x.py", "model.onnx"}
     assert "consolidated.safetensors" not in kept
-    assert told(RESOLVE, "org/model", **here) == (first, "")  # the Hub is gone
+    assert resolve_model("org/model") == first  # the Hub is gone
+    (first / "model.safetensors").unlink()
+    assert f"(of which the local copy {first} lacks weights" in refused("org/model")
+    with hub(folder, endpoint):
+        assert resolve_model("org/model") == first
 
 
-def test_code_comes_from_the_hub_only_where_it_is_trusted(folder: Path, tmp_path: Path) -> None:
+def test_code_comes_from_the_hub_only_where_it_is_trusted(
+    folder: Path, endpoint: Callable[..., None]
+) -> None:
     (folder / "modeling_x.py").write_text("x = 1\n")
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_x.X"}
     (folder / "config.json").write_text(json.dumps(config))
-    trusting = RESOLVE.replace("*sys.argv[1:]", "sys.argv[1], trust_remote_code=True")
-    with hub(folder) as endpoint:
-        here = offline(tmp_path, endpoint)
-        plain = {file.name for file in Path(told(RESOLVE, "org/model", **here)[0]).iterdir()}
-        trusted = {file.name for file in Path(told(trusting, "org/model", **here)[0]).iterdir()}
-    assert trusted - plain == {"modeling_x.py"}
+    with hub(folder, endpoint):
+        plain = {file.name for file in resolve_model("org/model").iterdir()}
+        trusted = resolve_model("org/model", trust_remote_code=True)
+    assert {file.name for file in trusted.iterdir()} - plain == {"modeling_x.py"}
 
 
-def test_hub_repository_of_ggufs_alone_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_hub_repository_of_ggufs_alone_is_refused_with_the_way_out(
+    tmp_path: Path, endpoint: Callable[..., None]
+) -> None:
     repository = tmp_path / "repository"
     repository.mkdir()
     (repository / "model-q4.gguf").write_bytes(b"GGUF")
-    with hub(repository) as endpoint:
-        out, _ = told(TELL, "org/model", **offline(tmp_path / "home", endpoint))
-    assert "lacks config.json" in out and "download model-q4.gguf from it" in out
+    with hub(repository, endpoint):
+        message = refused("org/model")
+    assert "lacks config.json" in message and "download model-q4.gguf from it" in message
 
 
 # The tests' own tiny model
