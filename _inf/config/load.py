@@ -27,10 +27,8 @@ FLAT: Mapping[str, str] = {
     **RENAMED,
 }
 WHOLE_VERL_CONFIG = (
-    "actor_rollout_ref: this is a whole verl config, of which two parts belong here: "
-    "actor_rollout_ref.rollout as rollout, and actor_rollout_ref.model.path as model_path; with "
-    "OmegaConf, whole = OmegaConf.load(FILE).actor_rollout_ref and InferenceEngine("
-    "model_path=whole.model.path, rollout=whole.rollout)"
+    "actor_rollout_ref: this is a whole verl config; with whole = OmegaConf.load(FILE)."
+    "actor_rollout_ref, say InferenceEngine(model_path=whole.model.path, rollout=whole.rollout)"
 )
 
 
@@ -100,10 +98,11 @@ def _lift_flat_keys(layer: dict[str, Any]) -> dict[str, Any]:
     for key in flat:
         place, value = FLAT[key], layer[key]
         warnings.warn(f"config key {key!r} is now {place!r}", DeprecationWarning, stacklevel=4)
-        there = at(lifted, place)
-        if there is not ABSENT and there != value:
-            said = f"{shown(value)} contradicts {shown(there)} at {place}"
-            raise ConfigError(f"{key}: {said}; keep one, as {place}")
+        nested = at(lifted, place)
+        if nested is not ABSENT and nested != value:
+            raise ConfigError(
+                f"{key}: {shown(value)} contradicts {shown(nested)} at {place}; keep the latter"
+            )
         for name in reversed(place.split(".")):
             value = {name: value}
         lifted = _over(lifted, value)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, told
 from _inf.runtime import quiet
 
 FORMAT = 1  # raise it when what is written here changes
@@ -54,10 +54,8 @@ def write_merged(actor: Path, folder: Path, *, trust_remote_code: bool) -> None:
         except ConfigError:
             raise
         except Exception as error:
-            what = " ".join(str(error).split())[:300]
-            raise ConfigError(
-                f"model_path: {actor} cannot be merged: {type(error).__name__}: {what}"
-            ) from error
+            why = " ".join(told(error).split())[:320]
+            raise ConfigError(f"model_path: {actor} cannot be merged: {why}") from error
 
 
 def check_whole(folder: Path, trust_remote_code: bool) -> None:
