@@ -23,7 +23,7 @@ def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield from _paths(value, f"{above}{key}.")
 
 
-_KEYS = [*_paths(Config().to_dict()), *(f"rollout.{key}" for key in ONE_VALUE)]
+_KEYS = [*_paths(Config().to_dict()), *(f"rollout.{key}" for key in ONE_VALUE if "." not in key)]
 # Where a key that stands in the wrong place belongs; of two places, the one nearest the top.
 _PLACES: Mapping[str, str] = {
     **{key.rpartition(".")[2]: key for key in sorted(_KEYS, key=lambda key: -key.count("."))},
@@ -55,6 +55,7 @@ def check_engine_kwargs(config: Config, known_fields: Collection[str]) -> None:
 
 
 def _take_one_valued(rollout: Any) -> Faults:
+    """Take the keys of `ONE_VALUE` out; the faults are those that do not stand at their value."""
     for name, (neutral, reason) in ONE_VALUE.items():
         section, _, key = name.rpartition(".")
         holder = at(rollout, section) if section else rollout

@@ -100,9 +100,8 @@ def _lift_flat_keys(layer: dict[str, Any]) -> dict[str, Any]:
         warnings.warn(f"config key {key!r} is now {place!r}", DeprecationWarning, stacklevel=4)
         nested = at(lifted, place)
         if nested is not ABSENT and nested != value:
-            raise ConfigError(
-                f"{key}: {shown(value)} contradicts {shown(nested)} at {place}; keep the latter"
-            )
+            said = f"{shown(value)} contradicts {shown(nested)} at {place}"
+            raise ConfigError(f"{key}: {said}; say it once, as {place}")
         for name in reversed(place.split(".")):
             value = {name: value}
         lifted = _over(lifted, value)
