@@ -63,10 +63,11 @@ def _take_one_valued(rollout: Any) -> Faults:
             continue
         value, path = holder.pop(key), f"rollout.{name}"
         accepted = neutral if isinstance(neutral, tuple) else (neutral,)
-        if neutral == {} and isinstance(value, dict):
-            for rest in value if value.get("enable") is not False else ():
+        if neutral == {} and isinstance(value, (dict, type(None))):
+            off = not value or value.get("enable") is False
+            for rest in () if off else value:
                 yield f"{path}.{rest}", f"must be left out: {reason}"
-        elif value not in accepted and not (neutral == {} and value is None):
+        elif (value, isinstance(value, bool)) not in [(v, isinstance(v, bool)) for v in accepted]:
             said = " or ".join(map(shown, accepted))
             yield path, f"must be {said}, not {shown(value)}: {reason}"
 

@@ -61,6 +61,8 @@ def plain(value: Any) -> Any:
     if OmegaConf.is_config(value):
         value = OmegaConf.to_container(value, resolve=True)
     if isinstance(value, Mapping):
+        if odd := [key for key in value if not isinstance(key, str)]:
+            raise ConfigError(f"config: a key must be a word, not {shown(odd[0])}; quote it")
         return {key: plain(item) for key, item in value.items() if key != "_target_"}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]

@@ -138,7 +138,7 @@ def test_folder_loads_from_a_zip_and_imports_no_engine(tmp_path: Path) -> None:
         ("model_path: !!bool maybe\n", "c.yaml: not valid YAML: KeyError: 'maybe'"),
         ("model_path: !!int ''\n", "c.yaml: not valid YAML: IndexError"),
         ("rollout: &r {multi_turn: *r}\n", "c.yaml"),  # OmegaConf or we, by its version
-        ("5: x\n", "5: Keys must be strings"),
+        ("5: x\n", "config: a key must be a word, not 5"),
         ("null: x\n", "c.yaml: not valid YAML: KeyValidationError: Incompatible key type"),
         ("model_path: ${nope}\n", "model_path: cannot be resolved: Interpolation key 'nope'"),
         ("model_path: ${model_path}\n", "model_path: cannot be resolved: Recursive"),
