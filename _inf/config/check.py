@@ -64,8 +64,9 @@ def _take_one_valued(rollout: Any) -> Faults:
         value, path = holder.pop(key), f"rollout.{name}"
         accepted = neutral if isinstance(neutral, tuple) else (neutral,)
         if neutral == {} and isinstance(value, (dict, type(None))):
-            off = not value or value.get("enable") is False
-            for rest in () if off else value:
+            section_keys = value or {}
+            off = section_keys.get("enable") is False
+            for rest in () if off else section_keys:
                 yield f"{path}.{rest}", f"must be left out: {reason}"
         elif (value, isinstance(value, bool)) not in [(v, isinstance(v, bool)) for v in accepted]:
             said = " or ".join(map(shown, accepted))
