@@ -1,12 +1,13 @@
-"""The config room: YAML or a mapping to a frozen `Config`, or one `ConfigError` with all faults.
+"""Config: YAML or a mapping becomes a frozen `Config`, or one `ConfigError` with all its faults.
 
 In: a path, a mapping or None (the embedded default), and overrides merged deeply over it.
-Out: a `Config` whose every key works or stands at the value that changes nothing. OmegaConf reads
-and resolves, so that verl's own files load. Imports neither verl, SGLang nor torch.
+Out: a `Config` whose every key works; keys that nothing reads stand at the value that changes
+nothing. OmegaConf reads and resolves, so that verl's own files load. Imports neither verl, SGLang
+nor torch.
 """
 
 from _inf.config.check import check_engine_kwargs
-from _inf.config.load import load_config, parse_assignment, parse_assignments
+from _inf.config.load import load_config, parse_assignments
 from _inf.config.schema import Config, MultiTurn, Rollout, ValKwargs
 
 __all__ = [
@@ -16,6 +17,5 @@ __all__ = [
     "ValKwargs",
     "check_engine_kwargs",
     "load_config",
-    "parse_assignment",
     "parse_assignments",
 ]

@@ -1,56 +1,65 @@
-"""What the models cannot say: keys that are fixed or ignored, and who owns what.
+"""What the models cannot say: verl's keys that have one value here, and who owns which argument.
 
-Keys of `FIXED` and `IGNORED` stand under `rollout`; a section's name is all its keys.
-A key there is accepted at its default (and at `ALSO_NEUTRAL`), so that verl's own files load, and
-refused with the reason at any other value. Read against verl 0.6.1's
-`verl/workers/rollout/sglang_rollout/sglang_rollout.py` and SGLang 0.5.9's `ServerArgs`.
+Read against verl 0.6.1's `verl/workers/rollout/sglang_rollout/sglang_rollout.py` and SGLang 0.5.9's
+`ServerArgs`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Keys with one possible value, and why.
-FIXED: Mapping[str, str] = {
-    "name": "SGLang is the only engine here",
-    "mode": "verl's sync mode is not offered (upstream removed it)",
-    "skip_tokenizer_init": "the engine takes and gives token ids",
-    "pipeline_model_parallel_size": "verl's rollout has no pipeline parallelism",
-    "multi_turn.use_inference_chat_template": "the ids that were sampled are never rendered again",
-    "multi_turn.tokenization_sanity_check_mode": "no turn is rendered again, so none can differ",
-}
+_AGENT = "verl's agent loops do not run here"
+_SERVER = "the engine runs in this process's own children, not behind HTTP"
+_TRAINER = "verl's trainer reads it, not the rollout"
+_ACTOR = "verl's actor reads it, not the rollout"
+_VLLM = "vLLM reads it, SGLang does not"
+_RENDERED = "the ids that were sampled are never rendered again"
 
-# What SGLangRollout, as this library runs it, never reads.
-IGNORED_SECTIONS: Mapping[str, str] = {
-    "agent": "verl's agent loops do not run here",
-    "trace": "verl traces agent loops only, and none runs here",
-    "server": "the engine runs in this process's own children, not behind HTTP",
-    "prometheus": "there is no HTTP server to scrape",
-    "profiler": "verl's trainer starts the profiler, not the rollout",
-}
-IGNORED: Mapping[str, str] = {
-    **IGNORED_SECTIONS,
-    "val_kwargs.n": "verl's trainer reads it, not the rollout",
-    "val_kwargs.do_sample": "verl's trainer reads it, not the rollout",
-    "log_prob_micro_batch_size": "verl's actor reads it, not the rollout",
-    "log_prob_micro_batch_size_per_gpu": "verl's actor reads it, not the rollout",
-    "log_prob_use_dynamic_bsz": "verl's actor reads it, not the rollout",
-    "log_prob_max_token_len_per_gpu": "verl's actor reads it, not the rollout",
-    "disable_log_stats": "vLLM reads it, SGLang does not",
-    "multi_stage_wake_up": "verl's sharding manager reads it, not the rollout",
-    "skip_rollout": "verl's trainer reads it, not the rollout",
-    "skip_dump_dir": "verl's trainer reads it, not the rollout",
-    "layered_summon": "vLLM's rollout reads it, SGLang's does not",
-    "layer_name_map": "verl's Megatron workers read it, not the rollout",
-    "sglang_engine_mode": "the engine is always local to this process",
-    "multi_turn.num_repeat_rollouts": "nothing in verl's rollouts reads it",
-    "limit_images": "vLLM reads it, SGLang does not",
-}
-
-# Beside the default: what verl's own files say, which changes nothing either.
-ALSO_NEUTRAL: Mapping[str, object] = {
-    "val_kwargs.do_sample": False,
-    "multi_turn.tokenization_sanity_check_mode": "strict",
+# Keys under `rollout` that are accepted at their value here, so that verl's own files load, and
+# refused with the reason at any other. A tuple holds several values. `{}` is a section that must be
+# empty but for its keys above it, or say `enable: false`.
+ONE_VALUE: Mapping[str, tuple[object, str]] = {
+    "name": ("sglang", "SGLang is the only engine here"),
+    "mode": ("async", "verl's sync mode is not offered (upstream removed it)"),
+    "engine_kwargs.vllm": ({}, "SGLang is the only engine here"),
+    "skip_tokenizer_init": (True, "the engine takes and gives token ids"),
+    "pipeline_model_parallel_size": (1, "verl's rollout has no pipeline parallelism"),
+    # What SGLangRollout, as this library runs it, never reads.
+    "agent.num_workers": (8, _AGENT),
+    "agent.default_agent_loop": ("single_turn_agent", _AGENT),
+    "agent.agent_loop_config_path": (None, _AGENT),
+    "agent.custom_async_server.path": (None, _AGENT),
+    "agent.custom_async_server.name": (None, _AGENT),
+    "agent.custom_async_server": ({}, _AGENT),
+    "agent": ({}, _AGENT),
+    "trace.backend": (None, _AGENT),
+    "trace.token2text": (False, _AGENT),
+    "trace": ({}, _AGENT),
+    "server.timeout": (60.0, _SERVER),
+    "server.max_attempts": (3, _SERVER),
+    "server.retry_delay": (2.0, _SERVER),
+    "server.max_connections": (1000, _SERVER),
+    "server.max_start_wait_time": (300.0, _SERVER),
+    "server": ({}, _SERVER),
+    "prometheus": ({}, _SERVER),
+    "profiler": ({}, "verl's trainer starts the profiler, not the rollout"),
+    "val_kwargs.n": (1, _TRAINER),
+    "val_kwargs.do_sample": ((True, False), _TRAINER),
+    "skip_rollout": (False, _TRAINER),
+    "skip_dump_dir": ("/tmp/rollout_dump", _TRAINER),
+    "log_prob_micro_batch_size": (None, _ACTOR),
+    "log_prob_micro_batch_size_per_gpu": (None, _ACTOR),
+    "log_prob_use_dynamic_bsz": (False, _ACTOR),
+    "log_prob_max_token_len_per_gpu": (16384, _ACTOR),
+    "disable_log_stats": (True, _VLLM),
+    "limit_images": (None, _VLLM),
+    "layered_summon": (False, _VLLM),
+    "layer_name_map": ({}, "verl's Megatron workers read it, not the rollout"),
+    "multi_stage_wake_up": (False, "verl's sharding manager reads it, not the rollout"),
+    "sglang_engine_mode": ("local", "the engine is always local to this process"),
+    "multi_turn.use_inference_chat_template": (False, _RENDERED),
+    "multi_turn.tokenization_sanity_check_mode": (("disable", "strict"), _RENDERED),
+    "multi_turn.num_repeat_rollouts": (None, "nothing in verl's rollouts reads it"),
 }
 
 # SGLang arguments that a config key owns...
@@ -76,7 +85,7 @@ OWNED_BY_KEY: Mapping[str, str] = {
     "enable_memory_saver": "rollout.free_cache_engine",
     "watchdog_timeout": "hang_timeout",
 }
-# ... and those that the engine room sets for itself.
+# ... and those that this library sets itself.
 OWNED_BY_ENGINE: frozenset[str] = frozenset(
     "host port nccl_port dist_init_addr nnodes node_rank base_gpu_id gpu_id_step dist_timeout"
     " log_level tokenizer_path disable_overlap_schedule enable_custom_logit_processor"

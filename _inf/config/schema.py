@@ -1,12 +1,13 @@
 """The shape of a config: frozen, typed models, and the limits of each key and of keys together.
 
-Knows nothing of files, of merging or of how a fault is worded.
-The names under `rollout` are those of verl 0.6.1 (`verl/workers/config/rollout.py`), and so are
-the defaults, but for those that `Rollout` says are ours.
+Knows nothing of files or of merging. The names under `rollout` are those of verl 0.6.1
+(`verl/workers/config/rollout.py`), and so are the defaults, but for those that `Rollout` says are
+ours. verl's keys that change nothing here are in `rules.ONE_VALUE`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -21,16 +22,17 @@ from pydantic import (
     model_validator,
 )
 
-from _inf.config.rules import IGNORED_SECTIONS
 from _inf.config.tool_formats import check_format
 from _inf.errors import ToolError
 
-Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 MOST_SAMPLES = 2**16  # of a prompt: each is a row in the caller's memory before any is answered
+Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Samples: TypeAlias = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
+Turns: TypeAlias = Count | None
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 Temperature: TypeAlias = Annotated[float, Field(ge=0)]
-Share: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+TopP: TypeAlias = Annotated[float, Field(gt=0, le=1)]
+Seconds: TypeAlias = Annotated[float, Field(gt=0)]
 # What SGLang's `--dtype` takes.
 DType: TypeAlias = Literal["auto", "half", "float16", "bfloat16", "float", "float32"]
 # SGLang's LOAD_FORMAT_CHOICES without `gguf` (a .gguf file is dequantized before SGLang sees it)
@@ -58,6 +60,18 @@ def _off_or_positive(value: int) -> int:
 TopK: TypeAlias = Annotated[int, Field(le=2**31 - 1), AfterValidator(_off_or_positive)]
 
 
+def _with_sglang(value: Any) -> Any:
+    """`sglang` is always there, and an engine with nothing under it has no arguments."""
+    if isinstance(value, Mapping):
+        value = {name: {} if kwargs is None else kwargs for name, kwargs in value.items()}
+        return {"sglang": {}} | value
+    return {"sglang": {}} if value is None else value
+
+
+SGLangArguments: TypeAlias = Mapping[Literal["sglang"], Mapping[str, Any]]
+EngineKwargs: TypeAlias = Annotated[SGLangArguments, BeforeValidator(_with_sglang)]
+
+
 class Section(BaseModel):
     """A level of the config. A section with nothing under it (`null` in YAML) is one left out."""
 
@@ -71,31 +85,28 @@ class Section(BaseModel):
         return {} if value is None else value
 
 
-class Sampling(Section):
-    temperature: Temperature = 1.0
-    top_k: TopK = -1
-    top_p: Share = 1.0
-    do_sample: bool = True
-    n: Samples = 1
-
-
-class ValKwargs(Sampling):
+class ValKwargs(Section):
     """Sampling where a trainer's batch says `meta_info["validate"]`; no call of ours reads it."""
+
+    temperature: Temperature = Field(1.0, description="The sampling temperature; 0 is greedy.")
+    top_k: TopK = Field(-1, description="Sample from the k likeliest tokens; -1 is all of them.")
+    top_p: TopP = Field(1.0, description="Sample from the likeliest tokens that sum to this.")
 
 
 class MultiTurn(Section):
-    enable: bool = False
-    max_assistant_turns: Count | None = None
-    tool_config_path: Text | None = None
-    max_user_turns: Count | None = None
-    max_parallel_calls: Count = 16
-    max_tool_response_length: Count = 256
-    tool_response_truncate_side: Literal["left", "middle", "right"] = "middle"
-    interaction_config_path: Text | None = None
-    use_inference_chat_template: bool = False
-    tokenization_sanity_check_mode: Literal["disable", "strict", "ignore_strippable"] = "disable"
-    format: Text = "hermes"
-    num_repeat_rollouts: Count | None = None
+    """Conversations of several turns, with tools or with an interaction that plays the user."""
+
+    enable: bool = Field(False, description="Read the two files below.")
+    max_assistant_turns: Turns = Field(None, description="Of the model; null is as many as fit.")
+    tool_config_path: Text | None = Field(None, description="The file that defines the tools.")
+    max_user_turns: Turns = Field(None, description="Of an interaction; null is as many as fit.")
+    max_parallel_calls: Count = Field(16, description="How many calls of one turn are run.")
+    max_tool_response_length: Count = Field(256, description="Characters of a tool's result.")
+    tool_response_truncate_side: Literal["left", "middle", "right"] = Field(
+        "middle", description="What is kept of a longer result; middle keeps both ends."
+    )
+    interaction_config_path: Text | None = Field(None, description="verl's file of interactions.")
+    format: Text = Field("hermes", description="How the model writes a tool call.")
 
     @field_validator("format")
     @classmethod
@@ -113,114 +124,51 @@ class MultiTurn(Section):
         return value
 
 
-class CustomAsyncServer(Section):
-    path: str | None = None
-    name: str | None = None
-
-
-class Agent(Section):
-    num_workers: int = 8
-    default_agent_loop: str = "single_turn_agent"
-    agent_loop_config_path: str | None = None
-    custom_async_server: CustomAsyncServer = CustomAsyncServer()
-
-
-class Trace(Section):
-    backend: str | None = None
-    token2text: bool = False
-
-
-class Server(Section):
-    timeout: float = 60.0
-    max_attempts: int = 3
-    retry_delay: float = 2.0
-    max_connections: int = 1000
-    max_start_wait_time: float = 300.0
-
-
-class Prometheus(Section):
-    enable: bool = False
-    port: int = 9090
-    file: str = "/tmp/ray/session_latest/metrics/prometheus/prometheus.yml"
-    served_model_name: str | None = None
-
-
-class Profiler(Section):
-    """verl's ProfilerConfig (`verl/utils/profiler/config.py`)."""
-
-    tool: str | None = None
-    enable: bool = False
-    all_ranks: bool = False
-    ranks: list[int] = []
-    save_path: str | None = None
-    tool_config: Any = None
-    global_tool_config: Any = None
-
-
-def _with_sglang(value: Any) -> Any:
-    """`sglang` is always there, and an engine with nothing under it has no arguments."""
-    if value is not None and not isinstance(value, Mapping):
-        return value
-    engines = {"sglang": {}, **(value or {})}
-    return {name: {} if kwargs is None else kwargs for name, kwargs in engines.items()}
-
-
-EngineKwargs: TypeAlias = Annotated[Mapping[str, Mapping[str, Any]], BeforeValidator(_with_sglang)]
-
-
-class Rollout(Sampling):
-    """verl's RolloutConfig. Ours are the defaults of `name`, `mode`, `skip_tokenizer_init`,
-    `dtype`, `load_format`, `free_cache_engine`, `tensor_model_parallel_size`,
-    `multi_turn.max_parallel_calls` (verl's drops the second call of a turn) and
-    `multi_turn.tokenization_sanity_check_mode`; that of `enforce_eager` is verl's rollout.yaml's
-    (its dataclass, the source of the rest, would run without CUDA graphs).
+class Rollout(Section):
+    """verl's RolloutConfig. Ours are the defaults of `dtype`, `load_format`, `free_cache_engine`,
+    `tensor_model_parallel_size` and `multi_turn.max_parallel_calls` (verl's drops the second call
+    of a turn); that of `enforce_eager` is verl's rollout.yaml's (its dataclass, the source of the
+    rest, would run without CUDA graphs).
     """
 
-    name: str = "sglang"
-    mode: str = "async"
-    skip_tokenizer_init: bool = True
-    over_sample_rate: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    prompt_length: Count = 512
-    response_length: Count = 512
-    max_model_len: Count | None = None
-    max_num_seqs: Count = 1024
-    max_num_batched_tokens: Count = 8192
-    ignore_eos: bool = False
-    calculate_log_probs: bool = False
-    dtype: DType = "auto"
-    load_format: LoadFormat = "auto"
-    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = 0.5
-    free_cache_engine: bool = False
-    enforce_eager: bool = False
-    cudagraph_capture_sizes: list[Count] | None = None
-    enable_chunked_prefill: bool = True
-    enable_prefix_caching: bool = True
-    tensor_model_parallel_size: Count = 1
-    data_parallel_size: Count = 1
-    expert_parallel_size: Count = 1
-    pipeline_model_parallel_size: Count = 1
-    engine_kwargs: EngineKwargs = {"sglang": {}}
-    multi_turn: MultiTurn = MultiTurn()
-    update_weights_bucket_megabytes: Count = 512
-    # From here on SGLangRollout reads nothing.
-    val_kwargs: ValKwargs = ValKwargs()
-    log_prob_micro_batch_size: int | None = None
-    log_prob_micro_batch_size_per_gpu: int | None = None
-    log_prob_use_dynamic_bsz: bool = False
-    log_prob_max_token_len_per_gpu: int = 16384
-    disable_log_stats: bool = True
-    multi_stage_wake_up: bool = False
-    agent: Agent = Agent()
-    trace: Trace = Trace()
-    server: Server = Server()
-    prometheus: Prometheus = Prometheus()
-    profiler: Profiler = Profiler()
-    skip_rollout: bool = False
-    skip_dump_dir: str = "/tmp/rollout_dump"
-    layered_summon: bool = False
-    layer_name_map: dict[str, Any] = {}
-    sglang_engine_mode: str = "local"
-    limit_images: int | None = None
+    name: str = Field("sglang", description="The engine; sglang is the only one.")
+    mode: str = Field("async", description="async is the only mode; verl's sync is not offered.")
+    skip_tokenizer_init: bool = Field(True, description="The engine takes and gives token ids.")
+    temperature: Temperature = Field(1.0, description="The sampling temperature; 0 is greedy.")
+    top_k: TopK = Field(-1, description="Sample from the k likeliest tokens; -1 is all of them.")
+    top_p: TopP = Field(1.0, description="Sample from the likeliest tokens that sum to this.")
+    do_sample: bool = Field(True, description="Sample; false is greedy.")
+    n: Samples = Field(1, description="Answers to each prompt.")
+    over_sample_rate: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="The part of a multi-turn batch that may be left unfinished."
+    )
+    prompt_length: Count = Field(512, description="Tokens of the longest prompt.")
+    response_length: Count = Field(512, description="Tokens of an answer without max_tokens.")
+    max_model_len: Count | None = Field(None, description="Tokens of both; null is their sum.")
+    max_num_seqs: Count = Field(1024, description="How many rows run at once.")
+    max_num_batched_tokens: Count = Field(8192, description="Prompt tokens in one forward pass.")
+    ignore_eos: bool = Field(False, description="Go on past the end of an answer.")
+    calculate_log_probs: bool = Field(False, description="Log probs in verl's own batch too.")
+    dtype: DType = Field("auto", description="The type to compute in; auto is the checkpoint's.")
+    load_format: LoadFormat = Field("auto", description="dummy is random weights, for timing only.")
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.5, description="The part of a GPU's memory for weights and KV cache."
+    )
+    free_cache_engine: bool = Field(False, description="Let sleep() give a GPU's memory back.")
+    enforce_eager: bool = Field(False, description="No CUDA graphs: slower, but quicker to start.")
+    cudagraph_capture_sizes: list[Count] | None = Field(
+        None, description="Batch sizes that get a CUDA graph; null is SGLang's choice."
+    )
+    enable_chunked_prefill: bool = Field(True, description="Compute long prompts in pieces.")
+    enable_prefix_caching: bool = Field(True, description="Reuse what prompts begin with alike.")
+    tensor_model_parallel_size: Count = Field(1, description="GPUs that share one model.")
+    data_parallel_size: Count = Field(1, description="Copies of the model, started by torchrun.")
+    expert_parallel_size: Count = Field(1, description="1, or tensor times data parallel size.")
+    pipeline_model_parallel_size: Count = Field(1, description="1 is the only size.")
+    engine_kwargs: EngineKwargs = Field({"sglang": {}}, description="More of SGLang's ServerArgs.")
+    multi_turn: MultiTurn = Field(MultiTurn(), description="Conversations of several turns.")
+    update_weights_bucket_megabytes: Count = Field(512, description="Weights sent at a time.")
+    val_kwargs: ValKwargs = Field(ValKwargs(), description="Sampling in a trainer's validation.")
 
     @field_validator("do_sample")
     @classmethod
@@ -234,10 +182,8 @@ class Rollout(Sampling):
     @field_validator("max_model_len")
     @classmethod
     def _holds_prompt_and_response(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is None or not {"prompt_length", "response_length"} <= info.data.keys():
-            return value
-        need = info.data["prompt_length"] + info.data["response_length"]
-        if value < need:
+        need = info.data.get("prompt_length", 0) + info.data.get("response_length", 0)
+        if value is not None and value < need:
             raise ValueError(
                 f"must hold prompt_length + response_length = {need}, not {value};"
                 " null means exactly that sum"
@@ -247,28 +193,30 @@ class Rollout(Sampling):
     @field_validator("expert_parallel_size")
     @classmethod
     def _one_or_all_ranks(cls, value: int, info: ValidationInfo) -> int:
-        if not {"tensor_model_parallel_size", "data_parallel_size"} <= info.data.keys():
-            return value
-        ranks = info.data["tensor_model_parallel_size"] * info.data["data_parallel_size"]
+        sizes = "tensor_model_parallel_size", "data_parallel_size"
+        ranks = math.prod(info.data.get(size, 1) for size in sizes)
         if value not in (1, ranks):
-            raise ValueError(
-                "must be 1 or tensor_model_parallel_size * data_parallel_size"
-                f" = {ranks}, not {value}"
-            )
+            raise ValueError(f"must be 1 or {' * '.join(sizes)} = {ranks}, not {value}")
         return value
 
 
 class Config(Section):
-    """The whole config. `model_path: null` is the embedded SmolLM2-135M-Instruct."""
+    """The whole config."""
 
-    model_path: Text | None = None
-    adapter_path: Text | None = None
-    trust_remote_code: bool = False
-    device: Literal["auto", "cuda", "cpu"] = "auto"
-    truncate_prompt: Literal["left", "right"] | None = None
-    tool_timeout: Annotated[float, Field(gt=0)] = 30.0
-    hang_timeout: Annotated[float, Field(gt=0)] | None = 600.0
-    rollout: Rollout = Rollout()
+    model_path: Text | None = Field(
+        None, description="A Hub id, a folder or a .gguf file; null is SmolLM2-135M-Instruct."
+    )
+    adapter_path: Text | None = Field(None, description="A PEFT adapter's folder, to be merged.")
+    trust_remote_code: bool = Field(False, description="Run Python code that comes with a model.")
+    device: Literal["auto", "cuda", "cpu"] = Field("auto", description="auto is a GPU if any.")
+    truncate_prompt: Literal["left", "right"] | None = Field(
+        None, description="The side where longer prompts are cut; null refuses them."
+    )
+    tool_timeout: Seconds = Field(30.0, description="Seconds that a tool's call may take.")
+    hang_timeout: Seconds | None = Field(
+        600.0, description="Seconds of silence after which a busy engine counts as hung, or null."
+    )
+    rollout: Rollout = Field(Rollout(), description="verl's RolloutConfig.")
 
     @property
     def model_name(self) -> str:
@@ -280,8 +228,8 @@ class Config(Section):
         return self.model_dump()
 
     def verl_rollout(self) -> dict[str, Any]:
-        """Keyword arguments for verl 0.6.1's RolloutConfig, without the sections nobody reads.
+        """Keyword arguments for verl 0.6.1's RolloutConfig.
 
-        `multi_turn` is a plain dict too: make verl's MultiTurnConfig of it first.
+        `multi_turn` and `val_kwargs` are plain dicts too: make verl's dataclasses of them first.
         """
-        return self.rollout.model_dump(exclude=set(IGNORED_SECTIONS))
+        return self.rollout.model_dump()

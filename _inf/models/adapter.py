@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, told
 from _inf.runtime import quiet
 
 FORMAT = 1  # raise it when what is written here changes
@@ -22,13 +22,13 @@ FORMAT = 1  # raise it when what is written here changes
 def adapter_files(adapter: Path) -> list[Path]:
     """What a PEFT folder is made of."""
     weights = [adapter / f"adapter_model.{kind}" for kind in ("safetensors", "bin")]
-    found = [file for file in (adapter / "adapter_config.json", *weights) if file.is_file()]
-    if len(found) < 2:
+    files = [file for file in (adapter / "adapter_config.json", *weights) if file.is_file()]
+    if len(files) < 2:
         raise ConfigError(
             f"adapter_path: {adapter} is not a PEFT folder: it must hold adapter_config.json and "
             "adapter_model.safetensors"
         )
-    return found
+    return files
 
 
 def write_adapted(
@@ -39,10 +39,8 @@ def write_adapted(
         try:
             merged = _merged(base, adapter, trust_remote_code)
         except Exception as error:
-            what = " ".join(str(error).split())[:300]
-            raise ConfigError(
-                f"adapter_path: {adapter} does not fit {base}: {type(error).__name__}: {what}"
-            ) from error
+            why = " ".join(told(error).split())[:320]
+            raise ConfigError(f"adapter_path: {adapter} does not fit {base}: {why}") from error
         for file in others:
             shutil.copy(file, folder)
         merged.save_pretrained(folder)
@@ -68,10 +66,8 @@ def _merged(base: Path, adapter: Path, trust_remote_code: bool) -> Any:
         )
     adapted = PeftModel(model, config)
     loaded = adapted.load_adapter(str(adapter), "default", torch_device="cpu")
-    for fault, names in (
-        ("the base has no place for", loaded.unexpected_keys),
-        ("it lacks", loaded.missing_keys),
-    ):
-        if names:
-            raise ValueError(f"{fault} {len(names)} of its weights, {names[0]} first")
+    if names := loaded.unexpected_keys:
+        raise ValueError(f"the base has no place for {len(names)} of its weights, {names[0]} first")
+    if names := loaded.missing_keys:
+        raise ValueError(f"it lacks {len(names)} of its weights, {names[0]} first")
     return adapted.merge_and_unload(safe_merge=True)

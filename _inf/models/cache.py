@@ -2,8 +2,7 @@
 
 A folder is filled under a hidden name and renamed, under a lock that dies with its process: a
 killed build leaves nothing under the final name, and of two processes at once one builds while
-the other waits. Whoever builds next removes what killed builds left. A kept folder that has lost
-a file is made anew.
+the other waits. A kept folder that has lost a file is made anew.
 
 What a key stands for is the caller's: the same key must always mean the same content.
 """
@@ -53,7 +52,6 @@ def build_once(key: str, build: Callable[[Path], None]) -> Path:
     try:
         with FileLock(root / f".{key}.lock", timeout=_LONGEST_BUILD):
             if not _is_complete(final):  # else another process built it while we waited
-                _sweep(root, spare=final.name)
                 _build(final, build)
     except Timeout:
         raise ConfigError(
@@ -91,18 +89,6 @@ def _is_complete(folder: Path) -> bool:
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError):
         return False
-
-
-def _sweep(root: Path, spare: str) -> None:
-    """Remove what killed builds of other keys left; a draft whose lock is free has no owner."""
-    for draft in root.glob(".*.draft"):
-        if draft.name == f".{spare}.draft":
-            continue
-        try:
-            with FileLock(draft.with_suffix(".lock"), timeout=0):
-                shutil.rmtree(draft, ignore_errors=True)
-        except Timeout:
-            pass
 
 
 def _unwritable(root: Path, error: OSError) -> ConfigError:

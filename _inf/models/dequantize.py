@@ -6,22 +6,19 @@ name the special tokens that the GGUF's metadata names. A file that cannot be us
 damaged, not a GGUF, of an architecture Transformers does not read) is a `ConfigError`.
 
 The weights go through Transformers' own GGUF reader, the tokenizer through `gguf_tokenizer`.
-
-This module knows nothing of caches, locks or where the file came from.
+Knows nothing of caches, locks or where the file came from.
 """
 
 from __future__ import annotations
 
 import logging
-import shutil
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, told
 from _inf.models.gguf_tokenizer import build_tokenizer, special_ids
+from _inf.runtime import quiet
 
 logger = logging.getLogger("inf.models")
 
@@ -32,55 +29,31 @@ _LONGEST_ARRAY = 4_000_000  # entries; a damaged length would keep the reader bu
 
 def write_folder(gguf: Path, folder: Path) -> None:
     """Dequantize `gguf` into the existing, empty `folder`."""
-    _check_magic(gguf)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # numpy, of offsets that overflow
-            meta, size = _read(gguf)
-    except Exception as error:
-        raise _unusable(gguf, _reason(error)) from None
-    _check_room(folder, size)
     logger.info("dequantizing %s, once: the result is cached", gguf)
     try:
-        with _quiet_transformers():
-            tokenizer = build_tokenizer(gguf, meta)
-            model = _model(gguf, meta)
+        with quiet.third_party():
+            meta = _checked_metadata(gguf)
+            tokenizer, model = build_tokenizer(gguf, meta), _model(gguf, meta)
     except Exception as error:
-        logger.debug("Transformers and %s", gguf, exc_info=True)
-        raise _unusable(gguf, f"Transformers cannot read it: {_reason(error)}") from None
+        why = told(error).removeprefix("ValueError: ").splitlines()[0]
+        raise ConfigError(f"model_path: {gguf} cannot be used: {why}") from None
     try:
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)
     except Exception as error:  # safetensors reports a full disk with its own exception
-        raise ConfigError(f"model_path: cannot write {folder}: {_reason(error)}") from None
+        raise ConfigError(f"model_path: cannot write {folder}: {told(error)}") from None
 
 
-def _check_magic(gguf: Path) -> None:
-    try:
-        with gguf.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise _unusable(gguf, error.strerror or str(error)) from None
-    if magic != b"GGUF":
-        what = f"it begins with {magic!r}, not with b'GGUF'" if magic else "it is empty"
-        raise _unusable(gguf, f"not a GGUF file: {what}")
-
-
-def _read(gguf: Path) -> tuple[Mapping[str, Any], int]:
-    """The metadata, and the size of the weights in float32.
-
-    Whatever the file says it holds is known to be there: not a byte past its end is looked at.
-    """
+def _checked_metadata(gguf: Path) -> Mapping[str, Any]:
+    """The metadata, of a file known to hold all that it says it holds."""
     from gguf import GGUFReader, GGUFValueType
     from numpy import dtype as numpy_dtype
-
-    size = gguf.stat().st_size
 
     class BoundedReader(GGUFReader):  # type: ignore[misc]
         # gguf 0.19's own reader slices past the end of a short file without a word.
         def _get(self, offset: int, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
             end = int(offset) + numpy_dtype(dtype).itemsize * int(count)
-            if end > size:
+            if end > (size := len(self.data)):
                 raise ValueError(
                     f"cut short or damaged: it speaks of byte {end:,} and has {size:,}; "
                     "fetch it again"
@@ -96,54 +69,34 @@ def _read(gguf: Path) -> tuple[Mapping[str, Any], int]:
 
     reader = BoundedReader(gguf)
     meta = {name: field.contents() for name, field in reader.fields.items()}
-    _check_metadata(meta)
-    if not reader.tensors:
-        raise ValueError("it holds no weights, only a vocabulary")
-    layers, weights = (
-        int(meta.get(f"{meta['general.architecture']}.block_count", 0)),
-        reader.tensors,
-    )
-    if layers > len(weights):  # Transformers would plan each of them, for hours
-        raise ValueError(f"damaged: it names {layers:,} layers and has {len(weights):,} weights")
-    _warn_of_rope_scaling(gguf, meta, {tensor.name for tensor in reader.tensors})
-    return meta, sum(4 * int(tensor.n_elements) for tensor in reader.tensors)
-
-
-def _check_metadata(meta: Mapping[str, Any]) -> None:
     for key in ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.tokens"):
         if key not in meta:
             raise ValueError(f"its metadata has no {key}: not a language model")
     if meta.get("split.count", 1) > 1:
         raise ValueError("one part of several; join them with `llama-gguf-split --merge`")
-    names = len(meta["tokenizer.ggml.tokens"])
+    layers = int(meta.get(f"{meta['general.architecture']}.block_count", 0))
+    if layers > (weights := len(reader.tensors)):  # Transformers would plan each of them, for hours
+        raise ValueError(f"damaged: it names {layers:,} layers and has {weights:,} weights")
+    tokens = len(meta["tokenizer.ggml.tokens"])
     for role in ("bos", "eos", "eot", "padding", "unknown"):
-        if not 0 <= meta.get(f"tokenizer.ggml.{role}_token_id", 0) < names:
-            raise ValueError(f"its {role} token is not among its {names:,} tokens")
-
-
-def _warn_of_rope_scaling(gguf: Path, meta: Mapping[str, Any], tensors: set[str]) -> None:
+        if not 0 <= meta.get(f"tokenizer.ggml.{role}_token_id", 0) < tokens:
+            raise ValueError(f"its {role} token is not among its {tokens:,} tokens")
     scaling = meta.get(f"{meta['general.architecture']}.rope.scaling.type", "none")
-    if scaling != "none" or "rope_freqs.weight" in tensors:
+    if scaling != "none" or any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors):
         logger.warning(
             "%s scales its rotary embedding, which Transformers drops when it reads a GGUF: "
             "expect other answers than the original's, most of all in long contexts",
             gguf,
         )
-
-
-def _check_room(folder: Path, size: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if size > free:
-        raise ConfigError(
-            f"model_path: {folder.parent} has {free / 1e9:.1f} GB free and the float32 weights "
-            f"need {size / 1e9:.1f} GB; set XDG_CACHE_HOME to a larger disk"
-        )
+    return meta
 
 
 def _model(gguf: Path, meta: Mapping[str, Any]) -> Any:
     import torch
+    import transformers.modeling_gguf_pytorch_utils as upstream
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
+    upstream.tqdm = lambda tensors, **_: tensors  # 4.57's bar over the tensors has no switch
     source: dict[str, Any] = dict(
         pretrained_model_name_or_path=gguf.parent, gguf_file=gguf.name, dtype=torch.float32
     )
@@ -164,40 +117,3 @@ def _model(gguf: Path, meta: Mapping[str, Any]) -> Any:
     eos = {"eos_token_id": ends} if len(ends) > 1 else {}
     model.generation_config = GenerationConfig(**{**ids, **eos})
     return model
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """No progress bars and no warnings in here, and everything as it was afterwards."""
-    import transformers.modeling_gguf_pytorch_utils as upstream
-    from transformers.utils import logging as switches
-
-    if logger.isEnabledFor(logging.DEBUG):
-        yield
-        return
-    verbosity, bar = switches.get_verbosity(), switches.is_progress_bar_enabled()
-    # Its bar over the tensors (modeling_gguf_pytorch_utils.py, 4.57) has no switch.
-    tqdm = upstream.tqdm
-    try:
-        upstream.tqdm = lambda tensors, **_: tensors
-        switches.set_verbosity_error()
-        switches.disable_progress_bar()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        upstream.tqdm = tqdm
-        switches.set_verbosity(verbosity)
-        if bar:
-            switches.enable_progress_bar()
-
-
-def _unusable(gguf: Path, why: str) -> ConfigError:
-    return ConfigError(f"model_path: {gguf} cannot be used: {why}")
-
-
-def _reason(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).strip().splitlines()]
-    if isinstance(error, ValueError) and lines:
-        return lines[0]
-    return " ".join([type(error).__name__ + ":", *lines[:2]])

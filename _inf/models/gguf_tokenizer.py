@@ -7,15 +7,12 @@ whatever the file says, ignores how the file splits text and knows three special
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer  # type: ignore[import-untyped]
-
-logger = logging.getLogger("inf.models")
 
 _CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
 
@@ -49,13 +46,15 @@ def special_ids(meta: Mapping[str, Any]) -> dict[str, int]:
 
 
 def build_tokenizer(gguf: Path, meta: Mapping[str, Any]) -> Any:
-    from transformers import PreTrainedTokenizerFast
+    """A `PreTrainedTokenizerFast` that tokenizes as llama.cpp does with this file."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     pre = meta.get(_PRE)
     if meta["tokenizer.ggml.model"] == "gpt2" and pre in _SPLITS:
         backend = _byte_level_bpe(meta, pre)
-    else:
-        backend = _transformers_backend(gguf)
+    else:  # SentencePiece, and splits unknown here
+        loaded = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        backend = loaded.backend_tokenizer
     _set_bos(backend, meta)
     tokens = meta["tokenizer.ggml.tokens"]
     special = {f"{role}_token": tokens[id_] for role, id_ in special_ids(meta).items()}
@@ -72,32 +71,20 @@ def build_tokenizer(gguf: Path, meta: Mapping[str, Any]) -> Any:
 
 
 def _byte_level_bpe(meta: Mapping[str, Any], pre: str) -> Tokenizer:
-    from tokenizers import (
-        AddedToken,
-        Regex,
-        Tokenizer,
-        decoders,
-        models,
-        normalizers,
-        pre_tokenizers,
-    )
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
+    from tokenizers import pre_tokenizers as splitters
 
     tokens: list[str] = meta["tokenizer.ggml.tokens"]
-    left_right = (merge.split(" ", 1) for merge in meta["tokenizer.ggml.merges"])
-    merges = [(left, right) for left, right in left_right]
+    merges = [tuple(merge.split(" ", 1)) for merge in meta["tokenizer.ggml.merges"]]
     vocab = {token: id_ for id_, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab, merges, ignore_merges=pre == "llama-bpe"))
     rule = _SPLITS[pre]
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    if rule == "digits":
-        digits = pre_tokenizers.Digits(individual_digits=True)
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, byte_level])
-    elif rule == "gpt2":
-        tokenizer.pre_tokenizer = byte_level
+    if own_rule := rule not in ("digits", "gpt2"):
+        first = [splitters.Split(Regex(rule), behavior="isolated")]
     else:
-        split = pre_tokenizers.Split(Regex(rule), behavior="isolated")
-        plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, plain])
+        first = [splitters.Digits(individual_digits=True)] if rule == "digits" else []
+    byte_level = splitters.ByteLevel(add_prefix_space=False, use_regex=not own_rule)
+    tokenizer.pre_tokenizer = splitters.Sequence([*first, byte_level])
     if rule == _QWEN2_SPLIT:
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
@@ -109,26 +96,16 @@ def _byte_level_bpe(meta: Mapping[str, Any], pre: str) -> Tokenizer:
     return tokenizer
 
 
-def _transformers_backend(gguf: Path) -> Tokenizer:
-    """What Transformers makes of the other tokenizers: SentencePiece, and splits unknown here."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    backend: Tokenizer = tokenizer.backend_tokenizer
-    return backend
-
-
 def _set_bos(backend: Tokenizer, meta: Mapping[str, Any]) -> None:
     """Prepend BOS to plain text if and only if the file says so, or its kind implies it."""
     from tokenizers import processors
 
     implied = meta["tokenizer.ggml.model"] == "llama" or meta.get(_PRE) == "llama-bpe"
     bos = special_ids(meta).get("bos")
-    prefix = []
-    if bos is not None and meta.get("tokenizer.ggml.add_bos_token", implied):
-        prefix = [(meta["tokenizer.ggml.tokens"][bos], bos)]
+    wanted = bos is not None and meta.get("tokenizer.ggml.add_bos_token", implied)
+    prefix = [meta["tokenizer.ggml.tokens"][bos]] if wanted else []
     backend.post_processor = processors.TemplateProcessing(
-        single=[*(token for token, _ in prefix), "$A"],
-        pair=[*(token for token, _ in prefix), "$A", "$B:1"],
-        special_tokens=prefix,
+        single=[*prefix, "$A"],
+        pair=[*prefix, "$A", "$B:1"],
+        special_tokens=[(token, bos) for token in prefix],
     )

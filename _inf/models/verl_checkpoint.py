@@ -9,11 +9,10 @@ base of a LoRA actor, which is written as if it were the trained model.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, told
 from _inf.runtime import quiet
 
 FORMAT = 1  # raise it when what is written here changes
@@ -21,24 +20,15 @@ FSDP_CONFIG = "fsdp_config.json"
 
 
 def shards(actor: Path) -> list[Path]:
-    """The files of an actor's checkpoint, all there."""
-    try:
-        world = int(json.loads((actor / FSDP_CONFIG).read_text())["world_size"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise ConfigError(f"model_path: cannot read {actor / FSDP_CONFIG}: {error}") from None
-    files = [actor / f"model_world_size_{world}_rank_{rank}.pt" for rank in range(world)]
-    files += [actor / "huggingface" / "config.json", actor / "huggingface/tokenizer_config.json"]
-    if lacking := [str(file.relative_to(actor)) for file in files if not file.is_file()]:
-        raise ConfigError(
-            f"model_path: {actor} is not a complete checkpoint of {world} ranks: it lacks "
-            f"{', '.join(lacking[:4])}{' and more' * (len(lacking) > 4)}"
-        )
+    """The files of an actor's checkpoint."""
     if (adapter := actor / "lora_adapter").is_dir():
         raise ConfigError(
             f"model_path: {actor} is a LoRA actor's; name the model that it started from, and "
             f"adapter_path: {adapter}"
         )
-    return [*files[:world], *sorted((actor / "huggingface").iterdir())]
+    if not (actor / "huggingface" / "tokenizer_config.json").is_file():
+        raise ConfigError(f"model_path: {actor} lacks huggingface/tokenizer_config.json")
+    return [actor / FSDP_CONFIG, *sorted(actor.glob("*.pt")), *(actor / "huggingface").iterdir()]
 
 
 def write_merged(actor: Path, folder: Path, *, trust_remote_code: bool) -> None:
@@ -64,10 +54,8 @@ def write_merged(actor: Path, folder: Path, *, trust_remote_code: bool) -> None:
         except ConfigError:
             raise
         except Exception as error:
-            what = " ".join(str(error).split())[:300]
-            raise ConfigError(
-                f"model_path: {actor} cannot be merged: {type(error).__name__}: {what}"
-            ) from error
+            why = " ".join(told(error).split())[:320]
+            raise ConfigError(f"model_path: {actor} cannot be merged: {why}") from error
 
 
 def check_whole(folder: Path, trust_remote_code: bool) -> None:

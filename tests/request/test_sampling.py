@@ -353,7 +353,7 @@ def test_number_beyond_all_bounds_is_refused_by_name(name: str) -> None:
 def test_more_samples_than_memory_holds_are_refused() -> None:
     assert sampled(n=2**16).n == 2**16
     assert refusal(n=2**16 + 1).startswith("n: 65537 is out of range")
-    with pytest.raises(ConfigError, match="^rollout.n: expected at most 65536"):
+    with pytest.raises(ConfigError, match="^rollout.n: .*65536"):
         config(n=2**16 + 1)
 
 
