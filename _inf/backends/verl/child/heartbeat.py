@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
-def install_heartbeat() -> None:
-    """Called once, in the child, whose stdout is the log."""
-    from sglang.srt.managers.scheduler import Scheduler
-
-    run_batch = Scheduler.run_batch
-
-    def guarded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        os.utime(1)
-        return run_batch(self, *args, **kwargs)
-
-    Scheduler.run_batch = guarded
+def touch_log(run_batch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around `Scheduler.run_batch`, in the child, whose stdout is the log."""
+    os.utime(1)
+    return run_batch(*args, **kwargs)
 
 
 def last_heartbeat(manager: Any, log: Path) -> object:
