@@ -1,4 +1,4 @@
-"""What is settled before verl and sglang are imported: pins, device, variables, stand-ins.
+"""What is settled before verl and sglang are imported: pins, device, variables, stubs.
 
 `prepare` changes its process for good, so each test of it has one of its own, and a driver is
 played by a small library that answers as NVIDIA's would.
@@ -114,7 +114,7 @@ def test_this_installation_keeps_its_pins():
     environment.check_pins()
 
 
-# Stand-ins
+# Stub libraries
 
 
 def undefined_in_sgl_kernel(symbol: str) -> set[str]:
@@ -129,17 +129,18 @@ def undefined_in_sgl_kernel(symbol: str) -> set[str]:
 @pytest.mark.parametrize(
     ("library", "symbol"), [("CUDA", r"(cu[A-Z]\w+)"), ("NUMA", r"(\w+)@libnuma_1\.2")]
 )
-def test_stand_in_has_exactly_the_symbols_that_sgl_kernel_misses(library, symbol):
-    assert set(getattr(stub_libraries, library).symbols) == undefined_in_sgl_kernel(symbol)
+def test_stub_has_exactly_the_symbols_that_sgl_kernel_misses(library, symbol):
+    assert set(getattr(stub_libraries, library).symbols.split()) == undefined_in_sgl_kernel(symbol)
 
 
-def test_every_symbol_of_the_stand_in_answers_that_there_is_no_device(tmp_path):
+def test_every_symbol_of_the_stub_answers_that_there_is_no_device(tmp_path):
     built = stub_libraries.build_stub(tmp_path)
     assert built == tmp_path / "libcuda.so.1"
     call_all = f"""
 import ctypes
 library = ctypes.CDLL({str(built)!r})
-print([library[name]() for name in {stub_libraries.CUDA.symbols!r}], hasattr(library, "cuInit"))
+names = {stub_libraries.CUDA.symbols!r}.split()
+print([library[name]() for name in names], hasattr(library, "cuInit"))
 """
     assert python(call_all).stdout.strip() == f"{[100] * 8} False"
 
@@ -160,12 +161,12 @@ def test_no_compiler_is_a_sentence(tmp_path, monkeypatch):
 
 def test_compiler_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("CC", "false")
-    with pytest.raises(ConfigError, match="could not build a stand-in for libcuda"):
+    with pytest.raises(ConfigError, match="could not build a stub of libcuda"):
         stub_libraries.build_stub(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rollout_class_imports_with_both_stand_ins(tmp_path):
+def test_rollout_class_imports_with_both_stubs(tmp_path):
     numa = stub_libraries.build_stub(
         tmp_path, stub_libraries.NUMA
     )  # before the system's, if it has one
@@ -274,8 +275,8 @@ def test_cpu_on_a_machine_with_a_gpu_hides_it(tmp_path):
     assert found["LD_LIBRARY_PATH"] == str(tmp_path)
 
 
-def test_stand_in_inherited_from_a_parent_gives_way_to_a_real_driver(tmp_path):
-    ours = str(stub_libraries.stand_in(stub_libraries.CUDA).parent)
+def test_stub_inherited_from_a_parent_gives_way_to_a_real_driver(tmp_path):
+    ours = str(stub_libraries.stub(stub_libraries.CUDA).parent)
     found = prepared("cuda", LD_LIBRARY_PATH=f"{ours}:{driver(tmp_path)}")
     assert found["LD_LIBRARY_PATH"] == str(tmp_path)
 
