@@ -200,7 +200,7 @@ def driver(folder: Path, *, init: int = 0, version: int = 12080, count: int = 2)
 
 
 def test_cpu_gets_the_variables_that_verl_and_sglang_read():
-    found = prepared("cpu")
+    environ = prepared("cpu")
     expected = {
         "device": "cpu",
         "SGLANG_USE_CPU_ENGINE": "1",
@@ -213,18 +213,18 @@ def test_cpu_gets_the_variables_that_verl_and_sglang_read():
         "MASTER_ADDR": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    assert {key: found[key] for key in expected} == expected
-    assert 1024 <= int(found["MASTER_PORT"]) < 65536
-    assert found["heavy"] is False
+    assert {key: environ[key] for key in expected} == expected
+    assert 1024 <= int(environ["MASTER_PORT"]) < 65536
+    assert environ["heavy"] is False
 
 
 def test_values_of_the_user_and_of_torchrun_stay():
     torchrun = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1"}
-    given = {**torchrun, "MASTER_PORT": "29500", "TORCH_COMPILE_DISABLE": "0"}
-    found = prepared("cpu", **given)
-    assert {key: found[key] for key in given} == given
-    assert found["ASCEND_RT_VISIBLE_DEVICES"] == "1"
-    assert "GLOO_SOCKET_IFNAME" not in found
+    variables = {**torchrun, "MASTER_PORT": "29500", "TORCH_COMPILE_DISABLE": "0"}
+    environ = prepared("cpu", **variables)
+    assert {key: environ[key] for key in variables} == variables
+    assert environ["ASCEND_RT_VISIBLE_DEVICES"] == "1"
+    assert "GLOO_SOCKET_IFNAME" not in environ
 
 
 def test_port_that_the_user_chose_stays():
@@ -254,31 +254,31 @@ prepare("cuda")
 
 
 def test_auto_takes_the_gpu_that_a_driver_shows(tmp_path):
-    found = prepared("auto", LD_LIBRARY_PATH=driver(tmp_path))
-    assert found["device"] == "cuda"
-    assert found["CUDA_VISIBLE_DEVICES"] == "0"
-    assert found["LD_LIBRARY_PATH"] == str(tmp_path)
-    assert "SGLANG_USE_CPU_ENGINE" not in found
+    environ = prepared("auto", LD_LIBRARY_PATH=driver(tmp_path))
+    assert environ["device"] == "cuda"
+    assert environ["CUDA_VISIBLE_DEVICES"] == "0"
+    assert environ["LD_LIBRARY_PATH"] == str(tmp_path)
+    assert "SGLANG_USE_CPU_ENGINE" not in environ
 
 
 @pytest.mark.parametrize(("visible", "seen"), [("2,5", "5"), ("2, 5,7", "5"), ("7", "7"), ("", "")])
 def test_process_under_torchrun_sees_only_its_own_gpu(tmp_path, visible, seen):
     ranks = dict(RANK="1", LOCAL_RANK="1", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-    given = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
-    found = prepared("cuda", LD_LIBRARY_PATH=driver(tmp_path), **ranks, **given)
-    assert found["CUDA_VISIBLE_DEVICES"].strip() == (seen or "1")
+    variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    environ = prepared("cuda", LD_LIBRARY_PATH=driver(tmp_path), **ranks, **variables)
+    assert environ["CUDA_VISIBLE_DEVICES"].strip() == (seen or "1")
 
 
 def test_cpu_on_a_machine_with_a_gpu_hides_it(tmp_path):
-    found = prepared("cpu", LD_LIBRARY_PATH=driver(tmp_path))
-    assert (found["device"], found["CUDA_VISIBLE_DEVICES"]) == ("cpu", "")
-    assert found["LD_LIBRARY_PATH"] == str(tmp_path)
+    environ = prepared("cpu", LD_LIBRARY_PATH=driver(tmp_path))
+    assert (environ["device"], environ["CUDA_VISIBLE_DEVICES"]) == ("cpu", "")
+    assert environ["LD_LIBRARY_PATH"] == str(tmp_path)
 
 
 def test_stub_inherited_from_a_parent_gives_way_to_a_real_driver(tmp_path):
     ours = str(stub_libraries.stub(stub_libraries.CUDA).parent)
-    found = prepared("cuda", LD_LIBRARY_PATH=f"{ours}:{driver(tmp_path)}")
-    assert found["LD_LIBRARY_PATH"] == str(tmp_path)
+    environ = prepared("cuda", LD_LIBRARY_PATH=f"{ours}:{driver(tmp_path)}")
+    assert environ["LD_LIBRARY_PATH"] == str(tmp_path)
 
 
 @pytest.mark.parametrize(

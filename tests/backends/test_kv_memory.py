@@ -33,9 +33,9 @@ def config(pool: int | None = None, **rollout: Any) -> Config:
 
 def sized(config: Config, folder: Path, free: int, device: str = "cpu", pool: int = DEFAULT) -> int:
     arguments = {"device": device, "context_length": ROW, "max_total_tokens": pool}
-    given = kv_memory.sized(arguments, config, MODEL, folder, free)
-    assert given.keys() == arguments.keys()
-    return int(given["max_total_tokens"])
+    sized_arguments = kv_memory.sized(arguments, config, MODEL, folder, free)
+    assert sized_arguments.keys() == arguments.keys()
+    return int(sized_arguments["max_total_tokens"])
 
 
 @pytest.fixture
@@ -86,30 +86,30 @@ def test_weights_count_in_the_engines_dtype(folder: Path) -> None:
 
 
 def test_pool_that_fits_stays_and_the_default_one_shrinks_to_what_does(folder: Path) -> None:
-    room = 2 * (DEFAULT * TOKEN + 1_000_000)  # of which the engine may use half
-    assert sized(config(), folder, room) == DEFAULT
-    assert sized(config(), folder, room - 2 * TOKEN) == DEFAULT - 1
-    assert sized(config(gpu_memory_utilization=0.25), folder, 2 * room) == DEFAULT
+    free = 2 * (DEFAULT * TOKEN + 1_000_000)  # of which the engine may use half
+    assert sized(config(), folder, free) == DEFAULT
+    assert sized(config(), folder, free - 2 * TOKEN) == DEFAULT - 1
+    assert sized(config(gpu_memory_utilization=0.25), folder, 2 * free) == DEFAULT
     assert sized(config(), folder, 0, device="cuda") == DEFAULT  # SGLang measures it there
 
 
 def test_number_that_a_refusal_names_fits(folder: Path) -> None:
-    room = 2 * (2000 * TOKEN + 1_000_000)
+    free = 2 * (2000 * TOKEN + 1_000_000)
     with pytest.raises(ConfigError) as caught:
-        sized(config(9000), folder, room, pool=9000)
+        sized(config(9000), folder, free, pool=9000)
     said = str(caught.value)
     assert said.startswith(
         "rollout.engine_kwargs.sglang.max_total_tokens: 9000 tokens of KV cache would not fit into"
         f" memory, at {TOKEN} bytes each; 2000 would. 0.2 GB are free, the engine may take 0.5 of "
         "them (rollout.gpu_memory_utilization)"
     )
-    assert sized(config(2000), folder, room, pool=2000) == 2000
+    assert sized(config(2000), folder, free, pool=2000) == 2000
 
 
 def test_lengths_are_named_where_not_one_row_fits(folder: Path) -> None:
-    room = 2 * (500 * TOKEN + 1_000_000)
+    free = 2 * (500 * TOKEN + 1_000_000)
     with pytest.raises(ConfigError) as caught:
-        sized(config(), folder, room)
+        sized(config(), folder, free)
     assert re.match(
         r"rollout\.max_model_len \(or prompt_length \+ response_length\): one row's KV cache of "
         r"514 tokens would not fit into memory, .*; 500 would\.",

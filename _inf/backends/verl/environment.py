@@ -3,7 +3,7 @@
 `check_pins` holds the installed versions to the pins of our own metadata. `prepare` decides the
 device and writes what verl and sglang read from `os.environ`; their children inherit it. Run as a
 program (`python -m _inf.backends.verl.environment`, by install.sh) it checks the pins, builds the
-stub libraries that this machine needs and says in two lines what it found.
+stub libraries that this machine needs and says in two lines what the machine has.
 
 Knows nothing of models, configs or engines.
 """

@@ -89,7 +89,7 @@ def token_bytes(hf_config: Any, config: Config) -> int | None:
     text, rollout = getattr(hf_config, "text_config", hf_config), config.rollout
     layers = set(getattr(text, "layer_types", None) or ["full_attention"])
     stored = rollout.engine_kwargs["sglang"].get("kv_cache_dtype") or "auto"
-    unlike = any(getattr(each, name, None) for each in (hf_config, text) for name in UNLIKE)
+    unlike = any(getattr(part, name, None) for part in (hf_config, text) for name in UNLIKE)
     if unlike or layers != {"full_attention"} or stored != "auto":
         return None
     heads = text.num_attention_heads

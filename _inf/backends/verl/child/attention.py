@@ -159,17 +159,16 @@ class PrefillRow:
         heads, window = k_cache.shape[1], layer.sliding_window_size
         # heads x the queries' heads that share one x tokens x width, and nothing is copied for it
         own, target = (
-            each[self.first : self.last].unflatten(1, (heads, -1)).permute(1, 2, 0, 3)
-            for each in (query, output)
+            tensor[self.first : self.last].unflatten(1, (heads, -1)).permute(1, 2, 0, 3)
+            for tensor in (query, output)
         )
         new = self.last - self.first
         prefix = len(self.slots) - new
         plain = prefix == 0 and not layer.logit_cap and not 0 <= window < new - 1
         for start in range(0, new, new if plain else BLOCK):
             end = new if plain else min(start + BLOCK, new)
-            first = (
-                max(0, prefix + start - window) if window >= 0 else 0
-            )  # nobody sees those before
+            # Nobody in the block sees the tokens before this one.
+            first = max(0, prefix + start - window) if window >= 0 else 0
             slots = self.slots[first : prefix + end]
             keys, values = (
                 _gather(cache, slots, query.dtype)
@@ -200,8 +199,8 @@ def prefill_rows(batch: Any) -> list[PrefillRow]:
 
 
 def _mask(block: torch.Tensor, keys: int, before: int, window: int) -> torch.Tensor:
-    """What each token of a block sees of so many keys, `before` of them the block's first: 0 where
-    it does, -inf where not."""
+    """Tokens of the block x keys: 0 where a token sees a key, else -inf. `before`: how many keys
+    come before the block's first token."""
     hidden = block.new_full((block.shape[2], keys), -math.inf)
     mask = hidden.triu(before + 1)
     return mask if window < 0 else mask + hidden.tril(before - window - 1)

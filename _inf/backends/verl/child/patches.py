@@ -72,8 +72,8 @@ def patches(folder: Path, *, trust_remote_code: bool) -> list[Replace]:
              "that they have beside any other row"),
         Wrap(SamplingBatchInfo, "from_schedule_batch", scheduler.penalties_of_retracted_rows,
              "sampling/penaltylib",
-             "a row that had to make room in the cache and begins anew with what it had said is "
-             "penalized, and held to min_new_tokens, as if it had said nothing"),
+             "a row that was taken out of a full cache and begins anew with what it had generated "
+             "is penalized, and held to min_new_tokens, as if it had generated nothing"),
         Wrap(SchedulePolicy, "calc_priority", fair_scheduling.take_turns,
              "managers/schedule_policy.py", "who comes after 1,000 rows waits for all of them"),
         Wrap(DefaultModelLoader, "load_weights_and_postprocess", load,

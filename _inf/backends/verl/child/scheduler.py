@@ -45,8 +45,8 @@ class RepetitionPenaltyProcessor(CustomLogitProcessor):
 
 
 def with_tokenizer(method: Callable[..., None], self: Any, *args: Any) -> None:
-    """A method of the scheduler, or of what is given the scheduler, as if tokens were not all that
-    it takes and gives."""
+    """Load the tokenizer, also where the scheduler takes and gives token ids; `method` is the
+    scheduler's own, or has the scheduler for its argument."""
     server_args = (args[0] if args else self).server_args
     server_args.skip_tokenizer_init = False
     try:
@@ -58,6 +58,7 @@ def with_tokenizer(method: Callable[..., None], self: Any, *args: Any) -> None:
 def stop_token_ids_beside_ignore_eos(
     check: Callable[[Any, list[int]], bool], req: Any, new_tokens: list[int]
 ) -> bool:
+    """Checked with nothing but the request's own stop tokens: the EOS ids are hidden."""
     params = req.sampling_params
     if not (params.ignore_eos and params.stop_token_ids):
         return check(req, new_tokens)
