@@ -23,7 +23,7 @@ from _inf.backends.verl.memory import drain
 from _inf.errors import ConfigError, InferenceError, did_you_mean, shown
 from _inf.runtime import quiet
 
-Named = list[tuple[str, torch.Tensor]]
+NamedTensors = list[tuple[str, torch.Tensor]]
 
 # Computed from the config wherever they stand in an older state dict.
 _ROTARY = re.compile(r".*\brotary_emb\.(inv_freq|cos_cached|sin_cached)")
@@ -44,7 +44,7 @@ class ExpectedWeights:
     computed: frozenset[str]
 
 
-def wanted(hf_config: Any, *, trust_remote_code: bool) -> ExpectedWeights:
+def expected_weights(hf_config: Any, *, trust_remote_code: bool) -> ExpectedWeights:
     """What Transformers calls the weights of a model; nothing is allocated."""
     from transformers import AutoModelForCausalLM
 
@@ -64,7 +64,7 @@ def wanted(hf_config: Any, *, trust_remote_code: bool) -> ExpectedWeights:
     )
 
 
-def checked(weights: Any, model: ExpectedWeights) -> Named:
+def checked(weights: Any, model: ExpectedWeights) -> NamedTensors:
     """All that is to be sent, or a `ConfigError` with what is wrong; an iterator is drained."""
     tensors: dict[str, torch.Tensor] = {}
     faults: list[str] = []
@@ -125,7 +125,7 @@ def _fault(name: str, tensor: Any, model: ExpectedWeights) -> str | None:
     return None if bool(torch.isfinite(here).all()) else f"{name} holds NaN or infinite values"
 
 
-async def send(rollout: Any, tensors: Named, version: int | None) -> int:
+async def send(rollout: Any, tensors: NamedTensors, version: int | None) -> int:
     """On the engine's loop, when no call runs; the number of what is then served."""
     engine = rollout._engine
     if engine is not None:  # with tensor parallelism only the first rank of a group has one

@@ -120,10 +120,11 @@ class DroppedWeights:
 
     def _needed(self, names: list[str]) -> list[str]:
         """Those that Transformers' model of this config has, and not under another name too."""
-        from _inf.backends.verl.weights import wanted
+        from _inf.backends.verl.weights import expected_weights
 
         try:
-            model = wanted(self._model.config, trust_remote_code=self._trust_remote_code)
+            config, trust = self._model.config, self._trust_remote_code
+            model = expected_weights(config, trust_remote_code=trust)
         except Exception as failure:  # a config that Transformers has no class for
             print(f"inf: cannot tell whether {_some(names)} matter: {failure!r}", flush=True)
             return []
