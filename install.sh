@@ -69,7 +69,7 @@ find_python() {
 check_machine() {
     [[ $(uname -sm) == 'Linux x86_64' ]] ||
         fail "this is $(uname -sm), and sglang's kernels are built for Linux x86_64 only."
-    # Without a GPU it builds the stand-in for libcuda; with one, Triton compiles its launchers.
+    # Without a GPU it builds the stub of libcuda; with one, Triton compiles its launchers.
     local name
     for name in "${CC:-}" cc gcc clang; do
         if [[ -n $name ]] && command -v "$name" >/dev/null; then return; fi

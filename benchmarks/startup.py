@@ -62,7 +62,7 @@ WATCHED = (
     ("_inf.runtime.worker", "WorkerProcess.start", "ours"),
     ("_inf.runtime.worker", "Worker.__setstate__", "ours"),
     ("_inf.runtime.worker", "Worker.__call__", "ours"),
-    ("_inf.backends.verl.child.scheduler", "mend_scheduler", "ours"),
+    ("_inf.backends.verl.child.setup", "set_up", "ours"),
     ("verl.workers.config.model", "HFModelConfig.__post_init__", "verl"),
     ("verl.workers.rollout.sglang_rollout.sglang_rollout", "SGLangRollout.__init__", "verl"),
     ("sglang.srt.server_args", "ServerArgs.__post_init__", "sglang"),

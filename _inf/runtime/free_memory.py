@@ -13,35 +13,32 @@ MOUNTED, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 def free_bytes(mounted: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
     """What psutil calls available, and no more than each control group around this process has."""
     available: int = psutil.virtual_memory().available
-    return max(0, min([available, *_rooms(mounted, membership)]))
+    return max(0, min([available, *_left_in_groups(mounted, membership)]))
 
 
-def _rooms(mounted: Path, membership: Path) -> Iterator[int]:
-    """The limits of version 2 (`0::/path`) and of version 1 (`4:memory:/path`); a path that a
-    container does not see counts as its mount's root, which is one of its parents."""
+def _left_in_groups(mounted: Path, membership: Path) -> Iterator[int]:
+    """Of version 2 (`0::/path`) and of version 1 (`4:memory:/path`); a path that a container does
+    not see counts as its mount's root, which is one of its parents."""
     for line in membership.read_text().splitlines() if membership.is_file() else ():
         _, controllers, path = line.split(":", 2)
-        if not controllers:
-            root, limit, used, prefix = mounted, "memory.max", "memory.current", ""
-        elif "memory" in controllers.split(","):
-            root, prefix = mounted / "memory", "total_"
-            limit, used = "memory.limit_in_bytes", "memory.usage_in_bytes"
-        else:
+        if controllers and "memory" not in controllers.split(","):
             continue
-        place = root / path.lstrip("/")
-        for group in (place, *place.parents):
-            if group == root or root in group.parents:
-                yield from _room(group, limit, used, prefix)
+        root = mounted / "memory" if controllers else mounted
+        folder = root / path.lstrip("/")
+        for group in (folder, *folder.parents):
+            if group.is_relative_to(root) and (left := _left(group, bool(controllers))) is not None:
+                yield left
 
 
-def _room(group: Path, limit: str, used: str, prefix: str) -> Iterator[int]:
+def _left(group: Path, version_1: bool) -> int | None:
     """The page cache is the group's too, and given up for whoever needs memory."""
+    names = ("limit_in_bytes", "usage_in_bytes") if version_1 else ("max", "current")
     try:
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in names)
         lines = (group / "memory.stat").read_text().splitlines()
-        held = int((group / used).read_text())
-        allowed = int((group / limit).read_text())  # of version 2 also "max": a ValueError
-        cache = {name: int(size) for name, _, size in (line.partition(" ") for line in lines)}
-    except (OSError, ValueError):
-        return
-    files = sum(cache.get(f"{prefix}{kind}_file", 0) for kind in ("active", "inactive"))
-    yield allowed - held + files
+    except (OSError, ValueError):  # no such file, or "max": no limit
+        return None
+    sizes = dict(line.split() for line in lines)
+    prefix = "total_" if version_1 else ""
+    cache = (int(sizes.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+    return limit - used + sum(cache)

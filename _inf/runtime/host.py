@@ -51,7 +51,7 @@ class Host:
         self.log.touch(mode=0o600)
         self.children: list[WorkerProcess] = []
         self.on_stop: list[Callable[[], None]] = []
-        self.sign: Callable[[], object] = lambda: None  # of the children's life: `Watch`'s
+        self.last_heartbeat: Callable[[], object] = lambda: None  # of the children: `Watch`'s
         self._hang_timeout = hang_timeout
         self.death: EngineDeadError | None = None
         self.lock = ReadWriteLock()
@@ -142,7 +142,7 @@ class Host:
         return self._wait(self.submit(work, cancel), cancel)
 
     def run_alone(self, work: Coroutine[Any, Any, T]) -> T:
-        """`run` for what must meet no call: when those inside have ended, before others begin."""
+        """`run` for what must meet no call: when those that run have ended, before others begin."""
         cancel = CancelToken()
         return self._wait(self._submit(work, self.lock.write, cancel), cancel)
 
@@ -210,7 +210,7 @@ class Host:
     async def _watch(self) -> None:
         """A child that hangs is as good as dead: it is reported like one, and killed."""
         names = {f"{c.name} (pid {c.pid})": c.pid for c in self.children if c.pid}
-        watch = Watch(names, self.sign, self._hang_timeout)
+        watch = Watch(names, self.last_heartbeat, self._hang_timeout)
         while self.death is None:
             await asyncio.sleep(LOOK_SECONDS)
             if (what := watch.look()) is not None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-SECONDS_NOBODY_MINDS = 2.0
+DELAY_SECONDS = 2.0
 
 # Called with the rows finished and the tokens generated so far.
 Report = Callable[[int, int], None]
@@ -27,7 +27,7 @@ def progress(rows: int, wanted: bool | None, *, before: int = 0) -> Iterator[Rep
         return
     from tqdm import tqdm
 
-    delay = SECONDS_NOBODY_MINDS if wanted is None else 0
+    delay = DELAY_SECONDS if wanted is None else 0
     start, bar = time.time(), None
 
     def report(done: int, tokens: int) -> None:
@@ -36,10 +36,15 @@ def progress(rows: int, wanted: bool | None, *, before: int = 0) -> Iterator[Rep
         if bar is None:  # not before it is shown: `say` would show a bar that tqdm only delays
             if seconds < delay:
                 return
-            file = _NotebookLine() if notebook else sys.stderr
-            # The time left goes by the mean speed: rows end in bursts, and tokens come between.
-            how: dict[str, Any] = {"initial": before, "smoothing": 0, "miniters": 0, "file": file}
-            bar = tqdm(total=rows, unit="row", leave=wanted is True and not notebook, **how)
+            bar = tqdm(
+                total=rows,
+                initial=before,
+                unit="row",
+                file=_NotebookLine() if notebook else sys.stderr,
+                leave=wanted is True and not notebook,
+                smoothing=0,  # the mean speed: rows end in bursts, and tokens come between
+                miniters=0,
+            )
             bar.start_t = start
         bar.set_postfix_str(f"{tokens} tokens, {tokens / seconds:.0f} tok/s", refresh=False)
         bar.update(done - bar.n)

@@ -1,7 +1,7 @@
-"""Who may go to the engine, and when: calls side by side, a change of the engine's weights alone.
+"""A readers-writer lock for one event loop: calls run side by side, a change of the weights alone.
 
-In: coroutines, on the engine's event loop; a call is one coroutine, however many turns it takes.
-Calls that are inside finish, those that come later wait. It knows nothing of what a call does.
+In: coroutines; a call is one coroutine, however many turns it takes. Calls that have begun finish,
+those that come later wait. It knows nothing of what a call does.
 """
 
 from __future__ import annotations
@@ -22,53 +22,53 @@ class ReadWriteLock:
 
     def __init__(self) -> None:
         self._calls = 0
-        self._open, self._empty = asyncio.Event(), asyncio.Event()
-        self._open.set()
-        self._empty.set()
-        self._alone = asyncio.Lock()
+        self._no_writer, self._no_calls = asyncio.Event(), asyncio.Event()
+        self._no_writer.set()
+        self._no_calls.set()
+        self._one_writer = asyncio.Lock()
 
     async def read(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a call, in a task of its own. What a call itself asks of the engine (a tool may) is
-        let through: to wait would be to wait for itself."""
-        if self._lets_through():
+        """Run a call, in a task of its own. What a call itself asks of the engine (a tool may) does
+        not wait: it would wait for itself."""
+        if self._held_here():
             return await work
         try:
-            while not self._open.is_set():
-                await self._open.wait()
+            while not self._no_writer.is_set():
+                await self._no_writer.wait()
         except BaseException:
             work.close()
             raise
         self._calls += 1
-        self._empty.clear()
-        cancel = _Pass(self)
-        _inside.set(cancel)  # in the context of this call's task, which ends with it
+        self._no_calls.clear()
+        call = _Call(self)
+        _current_call.set(call)  # in the context of this call's task, which ends with it
         try:
             return await work
         finally:
-            cancel.valid = False  # for a tool that was left behind
+            call.runs = False  # for a tool that was left behind
             self._calls -= 1
             if not self._calls:
-                self._empty.set()
+                self._no_calls.set()
 
-    def _lets_through(self) -> bool:
-        shown = _inside.get()
-        return shown is not None and shown.lock is self and shown.valid
+    def _held_here(self) -> bool:
+        call = _current_call.get()
+        return call is not None and call.lock is self and call.runs
 
     async def write(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` when the calls inside have ended, and before any other is let in. Once begun
-        it is finished, also where its caller has gone: half of it would be neither old nor new."""
+        """Run `work` when the calls that run have ended, and before any other begins. Once begun it
+        is finished, also where its caller has gone: half of it would be neither old nor new."""
         try:
-            if self._lets_through():
+            if self._held_here():
                 raise InferenceError(
                     "A tool cannot change the engine that waits for it; do it between calls."
                 )
-            await self._alone.acquire()
+            await self._one_writer.acquire()
         except BaseException:
             work.close()
             raise
-        self._open.clear()
+        self._no_writer.clear()
         try:
-            await self._empty.wait()
+            await self._no_calls.wait()
             begun = asyncio.ensure_future(work)
             try:
                 return await asyncio.shield(begun)
@@ -77,16 +77,18 @@ class ReadWriteLock:
                 raise
         finally:
             work.close()
-            self._open.set()
-            self._alone.release()
+            self._no_writer.set()
+            self._one_writer.release()
 
 
 @dataclasses.dataclass
-class _Pass:
-    """What a call that is inside shows at the lock, and whether it still is."""
+class _Call:
+    """A call that holds the lock, as the tasks that it starts see it."""
 
     lock: ReadWriteLock
-    valid: bool = True
+    runs: bool = True
 
 
-_inside: contextvars.ContextVar[_Pass | None] = contextvars.ContextVar("inf_lock", default=None)
+_current_call: contextvars.ContextVar[_Call | None] = contextvars.ContextVar(
+    "inf_lock", default=None
+)

@@ -1,8 +1,8 @@
 """Whether an engine's processes hang: stopped by a signal, or silent while work waits for them.
 
-In: process ids by name, and the last sign of life. Out: what hangs, in words. Time is counted in
+In: process ids by name, and the last heartbeat. Out: what hangs, in words. Time is counted in
 looks: a caller who was stopped himself (Ctrl-Z), or a laptop that slept, heard nothing either, and
-a clock would blame the child. Knows nothing of who sends the signs.
+a clock would blame the child. Knows nothing of what a heartbeat is.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ LOOK_SECONDS = 1.25
 class Watch:
     """`look`, once in `LOOK_SECONDS`.
 
-    sign: None while nobody waits, else what changes with each sign of life.
-    limit: seconds of silence; None: any.
+    last_heartbeat: None while nobody waits, else what changes with each sign of life.
+    limit: seconds of silence; None: any number.
     """
 
     def __init__(
-        self, processes: Mapping[str, int], sign: Callable[[], object], limit: float | None
+        self,
+        processes: Mapping[str, int],
+        last_heartbeat: Callable[[], object],
+        limit: float | None,
     ) -> None:
         self._processes = processes
-        self._sign = sign
+        self._last_heartbeat = last_heartbeat
         self._limit = limit
         self._stopped: set[str] = set()
         self._last: object = None
@@ -41,7 +44,7 @@ class Watch:
         return self._silent()
 
     def _silent(self) -> str | None:
-        before, self._last = self._last, self._sign()
+        before, self._last = self._last, self._last_heartbeat()
         same = self._last is not None and self._last == before
         self._quiet_looks = self._quiet_looks + 1 if same else 0
         seconds = self._quiet_looks * LOOK_SECONDS

@@ -1,4 +1,4 @@
-"""What is settled before verl and sglang are imported: pins, device, variables, stand-ins.
+"""What is settled before verl and sglang are imported: pins, device, variables, stubs.
 
 `prepare` changes its process for good, so each test of it has one of its own, and a driver is
 played by a small library that answers as NVIDIA's would.
@@ -114,7 +114,7 @@ def test_this_installation_keeps_its_pins():
     environment.check_pins()
 
 
-# Stand-ins
+# Stub libraries
 
 
 def undefined_in_sgl_kernel(symbol: str) -> set[str]:
@@ -129,17 +129,18 @@ def undefined_in_sgl_kernel(symbol: str) -> set[str]:
 @pytest.mark.parametrize(
     ("library", "symbol"), [("CUDA", r"(cu[A-Z]\w+)"), ("NUMA", r"(\w+)@libnuma_1\.2")]
 )
-def test_stand_in_has_exactly_the_symbols_that_sgl_kernel_misses(library, symbol):
-    assert set(getattr(stub_libraries, library).symbols) == undefined_in_sgl_kernel(symbol)
+def test_stub_has_exactly_the_symbols_that_sgl_kernel_misses(library, symbol):
+    assert set(getattr(stub_libraries, library).symbols.split()) == undefined_in_sgl_kernel(symbol)
 
 
-def test_every_symbol_of_the_stand_in_answers_that_there_is_no_device(tmp_path):
+def test_every_symbol_of_the_stub_answers_that_there_is_no_device(tmp_path):
     built = stub_libraries.build_stub(tmp_path)
     assert built == tmp_path / "libcuda.so.1"
     call_all = f"""
 import ctypes
 library = ctypes.CDLL({str(built)!r})
-print([library[name]() for name in {stub_libraries.CUDA.symbols!r}], hasattr(library, "cuInit"))
+names = {stub_libraries.CUDA.symbols!r}.split()
+print([library[name]() for name in names], hasattr(library, "cuInit"))
 """
     assert python(call_all).stdout.strip() == f"{[100] * 8} False"
 
@@ -160,22 +161,19 @@ def test_no_compiler_is_a_sentence(tmp_path, monkeypatch):
 
 def test_compiler_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("CC", "false")
-    with pytest.raises(ConfigError, match="could not build a stand-in for libcuda"):
+    with pytest.raises(ConfigError, match="could not build a stub of libcuda"):
         stub_libraries.build_stub(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_rollout_class_imports_with_both_stand_ins(tmp_path):
-    numa = stub_libraries.build_stub(
-        tmp_path, stub_libraries.NUMA
-    )  # before the system's, if it has one
+def test_sgl_kernel_imports_with_both_stubs(tmp_path):
+    numa = stub_libraries.build_stub(tmp_path, stub_libraries.NUMA)  # before the system's, if any
     code = PREPARE.format(device="cpu") + (
-        "import verl.workers.rollout.sglang_rollout.sglang_rollout as module, sgl_kernel\n"
-        "print(module.SGLangRollout.__name__, 'libnuma' in open('/proc/self/maps').read())\n"
-        f"print({str(numa)!r} in open('/proc/self/maps').read())\n"
+        "import sgl_kernel\n"
+        f"print(sgl_kernel.__name__, {str(numa)!r} in open('/proc/self/maps').read())\n"
     )
     done = python(code, LD_LIBRARY_PATH=str(tmp_path))
-    assert done.stdout.splitlines()[-2:] == ["SGLangRollout True", "True"], done.stderr[-2000:]
+    assert done.stdout.splitlines()[-1] == "sgl_kernel True", done.stderr[-2000:]
     assert "no version information" not in done.stderr
 
 
@@ -199,7 +197,7 @@ def driver(folder: Path, *, init: int = 0, version: int = 12080, count: int = 2)
 
 
 def test_cpu_gets_the_variables_that_verl_and_sglang_read():
-    found = prepared("cpu")
+    environ = prepared("cpu")
     expected = {
         "device": "cpu",
         "SGLANG_USE_CPU_ENGINE": "1",
@@ -212,18 +210,18 @@ def test_cpu_gets_the_variables_that_verl_and_sglang_read():
         "MASTER_ADDR": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    assert {key: found[key] for key in expected} == expected
-    assert 1024 <= int(found["MASTER_PORT"]) < 65536
-    assert found["heavy"] is False
+    assert {key: environ[key] for key in expected} == expected
+    assert 1024 <= int(environ["MASTER_PORT"]) < 65536
+    assert environ["heavy"] is False
 
 
 def test_values_of_the_user_and_of_torchrun_stay():
     torchrun = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1"}
-    given = {**torchrun, "MASTER_PORT": "29500", "TORCH_COMPILE_DISABLE": "0"}
-    found = prepared("cpu", **given)
-    assert {key: found[key] for key in given} == given
-    assert found["ASCEND_RT_VISIBLE_DEVICES"] == "1"
-    assert "GLOO_SOCKET_IFNAME" not in found
+    variables = {**torchrun, "MASTER_PORT": "29500", "TORCH_COMPILE_DISABLE": "0"}
+    environ = prepared("cpu", **variables)
+    assert {key: environ[key] for key in variables} == variables
+    assert environ["ASCEND_RT_VISIBLE_DEVICES"] == "1"
+    assert "GLOO_SOCKET_IFNAME" not in environ
 
 
 def test_port_that_the_user_chose_stays():
@@ -253,31 +251,31 @@ prepare("cuda")
 
 
 def test_auto_takes_the_gpu_that_a_driver_shows(tmp_path):
-    found = prepared("auto", LD_LIBRARY_PATH=driver(tmp_path))
-    assert found["device"] == "cuda"
-    assert found["CUDA_VISIBLE_DEVICES"] == "0"
-    assert found["LD_LIBRARY_PATH"] == str(tmp_path)
-    assert "SGLANG_USE_CPU_ENGINE" not in found
+    environ = prepared("auto", LD_LIBRARY_PATH=driver(tmp_path))
+    assert environ["device"] == "cuda"
+    assert environ["CUDA_VISIBLE_DEVICES"] == "0"
+    assert environ["LD_LIBRARY_PATH"] == str(tmp_path)
+    assert "SGLANG_USE_CPU_ENGINE" not in environ
 
 
 @pytest.mark.parametrize(("visible", "seen"), [("2,5", "5"), ("2, 5,7", "5"), ("7", "7"), ("", "")])
 def test_process_under_torchrun_sees_only_its_own_gpu(tmp_path, visible, seen):
     ranks = dict(RANK="1", LOCAL_RANK="1", WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-    given = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
-    found = prepared("cuda", LD_LIBRARY_PATH=driver(tmp_path), **ranks, **given)
-    assert found["CUDA_VISIBLE_DEVICES"].strip() == (seen or "1")
+    variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+    environ = prepared("cuda", LD_LIBRARY_PATH=driver(tmp_path), **ranks, **variables)
+    assert environ["CUDA_VISIBLE_DEVICES"].strip() == (seen or "1")
 
 
 def test_cpu_on_a_machine_with_a_gpu_hides_it(tmp_path):
-    found = prepared("cpu", LD_LIBRARY_PATH=driver(tmp_path))
-    assert (found["device"], found["CUDA_VISIBLE_DEVICES"]) == ("cpu", "")
-    assert found["LD_LIBRARY_PATH"] == str(tmp_path)
+    environ = prepared("cpu", LD_LIBRARY_PATH=driver(tmp_path))
+    assert (environ["device"], environ["CUDA_VISIBLE_DEVICES"]) == ("cpu", "")
+    assert environ["LD_LIBRARY_PATH"] == str(tmp_path)
 
 
-def test_stand_in_inherited_from_a_parent_gives_way_to_a_real_driver(tmp_path):
-    ours = str(stub_libraries.stand_in(stub_libraries.CUDA).parent)
-    found = prepared("cuda", LD_LIBRARY_PATH=f"{ours}:{driver(tmp_path)}")
-    assert found["LD_LIBRARY_PATH"] == str(tmp_path)
+def test_stub_inherited_from_a_parent_gives_way_to_a_real_driver(tmp_path):
+    ours = str(stub_libraries.stub(stub_libraries.CUDA).parent)
+    environ = prepared("cuda", LD_LIBRARY_PATH=f"{ours}:{driver(tmp_path)}")
+    assert environ["LD_LIBRARY_PATH"] == str(tmp_path)
 
 
 @pytest.mark.parametrize(

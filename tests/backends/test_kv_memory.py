@@ -33,9 +33,9 @@ def config(pool: int | None = None, **rollout: Any) -> Config:
 
 def sized(config: Config, folder: Path, free: int, device: str = "cpu", pool: int = DEFAULT) -> int:
     arguments = {"device": device, "context_length": ROW, "max_total_tokens": pool}
-    given = kv_memory.sized(arguments, config, MODEL, folder, free)
-    assert given.keys() == arguments.keys()
-    return int(given["max_total_tokens"])
+    sized_arguments = kv_memory.sized(arguments, config, MODEL, folder, free)
+    assert sized_arguments.keys() == arguments.keys()
+    return int(sized_arguments["max_total_tokens"])
 
 
 @pytest.fixture
@@ -86,33 +86,33 @@ def test_weights_count_in_the_engines_dtype(folder: Path) -> None:
 
 
 def test_pool_that_fits_stays_and_the_default_one_shrinks_to_what_does(folder: Path) -> None:
-    room = 2 * (DEFAULT * TOKEN + 1_000_000)  # of which the engine may use half
-    assert sized(config(), folder, room) == DEFAULT
-    assert sized(config(), folder, room - 2 * TOKEN) == DEFAULT - 1
-    assert sized(config(gpu_memory_utilization=0.25), folder, 2 * room) == DEFAULT
+    free = 2 * (DEFAULT * TOKEN + 1_000_000)  # of which the engine may use half
+    assert sized(config(), folder, free) == DEFAULT
+    assert sized(config(), folder, free - 2 * TOKEN) == DEFAULT - 1
+    assert sized(config(gpu_memory_utilization=0.25), folder, 2 * free) == DEFAULT
     assert sized(config(), folder, 0, device="cuda") == DEFAULT  # SGLang measures it there
 
 
 def test_number_that_a_refusal_names_fits(folder: Path) -> None:
-    room = 2 * (2000 * TOKEN + 1_000_000)
+    free = 2 * (2000 * TOKEN + 1_000_000)
     with pytest.raises(ConfigError) as caught:
-        sized(config(9000), folder, room, pool=9000)
+        sized(config(9000), folder, free, pool=9000)
     said = str(caught.value)
     assert said.startswith(
         "rollout.engine_kwargs.sglang.max_total_tokens: 9000 tokens of KV cache would not fit into"
         f" memory, at {TOKEN} bytes each; 2000 would. 0.2 GB are free, the engine may take 0.5 of "
         "them (rollout.gpu_memory_utilization)"
     )
-    assert sized(config(2000), folder, room, pool=2000) == 2000
+    assert sized(config(2000), folder, free, pool=2000) == 2000
 
 
 def test_lengths_are_named_where_not_one_row_fits(folder: Path) -> None:
-    room = 2 * (500 * TOKEN + 1_000_000)
+    free = 2 * (500 * TOKEN + 1_000_000)
     with pytest.raises(ConfigError) as caught:
-        sized(config(), folder, room)
+        sized(config(), folder, free)
     assert re.match(
-        r"rollout\.max_model_len: the KV cache of one row, max_model_len 512 \(prompt_length 256, "
-        r"response_length 256\), 514 tokens, would not fit into memory, .*; 500 would\.",
+        r"rollout\.max_model_len \(or prompt_length \+ response_length\): one row's KV cache of "
+        r"514 tokens would not fit into memory, .*; 500 would\.",
         str(caught.value),
     )
     with pytest.raises(ConfigError, match="; 0 would"):
@@ -121,7 +121,9 @@ def test_lengths_are_named_where_not_one_row_fits(folder: Path) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_pool_that_cannot_hold_a_row_is_refused(folder: Path, device: str) -> None:
-    with pytest.raises(ConfigError, match=r"max_total_tokens: must hold one row, .*: 514, not 513"):
+    with pytest.raises(
+        ConfigError, match=r"max_total_tokens: must hold one row .*: 514 tok.* not 513"
+    ):
         sized(config(513), folder, 10**12, device)
     assert sized(config(514), folder, 10**12, device, pool=514) == 514
 
@@ -132,7 +134,7 @@ def test_engine_that_started_with_less_is_refused() -> None:
     kv_memory.check_held(None, ROW, config(9000))  # a rank that has no engine
     with pytest.raises(ConfigError, match=r"max_total_tokens: 9000 .* not fit.*; 8896 would"):
         kv_memory.check_held((8896, 64), ROW, config(9000))
-    with pytest.raises(ConfigError, match=r"^rollout\.max_model_len: .* not fit .*; 513 would\."):
+    with pytest.raises(ConfigError, match=r"^rollout\.max_model_len .* not fit .*; 513 would\."):
         kv_memory.check_held((513, 1), ROW, config())
 
 

@@ -279,9 +279,12 @@ def test_truncation_is_reported_and_keeps_the_asked_side(
         ),
         (
             {"prompt_length": 4000, "response_length": 97},
-            "rollout.max_model_len: prompt and answer may have 4097 tokens",
+            "rollout.max_model_len: 4097 tokens are more than 4096, the model's context",
         ),
-        ({"max_model_len": 5000}, "rollout.max_model_len: prompt and answer may have 5000 tokens"),
+        (
+            {"max_model_len": 5000},
+            "rollout.max_model_len: 5000 tokens are more than 4096, the model's context",
+        ),
         (
             {"engine_kwargs": {"sglang": {"max_total_tokens": 10**12}}},
             "rollout.engine_kwargs.sglang.max_total_tokens: 1000000000000 tokens of KV cache",

@@ -57,11 +57,11 @@ WAYS: dict[str, Callable[[Weights], Weights]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_dropped_weight_is_named_and_a_whole_model_is_not_complained_of(way: str) -> None:
-    from _inf.backends.verl.child.loading import Taken, WeightsNotTaken
+    from _inf.backends.verl.child.loading import DroppedWeights, WeightsNotTaken
 
     whole, lossy = Model(WAYS[way], set()), Model(WAYS[way], {HEAD, EMBEDDINGS})
     for model in (whole, lossy):
-        Taken(model, trust_remote_code=False).watch()
+        DroppedWeights(model, trust_remote_code=False).watch()
     whole.load_weights(weights())
     whole.load_weights(weights()[:3])  # an update comes in parts
     with pytest.raises(WeightsNotTaken, match=f"Model has no place for {EMBEDDINGS}, {HEAD}"):
@@ -72,19 +72,19 @@ def test_dropped_weight_is_named_and_a_whole_model_is_not_complained_of(way: str
 
 def test_model_that_loads_copies_is_left_to_the_check_of_unset_parameters() -> None:
     """SGLang's DeepSeek concatenates two weights, and a copy does not say of what."""
-    from _inf.backends.verl.child.loading import Taken
+    from _inf.backends.verl.child.loading import DroppedWeights
 
     def fused(given: Weights) -> Weights:
         return ((name, tensor.clone()) for name, tensor in given if name != HEAD)
 
     model = Model(fused, set())
-    Taken(model, trust_remote_code=False).watch()
+    DroppedWeights(model, trust_remote_code=False).watch()
     model.load_weights(weights())
 
 
 def test_weight_that_transformers_has_not_may_be_dropped() -> None:
-    from _inf.backends.verl.child.loading import Taken
+    from _inf.backends.verl.child.loading import DroppedWeights
 
     model = Model(WAYS["one by one"], set())
-    Taken(model, trust_remote_code=False).watch()
+    DroppedWeights(model, trust_remote_code=False).watch()
     model.load_weights([("model.rotary_emb.inv_freq", torch.ones(8)), *weights()])

@@ -223,7 +223,7 @@ def test_call_in_flight_ends_on_the_old_weights_and_a_later_one_waits_for_the_ne
     first = calls("early", lambda: served.generate(prompt, **early))
     assert until(lambda: in_flight(served), 30)
     update = calls("update", served.update_weights, models[1])
-    assert until(lambda: not served.rollout.host.lock._open.is_set(), 30)
+    assert until(lambda: not served.rollout.host.lock._no_writer.is_set(), 30)
     late = [
         calls("late", lambda: served.generate(prompt, **GREEDY)),
         calls("stream", lambda: list(served.stream(prompt, **GREEDY))),
@@ -351,7 +351,7 @@ def test_call_with_a_row_that_is_not_finite_fails_and_the_others_go_on(
         ):
             with pytest.raises(InferenceError, match="log prob nan.*float16"):
                 ask()
-        with pytest.raises(InferenceError, match="RequestOutput 1 .*log prob nan"):
+        with pytest.raises(InferenceError, match="Row 1 .*log prob nan"):
             served.get_logprobs(as_ids([[5, 6], [5, BROKEN]]), [[7], [7]])
         output = beside.result(timeout=60)
     reference = Reference(model)

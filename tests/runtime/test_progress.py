@@ -12,7 +12,7 @@ from jupyter_client import AsyncKernelManager
 from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 
-from _inf.runtime import progress as room
+from _inf.runtime import progress as progress_module
 from _inf.runtime.progress import progress, say
 
 
@@ -46,7 +46,7 @@ def test_bar_that_nobody_asked_for_comes_after_two_seconds_and_is_erased(
         say("a warning")  # shows no bar before its time
         report(3, 30)
     assert terminal.lines() == ["a warning", ""]
-    monkeypatch.setattr(room, "SECONDS_NOBODY_MINDS", 0.0)
+    monkeypatch.setattr(progress_module, "DELAY_SECONDS", 0.0)
     with contextlib.redirect_stderr(terminal), progress(3, None, before=1) as report:
         assert report is not None
         report(2, 10)
@@ -73,7 +73,7 @@ def test_bar_of_a_saved_notebook_is_one_output_that_ends_empty(
 ) -> None:
     for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
         monkeypatch.setenv(name, str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(Path(room.__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(progress_module.__file__).parents[2]))
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
     kernels = KernelSpecManager(kernel_dirs=[])
     manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=kernels)

@@ -153,7 +153,7 @@ def test_change_given_up_when_it_has_begun_is_finished_before_the_next_call() ->
     run(test())
 
 
-def test_call_that_fails_or_is_given_up_leaves_the_gate_free() -> None:
+def test_call_that_fails_or_is_given_up_leaves_the_lock_free() -> None:
     async def test() -> None:
         scene = Scene()
 

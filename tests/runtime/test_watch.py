@@ -1,4 +1,4 @@
-"""Whether processes hang, told from looks at them: real processes, signs of life made up."""
+"""Whether processes hang, told from looks at them: real processes, heartbeats made up."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def child() -> Iterator[int]:
     process.wait()
 
 
-def watch(pid: int, sign: object = None, limit: float | None = LIMIT) -> Watch:
-    return Watch({"child 0": pid}, lambda: sign, limit)
+def watch(pid: int, heartbeat: object = None, limit: float | None = LIMIT) -> Watch:
+    return Watch({"child 0": pid}, lambda: heartbeat, limit)
 
 
 def send(pid: int, number: signal.Signals, status: str) -> None:
@@ -65,9 +65,9 @@ def test_silence_is_counted_from_the_first_look_that_finds_somebody_waiting(chil
 
 
 def test_any_sign_of_life_and_any_moment_without_work_begin_the_count_anew(child: int) -> None:
-    for sign in ("another", None):
-        signs = iter(["one"] * 8 + [sign] + ["one"] * 10)
-        watching = Watch({"child 0": child}, lambda signs=signs: next(signs), LIMIT)
+    for heartbeat in ("another", None):
+        beats = iter(["one"] * 8 + [heartbeat] + ["one"] * 10)
+        watching = Watch({"child 0": child}, lambda beats=beats: next(beats), LIMIT)
         assert [watching.look() for _ in range(18)] == [None] * 18
 
 

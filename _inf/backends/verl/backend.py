@@ -106,7 +106,7 @@ class VerlBackend:
     @functools.cached_property
     def _expected_weights(self) -> weights.ExpectedWeights:
         about = self.rollout.model_config
-        return weights.wanted(about.hf_config, trust_remote_code=about.trust_remote_code)
+        return weights.expected_weights(about.hf_config, trust_remote_code=about.trust_remote_code)
 
     def update_weights(self, given: Any, version: int | None) -> int:
         """Check `given`, then load it between two calls."""

@@ -85,7 +85,7 @@ class Engine(sglang_rollout.AsyncEngine):
         atexit.unregister(self.shutdown)
         # Now, and not in the first request's context, which it would keep for ever.
         self.tokenizer_manager.auto_create_handle_loop()
-        host.sign = functools.partial(last_heartbeat, self.tokenizer_manager, host.log)
+        host.last_heartbeat = functools.partial(last_heartbeat, self.tokenizer_manager, host.log)
 
     def _init_tokenizer_manager(self, *args: Any, **kwargs: Any) -> Any:
         """Known before the engine is ready, so that a start that fails can close it too."""

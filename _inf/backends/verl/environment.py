@@ -3,7 +3,7 @@
 `check_pins` holds the installed versions to the pins of our own metadata. `prepare` decides the
 device and writes what verl and sglang read from `os.environ`; their children inherit it. Run as a
 program (`python -m _inf.backends.verl.environment`, by install.sh) it checks the pins, builds the
-stand-ins that this machine needs and says in two lines what it found.
+stub libraries that this machine needs and says in two lines what the machine has.
 
 Knows nothing of models, configs or engines.
 """
@@ -64,7 +64,7 @@ _preparing = threading.Lock()
 
 @dataclass(frozen=True)
 class Machine:
-    """What the dynamic linker and the NVIDIA driver say with our stand-ins out of the way."""
+    """What the dynamic linker and the NVIDIA driver say with our stubs out of the way."""
 
     devices: int
     why_none: str
@@ -88,14 +88,14 @@ def check_pins() -> None:
         pin = re.fullmatch(r"([\w.-]+)==([\w.]+)", requirement.replace(" ", ""))
         if pin is None:
             continue
-        name, wanted = pin.groups()
+        name, pinned = pin.groups()
         try:
-            found = importlib.metadata.version(name)
+            version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            broken.append(f"{name} {wanted} is not installed")
+            broken.append(f"{name} {pinned} is not installed")
             continue
-        if found.split("+")[0] != wanted:  # 2.9.1+cu128 is torch 2.9.1
-            broken.append(f"{name} is {found} and must be {wanted}")
+        if version.split("+")[0] != pinned:  # 2.9.1+cu128 is torch 2.9.1
+            broken.append(f"{name} is {version} and must be {pinned}")
     if broken:
         raise ConfigError(
             f"environment ({sys.prefix}): {'; '.join(broken)}; run `bash install.sh`, "
@@ -156,9 +156,9 @@ def probe() -> Machine:
             f"device: looking for a GPU ended with exit code {done.returncode} ({last}); "
             "see what nvidia-smi says, or hide the GPU with CUDA_VISIBLE_DEVICES=''"
         )
-    found = json.loads(done.stdout)
-    missing = tuple(stub_libraries.LIBRARIES[soname] for soname in found["missing"])
-    return Machine(found["devices"], found["why_none"], missing)
+    answer = json.loads(done.stdout)
+    missing = tuple(stub_libraries.LIBRARIES[soname] for soname in answer["missing"])
+    return Machine(answer["devices"], answer["why_none"], missing)
 
 
 def _keep_compiled_code_private() -> None:
@@ -221,7 +221,7 @@ def main() -> None:
         check_pins()
         machine = probe()
         for library in machine.missing:
-            stub_libraries.stand_in(library)
+            stub_libraries.stub(library)
     except ConfigError as error:
         sys.exit(str(error))
     names = ("verl", "sglang", "torch", "transformers")
@@ -229,7 +229,7 @@ def main() -> None:
     print(f"Python {platform.python_version()}, {stack}")
     where = f"{machine.devices} GPU(s)" if machine.devices else f"the CPU: {machine.why_none}"
     built = " and ".join(library.soname for library in machine.missing)
-    print(where + (f" (stand-in built for {built})" if built else ""))
+    print(where + (f" (stub built for {built})" if built else ""))
 
 
 if __name__ == "__main__":

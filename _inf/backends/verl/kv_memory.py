@@ -16,52 +16,54 @@ from _inf.errors import ConfigError
 
 POOL = "rollout.engine_kwargs.sglang.max_total_tokens"
 SHARE = "rollout.gpu_memory_utilization"
+LENGTH = "rollout.max_model_len"
 FOUR_BYTES = ("float32", "float", "torch.float32")
 # Models whose cache is not keys and values of every token in every layer: nothing is said of them.
 UNLIKE = ("kv_lora_rank", "linear_num_key_heads", "attention_chunk_size", "quantization_config")
-NO_ROOM = "Not enough memory. Please try to increase --mem-fraction-static"
+NO_MEMORY = "Not enough memory. Please try to increase --mem-fraction-static"
 
 
 def sized(
-    arguments: dict[str, Any], config: Config, about: Any, folder: Path, free: int
+    arguments: dict[str, Any], config: Config, hf_config: Any, folder: Path, free: int
 ) -> dict[str, Any]:
     """SGLang's server arguments with a pool that a CPU's memory, of which `free` bytes are, holds.
 
-    about: the Transformers config of the model in `folder`. Raises `ConfigError` where what the
-    config names does not fit, or not one whole row.
+    hf_config: of the model in `folder`. Raises `ConfigError` where what the config asks for does
+    not fit, or not one whole row.
     """
-    least, named = int(arguments["context_length"]), _named(config)
-    if named is not None and named < least:
-        raise ConfigError(f"{POOL}: must hold one row, {_row(config)}: {least}, not {named}")
-    token = token_bytes(about, config)
+    row, pool = int(arguments["context_length"]), _pool(config)
+    if pool is not None and pool < row:
+        raise ConfigError(f"{POOL}: must hold one row ({LENGTH}): {row} tokens, not {pool}")
+    token = token_bytes(hf_config, config)
     if arguments.get("device") != "cpu" or token is None:
         return arguments
-    share, weights = config.rollout.gpu_memory_utilization, weight_bytes(folder, about, config)
+    share, weights = config.rollout.gpu_memory_utilization, weight_bytes(folder, hf_config, config)
     fits = max(0, int(free * share - weights) // token)
-    if fits < (named or least):
+    if fits < (pool or row):
         raise ConfigError(
-            f"{_wanted(config, least)} would not fit into memory, at {token} bytes each; {fits} "
-            f"would. {free / 1e9:.1f} GB are free, the engine may take {share} of them ({SHARE}), "
-            f"and {weights / 1e9:.1f} GB are the weights'."
+            f"{_what_was_asked(config, row)} would not fit into memory, at {token} bytes each; "
+            f"{fits} would. {free / 1e9:.1f} GB are free, the engine may take {share} of them "
+            f"({SHARE}), and {weights / 1e9:.1f} GB are the weights'."
         )
     return arguments | {"max_total_tokens": min(arguments["max_total_tokens"], fits)}
 
 
-def check_held(pool: tuple[int, int] | None, least: int, config: Config) -> None:
-    """`pool`: the tokens that a started engine found room for, and a page's; None: not known."""
-    if pool is None:
+def check_held(held: tuple[int, int] | None, row: int, config: Config) -> None:
+    """`held`: the tokens that a started engine found memory for, and a page's; None: not known.
+    `row`: tokens of the longest one."""
+    if held is None:
         return
-    held, page = pool
-    if held < least or held + page <= (_named(config) or 0):
+    tokens, page = held
+    if tokens < row or tokens + page <= (_pool(config) or 0):
         raise ConfigError(
-            f"{_wanted(config, least)} did not fit into memory; {held} would. Free some, or raise "
-            f"{SHARE} ({config.rollout.gpu_memory_utilization})."
+            f"{_what_was_asked(config, row)} did not fit into memory; {tokens} would. Free some, "
+            f"or raise {SHARE} ({config.rollout.gpu_memory_utilization})."
         )
 
 
 def refused(log: str, config: Config) -> str | None:
     """What an engine that died while it started says of memory in its log, in one sentence."""
-    if NO_ROOM not in log:
+    if NO_MEMORY not in log:
         return None
     return (
         f"{SHARE}: at {config.rollout.gpu_memory_utilization} of the free memory nothing is left "
@@ -69,50 +71,42 @@ def refused(log: str, config: Config) -> str | None:
     )
 
 
-def _named(config: Config) -> int | None:
-    named: int | None = config.rollout.engine_kwargs["sglang"].get("max_total_tokens")
-    return named
+def _pool(config: Config) -> int | None:
+    """The tokens of KV cache that the config names."""
+    pool: int | None = config.rollout.engine_kwargs["sglang"].get("max_total_tokens")
+    return pool
 
 
-def _row(config: Config) -> str:
-    rollout = config.rollout
-    total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
-    return (
-        f"max_model_len {total} (prompt_length {rollout.prompt_length}, "
-        f"response_length {rollout.response_length})"
-    )
+def _what_was_asked(config: Config, row: int) -> str:
+    """The beginning of a sentence: the key, and the tokens that it asks for."""
+    if pool := _pool(config):
+        return f"{POOL}: {pool} tokens of KV cache"
+    return f"{LENGTH} (or prompt_length + response_length): one row's KV cache of {row} tokens"
 
 
-def _wanted(config: Config, least: int) -> str:
-    if named := _named(config):
-        return f"{POOL}: {named} tokens of KV cache"
-    return f"rollout.max_model_len: the KV cache of one row, {_row(config)}, {least} tokens,"
-
-
-def token_bytes(about: Any, config: Config) -> int | None:
+def token_bytes(hf_config: Any, config: Config) -> int | None:
     """Of KV cache, a token and rank; None for a model of which this cannot be said."""
-    text, rollout = getattr(about, "text_config", about), config.rollout
-    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+    text, rollout = getattr(hf_config, "text_config", hf_config), config.rollout
+    layers = set(getattr(text, "layer_types", None) or ["full_attention"])
     stored = rollout.engine_kwargs["sglang"].get("kv_cache_dtype") or "auto"
-    if kinds != {"full_attention"} or stored != "auto":
-        return None
-    if any(getattr(each, name, None) for each in (about, text) for name in UNLIKE):
+    unlike = any(getattr(part, name, None) for part in (hf_config, text) for name in UNLIKE)
+    if unlike or layers != {"full_attention"} or stored != "auto":
         return None
     heads = text.num_attention_heads
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
     of_a_rank = max(1, kv_heads // rollout.tensor_model_parallel_size)
     width = getattr(text, "head_dim", None) or text.hidden_size // heads
-    return int(2 * of_a_rank * width * text.num_hidden_layers * _item_bytes(config))
+    return int(2 * of_a_rank * width * text.num_hidden_layers * _item_bytes(rollout.dtype))
 
 
-def _item_bytes(config: Config) -> int:
-    return 4 if config.rollout.dtype in FOUR_BYTES else 2  # what SGLang's auto becomes
+def _item_bytes(dtype: str) -> int:
+    return 4 if dtype in FOUR_BYTES else 2  # what SGLang's auto becomes
 
 
-def weight_bytes(folder: Path, about: Any, config: Config) -> int:
+def weight_bytes(folder: Path, hf_config: Any, config: Config) -> int:
     """Of the model in the engine's dtype, a rank."""
-    stored = 4 if str(getattr(about, "dtype", None)) in FOUR_BYTES else 2
-    total = file_bytes(folder) * _item_bytes(config) // stored
+    stored = _item_bytes(str(getattr(hf_config, "dtype", None)))
+    total = file_bytes(folder) * _item_bytes(config.rollout.dtype) // stored
     return int(total // config.rollout.tensor_model_parallel_size)
 
 

@@ -119,14 +119,6 @@ def _limits(config: Config, hf_config: Any, device: Literal["cuda", "cpu"]) -> L
     total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
     check_support(hf_config, device, total, attention_backend(config, device))
     text = getattr(hf_config, "text_config", hf_config)
-    scaling = (getattr(text, "rope_scaling", None) or {}).get("factor", 1.0)
-    window = int(text.max_position_embeddings * scaling)
-    if total > window:
-        raise ConfigError(
-            f"rollout.max_model_len: prompt and answer may have {total} tokens "
-            f"(prompt_length {rollout.prompt_length}, response_length {rollout.response_length}), "
-            f"but the model's context has {window}; lower them."
-        )
     return Limits(
         prompt=rollout.prompt_length,
         total=total,

@@ -2,7 +2,7 @@
 
 verl 0.6.1 (`sglang_rollout.py`) leaves the order to its caller; sglang 0.5.9
 (`managers/scheduler_update_weights_mixin.py`) dies of a release beside a running request and of a
-resume without a release. Here a release waits for the calls inside, and neither is done twice.
+resume without a release. Here a release waits for the calls that run, and neither is done twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PARTS = ["weights", "kv_cache"]
 
 
 async def sleep(rollout: Any) -> SleepResult:
-    """On the engine's loop, when no call is inside."""
+    """On the engine's loop, when no call runs."""
     _check(rollout, "sleep")
     engine = rollout._engine
     if engine is not None:

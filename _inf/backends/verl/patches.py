@@ -1,8 +1,7 @@
-"""The patches: what verl's and SGLang's modules reach for by a global name, exchanged for ours.
+"""Everything of verl's and SGLang's that is exchanged in the caller's process, in one table.
 
-Each stand-in says what it corrects (verl 0.6.1,
-`workers/rollout/sglang_rollout/sglang_rollout.py`; sglang 0.5.9, under `srt/`). `mend` puts them in
-place, once, when `_inf.backends.verl.rollout` is imported.
+It is applied once, when `_inf.backends.verl.rollout` is imported. Most of it are modules that
+verl's and SGLang's code reaches for by a global name.
 """
 
 from __future__ import annotations
@@ -15,7 +14,9 @@ from typing import Any
 
 import torch
 
+from _inf.backends.verl import patch_table
 from _inf.backends.verl.engine import current_call, sglang_rollout
+from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.runtime.host import current_host
 from _inf.runtime.interpreter import interpreter_left_alone
 
@@ -24,14 +25,6 @@ with interpreter_left_alone():
     import sglang.srt.managers.tokenizer_manager as tokenizer_manager
     import sglang.srt.server_args as sglang_server_args
     import sglang.srt.utils.patch_torch as patch_torch
-    from verl.workers.rollout.sglang_rollout.utils import broadcast_pyobj
-
-
-def _broadcast(data: list[Any], rank: int, dist_group: Any, **kwargs: Any) -> list[Any]:
-    """In place of verl's `broadcast_pyobj`, which pickles every answer also for a group of one."""
-    if torch.distributed.get_world_size(dist_group) == 1:
-        return data
-    return list(broadcast_pyobj(data, rank, dist_group, **kwargs))
 
 
 class _ModuleProxy:
@@ -45,7 +38,7 @@ class _ModuleProxy:
 
 
 class _Asyncio(_ModuleProxy):
-    """`get_event_loop().run_until_complete(...)` in verl's module: on the calling engine's loop."""
+    """`get_event_loop().run_until_complete(...)` runs on the calling engine's loop."""
 
     def get_event_loop(self) -> _Asyncio:
         return self
@@ -56,8 +49,7 @@ class _Asyncio(_ModuleProxy):
 
 
 class _Distributed(_ModuleProxy):
-    """The ranks of one tensor-parallel group meet in `broadcast_pyobj`; that all ranks of the world
-    do in each call would make a rank with fewer prompts, or a refused one, hold up the others."""
+    """The ranks of one tensor-parallel group meet in `broadcast_pyobj` anyway."""
 
     def barrier(self) -> None:
         pass
@@ -85,34 +77,60 @@ class _NoProcess:
 
 
 class _Tempfile(_ModuleProxy):
-    """SGLang leaves six socket files an engine behind (`PortArgs.init_new`); the host removes
-    its."""
+    """Files are made in the host's folder, which it removes."""
 
     def NamedTemporaryFile(self, **kwargs: Any) -> Any:  # noqa: N802
         return tempfile.NamedTemporaryFile(dir=current_host.get().folder, **kwargs)
 
 
-async def _report_instead_of_killing_the_caller(function: Any) -> None:
-    """In place of `tokenizer_manager.print_exception_wrapper`, which kills the process tree."""
+def _broadcast(
+    broadcast: Callable[..., list[Any]], data: list[Any], rank: int, dist_group: Any, **kwargs: Any
+) -> list[Any]:
+    alone = torch.distributed.get_world_size(dist_group) == 1
+    return data if alone else list(broadcast(data, rank, dist_group, **kwargs))
+
+
+async def _declare_dead_on_failure(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         await function()
     except Exception as failure:
         current_host.get().declare_dead(f"The engine's request handling failed with {failure!r}")
 
 
-def _cpu_tensors_as_they_are(modify: Callable[..., Any]) -> Callable[..., Any]:
-    """`patch_torch._modify_tuple` looks for a device past the end of what a CPU tensor reduces to
-    (`utils/patch_torch.py`)."""
-    return lambda t, index, modifier: modify(t, index, modifier) if index < len(t) else t
+def _modify_within(modify: Callable[..., Any], reduced: Any, index: int, modifier: Any) -> Any:
+    return modify(reduced, index, modifier) if index < len(reduced) else reduced
 
 
-def mend() -> None:
-    sglang_rollout.asyncio = _Asyncio(asyncio)
-    sglang_rollout.dist = _Distributed(torch.distributed)
-    sglang_rollout.mp = sglang_engine.mp = _Multiprocessing(multiprocessing)
-    sglang_rollout.broadcast_pyobj = _broadcast
-    sglang_server_args.tempfile = _Tempfile(tempfile)
-    tokenizer_manager.print_exception_wrapper = _report_instead_of_killing_the_caller
-    patch_torch._modify_tuple = _cpu_tensors_as_they_are(patch_torch._modify_tuple)
-    # In the parent it replaces the root logger's handlers (`logging.basicConfig(force=True)`).
-    sglang_engine.configure_logger = lambda *args, **kwargs: None
+_VERL = "verl 0.6.1, workers/rollout/sglang_rollout/sglang_rollout.py"
+_PROCESSES = _Multiprocessing(multiprocessing)
+# fmt: off
+PATCHES = (
+    Replace(sglang_rollout, "asyncio", _Asyncio(asyncio), _VERL,
+            "it works on the main thread only, and in no running event loop"),
+    Replace(sglang_rollout, "dist", _Distributed(torch.distributed), _VERL,
+            "in each call all ranks of the world meet at a barrier: a rank with fewer prompts, or "
+            "a refused one, would hold up the others"),
+    Replace(sglang_rollout, "mp", _PROCESSES, _VERL,
+            "it sets the start method of the whole process"),
+    Wrap(sglang_rollout, "broadcast_pyobj", _broadcast, _VERL,
+         "it pickles every answer also for a group of one"),
+    Replace(sglang_engine, "mp", _PROCESSES, "sglang 0.5.9, srt/entrypoints/engine.py",
+            "its children outlive a killed parent, and nobody watches them"),
+    Replace(sglang_engine, "configure_logger", lambda *args, **kwargs: None,
+            "sglang 0.5.9, srt/entrypoints/engine.py",
+            "in the parent it replaces the root logger's handlers"),
+    Replace(sglang_server_args, "tempfile", _Tempfile(tempfile),
+            "sglang 0.5.9, srt/server_args.py, PortArgs.init_new",
+            "six socket files an engine are left behind"),
+    Replace(tokenizer_manager, "print_exception_wrapper", _declare_dead_on_failure,
+            "sglang 0.5.9, srt/managers/tokenizer_manager.py",
+            "it kills the caller's process and all its children"),
+    Wrap(patch_torch, "_modify_tuple", _modify_within, "sglang 0.5.9, srt/utils/patch_torch.py",
+         "it looks for a device past the end of what a CPU tensor reduces to"),
+)
+# fmt: on
+
+
+def apply() -> None:
+    """Put all of it in place."""
+    patch_table.apply(PATCHES)

@@ -41,7 +41,7 @@ NOT_ONE_TURN = {
 }
 MESH = ("dp", "infer_tp", "infer_pp")
 
-patches.mend()
+patches.apply()
 
 
 class Rollout(sglang_rollout.SGLangRollout):

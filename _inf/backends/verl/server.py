@@ -8,6 +8,7 @@ returned here is laid over that dict (`_inf.backends.verl.rollout.Engine`).
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import Any, Literal
 
@@ -67,23 +68,20 @@ def server_arguments(
             "sleep_on_idle": True,
             "max_total_tokens": max(CPU_KV_TOKENS, CPU_KV_ROWS * max_model_len),
         }
-    given = rollout.engine_kwargs.get("sglang") or {}
-    return arguments | {name: value for name, value in given.items() if value is not None}
+    own = rollout.engine_kwargs.get("sglang") or {}
+    return arguments | {name: value for name, value in own.items() if value is not None}
 
 
 def attention_backend(config: Config, device: Literal["cuda", "cpu"]) -> str | None:
     """The config's, or the best for the device; None: SGLang chooses."""
-    given: str | None = (config.rollout.engine_kwargs.get("sglang") or {}).get("attention_backend")
-    return given or (CPU_ATTENTION if device == "cpu" else None)
+    own: str | None = (config.rollout.engine_kwargs.get("sglang") or {}).get("attention_backend")
+    return own or (CPU_ATTENTION if device == "cpu" else None)
 
 
 def _free_ports(count: int) -> list[int]:
     """Ports nobody listens on now; verl's own are the same for every engine of a rank."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for free in sockets:
+            free.bind(("127.0.0.1", 0))
+        return [free.getsockname()[1] for free in sockets]

@@ -37,10 +37,9 @@ def check_unmeasured(
     name = architecture(rollout.model_config.hf_config)
     if rollout.pool is None or is_measured(name):  # no pool: another rank holds the engine
         return
-    expected = None
+    expected, ids = None, _token_ids(rollout)
     if weight_bytes <= MOST_BYTES and rollout.dtype == torch.float32:
-        ids = _token_ids(rollout)
-        expected = _expected(folder, ids, trust_remote_code)
+        expected = _transformers_logprobs(folder, ids, trust_remote_code)
     if expected is None:
         warnings.warn(
             f"{name} was never compared with Transformers on SGLang 0.5.9; `inf check` does that.",
@@ -63,10 +62,13 @@ def _token_ids(rollout: Any) -> list[int]:
     hf_config = rollout.model_config.hf_config
     vocabulary = getattr(hf_config, "text_config", hf_config).vocab_size
     count = min(TOKENS, int(rollout.config.prompt_length))
-    return [(7919 * place + 11) % vocabulary for place in range(count)]
+    return [(7919 * index + 11) % vocabulary for index in range(count)]
 
 
-def _expected(folder: Path, ids: list[int], trust_remote_code: bool) -> list[float] | None:
+def _transformers_logprobs(
+    folder: Path, ids: list[int], trust_remote_code: bool
+) -> list[float] | None:
+    """Of `ids` but the first; None where Transformers cannot load the model."""
     from transformers import AutoModelForCausalLM
 
     with quiet.third_party(), torch.no_grad():

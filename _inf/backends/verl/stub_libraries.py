@@ -1,4 +1,4 @@
-"""Stand-ins for the two system libraries that sgl-kernel links and a bare machine lacks.
+"""Stub libraries in place of the two that sgl-kernel links and a bare machine lacks.
 
 sgl-kernel 0.3.21 (`sm100/common_ops`, what it loads without a GPU) links libcuda.so.1 and
 libnuma.so.1 but calls neither on a CPU, so a library with the same symbols lets the import through.
@@ -26,35 +26,21 @@ class Library:
     """Its file name, the symbols that sgl-kernel leaves undefined, and what each answers."""
 
     soname: str
-    symbols: tuple[str, ...]
+    symbols: str
     answer: int
     symbol_version: str | None = None
 
 
 CUDA = Library(
     "libcuda.so.1",
-    (
-        "cuGetErrorString",
-        "cuMemAddressFree",
-        "cuMemGetAddressRange_v2",
-        "cuMemRelease",
-        "cuMemRetainAllocationHandle",
-        "cuMemSetAccess",
-        "cuMemUnmap",
-        "cuPointerGetAttribute",
-    ),
+    "cuGetErrorString cuMemAddressFree cuMemGetAddressRange_v2 cuMemRelease cuMemSetAccess "
+    "cuMemRetainAllocationHandle cuMemUnmap cuPointerGetAttribute",
     answer=100,  # CUDA_ERROR_NO_DEVICE
 )
 NUMA = Library(
     "libnuma.so.1",
-    (
-        "copy_nodemask_to_bitmask",
-        "numa_allocate_nodemask",
-        "numa_bind",
-        "numa_bitmask_clearall",
-        "numa_bitmask_free",
-        "numa_num_configured_nodes",
-    ),
+    "copy_nodemask_to_bitmask numa_allocate_nodemask numa_bind numa_bitmask_clearall "
+    "numa_bitmask_free numa_num_configured_nodes",
     answer=-1,
     symbol_version="libnuma_1.2",
 )
@@ -62,13 +48,19 @@ LIBRARIES = {library.soname: library for library in (CUDA, NUMA)}
 
 
 def build_stub(folder: Path, library: Library = CUDA) -> Path:
-    """Compile the stand-in into `folder`: whole or not at all, also when two processes do it."""
-    compiler = _compiler(library)
+    """Compile the stub into `folder`: whole or not at all, also when two processes do it."""
+    compilers = map(shutil.which, (os.environ.get("CC", ""), "cc", "gcc", "clang"))
+    compiler = next(filter(None, compilers), None)
+    if compiler is None:
+        raise ConfigError(
+            f"device: this machine has no {library.soname}, so a stub of it must be compiled, "
+            "and there is no C compiler (cc, gcc or clang) on PATH; install one"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         code, built, script = (Path(scratch, name) for name in ("stub.c", "built.so", "versions"))
-        bodies = (f"int {name}(void) {{ return {library.answer}; }}" for name in library.symbols)
-        code.write_text("\n".join(bodies) + "\n")
+        names = library.symbols.split()
+        code.write_text("".join(f"int {n}(void) {{ return {library.answer}; }}\n" for n in names))
         command = [compiler, "-shared", "-fPIC", "-o", str(built), str(code)]
         command.append(f"-Wl,-soname,{library.soname}")
         if library.symbol_version:
@@ -77,14 +69,14 @@ def build_stub(folder: Path, library: Library = CUDA) -> Path:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
             raise ConfigError(
-                f"device: {compiler} could not build a stand-in for {library.soname}; "
+                f"device: {compiler} could not build a stub of {library.soname}; "
                 f"check that it can link a shared library. It said: {done.stderr.strip()}"
             )
         return built.replace(folder / library.soname)
 
 
-def stand_in(library: Library) -> Path:
-    """The built stand-in, compiled now where it is not there yet.
+def stub(library: Library) -> Path:
+    """The built stub, compiled now where it is not there yet.
 
     One folder each: a folder on LD_LIBRARY_PATH for libnuma must not bring libcuda along.
     """
@@ -97,7 +89,7 @@ def stand_in(library: Library) -> Path:
 
 def load(libraries: Iterable[Library]) -> None:
     """Into this process now, and onto the path that the linker of every child will read."""
-    paths = [stand_in(library) for library in libraries]
+    paths = [stub(library) for library in libraries]
     for path in paths:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     folders = [*path_without_ours(), *(str(path.parent) for path in paths)]
@@ -118,13 +110,3 @@ def _homes() -> list[Path]:
     """Inside the installation, or in the user's cache where that cannot be written."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return [Path(sys.prefix, "lib", "inf"), Path(cache, "inf", "lib")]
-
-
-def _compiler(library: Library) -> str:
-    for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
-        if found := shutil.which(name):
-            return found
-    raise ConfigError(
-        f"device: this machine has no {library.soname}, so a stand-in for it must be compiled, "
-        "and there is no C compiler (cc, gcc or clang) on PATH; install one"
-    )

@@ -8,6 +8,7 @@ SGLang's source; docs/models.md shows it. Knows no tensors and imports nothing o
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from _inf.backends.verl.server import CPU_ATTENTION
@@ -35,107 +36,59 @@ NO_CLASS = (
     "does not take this model's weights"
 )
 NO_MLA = "its latent attention (MLA) needs kernels that a CPU does not have; serve it on a GPU"
+NO_SINKS = (
+    "its attention sinks and MXFP4 weights need kernels that a CPU does not have; serve it on a GPU"
+)
+NO_KERNELS = "SGLang serves it with attention kernels of a GPU only; serve it on a GPU"
 STATE_SPACE = "its layers keep a state in place of keys and values, in CUDA kernels"
-EXACT_ON_CPU = (
-    "ArceeForCausalLM",
-    "Cohere2ForCausalLM",
-    "CohereForCausalLM",
-    "Ernie4_5ForCausalLM",
-    "Gemma2ForCausalLM",
-    "Gemma3ForCausalLM",
-    "GemmaForCausalLM",
-    "Glm4ForCausalLM",
-    "GPT2LMHeadModel",
-    "GPTBigCodeForCausalLM",
-    "GraniteForCausalLM",
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "MixtralForCausalLM",
-    "Olmo2ForCausalLM",
-    "Olmo3ForCausalLM",
-    "OlmoeForCausalLM",
-    "OlmoForCausalLM",
-    "OPTForCausalLM",
-    "Phi3ForCausalLM",
-    "PhiForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen2MoeForCausalLM",
-    "Qwen3ForCausalLM",
-    "Qwen3MoeForCausalLM",
-    "SmolLM3ForCausalLM",
-    "StableLmForCausalLM",
-    "Starcoder2ForCausalLM",
+EXACT_ON_CPU = """
+    ArceeForCausalLM Cohere2ForCausalLM CohereForCausalLM Ernie4_5ForCausalLM Gemma2ForCausalLM
+    Gemma3ForCausalLM GemmaForCausalLM Glm4ForCausalLM GPT2LMHeadModel GPTBigCodeForCausalLM
+    GraniteForCausalLM LlamaForCausalLM MistralForCausalLM MixtralForCausalLM Olmo2ForCausalLM
+    Olmo3ForCausalLM OlmoeForCausalLM OlmoForCausalLM OPTForCausalLM Phi3ForCausalLM PhiForCausalLM
+    Qwen2ForCausalLM Qwen2MoeForCausalLM Qwen3ForCausalLM Qwen3MoeForCausalLM SmolLM3ForCausalLM
+    StableLmForCausalLM Starcoder2ForCausalLM
+"""
+REFUSED: tuple[tuple[str, Device | None, str], ...] = (
+    ("GPTNeoXForCausalLM FalconForCausalLM BloomForCausalLM", None, NO_CLASS),
+    ("MPTForCausalLM MptForCausalLM", None, NO_CLASS),
+    ("MambaForCausalLM Mamba2ForCausalLM", None, STATE_SPACE),
+    ("DeepseekV2ForCausalLM DeepseekV3ForCausalLM MiniCPM3ForCausalLM", "cpu", NO_MLA),
+    ("GptOssForCausalLM", "cpu", NO_SINKS),
+    ("Exaone4ForCausalLM", "cpu", NO_KERNELS),
 )
 TABLE: tuple[Support, ...] = (
-    *(Support(name, "cpu", "exact", MEASURED) for name in EXACT_ON_CPU),
-    Support("GPTNeoXForCausalLM", None, "refused", NO_CLASS),
-    Support("FalconForCausalLM", None, "refused", NO_CLASS),
-    Support("BloomForCausalLM", None, "refused", NO_CLASS),
-    Support("MPTForCausalLM", None, "refused", NO_CLASS),
-    Support("MptForCausalLM", None, "refused", NO_CLASS),
-    Support("MambaForCausalLM", None, "refused", STATE_SPACE),
-    Support("Mamba2ForCausalLM", None, "refused", STATE_SPACE),
-    Support("DeepseekV2ForCausalLM", "cpu", "refused", NO_MLA),
-    Support("DeepseekV3ForCausalLM", "cpu", "refused", NO_MLA),
-    Support("MiniCPM3ForCausalLM", "cpu", "refused", NO_MLA),
-    Support(
-        "GptOssForCausalLM",
-        "cpu",
-        "refused",
-        "its attention sinks and MXFP4 weights need kernels that a CPU does not have; serve it on "
-        "a GPU",
-    ),
-    Support(
-        "Exaone4ForCausalLM",
-        "cpu",
-        "refused",
-        "SGLang serves it with attention kernels of a GPU only; serve it on a GPU",
+    *(Support(name, "cpu", "exact", MEASURED) for name in EXACT_ON_CPU.split()),
+    *(
+        Support(name, device, "refused", reason)
+        for names, device, reason in REFUSED
+        for name in names.split()
     ),
 )
 # Classes of SGLang's that give their attention the window of a layer; the others ignore it.
-READS_WINDOW = frozenset(
-    {
-        "Cohere2ForCausalLM",
-        "Exaone4ForCausalLM",
-        "Gemma2ForCausalLM",
-        "Gemma3ForCausalLM",
-        "Gemma3ForConditionalGeneration",
-        "Gemma3nForConditionalGeneration",
-        "GptOssForCausalLM",
-        "Olmo3ForCausalLM",
-    }
-)
+READS_WINDOW = """
+    Cohere2ForCausalLM Exaone4ForCausalLM Gemma2ForCausalLM Gemma3ForCausalLM
+    Gemma3ForConditionalGeneration Gemma3nForConditionalGeneration GptOssForCausalLM
+    Olmo3ForCausalLM
+""".split()
 # Those that have a key head for each query head, whatever the config says.
-NO_GROUPED_HEADS = frozenset({"OlmoForCausalLM", "OlmoeForCausalLM", "PhiForCausalLM"})
-# Keys of whose values SGLang's class computes only these, whatever the config says.
-ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
-    "GPT2LMHeadModel": {
-        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
-        "scale_attn_weights": (True,),
-        "scale_attn_by_inverse_layer_idx": (False,),
-    },
-    "OlmoeForCausalLM": {"clip_qkv": (None,), "norm_topk_prob": (False,), "hidden_act": ("silu",)},
-    "StableLmForCausalLM": {
-        "hidden_act": ("silu",),
-        "qk_layernorm": (False,),
-        "use_parallel_residual": (False,),
-    },
-    "PhiForCausalLM": {"qk_layernorm": (False,)},
-    "GemmaForCausalLM": {"hidden_act": ("gelu", "gelu_pytorch_tanh")},
-    **{
-        name: {"hidden_act": ("silu",)}
-        for name in (
-            "CohereForCausalLM",
-            "Cohere2ForCausalLM",
-            "MixtralForCausalLM",
-            "OlmoForCausalLM",
-            "Olmo2ForCausalLM",
-            "Olmo3ForCausalLM",
-            "Qwen2MoeForCausalLM",
-            "Qwen3MoeForCausalLM",
-        )
-    },
-}
+NO_GROUPED_HEADS = ("OlmoForCausalLM", "OlmoeForCausalLM", "PhiForCausalLM")
+# Keys of the config that SGLang's classes do not read, and the values that they compute.
+SILU = """
+    OlmoeForCausalLM StableLmForCausalLM CohereForCausalLM Cohere2ForCausalLM MixtralForCausalLM
+    OlmoForCausalLM Olmo2ForCausalLM Olmo3ForCausalLM Qwen2MoeForCausalLM Qwen3MoeForCausalLM
+"""
+UNREAD: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
+    (SILU, "hidden_act", ("silu",)),
+    ("GemmaForCausalLM", "hidden_act", ("gelu", "gelu_pytorch_tanh")),
+    ("GPT2LMHeadModel", "activation_function", ("gelu_new", "gelu_pytorch_tanh")),
+    ("GPT2LMHeadModel", "scale_attn_weights", (True,)),
+    ("GPT2LMHeadModel", "scale_attn_by_inverse_layer_idx", (False,)),
+    ("OlmoeForCausalLM", "clip_qkv", (None,)),
+    ("OlmoeForCausalLM", "norm_topk_prob", (False,)),
+    ("StableLmForCausalLM PhiForCausalLM", "qk_layernorm", (False,)),
+    ("StableLmForCausalLM", "use_parallel_residual", (False,)),
+)
 # Of rope scaling, what SGLang's code does not read and Transformers' does.
 UNREAD_ROPE = ("attention_factor", "mscale", "mscale_all_dim")
 ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
@@ -156,17 +109,17 @@ def is_measured(name: str) -> bool:
 def check_support(
     hf_config: Any, device: Device, max_model_len: int, attention_backend: str | None
 ) -> None:
-    """Raise `ConfigError` where SGLang would compute another model than Transformers does.
+    """Raise `ConfigError` where SGLang would compute another model than Transformers does, or rows
+    could be longer than the model's context.
 
     `max_model_len`: tokens of the longest row. `attention_backend`: SGLang's name, `inf_cpu` or
     None for what SGLang chooses.
     """
     name = architecture(hf_config)
-    for entry in TABLE:
-        if entry.architecture == name and entry.device in (None, device):
-            if entry.verdict == "refused":
-                where = "with SGLang 0.5.9" if entry.device is None else "on a CPU"
-                raise ConfigError(f"model_path: {name} does not run {where}: {entry.reason}.")
+    for names, where, reason in REFUSED:
+        if name in names.split() and where in (None, device):
+            place = "on a CPU" if where else "with SGLang 0.5.9"
+            raise ConfigError(f"model_path: {name} does not run {place}: {reason}.")
     text = getattr(hf_config, "text_config", hf_config)
     for key in ("max_position_embeddings", "num_attention_heads"):
         if not isinstance(getattr(text, key, None), int) or hf_config.is_encoder_decoder:
@@ -210,14 +163,13 @@ def _check_values(name: str, text: Any) -> None:
             f"model_path: SGLang 0.5.9 does not run {name} with num_key_value_heads {kept} beside "
             f"{heads} heads; it has no grouped heads for it."
         )
-    for key, known in ONLY.get(name, {}).items():
-        if (value := getattr(text, key, known[0])) not in known:
+    for names, key, known in UNREAD:
+        if name in names.split() and (value := getattr(text, key, known[0])) not in known:
             raise ConfigError(
                 f"model_path: {name} with {key} {value!r}: SGLang 0.5.9 would compute {known[0]!r} "
                 "in its place."
             )
-    scaling = getattr(text, "rope_scaling", None) or {}
-    kind = scaling.get("rope_type", scaling.get("type"))
+    scaling, kind = _rope_scaling(text)
     for key in UNREAD_ROPE if kind in ("yarn", "longrope") and is_measured(name) else ():
         if scaling.get(key) is not None:
             raise ConfigError(
@@ -226,34 +178,32 @@ def _check_values(name: str, text: Any) -> None:
             )
 
 
-def _limits(name: str, text: Any, plain: bool) -> list[tuple[int, str]]:
+def _limits(name: str, text: Any, plain: bool) -> Iterator[tuple[int, str]]:
     """Tokens up to which a row is computed as Transformers does, and why no further."""
-    limits = []
     window = _window(text)
     if window is not None and (plain or name not in READS_WINDOW):
-        limits.append((window, f"the sliding window of {name}, which SGLang ignores"))
-    scaling = getattr(text, "rope_scaling", None) or {}
-    kind = scaling.get("rope_type", scaling.get("type"))
+        yield window, f"the sliding window of {name}, which SGLang ignores"
+    context = text.max_position_embeddings
+    scaling, kind = _rope_scaling(text)
     if kind == "longrope":
-        original = scaling.get("original_max_position_embeddings") or getattr(
-            text, "original_max_position_embeddings", text.max_position_embeddings
-        )
-        limits.append(
-            (
-                original,
-                "up to which longrope has its short factors: beyond, SGLang changes those of all "
-                "rows in a batch when one is long",
-            )
+        original = getattr(text, "original_max_position_embeddings", context)
+        yield (
+            scaling.get("original_max_position_embeddings") or original,
+            "up to which longrope has its short factors: beyond, SGLang changes those of all "
+            "rows in a batch when one is long",
         )
     elif kind == "dynamic" and "alpha" not in scaling:
-        limits.append(
-            (
-                text.max_position_embeddings,
-                "the model's own context: beyond, dynamic NTK scaling changes with a row's length, "
-                "which SGLang does not do",
-            )
+        yield (
+            context,
+            "the model's own context: beyond, dynamic NTK scaling changes with a row's length, "
+            "which SGLang does not do",
         )
-    return limits
+    yield int(context * scaling.get("factor", 1.0)), "the model's context"
+
+
+def _rope_scaling(text: Any) -> tuple[dict[str, Any], str | None]:
+    scaling = getattr(text, "rope_scaling", None) or {}
+    return scaling, scaling.get("rope_type", scaling.get("type"))
 
 
 def _window(text: Any) -> int | None:

@@ -1,8 +1,8 @@
 """New weights into a running engine: all of them, checked before the first is sent.
 
 In: a module, a state dict or pairs of (name, tensor), with Transformers' names. Out: pairs that
-the model has been asked about one by one: none unknown, none missing, each of the right shape and
-finite. Then verl's own `SGLangRollout.update_weights` takes them over in buckets.
+were checked against the model's: none unknown, none missing, all of the right shape and finite.
+Then verl's own `SGLangRollout.update_weights` takes them over in buckets.
 
 What is corrected: SGLang (0.5.9, `model_executor/model_runner.py`) drops unknown names in silence
 and dies of a wrong shape; verl (0.6.1, `sglang_rollout.py`) lets calls in between two buckets,
@@ -23,7 +23,7 @@ from _inf.backends.verl.memory import drain
 from _inf.errors import ConfigError, InferenceError, did_you_mean, shown
 from _inf.runtime import quiet
 
-Named = list[tuple[str, torch.Tensor]]
+NamedTensors = list[tuple[str, torch.Tensor]]
 
 # Computed from the config wherever they stand in an older state dict.
 _ROTARY = re.compile(r".*\brotary_emb\.(inv_freq|cos_cached|sin_cached)")
@@ -44,7 +44,7 @@ class ExpectedWeights:
     computed: frozenset[str]
 
 
-def wanted(hf_config: Any, *, trust_remote_code: bool) -> ExpectedWeights:
+def expected_weights(hf_config: Any, *, trust_remote_code: bool) -> ExpectedWeights:
     """What Transformers calls the weights of a model; nothing is allocated."""
     from transformers import AutoModelForCausalLM
 
@@ -64,35 +64,34 @@ def wanted(hf_config: Any, *, trust_remote_code: bool) -> ExpectedWeights:
     )
 
 
-def checked(weights: Any, model: ExpectedWeights) -> Named:
+def checked(weights: Any, model: ExpectedWeights) -> NamedTensors:
     """All that is to be sent, or a `ConfigError` with what is wrong; an iterator is drained."""
-    given: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     faults: list[str] = []
     for name, tensor in _pairs(weights):
         if name in model.computed or _ROTARY.fullmatch(name):
             continue
-        if name in given:
-            faults.append(f"{name} comes twice")
-        elif (fault := _fault(name, tensor, model)) is not None:
+        fault = f"{name} comes twice" if name in tensors else _fault(name, tensor, model)
+        if fault is not None:
             faults.append(fault)
-        given[name] = tensor
-    for name, owner in model.tied.items():
-        alias = given.pop(name, None)
-        if alias is None or faults:
+        tensors[name] = tensor
+    for alias, owner in model.tied.items():
+        tensor = tensors.pop(alias, None)
+        if tensor is None or faults:
             continue
-        kept = given.setdefault(owner, alias)
-        if not (alias is kept or torch.equal(alias, kept)):
-            faults.append(f"{name} differs from {owner}, and this model ties the two")
-    missing = [name for name in model.shapes if name not in given]
+        first = tensors.setdefault(owner, tensor)
+        if not (tensor is first or torch.equal(tensor, first)):
+            faults.append(f"{alias} differs from {owner}, and this model ties the two")
+    missing = [name for name in model.shapes if name not in tensors]
     if missing:
         faults.append(f"{len(missing)} of {len(model.shapes)} are missing, {missing[0]} first")
+    if len(faults) > _SHOWN_FAULTS:
+        faults[_SHOWN_FAULTS:] = [f"and {len(faults) - _SHOWN_FAULTS} more"]
     if faults:
-        more = len(faults) - _SHOWN_FAULTS
         raise ConfigError(
-            f"weights: {'; '.join(faults[:_SHOWN_FAULTS])}{f'; and {more} more' * (more > 0)}. "
-            "The engine goes on with the weights that it has."
+            f"weights: {'; '.join(faults)}. The engine goes on with the weights that it has."
         )
-    return list(given.items())
+    return list(tensors.items())
 
 
 def _pairs(weights: Any) -> Iterator[tuple[str, Any]]:
@@ -126,8 +125,8 @@ def _fault(name: str, tensor: Any, model: ExpectedWeights) -> str | None:
     return None if bool(torch.isfinite(here).all()) else f"{name} holds NaN or infinite values"
 
 
-async def send(rollout: Any, tensors: Named, version: int | None) -> int:
-    """On the engine's loop, when no call is inside; the number of what is then served."""
+async def send(rollout: Any, tensors: NamedTensors, version: int | None) -> int:
+    """On the engine's loop, when no call runs; the number of what is then served."""
     engine = rollout._engine
     if engine is not None:  # with tensor parallelism only the first rank of a group has one
         if engine.refusal not in (None, HALF_WAY):  # asleep

@@ -7,14 +7,15 @@ tokens' queries only, and rows of like lengths decode together.
 
 In: a batch of SGLang's, with queries of its new tokens (tokens x heads x width), and the cache of
 keys and values (slots x heads x width, maybe fewer heads than queries have). Out: what the tokens
-attend to, tokens x (heads * width of a value).
+attend to, tokens x (heads * width of a value). A window is SGLang's `sliding_window_size`: how many
+tokens before its own a token sees, -1 for all.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,64 +44,19 @@ def cap_logits(logits: torch.Tensor, cap: float) -> None:
     logits.div_(cap).tanh_().mul_(cap)
 
 
-@dataclasses.dataclass(frozen=True)
-class Decoding:
-    """Rows of like lengths, each with one new token, so that little of the group is padding."""
-
-    rows: torch.Tensor  # n: their numbers in the batch
-    slots: torch.Tensor  # n x longest: where in the cache their tokens are
-    mask: torch.Tensor  # n x 1 x 1 x longest: 0, and -inf past a row's end
-
-
-@dataclasses.dataclass(frozen=True)
-class Extension:
-    """One row of a prefill: which of the batch's new tokens are its own."""
-
-    first: int
-    last: int  # one past
-    prefix: int  # tokens before them, which are in the cache
-    slots: torch.Tensor  # where in the cache all its tokens are
-
-
 class CpuAttention(AttentionBackend):
     """SGLang's interface of an attention backend. A step's plan is made once for all layers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._decodings: dict[int, list[Decoding]] = {}  # by the window
-        self._extensions: list[Extension] = []
-        self._masks: dict[int, torch.Tensor] = {}  # by the window
+        self._plans: dict[int, Sequence[DecodingGroup | PrefillRow]] = {}  # by the window
 
     def init_forward_metadata(self, batch: Any) -> None:
         """Called before the layers of a step."""
-        self._decodings, self._masks = {}, {}
-        self._extensions = [] if batch.forward_mode.is_decode() else extensions(batch)
+        self._plans = {}
 
     def support_triton(self) -> bool:
         return False
-
-    def forward_decode(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor | None,
-        v: torch.Tensor | None,
-        layer: Any,
-        batch: Any,
-        save_kv_cache: bool = True,
-    ) -> torch.Tensor:
-        """q: a token a row."""
-        keys, values = _caches(k, v, layer, batch, save_kv_cache)
-        window = layer.sliding_window_size
-        if window not in self._decodings:
-            table = batch.req_to_token_pool.req_to_token
-            self._decodings[window] = decodings(
-                table, batch.req_pool_indices, batch.seq_lens, window
-            )
-        query = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
-        output = q.new_empty(len(query), layer.tp_q_head_num, layer.v_head_dim)
-        for group in self._decodings[window]:
-            attend_decoding(query, output, keys, values, group, layer.scaling, layer.logit_cap)
-        return output.flatten(1)
 
     def forward_extend(
         self,
@@ -112,105 +68,123 @@ class CpuAttention(AttentionBackend):
         save_kv_cache: bool = True,
     ) -> torch.Tensor:
         """q: the new tokens of all rows, one row after the other."""
-        keys, values = _caches(k, v, layer, batch, save_kv_cache)
+        pool, window = batch.token_to_kv_pool, layer.sliding_window_size
+        if save_kv_cache and k is not None:
+            pool.set_kv_buffer(layer, batch.out_cache_loc, k, v)
+        keys, values = pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
+        if window not in self._plans:
+            decodes = batch.forward_mode.is_decode()
+            self._plans[window] = decoding_groups(batch, window) if decodes else prefill_rows(batch)
         query = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
         output = q.new_empty(len(query), layer.tp_q_head_num, layer.v_head_dim)
-        for row in self._extensions:
-            attend_extension(
-                query, output, keys, values, row, self._mask, layer.sliding_window_size,
-                layer.scaling, layer.logit_cap,
-            )  # fmt: skip
+        for part in self._plans[window]:
+            part.attend(query, output, keys, values, layer)
         return output.flatten(1)
 
-    def _mask(self, window: int, query: torch.Tensor) -> torch.Tensor:
-        if window not in self._masks:
-            longest = max((len(row.slots) for row in self._extensions), default=0)
-            self._masks[window] = staircase(longest, window, query)
-        return self._masks[window]
+    forward_decode = forward_extend
 
 
-def _caches(
-    k: torch.Tensor | None, v: torch.Tensor | None, layer: Any, batch: Any, save: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    pool = batch.token_to_kv_pool
-    if save and k is not None:
-        pool.set_kv_buffer(layer, batch.out_cache_loc, k, v)
-    return pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
+@dataclasses.dataclass(frozen=True)
+class DecodingGroup:
+    """Rows of like lengths, each with one new token, so that little of the group is padding."""
+
+    rows: torch.Tensor  # n: their numbers in the batch
+    slots: torch.Tensor  # n x longest: where in the cache their tokens are
+    mask: torch.Tensor  # n x 1 x 1 x longest: 0, and -inf past a row's end
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        output: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        layer: Any,
+    ) -> None:
+        """Write these rows of `output`."""
+        heads = k_cache.shape[1]
+        count, longest = self.slots.shape
+        keys, values = (
+            _gather(cache, self.slots, query.dtype).view(count, longest, heads, -1).transpose(1, 2)
+            for cache in (k_cache, v_cache)
+        )
+        # The query heads that share keys are so many queries of one head.
+        own = query[self.rows].view(count, heads, -1, query.shape[-1])
+        result = _attend(own, keys, values, self.mask.to(query.dtype), layer)
+        output[self.rows] = result.reshape(count, -1, output.shape[-1])
 
 
-# Decoding
-
-
-def decodings(
-    req_to_token: torch.Tensor,
-    req_pool_indices: torch.Tensor,
-    seq_lens: torch.Tensor,
-    window: int = -1,
-) -> list[Decoding]:
-    """All rows of a batch. `req_to_token` has a line of slots for each request in the pool;
-    `window`: how many tokens before its own a token sees, -1 for all (SGLang's convention)."""
-    first = (seq_lens - window - 1).clamp(min=0) if window >= 0 else torch.zeros_like(seq_lens)
-    lengths = (seq_lens - first).tolist()
-    groups = []
-    for like in _alike(sorted(range(len(lengths)), key=lengths.__getitem__), lengths):
-        rows = torch.tensor(like, device=seq_lens.device)
-        tokens = torch.arange(lengths[like[-1]], device=rows.device) + first[rows][:, None]
-        over = tokens >= seq_lens[rows][:, None]
-        tokens = torch.where(over, tokens[:, :1], tokens)  # some token of its own: it is finite
-        slots = req_to_token[req_pool_indices[rows][:, None], tokens].long()
-        mask = torch.zeros(over.shape, device=rows.device).masked_fill_(over, -math.inf)
-        groups.append(Decoding(rows, slots, mask[:, None, None]))
-    return groups
-
-
-def _alike(order: list[int], lengths: list[int]) -> list[list[int]]:
+def decoding_groups(batch: Any, window: int) -> list[DecodingGroup]:
+    """All rows of a decoding batch, those of like lengths together."""
+    ends = batch.seq_lens
+    starts = (ends - window - 1).clamp(min=0) if window >= 0 else torch.zeros_like(ends)
+    lengths = (ends - starts).tolist()
     groups: list[list[int]] = []
-    for row in order:
-        if (
-            groups
-            and (len(groups[-1]) + 1) * lengths[row] <= GROUP_TOKENS
-            and lengths[row] < 2 * lengths[groups[-1][0]]
-        ):
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        alike = bool(groups) and lengths[row] < 2 * lengths[groups[-1][0]]
+        if alike and (len(groups[-1]) + 1) * lengths[row] <= GROUP_TOKENS:
             groups[-1].append(row)
         else:
             groups.append([row])
-    return groups
+    return [_decoding_group(batch, torch.tensor(group), starts) for group in groups]
 
 
-def attend_decoding(
-    query: torch.Tensor,
-    output: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    group: Decoding,
-    scaling: float,
-    cap: float,
-) -> None:
-    """Writes the group's rows of `output`."""
-    heads = k_cache.shape[1]
-    count, longest = group.slots.shape
-    keys, values = (
-        _gathered(cache, group.slots, query.dtype).view(count, longest, heads, -1).transpose(1, 2)
-        for cache in (k_cache, v_cache)
-    )
-    # The query heads that share keys are so many queries of one head.
-    asked = query[group.rows].view(count, heads, -1, query.shape[-1])
-    said = _attend(asked, keys, values, group.mask.to(query.dtype), scaling, cap)
-    output[group.rows] = said.reshape(count, -1, output.shape[-1])
+def _decoding_group(batch: Any, rows: torch.Tensor, starts: torch.Tensor) -> DecodingGroup:
+    starts, ends = starts[rows, None], batch.seq_lens[rows, None]
+    tokens = starts + torch.arange(int((ends - starts).max()))
+    over = tokens >= ends
+    tokens = torch.where(over, starts, tokens)  # some token of its own: it is finite
+    slots = batch.req_to_token_pool.req_to_token[batch.req_pool_indices[rows, None], tokens].long()
+    mask = torch.zeros(over.shape).masked_fill_(over, -math.inf)
+    return DecodingGroup(rows, slots, mask[:, None, None])
 
 
-def _gathered(cache: torch.Tensor, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Whole rows of the cache; indexing would copy number by number."""
-    return embedding(slots, cache.flatten(1)).to(dtype)
+@dataclasses.dataclass(frozen=True)
+class PrefillRow:
+    """One row of a prefill: which of the batch's new tokens are its own."""
+
+    first: int
+    last: int  # one past
+    slots: torch.Tensor  # where in the cache all its tokens are, those before the new ones too
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        output: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        layer: Any,
+    ) -> None:
+        """Write this row's tokens of `output`, a block after the other; all of them at once where
+        each sees all before it and none is cached, which needs no mask."""
+        heads, window = k_cache.shape[1], layer.sliding_window_size
+        # heads x the queries' heads that share one x tokens x width, and nothing is copied for it
+        own, target = (
+            tensor[self.first : self.last].unflatten(1, (heads, -1)).permute(1, 2, 0, 3)
+            for tensor in (query, output)
+        )
+        new = self.last - self.first
+        prefix = len(self.slots) - new
+        plain = prefix == 0 and not layer.logit_cap and not 0 <= window < new - 1
+        for start in range(0, new, new if plain else BLOCK):
+            end = new if plain else min(start + BLOCK, new)
+            # Nobody in the block sees the tokens before this one.
+            first = max(0, prefix + start - window) if window >= 0 else 0
+            slots = self.slots[first : prefix + end]
+            keys, values = (
+                _gather(cache, slots, query.dtype)
+                .view(len(slots), heads, 1, -1)
+                .permute(1, 2, 0, 3)
+                .expand(-1, own.shape[1], -1, -1)
+                for cache in (k_cache, v_cache)
+            )
+            block = own[:, :, start:end]
+            mask = None if plain else _mask(block, len(slots), prefix + start - first, window)
+            target[:, :, start:end] = _attend(block, keys, values, mask, layer)
 
 
-# Prefill
-
-
-def extensions(batch: Any) -> list[Extension]:
+def prefill_rows(batch: Any) -> list[PrefillRow]:
     """The rows of a prefill, in the order of their new tokens."""
-    found: list[Extension] = []
-    table, first = batch.req_to_token_pool.req_to_token, 0
+    rows, first = [], 0
     lengths = zip(
         batch.req_pool_indices.tolist(),
         batch.extend_prefix_lens.tolist(),
@@ -218,87 +192,39 @@ def extensions(batch: Any) -> list[Extension]:
         strict=True,
     )
     for request, prefix, new in lengths:
-        slots = table[request, : prefix + new].long()
-        found.append(Extension(first, first + new, prefix, slots))
+        slots = batch.req_to_token_pool.req_to_token[request, : prefix + new].long()
+        rows.append(PrefillRow(first, first + new, slots))
         first += new
-    return found
+    return rows
 
 
-def staircase(longest: int, window: int, like: torch.Tensor) -> torch.Tensor:
-    """BLOCK x (before + BLOCK): what each token of a block sees, 0 or -inf, in a row of `longest`.
-
-    Column `before` is the block's first token; the columns left of it are the tokens before.
-    """
-    before = longest if window < 0 else min(longest, window)
-    distance = torch.arange(BLOCK)[:, None] - (torch.arange(before + BLOCK)[None, :] - before)
-    hidden = distance < 0
-    if window >= 0:
-        hidden |= distance > window
-    return torch.zeros(hidden.shape).masked_fill_(hidden, -math.inf).to(like)
+def _mask(block: torch.Tensor, keys: int, before: int, window: int) -> torch.Tensor:
+    """Tokens of the block x keys: 0 where a token sees a key, else -inf. `before`: how many keys
+    come before the block's first token."""
+    hidden = block.new_full((block.shape[2], keys), -math.inf)
+    mask = hidden.triu(before + 1)
+    return mask if window < 0 else mask + hidden.tril(before - window - 1)
 
 
-def attend_extension(
-    query: torch.Tensor,
-    output: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    row: Extension,
-    mask_of: Callable[[int, torch.Tensor], torch.Tensor],
-    window: int,
-    scaling: float,
-    cap: float,
-) -> None:
-    """Writes one row's tokens of `output`. `mask_of`: a window's `staircase` for rows of this
-    length, which a row without prefix, window and cap does not need."""
-    total = len(row.slots)
-    seen = 0 if window < 0 else max(0, row.prefix - window)  # before it nobody looks
-    heads = k_cache.shape[1]
-    asked = query[row.first : row.last]
-    # heads x the queries' heads that share one x tokens x width, and nothing is copied for it
-    asked = asked.view(len(asked), heads, -1, asked.shape[-1]).permute(1, 2, 0, 3)
-    shape = (heads, asked.shape[1], -1, -1)
-    keys, values = (
-        _gathered(cache, row.slots[seen:], query.dtype)
-        .view(total - seen, heads, -1)
-        .transpose(0, 1)[:, None]
-        .expand(shape)
-        for cache in (k_cache, v_cache)
-    )
-    target = output[row.first : row.last].view(asked.shape[2], heads, asked.shape[1], -1)
-    target = target.permute(1, 2, 0, 3)
-    if row.prefix == 0 and not cap and (window < 0 or total <= window + 1):
-        target.copy_(
-            scaled_dot_product_attention(asked, keys, values, is_causal=True, scale=scaling)
-        )
-        return
-    mask = mask_of(window, query)
-    before = mask.shape[1] - BLOCK
-    for start in range(0, asked.shape[2], BLOCK):
-        end = min(start + BLOCK, asked.shape[2])
-        first = row.prefix + start - seen  # of the block, among the keys
-        low = max(0, first - before)
-        part = mask[: end - start, before - (first - low) : before + end - start]
-        target[:, :, start:end] = _attend(
-            asked[:, :, start:end],
-            keys[:, :, low : first + end - start],
-            values[:, :, low : first + end - start],
-            part,
-            scaling,
-            cap,
-        )
+def _gather(cache: torch.Tensor, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Whole rows of the cache; indexing would copy number by number."""
+    return embedding(slots, cache.flatten(1)).to(dtype)
 
 
 def _attend(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,
-    mask: torch.Tensor,
-    scaling: float,
-    cap: float,
+    mask: torch.Tensor | None,
+    layer: Any,
 ) -> torch.Tensor:
-    """`cap`: the scores go through cap * tanh(score / cap) before the softmax; 0 for none."""
-    if not cap:
-        return scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
-    scores = query @ keys.transpose(-1, -2) * scaling
-    cap_logits(scores, cap)
+    """Without a mask a token sees those up to its own. With `layer.logit_cap` the scores go through
+    cap * tanh(score / cap) before the softmax."""
+    if not layer.logit_cap:
+        causal = mask is None
+        return scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, is_causal=causal, scale=layer.scaling
+        )
+    scores = query @ keys.transpose(-1, -2) * layer.scaling
+    cap_logits(scores, layer.logit_cap)
     return torch.softmax(scores + mask, dim=-1) @ values

@@ -13,24 +13,22 @@ from collections.abc import Callable
 from typing import Any
 
 
-def in_turns(order: Callable[..., bool]) -> Callable[..., bool]:
+def take_turns(
+    order: Callable[..., bool], policy: Any, waiting: list[Any], running: Any = None
+) -> bool:
     """Around `SchedulePolicy.calc_priority`, whose own order holds within a call, and between calls
     that have equally many rows running. No clock is asked: all ranks of a group decide alike."""
-
-    def guarded(policy: Any, waiting: list[Any], running: Any = None) -> bool:
-        prefixes_matched = order(policy, waiting, running)
-        rows = Counter(map(_call, [] if running is None else running.reqs))
-        turns: dict[str, int] = {}
-        for req in waiting:
-            call = _call(req)
-            turns[req.rid] = rows[call]
-            rows[call] += 1
-        waiting.sort(key=lambda req: turns[req.rid])
-        return prefixes_matched
-
-    return guarded
+    prefixes_matched = order(policy, waiting, running)
+    rows = Counter(_call(request) for request in (running.reqs if running else ()))
+    turns: dict[str, int] = {}
+    for request in waiting:
+        call = _call(request)
+        turns[request.rid] = rows[call]
+        rows[call] += 1
+    waiting.sort(key=lambda request: turns[request.rid])
+    return prefixes_matched
 
 
-def _call(req: Any) -> str:
+def _call(request: Any) -> str:
     """As `_inf.backends.verl.engine.Call.rid` writes it."""
-    return str(req.rid).partition("-")[0]
+    return str(request.rid).partition("-")[0]

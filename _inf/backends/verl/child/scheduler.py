@@ -1,25 +1,7 @@
-"""What SGLang's scheduler gets wrong or leaves out in token-in-token-out mode, mended in the child.
+"""What SGLang's scheduler gets wrong or leaves out in token-in-token-out mode, corrected.
 
-It corrects (sglang 0.5.9, under `srt/`):
-
-- `managers/scheduler.py`, `constrained/grammar_manager.py`: without a tokenizer the scheduler dies
-  of stop strings and `min_new_tokens` and has no grammars: it gets its tokenizer, and still takes
-  and gives token ids;
-- `constrained/xgrammar_backend.py`: on a CPU it calls a function that it does not have;
-- `managers/schedule_batch.py`: `ignore_eos` switches `stop_token_ids` off; a stop string is looked
-  for in as many tokens as it has characters, but one character may be four tokens, and it ends an
-  answer before `min_new_tokens`;
-- `sampling/penaltylib`: `repetition_penalty` is validated and applied by nobody:
-  `RepetitionPenaltyProcessor` does;
-- `layers/sampler.py`: a row whose logits are NaN ends the whole process when it is sampled: a token
-  is drawn for it, and its log probs stay NaN, which ends its call (`engine.py`);
-- `layers/sampler.py` again: seeds need deterministic inference, which a CPU does not have: rows
-  with a seed are drawn here, from the same filtered probabilities;
-- `sampling/penaltylib` again: a row that had to make room in the cache and begins anew with what it
-  had said is penalized, and held to `min_new_tokens`, as if it had said nothing;
-- `sampling/sampling_batch_info.py`: a batch of `top_k=1` rows counts as greedy, and their log probs
-  lose the temperature that they have beside any other row;
-- `managers/schedule_policy.py`: who comes after 1,000 rows waits for all of them (`turns.py`).
+`patches.py` says which file of sglang 0.5.9 each function corrects, and why. Beside them is the one
+processor of logits that requests carry themselves.
 """
 
 from __future__ import annotations
@@ -29,31 +11,24 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sglang.srt.constrained.grammar_manager import GrammarManager
-from sglang.srt.constrained.xgrammar_backend import XGrammarGrammar
-from sglang.srt.layers.sampler import Sampler
-from sglang.srt.managers.schedule_batch import Req
-from sglang.srt.managers.schedule_policy import SchedulePolicy
-from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 from sglang.srt.sampling.penaltylib import (
     BatchedFrequencyPenalizer,
     BatchedMinNewTokensPenalizer,
     BatchedPresencePenalizer,
 )
-from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
-from xgrammar import apply_token_bitmask_inplace
-
-from _inf.backends.verl.child.fair_scheduling import in_turns
 
 REPETITION_PENALTY = "repetition_penalty"
 SEED = "seed"
+
+Sample = Callable[..., torch.Tensor]
 
 
 class RepetitionPenaltyProcessor(CustomLogitProcessor):
     """Applies `custom_params["repetition_penalty"]` as Transformers does; carries the seed.
 
-    A row that has it also has its `custom_params` in the sampler, which is where the seed is read.
+    SGLang 0.5.9 validates a `repetition_penalty` that nothing applies (`srt/sampling/penaltylib`).
+    A row that has this processor has its `custom_params` in the sampler too, which reads the seed.
     """
 
     def __call__(
@@ -69,104 +44,64 @@ class RepetitionPenaltyProcessor(CustomLogitProcessor):
         return logits
 
 
-def mend_scheduler() -> None:
-    """Called once, in the child, before the scheduler is built."""
-    Scheduler.init_tokenizer = _as_if_with_tokenizer(Scheduler.init_tokenizer)
-    GrammarManager.__init__ = _as_if_with_tokenizer(GrammarManager.__init__)
-    Req._check_token_based_finish = _stop_token_ids_kept(Req._check_token_based_finish)
-    Req.tail_str = _tail_str
-    Req._check_str_based_finish = _not_before_min_new_tokens(Req._check_str_based_finish)
-    XGrammarGrammar.apply_vocab_mask_cpu = staticmethod(apply_token_bitmask_inplace)
-    Sampler._sample_from_probs = _seeded(Sampler._sample_from_probs)
-    SamplingBatchInfo.from_schedule_batch = _true_to_its_rows(SamplingBatchInfo.from_schedule_batch)
-    SchedulePolicy.calc_priority = in_turns(SchedulePolicy.calc_priority)
+def with_tokenizer(method: Callable[..., None], self: Any, *args: Any) -> None:
+    """Load the tokenizer, also where the scheduler takes and gives token ids; `method` is the
+    scheduler's own, or has the scheduler for its argument."""
+    server_args = (args[0] if args else self).server_args
+    server_args.skip_tokenizer_init = False
+    try:
+        method(self, *args)
+    finally:
+        server_args.skip_tokenizer_init = True
 
 
-def _as_if_with_tokenizer(method: Callable[..., None]) -> Callable[..., None]:
-    def guarded(self: Any, *args: Any) -> None:
-        server_args = args[0].server_args if args else self.server_args
-        server_args.skip_tokenizer_init = False
-        try:
-            method(self, *args)
-        finally:
-            server_args.skip_tokenizer_init = True
-
-    return guarded
-
-
-def _stop_token_ids_kept(check: Callable[[Any, list[int]], bool]) -> Callable[..., bool]:
-    def guarded(req: Any, new_tokens: list[int]) -> bool:
-        params = req.sampling_params
-        if not (params.ignore_eos and params.stop_token_ids):
-            return check(req, new_tokens)
-        kept = req.tokenizer, req.eos_token_ids
-        params.ignore_eos, req.tokenizer, req.eos_token_ids = False, None, None
-        try:
-            return check(req, new_tokens)
-        finally:
-            params.ignore_eos, (req.tokenizer, req.eos_token_ids) = True, kept
-
-    return guarded
+def stop_token_ids_beside_ignore_eos(
+    check: Callable[[Any, list[int]], bool], req: Any, new_tokens: list[int]
+) -> bool:
+    """Checked with nothing but the request's own stop tokens: the EOS ids are hidden."""
+    params = req.sampling_params
+    if not (params.ignore_eos and params.stop_token_ids):
+        return check(req, new_tokens)
+    kept = req.tokenizer, req.eos_token_ids
+    params.ignore_eos, req.tokenizer, req.eos_token_ids = False, None, None
+    try:
+        return check(req, new_tokens)
+    finally:
+        params.ignore_eos, (req.tokenizer, req.eos_token_ids) = True, kept
 
 
-def _tail_str(req: Any) -> str:
+def tail_str(req: Any) -> str:
+    """The text in which a stop string is looked for."""
     longest = max(len(stop.encode()) for stop in req.sampling_params.stop_strs)
     # From the token that fulfils min_new_tokens on: what was let pass before it stays let pass.
     start = max(len(req.output_ids) - longest - 1, req.sampling_params.min_new_tokens - 1, 0)
     return str(req.tokenizer.decode(req.output_ids[start:]))
 
 
-def _not_before_min_new_tokens(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    def guarded(req: Any) -> bool:
-        return len(req.output_ids) >= req.sampling_params.min_new_tokens and check(req)
-
-    return guarded
+def no_stop_string_before_min_new_tokens(check: Callable[[Any], bool], req: Any) -> bool:
+    return len(req.output_ids) >= req.sampling_params.min_new_tokens and check(req)
 
 
-def _seeded(sample: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def guarded(
-        self: Any, probs: torch.Tensor, sampling_info: Any, positions: Any, simple: bool
-    ) -> torch.Tensor:
-        broken = ~torch.isfinite(probs.sum(-1, keepdim=True))
-        if broken.any():  # the caller of this reads the log probs from its own tensor
-            probs = torch.where(broken, 1.0 / probs.shape[1], probs)
-        tokens = sample(self, probs, sampling_info, positions, simple)
-        for row, params in enumerate(sampling_info.custom_params or []):
-            if params is not None and params.get(SEED) is not None:
-                noise = _noise(params[SEED], len(params["__req__"].output_ids), probs.shape[1])
-                kept = _filtered(probs[row], sampling_info, row)
-                tokens[row] = torch.argmax(kept / noise.to(kept.device))
-        return tokens
-
-    return guarded
+def sample_beside_nan(sample: Sample, self: Any, probs: torch.Tensor, *args: Any) -> torch.Tensor:
+    """Some token is drawn for a row of NaN; its log probs stay NaN, which ends its call
+    (`_inf.backends.verl.engine`)."""
+    broken = ~torch.isfinite(probs.sum(-1, keepdim=True))
+    if broken.any():  # the caller of this reads the log probs from its own tensor
+        probs = torch.where(broken, 1.0 / probs.shape[1], probs)
+    return sample(self, probs, *args)
 
 
-def _true_to_its_rows(build: Callable[..., Any]) -> Callable[..., Any]:
-    def guarded(batch: Any, vocab_size: int) -> Any:
-        info = build(batch, vocab_size)
-        # SGLang gives a greedy row temperature 1.
-        info.is_all_greedy &= all(r.sampling_params.temperature == 1.0 for r in batch.reqs)
-        for penalizer in info.penalizer_orchestrator.penalizers.values():
-            if penalizer.is_prepared():
-                for row, req in enumerate(batch.reqs):
-                    _remember(penalizer, row, torch.tensor(req.output_ids, dtype=torch.long))
-        return info
-
-    return guarded
-
-
-def _remember(penalizer: Any, row: int, said: torch.Tensor) -> None:
-    if not len(said):
-        return
-    if isinstance(penalizer, BatchedFrequencyPenalizer):
-        counts = torch.bincount(said, minlength=penalizer.orchestrator.vocab_size)
-        penalizer.cumulated_frequency_penalties[row] += (
-            counts.to(penalizer.frequency_penalties.device) * penalizer.frequency_penalties[row]
-        )
-    elif isinstance(penalizer, BatchedPresencePenalizer):
-        penalizer.cumulated_presence_penalties[row, said] = penalizer.presence_penalties[row]
-    elif isinstance(penalizer, BatchedMinNewTokensPenalizer):
-        penalizer.len_output_tokens[row] += len(said)
+def sample_by_seed(
+    sample: Sample, self: Any, probs: torch.Tensor, info: Any, *args: Any
+) -> torch.Tensor:
+    """Rows with a seed are drawn here, from the same filtered probabilities."""
+    tokens = sample(self, probs, info, *args)
+    for row, params in enumerate(info.custom_params or []):
+        if params is not None and params.get(SEED) is not None:
+            noise = _noise(params[SEED], len(params["__req__"].output_ids), probs.shape[1])
+            kept = _filtered(probs[row], info, row)
+            tokens[row] = torch.argmax(kept / noise.to(kept.device))
+    return tokens
 
 
 def _noise(seed: int, position: int, width: int) -> torch.Tensor:
@@ -185,3 +120,32 @@ def _filtered(probs: torch.Tensor, info: Any, row: int) -> torch.Tensor:
     out |= torch.arange(len(ordered), device=probs.device) >= info.top_ks[row]
     out |= ordered < ordered[0] * info.min_ps[row]
     return torch.zeros_like(probs).scatter(0, order, ordered.masked_fill(out, 0.0))
+
+
+def temperature_of_top_k_1(build: Callable[..., Any], batch: Any, vocab_size: int) -> Any:
+    info = build(batch, vocab_size)
+    # SGLang gives a greedy row temperature 1.
+    info.is_all_greedy &= all(req.sampling_params.temperature == 1.0 for req in batch.reqs)
+    return info
+
+
+def penalties_of_retracted_rows(build: Callable[..., Any], batch: Any, vocab_size: int) -> Any:
+    info = build(batch, vocab_size)
+    for penalizer in info.penalizer_orchestrator.penalizers.values():
+        if penalizer.is_prepared():
+            for row, req in enumerate(batch.reqs):
+                if req.output_ids:
+                    _remember(penalizer, row, torch.tensor(req.output_ids, dtype=torch.long))
+    return info
+
+
+def _remember(penalizer: Any, row: int, generated: torch.Tensor) -> None:
+    if isinstance(penalizer, BatchedFrequencyPenalizer):
+        counts = torch.bincount(generated, minlength=penalizer.orchestrator.vocab_size)
+        penalizer.cumulated_frequency_penalties[row] += (
+            counts.to(penalizer.frequency_penalties.device) * penalizer.frequency_penalties[row]
+        )
+    elif isinstance(penalizer, BatchedPresencePenalizer):
+        penalizer.cumulated_presence_penalties[row, generated] = penalizer.presence_penalties[row]
+    elif isinstance(penalizer, BatchedMinNewTokensPenalizer):
+        penalizer.len_output_tokens[row] += len(generated)

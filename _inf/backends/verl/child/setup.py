@@ -1,12 +1,4 @@
-"""What the scheduler's process does before SGLang's own function runs: every correction, installed.
-
-Two of them are here (sglang 0.5.9):
-
-- a child that fails sends SIGQUIT to its parent (`srt/managers/scheduler.py`), which kills the
-  caller's process: here it exits, and the parent notices by the process' sentinel;
-- the rendezvous of the schedulers (`srt/distributed/parallel_state.py`) listens on every interface:
-  here it is a file.
-"""
+"""What the scheduler's process does before SGLang's own function runs: it applies every patch."""
 
 from __future__ import annotations
 
@@ -15,8 +7,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import psutil
 
 SCHEDULER = "sglang.srt.managers.scheduler:run_scheduler_process"
 SETUP = "_inf.backends.verl.child.setup:set_up"
@@ -32,49 +28,40 @@ def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
     logging.getLogger("sglang.srt.models.registry").setLevel(logging.ERROR)
     import sglang.srt.managers.scheduler  # noqa: F401  before anything of it is corrected
 
-    from _inf.backends.verl.child.heartbeat import install_heartbeat
-    from _inf.backends.verl.child.loading import check_loading
-    from _inf.backends.verl.child.model_fixes import fix_models
-    from _inf.backends.verl.child.scheduler import mend_scheduler
+    from _inf.backends.verl.child.patches import patches
+    from _inf.backends.verl.patch_table import apply
 
-    _exit_instead_of_signalling_the_parent()
-    _meet_in_a_file(log.with_name("rendezvous"))
-    mend_scheduler()
-    fix_models()
-    check_loading(trust_remote_code=trust_remote_code)
+    apply(patches(log.parent, trust_remote_code=trust_remote_code))
     if cpu_attention:
         from _inf.backends.verl.child.attention import register_cpu_attention
 
         register_cpu_attention()
-    install_heartbeat()
 
 
-def _exit_instead_of_signalling_the_parent() -> None:
-    import psutil
-
-    send_signal = psutil.Process.send_signal
-
-    def guarded(process: psutil.Process, sig: int) -> None:
-        if sig != signal.SIGQUIT:
-            send_signal(process, sig)
-            return
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
-
-    psutil.Process.send_signal = guarded  # type: ignore[method-assign, assignment]
+def exit_instead_of_sigquit(
+    send_signal: Callable[[psutil.Process, int], None], process: psutil.Process, sig: int
+) -> None:
+    """The parent notices an exit by the process' sentinel."""
+    if sig != signal.SIGQUIT:
+        send_signal(process, sig)
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
-def _meet_in_a_file(path: Path) -> None:
+def meet_in_a_file(
+    path: Path,
+    initialize: Callable[..., None],
+    *args: Any,
+    init_method: str | None = None,
+    **kwargs: Any,
+) -> None:
+    """`torch.distributed.init_process_group` over a file in place of a port of this machine."""
     import torch.distributed
 
-    initialize = torch.distributed.init_process_group
-
-    def guarded(*args: Any, init_method: str | None = None, **kwargs: Any) -> None:
-        if init_method is not None and init_method.startswith("tcp://127.0.0.1:"):
-            # Not as a file:// URL, in which torch would look for a space as "%20", for ever.
-            store = torch.distributed.FileStore(str(path), kwargs["world_size"])
-            init_method, kwargs["store"] = None, store
-        initialize(*args, init_method=init_method, **kwargs)
-
-    torch.distributed.init_process_group = guarded
+    if init_method is not None and init_method.startswith("tcp://127.0.0.1:"):
+        # Not as a file:// URL, in which torch would look for a space as "%20", for ever.
+        store = torch.distributed.FileStore(str(path), kwargs["world_size"])
+        init_method, kwargs["store"] = None, store
+    initialize(*args, init_method=init_method, **kwargs)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from _inf.backends.verl.child.fair_scheduling import in_turns
+from _inf.backends.verl.child.fair_scheduling import take_turns
 
 
 def requests(call: str, rows: int, first: int = 0) -> list[Any]:
@@ -17,7 +17,7 @@ def order(waiting: Sequence[Any], running: Sequence[Any] | None = ()) -> list[st
     """The queue after a policy that leaves it as it is."""
     queue = list(waiting)
     batch = None if running is None else SimpleNamespace(reqs=list(running))
-    assert in_turns(lambda policy, waiting, running: True)(None, queue, batch) is True
+    assert take_turns(lambda policy, waiting, running: True, None, queue, batch) is True
     return [req.rid for req in queue]
 
 

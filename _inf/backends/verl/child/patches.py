@@ -1,0 +1,96 @@
+"""Everything of SGLang's (and psutil's, torch's) that is corrected in the scheduler's process.
+
+One table: what is exchanged, for which function of this folder, in which file of sglang 0.5.9
+(under `srt/`) it is, and why.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import psutil
+import torch.distributed
+from sglang.srt.constrained.grammar_manager import GrammarManager
+from sglang.srt.constrained.xgrammar_backend import XGrammarGrammar
+from sglang.srt.layers.logits_processor import LogitsProcessor
+from sglang.srt.layers.rotary_embedding import DynamicNTKScalingRotaryEmbedding, RotaryEmbedding
+from sglang.srt.layers.sampler import Sampler
+from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.schedule_policy import SchedulePolicy
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.model_loader.loader import DefaultModelLoader
+from sglang.srt.models.commandr import CohereAttention
+from sglang.srt.models.gemma import GemmaForCausalLM
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+from xgrammar import apply_token_bitmask_inplace
+
+from _inf.backends.verl.child import fair_scheduling, heartbeat, loading, model_fixes, scheduler
+from _inf.backends.verl.child.setup import exit_instead_of_sigquit, meet_in_a_file
+from _inf.backends.verl.patch_table import Replace, Wrap
+
+
+def patches(folder: Path, *, trust_remote_code: bool) -> list[Replace]:
+    """The table. `folder`: the engine's own, where its processes meet."""
+    meet = functools.partial(meet_in_a_file, folder / "rendezvous")
+    load = functools.partial(loading.load_checked, trust_remote_code)
+    # fmt: off
+    return [
+        Wrap(psutil.Process, "send_signal", exit_instead_of_sigquit,
+             "managers/scheduler.py",
+             "a child that fails sends SIGQUIT to its parent, which kills the caller's process"),
+        Wrap(torch.distributed, "init_process_group", meet,
+             "distributed/parallel_state.py",
+             "the schedulers' rendezvous listens on every interface"),
+        Wrap(Scheduler, "run_batch", heartbeat.touch_log,
+             "managers/scheduler_output_processor_mixin.py",
+             "its messages are too few to tell a slow scheduler from one that hangs"),
+        Wrap(Scheduler, "init_tokenizer", scheduler.with_tokenizer,
+             "managers/scheduler.py",
+             "without a tokenizer the scheduler dies of stop strings and min_new_tokens"),
+        Wrap(GrammarManager, "__init__", scheduler.with_tokenizer,
+             "constrained/grammar_manager.py", "without a tokenizer there are no grammars"),
+        Replace(XGrammarGrammar, "apply_vocab_mask_cpu", staticmethod(apply_token_bitmask_inplace),
+                "constrained/xgrammar_backend.py",
+                "on a CPU it calls a function that it does not have"),
+        Wrap(Req, "_check_token_based_finish", scheduler.stop_token_ids_beside_ignore_eos,
+             "managers/schedule_batch.py", "ignore_eos switches stop_token_ids off"),
+        Replace(Req, "tail_str", scheduler.tail_str,
+                "managers/schedule_batch.py",
+                "it looks for a stop string in as many tokens as the string has characters, but "
+                "one character may be four tokens"),
+        Wrap(Req, "_check_str_based_finish", scheduler.no_stop_string_before_min_new_tokens,
+             "managers/schedule_batch.py", "a stop string ends an answer before min_new_tokens"),
+        Wrap(Sampler, "_sample_from_probs", scheduler.sample_by_seed,
+             "layers/sampler.py", "seeds need deterministic inference, which a CPU does not have"),
+        Wrap(Sampler, "_sample_from_probs", scheduler.sample_beside_nan,
+             "layers/sampler.py",
+             "a row whose logits are NaN ends the whole process when it is sampled"),
+        Wrap(SamplingBatchInfo, "from_schedule_batch", scheduler.temperature_of_top_k_1,
+             "sampling/sampling_batch_info.py",
+             "a batch of top_k=1 rows counts as greedy, and their log probs lose the temperature "
+             "that they have beside any other row"),
+        Wrap(SamplingBatchInfo, "from_schedule_batch", scheduler.penalties_of_retracted_rows,
+             "sampling/penaltylib",
+             "a row that was taken out of a full cache and begins anew with what it had generated "
+             "is penalized, and held to min_new_tokens, as if it had generated nothing"),
+        Wrap(SchedulePolicy, "calc_priority", fair_scheduling.take_turns,
+             "managers/schedule_policy.py", "who comes after 1,000 rows waits for all of them"),
+        Wrap(DefaultModelLoader, "load_weights_and_postprocess", load,
+             "model_loader/loader.py and load_weights of models/",
+             "a weight that a class does not know is dropped without a word, and a parameter that "
+             "no weight was loaded into holds whatever was in memory"),
+        Replace(DynamicNTKScalingRotaryEmbedding, "_compute_cos_sin_cache",
+                RotaryEmbedding._compute_cos_sin_cache,
+                "layers/rotary_embedding.py",
+                "it uses the base of the longest context for every row; Transformers uses the "
+                "model's own up to max_position_embeddings, above which no row comes (`support`)"),
+        Wrap(LogitsProcessor, "_compute_lm_head", model_fixes.add_head_bias,
+             "layers/logits_processor.py", "the bias of a head (Phi's) is left out"),
+        Wrap(CohereAttention, "__init__", model_fixes.cohere_with_its_own_window,
+             "models/commandr.py", "a token of Cohere 2 sees one token more than its window has"),
+        Wrap(GemmaForCausalLM, "__init__", model_fixes.gemma_with_its_own_gelu,
+             "models/gemma.py",
+             "Gemma 1 always computes the exact GELU, where its config names the tanh one"),
+    ]
+    # fmt: on

@@ -1,0 +1,63 @@
+"""Rows of the tables of patches, on a class that stands for one of upstream's."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from _inf.backends.verl.patch_table import Replace, Wrap, apply
+
+
+@pytest.fixture
+def upstream() -> type[Any]:
+    class Upstream:
+        limit = 1
+
+        def method(self, number: int) -> int:
+            return number + 1
+
+        @staticmethod
+        def static(number: int) -> int:
+            return number + 2
+
+        @classmethod
+        def named(cls, number: int) -> tuple[str, int]:
+            return cls.__name__, number
+
+    return Upstream
+
+
+def doubled(original: Callable[..., int], *args: Any) -> Any:
+    return original(*args[:-1], 2 * args[-1])
+
+
+def test_wrapped_function_is_called_with_upstreams_own_whatever_its_kind(
+    upstream: type[Any],
+) -> None:
+    apply(Wrap(upstream, name, doubled, "", "") for name in ("method", "static", "named"))
+    assert upstream().method(5) == 11
+    assert upstream.static(5) == upstream().static(5) == 12
+    assert upstream.named(5) == upstream().named(5) == ("Upstream", 10)
+
+
+def test_two_rows_wrap_one_function_the_later_outside(upstream: type[Any]) -> None:
+    def negated(original: Callable[..., int], self: Any, number: int) -> int:
+        return -original(self, number)
+
+    apply([Wrap(upstream, "method", doubled, "", ""), Wrap(upstream, "method", negated, "", "")])
+    assert upstream().method(5) == -11
+
+
+def test_replaced_attribute_is_the_replacement(upstream: type[Any]) -> None:
+    apply([Replace(upstream, "limit", 7, "", "")])
+    assert upstream.limit == 7
+
+
+def test_traceback_names_the_function_that_wraps(upstream: type[Any]) -> None:
+    apply([Wrap(upstream, "method", doubled, "", "")])
+    with pytest.raises(TypeError) as caught:
+        upstream().method(None)
+    assert "doubled" in [frame.name for frame in traceback.extract_tb(caught.tb)]
