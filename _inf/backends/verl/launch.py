@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from _inf.backends.verl import environment, kv_memory
-from _inf.backends.verl.child import loading
 from _inf.backends.verl.server import attention_backend, server_arguments
-from _inf.backends.verl.start_check import check_unmeasured
 from _inf.backends.verl.support import check_support
 from _inf.config import Config, check_engine_kwargs
 from _inf.conversation.interactions import load_interactions
@@ -76,6 +74,8 @@ def launch(config: Config) -> VerlBackend:
 
 
 def _check_started(backend: VerlBackend, config: Config) -> None:
+    from _inf.backends.verl.start_check import check_unmeasured
+
     rollout = backend.rollout
     kv_memory.check_held(rollout.pool, rollout.context_length, config)
     if config.rollout.load_format == "dummy":  # its weights are not the folder's
@@ -106,6 +106,8 @@ def _start(
                 lambda: Rollout(settings, model_config, host=host, server_arguments=arguments)
             )
     except EngineDeadError as death:
+        from _inf.backends.verl.child import loading
+
         log = host.log.read_text(errors="replace")
         if said := loading.refusal(log):
             raise ConfigError(f"model_path: {config.model_name}: {said}.") from death
