@@ -9,9 +9,9 @@ import json
 import pytest
 from tiny import tiny_model
 
+import inf
 from _inf.apps.check import MAX_TOKENS, PROMPTS, Fitness, measure
 from _inf.apps.cli import main
-from _inf.apps.cli.options import EngineOptions
 from inf import ConfigError, InferenceEngine
 
 
@@ -72,7 +72,7 @@ def test_updated_engine_is_not_compared_with_its_folder(
 @pytest.fixture
 def command_on(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> InferenceEngine:
     """The command finds this engine running."""
-    monkeypatch.setattr(EngineOptions, "start", lambda options: contextlib.nullcontext(tiny))
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(tiny))
     return tiny
 
 
