@@ -124,7 +124,7 @@ class ChatRequest(Keywords):
 
     @property
     def likeliest(self) -> int | None:
-        """How many tokens to tell of each place beside its own; None: no log probs."""
+        """How many likely tokens to list beside each sampled one; None: no log probs."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 

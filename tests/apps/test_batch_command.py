@@ -3,7 +3,9 @@ said at the end."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,7 +39,8 @@ class Stub:
 
     async def agenerate(self, prompt: str, **params: Any) -> GenerationOutput:
         if prompt == self._stops_at:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(5)
         if prompt == self._late:
             raise GenerationTimeout("too late")
         counts = {f"{name}_tokens": 1 for name in ("prompt", "completion", "cached")}
@@ -155,10 +158,15 @@ def test_same_command_tries_what_failed_once_more(batch: Callable[..., Ran]) -> 
     ]
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on(batch: Callable[..., Ran]) -> None:
+def test_ctrl_c_says_that_the_same_command_goes_on_and_keeps_what_was_finished(
+    batch: Callable[..., Ran],
+) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` leaves it ignored
     code, err = batch(PROMPTS, stops_at="p2")
     assert code == 130
     assert "inf: stopped; the same command goes on with what out.jsonl lacks" in err
+    kept = [json.loads(line)["prompt"] for line in Path("out.jsonl").read_text().splitlines()]
+    assert kept[:2] == ["p0", "p1"] and "p2" not in kept
     assert batch(PROMPTS)[0] == 0
     rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     assert [row["prompt"] for row in rows] == ["p0", "p1", "p2", "p3"]

@@ -139,6 +139,22 @@ def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_pat
     assert 1 < engine.most <= 4
 
 
+def test_rows_come_in_the_order_of_their_lines_before_and_after_they_are_sorted(
+    tmp_path: Path,
+) -> None:
+    failed: dict[str, Any] = {"error": {"code": "timeout", "message": "too late"}}
+    with OutputFile(tmp_path / "out.jsonl") as file:
+        file.begin(ABOUT, False)
+        for line, row in ((5, {"x": "five"}), (2, failed), (1, {"x": "one"}), (2, {"x": "two"})):
+            file.append(line, row)
+            assert file.has_answer(line) is (row is not failed)
+        wanted = [{"line": 1, "x": "one"}, {"line": 2, "x": "two"}, {"line": 5, "x": "five"}]
+        assert list(file.rows()) == wanted and read(file.path) != wanted
+        file.sort()
+        assert list(file.rows()) == read(file.path) == wanted
+        assert (file.answered, file.failed, file.has_row(3)) == (3, 0, False)
+
+
 def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before(tmp_path: Path) -> None:
     lines = [prompt(f"p{i}") for i in range(6)]
     lines[2], lines[4] = json.dumps({"prompt": "own", "seed": 7}), prompt(LONG)

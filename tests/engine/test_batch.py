@@ -22,7 +22,7 @@ from _inf.apps.cli import main
 from inf import InferenceEngine
 
 Ran = tuple[int, str, str]
-ROWS = 96
+ROWS = 192
 PROGRAM = """
 import sys
 from _inf.apps.cli import main

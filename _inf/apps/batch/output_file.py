@@ -123,14 +123,14 @@ class OutputFile:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """In the order of the lines."""
-        return map(json.loads, self._texts())
+        return (json.loads(text) for _, text in self._texts())
 
-    def _texts(self) -> Iterator[bytes]:
+    def _texts(self) -> Iterator[tuple[int, bytes]]:
         with open(self.path, "rb") as file:
-            for offset in self._offsets:
+            for line, offset in enumerate(self._offsets, 1):
                 if offset != NO_ROW:
                     file.seek(offset)
-                    yield file.readline()
+                    yield line, file.readline()
 
     def append(self, line: int, row: Mapping[str, Any]) -> None:
         """Raises `not_written` where the disk takes no more, and leaves no half row."""
@@ -145,17 +145,22 @@ class OutputFile:
         self._note(line, is_error(row), len(text))
 
     def sort(self) -> None:
-        """Put the rows in the order of their lines, each line's last one alone; the last call."""
+        """Put the rows in the order of their lines, each line's last one alone. None may be
+        appended after it."""
         new = self.path.with_name(f"{self.path.name}.new")
+        offsets = array.array("q", [NO_ROW]) * len(self._offsets)
         try:
             with open(new, "wb") as file:
-                file.writelines(self._texts())
+                for line, text in self._texts():
+                    offsets[line - 1] = file.tell()
+                    file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self.path)
         except OSError as failure:
             new.unlink(missing_ok=True)
             raise not_written(new, failure) from failure
+        self._offsets = offsets
 
 
 def is_error(row: Mapping[str, Any]) -> bool:

@@ -10,11 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from _inf.apps.batch import fingerprint
+from _inf.apps.batch.lines import Job
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import RunStats, answer
 from _inf.apps.cli.options import Options, in_force, takes_options
 from _inf.apps.eval import gsm8k as task
-from _inf.apps.eval.report import Run, plot, summary
+from _inf.apps.eval.report import Run, Summary, plot, summary
+from _inf.config import Config
 from _inf.request.sampling import ASK_TO_SAMPLE
 
 app = typer.Typer(
@@ -56,35 +58,47 @@ def gsm8k(
     examples = task.examples(every, shots, shots_from)
     problems = every[:limit]
     about = {
-        **fingerprint.of_config(config),
         "parameters": {**params, "timeout": None},
         "data": hashlib.sha256(repr([every, examples, task.SUFFIX]).encode()).hexdigest(),
         "tool": tool,
     }
-    with OutputFile(out) as file:
-        file.begin(about, restart)
-        jobs = task.jobs(problems, examples, tool=tool)
-        jobs = [job for job in jobs if not file.has_answer(job.line)]
-        stats = RunStats()
-        if jobs:
-            with call.start() as engine:
-                tools = {"tools": task.tools()} if tool else {}
-                stats = answer(engine, jobs, file, {**params, **tools}, total=len(jobs))
-        rows = [row for row in file.rows() if "scores" in row and row["line"] <= len(problems)]
-    result = summary(
-        Run(
-            model=config.model_name,
-            data=str(data or task.HUB),
-            limit=limit,
-            shots=shots,
-            tool=tool,
-            parameters=in_force(params, config.rollout),
-            date=datetime.date.today().isoformat(),
-        ),
-        rows,
-        len(problems) - len(rows),
-        stats.tokens_per_second or None,
+    jobs = task.jobs(problems, examples, tool=tool)
+    rows, speed = _answered(call, config, jobs, out, about, restart)
+    run = Run(
+        model=config.model_name,
+        data=str(data or task.HUB),
+        limit=limit,
+        shots=shots,
+        tool=tool,
+        parameters=in_force(params, config.rollout),
+        date=datetime.date.today().isoformat(),
     )
+    _report(out, summary(run, rows, len(problems) - len(rows), speed), rows, as_json)
+
+
+def _answered(
+    call: Options,
+    config: Config,
+    jobs: list[Job],
+    out: Path,
+    about: dict[str, Any],
+    restart: bool,
+) -> tuple[list[dict[str, Any]], float | None]:
+    """The rows of the answered `jobs`, and the tokens per second of those answered now; where none
+    is left to answer, no engine starts."""
+    with OutputFile(out) as file:
+        file.begin({**fingerprint.of_config(config), **about}, restart)
+        left = [job for job in jobs if not file.has_answer(job.line)]
+        stats = RunStats()
+        if left:
+            params = {**call.params, "tools": task.tools()} if about["tool"] else call.params
+            with call.start() as engine:
+                stats = answer(engine, left, file, params, total=len(left))
+        rows = [row for row in file.rows() if "scores" in row and row["line"] <= len(jobs)]
+    return rows, stats.tokens_per_second or None
+
+
+def _report(out: Path, result: Summary, rows: list[dict[str, Any]], as_json: bool) -> None:
     stem = str(out).removesuffix(".jsonl")
     Path(f"{stem}.summary.json").write_text(result.json() + "\n")
     plot(result.run, rows, Path(f"{stem}.png"))

@@ -122,15 +122,15 @@ def examples(problems: Sequence[Problem], shots: int, path: Path | None) -> list
     """The first `shots` of a file, or of the Hub's train split; refused where one is scored too."""
     if not shots:
         return []
-    found = load(path, "train")[:shots]
-    if len(found) < shots:
-        raise ConfigError(f"shots: {shots} were asked for, and {path} holds {len(found)}.")
-    if both := {each.question for each in found} & {each.question for each in problems}:
+    solved = load(path, "train")[:shots]
+    if len(solved) < shots:
+        raise ConfigError(f"shots: {shots} were asked for, and {path} holds {len(solved)}.")
+    if both := {shot.question for shot in solved} & {problem.question for problem in problems}:
         raise ConfigError(
             f"shots: {len(both)} of the examples are among the problems to be scored, so that the "
             "model would be shown their answers; take them from another file (--shots-from)."
         )
-    return found
+    return solved
 
 
 def jobs(problems: Sequence[Problem], shots: Sequence[Problem], *, tool: bool) -> list[Job]:
