@@ -49,19 +49,11 @@ class InferenceWorker:
         texts = [text if isinstance(text, bytes) else str(text).encode() for text in batch["text"]]
         lines = [int(line) for line in batch.get("line", range(1, len(texts) + 1))]
         try:
-            rows = asyncio.run(self._answers(texts, lines))
+            rows = asyncio.run(_answers(self._running(), texts, lines, self._params))
         except EngineDeadError:
-            rows = asyncio.run(self._answers(texts, lines))
+            rows = asyncio.run(_answers(self._running(), texts, lines, self._params))
         answers = [json.dumps(row) for row, _ in rows]
         return {**batch, "answer": answers, "completion_tokens": [tokens for _, tokens in rows]}
-
-    async def _answers(
-        self, texts: Sequence[bytes], lines: Sequence[int]
-    ) -> list[tuple[dict[str, Any], int]]:
-        engine = self._running()
-        model, tokenizer = engine.config.model_name, engine.tokenizer
-        jobs = [parse(text, n, model, tokenizer) for text, n in zip(texts, lines, strict=True)]
-        return await asyncio.gather(*(answer_one(engine, job, self._params) for job in jobs))
 
     def _running(self) -> InferenceEngine:
         """The engine; started where there is none yet or it has died."""
@@ -89,3 +81,12 @@ class InferenceWorker:
                 f"model_path: the files in {folder} on a worker's machine are not those of where "
                 "the run was begun; all machines must have the same."
             )
+
+
+# Not a method: with an async one Ray would run all of them in one event loop.
+async def _answers(
+    engine: InferenceEngine, texts: Sequence[bytes], lines: Sequence[int], params: Mapping[str, Any]
+) -> list[tuple[dict[str, Any], int]]:
+    model, tokenizer = engine.config.model_name, engine.tokenizer
+    jobs = [parse(text, n, model, tokenizer) for text, n in zip(texts, lines, strict=True)]
+    return await asyncio.gather(*(answer_one(engine, job, params) for job in jobs))
