@@ -1,9 +1,9 @@
 """Does the rollout give this model's tokens the log probs that Transformers gives them?
 
-In: a running engine and prompts. Out: a frozen `Fitness`, which can show itself as a table. Each
-token of a greedy answer is asked about after the same tokens before it, so that one close call does
-not make everything after it differ. Transformers loads the engine's folder a second time, in the
-engine's dtype and on its device: there must be memory for both.
+In: a running engine and prompts. Out: a frozen `CheckReport`, which can show itself as a table.
+Each token of a greedy answer is asked about after the same tokens before it, so that one close call
+does not make everything after it differ. Transformers loads the engine's folder a second time, in
+the engine's dtype and on its device: there must be memory for both.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DifferentToken:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fitness:
+class CheckReport:
     """`passed`: no log prob differs by more than `allowed_logprob_difference`. Differences are in
     nats; `same_greedy_tokens` counts those of `tokens` that Transformers would choose too."""
 
@@ -93,7 +93,7 @@ class Fitness:
 
 def measure(
     engine: InferenceEngine, prompts: Sequence[str] = (), threshold: float | None = None
-) -> Fitness:
+) -> CheckReport:
     """Generate some tokens for each prompt (by default `PROMPTS`) and ask Transformers about them.
 
     threshold: of |delta logprob|; by default what the dtype's rounding explains.
@@ -116,7 +116,7 @@ def measure(
     dtype = str(engine.rollout.dtype).removeprefix("torch.")
     bound = THRESHOLDS.get(dtype, HALF_THRESHOLD) if threshold is None else threshold
     differences, same, different = _compared(engine, asked, output)
-    return Fitness(
+    return CheckReport(
         passed=all(each <= bound for each in differences),  # NaN is not
         max_logprob_difference=max(differences),
         allowed_logprob_difference=bound,

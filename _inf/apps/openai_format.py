@@ -1,111 +1,153 @@
-"""OpenAI's chat completions: a request's keys to `generate`'s keywords, its rows to choices.
+"""OpenAI's chat completions: a request to `generate`'s keywords, its rows to a response's parts.
 
-In: a request as JSON has it; the rows of its answer. Out: keywords, or a `BadRequest` that names
-the key; plain JSON. The values of keywords are `generate`'s to check.
+In: a request as JSON has it; the rows of its answer. Out: a `ChatRequest`, or a `BadRequest` that
+names the key; plain JSON. The ranges of values are `generate`'s to check.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from _inf.errors import did_you_mean, shown
+from _inf.request.sampling import GenerateParams
 from _inf.response.output import GenerationOutput, GenerationRow
 
-# OpenAI's names, and what SGLang's and vLLM's servers take beside them.
-PARAMS = {
-    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "do_sample", "seed", "n")},
-    **{name: name for name in ("max_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos")},
-    **{name: name for name in ("presence_penalty", "frequency_penalty", "repetition_penalty")},
-    **{name: name for name in ("logit_bias", "regex", "json_schema", "skip_special_tokens")},
-    **{name: name for name in ("chat_template_kwargs", "truncate_prompt")},
-    "max_completion_tokens": "max_tokens",
-}
-READ = ("tools", "tool_choice", "response_format", "logprobs", "top_logprobs")
-MOST_TOP_LOGPROBS = 20  # OpenAI's
-# They change no answer.
-LABELS = (
-    *("model", "user", "metadata", "store", "service_tier"),
-    *("safety_identifier", "prompt_cache_key"),
-)
-# What is not offered, and the values that ask for nothing; null does too.
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "stream": (False,),
-    "stream_options": (),
-    "parallel_tool_calls": (True,),
-    "functions": ([],),
-    "function_call": ("none",),
-    "modalities": (["text"],),
-    **{name: () for name in ("audio", "prediction", "reasoning_effort")},
-    **{name: () for name in ("verbosity", "web_search_options")},
-}
+FormT = TypeVar("FormT", bound="Form")
 
 
 class BadRequest(ValueError):
     """What is wrong with a request; it begins with the key."""
 
 
-def keywords(request: Mapping[str, Any], others: Collection[str]) -> dict[str, Any]:
-    """`generate`'s keywords for the keys of `request`; `others` are read elsewhere."""
-    known = (*others, *PARAMS, *READ, *NEUTRAL)
-    params: dict[str, Any] = {}
-    for name, value in request.items():
-        if name not in known:
-            raise BadRequest(f"{name}: unknown{did_you_mean(name, known)}")
-        if value is None:
-            continue
-        if name in NEUTRAL and value not in NEUTRAL[name]:
-            only = "".join(f"; only {json.dumps(each)}" for each in NEUTRAL[name])
-            raise BadRequest(f"{name}: {shown(value)} is not offered here{only}")
-        if name in PARAMS:
-            if isinstance(value, list) and not name.startswith("stop"):
-                raise BadRequest(f"{name}: {shown(value)} is a list")
-            if PARAMS[name] in params:
-                raise BadRequest("max_completion_tokens: max_tokens is there too; drop one of them")
-            params[PARAMS[name]] = value
-    if not isinstance(request.get("logprobs"), bool | None):
-        raise BadRequest(f"logprobs: {shown(request['logprobs'])} is neither true nor false")
-    return {**params, **_top_logprobs(request), **_tools(request), **_grammar(request, params)}
+class Form(BaseModel):
+    """An object whose keys are known; null is as good as absent."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nulls(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {name: item for name, item in value.items() if item is not None}
 
 
-def _top_logprobs(request: Mapping[str, Any]) -> dict[str, Any]:
-    most = request.get("top_logprobs")
-    if not most and not isinstance(most, bool):
-        return {}
-    if isinstance(most, bool) or not isinstance(most, int) or not 0 < most <= MOST_TOP_LOGPROBS:
-        raise BadRequest(f"top_logprobs: {shown(most)} is no int from 0 to {MOST_TOP_LOGPROBS}")
-    if not request.get("logprobs"):
-        raise BadRequest('top_logprobs: it goes with "logprobs": true')
-    return {"logprobs": most}
+class Keywords(Form):
+    """What a request may ask of the engine: OpenAI's names, and those that SGLang's and vLLM's
+    servers take beside them."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    do_sample: bool | None = None
+    seed: int | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    regex: str | None = None
+    json_schema: dict[str, Any] | str | None = None
+    skip_special_tokens: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    truncate_prompt: str | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+    response_format: dict[str, Any] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    # Not offered: only the values that ask for nothing.
+    stream: Literal[False] | None = None
+    parallel_tool_calls: Literal[True] | None = None
+    modalities: list[Literal["text"]] | None = None
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Keywords:
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise ValueError("max_completion_tokens: max_tokens is there too; drop one of them")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError('top_logprobs: it goes with "logprobs": true')
+        if self._schema() is not None and self.json_schema is not None:
+            raise ValueError("response_format: json_schema is there too; drop one of them")
+        return self
+
+    def keywords(self) -> dict[str, Any]:
+        """`generate`'s; tools are schemas, whose calls are left to the caller."""
+        same = GenerateParams.__annotations__.keys() & (Keywords.model_fields.keys() - {"logprobs"})
+        asked = {name: getattr(self, name) for name in same}
+        asked["logprobs"] = self.top_logprobs or None
+        if self.max_tokens is None:
+            asked["max_tokens"] = self.max_completion_tokens
+        if self.json_schema is None:
+            asked["json_schema"] = self._schema()
+        if self.tool_choice == "none":
+            asked["tools"] = []
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def _schema(self) -> dict[str, Any] | None:
+        match self.response_format:
+            case None | {"type": "text"}:
+                return None
+            case {"type": "json_object"}:
+                return {"type": "object"}
+            case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+                return schema
+        raise ValueError(
+            f"response_format: {shown(self.response_format)} is none of text, json_object and "
+            '{"type": "json_schema", "json_schema": {"schema": ...}}'
+        )
 
 
-def _tools(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Schemas: their calls are left to the caller."""
-    choice, tools = request.get("tool_choice"), request.get("tools")
-    if choice not in (None, "auto", "none"):
-        raise BadRequest(f'tool_choice: {shown(choice)} is not offered here; only "auto" or "none"')
-    if choice == "none":
-        return {"tools": []}
-    return {} if tools is None else {"tools": tools}
+class ChatRequest(Keywords):
+    """The body of a request to `/v1/chat/completions`."""
+
+    messages: list[dict[str, Any]]
+    temperature: Annotated[float, Field(le=2)] | None = None  # OpenAI's bound
+    model: Any = None  # as all below, it changes no answer
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+
+    @property
+    def likeliest(self) -> int | None:
+        """How many likely tokens to list beside each sampled one; None: no log probs."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
 
-def _grammar(request: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, Any]:
-    match request.get("response_format"):
-        case None | {"type": "text"}:
-            return {}
-        case {"type": "json_object"}:
-            schema: Any = {"type": "object"}
-        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
-            pass
-        case wanted:
-            raise BadRequest(
-                f"response_format: {shown(wanted)} is none of text, json_object and "
-                '{"type": "json_schema", "json_schema": {"schema": ...}}'
-            )
-    if "json_schema" in params:
-        raise BadRequest("response_format: json_schema is there too; drop one of them")
-    return {"json_schema": schema}
+def read(form: type[FormT], value: Any) -> FormT:
+    """`value` as a `form`, or a `BadRequest` that names the first key that is wrong."""
+    try:
+        return form.model_validate(value)
+    except ValidationError as failure:
+        error = failure.errors()[0]
+    # Of a union's members and a list's items the key alone is named.
+    where = ".".join(map(str, error["loc"][: 1 + (error["loc"][:1] == ("body",))]))
+    match error["type"]:
+        case "extra_forbidden":
+            known = ChatRequest if where.startswith("body.") else form
+            hint = did_you_mean(str(error["loc"][-1]), known.model_fields)
+            said = f"{where}: unknown{hint}"
+        case "value_error":
+            said = ".".join(filter(None, [where, str(error["ctx"]["error"])]))
+        case "missing":
+            said = f"{where}: it is missing"
+        case _:
+            said = f"{where}: {shown(error['input'])}: {error['msg']}"
+    raise BadRequest(said)
 
 
 def message(row: GenerationRow) -> dict[str, Any]:
@@ -124,8 +166,8 @@ def message(row: GenerationRow) -> dict[str, Any]:
         "role": "assistant",
         "content": content or None,
         "tool_calls": [
-            {"id": f"call_{place}", "type": "function", "function": call}
-            for place, call in enumerate(calls)
+            {"id": f"call_{index}", "type": "function", "function": call}
+            for index, call in enumerate(calls)
         ],
     }
 
@@ -133,7 +175,7 @@ def message(row: GenerationRow) -> dict[str, Any]:
 def choices(
     output: GenerationOutput, tokenizer: Any, *, likeliest: int | None
 ) -> list[dict[str, Any]]:
-    """`likeliest`: how many tokens to tell of each place beside its own; None: no log probs."""
+    """A choice a row; `likeliest` as in `ChatRequest`."""
     return [
         {
             "index": index,
@@ -151,7 +193,7 @@ def _logprobs(row: GenerationRow, tokenizer: Any, likeliest: int) -> dict[str, A
     content = [
         {
             **_token(token, logprob, tokenizer),
-            "top_logprobs": [_token(*each, tokenizer) for each in list(top.items())[:likeliest]],
+            "top_logprobs": [_token(*item, tokenizer) for item in list(top.items())[:likeliest]],
         }
         for token, logprob, top in zip(row.token_ids, row.logprobs, tops, strict=True)
     ]
@@ -164,7 +206,7 @@ def _token(token: int, logprob: float, tokenizer: Any) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
 
 
-def usage(output: GenerationOutput) -> dict[str, Any]:
+def usage(output: GenerationOutput) -> Mapping[str, Any]:
     """The prompt counts once, however many answers it got."""
     prompt = output.metadata[0]["prompt_tokens"]
     completion = sum(row["completion_tokens"] for row in output.metadata)

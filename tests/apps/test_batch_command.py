@@ -3,7 +3,9 @@ said at the end."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,29 +16,33 @@ import pytest
 import inf
 from _inf.apps.cli import main
 from _inf.config import load_config
-from inf import GenerationOutput
+from inf import GenerationOutput, GenerationTimeout
 
 Ran = tuple[int, str]
 PROMPTS = [{"prompt": f"p{i}"} for i in range(4)]
 
 
 class Stub:
-    """Answers everything with "yes"; `stops_at` is the prompt at which Ctrl-C is pressed."""
+    """Answers everything with "yes"; `stops_at` is the prompt at which Ctrl-C is pressed, `late`
+    the one that takes too long."""
 
     starts = 0
 
-    def __init__(self, stops_at: str | None) -> None:
+    def __init__(self, stops_at: str | None, late: str | None) -> None:
         self.config = load_config(None, {})
         self.rollout = SimpleNamespace(on_cpu=True)
         self.tokenizer = None
-        self._stops_at = stops_at
+        self._stops_at, self._late = stops_at, late
 
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
         return GenerationOutput.empty()
 
     async def agenerate(self, prompt: str, **params: Any) -> GenerationOutput:
         if prompt == self._stops_at:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(5)
+        if prompt == self._late:
+            raise GenerationTimeout("too late")
         counts = {f"{name}_tokens": 1 for name in ("prompt", "completion", "cached")}
         return GenerationOutput(["yes"], [[]], [[]], [{"finish_reason": "stop", **counts}])
 
@@ -56,8 +62,8 @@ def batch(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Stub, "starts", 0)
 
-    def run(lines: list[Any], *options: str, stops_at: str | None = None) -> Ran:
-        monkeypatch.setattr(inf, "InferenceEngine", lambda *args, **kwargs: Stub(stops_at))
+    def run(lines: list[Any], *options: str, stops_at: Any = None, late: Any = None) -> Ran:
+        monkeypatch.setattr(inf, "InferenceEngine", lambda *args, **kwargs: Stub(stops_at, late))
         text = "".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in lines)
         Path("in.jsonl").write_text(text)
         capfd.readouterr()
@@ -92,7 +98,9 @@ def test_custom_id_of_two_lines_is_refused_with_both_numbers(batch: Callable[...
     assert not Path("out.jsonl").exists()
 
 
-def test_changed_options_and_finished_files_start_no_engine(batch: Callable[..., Ran]) -> None:
+def test_changed_options_are_refused_and_finished_files_start_no_engine(
+    batch: Callable[..., Ran],
+) -> None:
     assert batch([*PROMPTS, "{"])[0] == 1
     assert Stub.starts == 1
     code, err = batch([*PROMPTS, "{"], "--max-tokens", "5")
@@ -100,8 +108,8 @@ def test_changed_options_and_finished_files_start_no_engine(batch: Callable[...,
     before = Path("out.jsonl").read_bytes()
     code, err = batch([*PROMPTS, "{"])
     assert code == 1 and Path("out.jsonl").read_bytes() == before
-    assert "nothing left to do: 5 of 5 lines were done before" in err
-    assert "1 line has no answer: see out.errors.jsonl" in err
+    assert "nothing left to do: 4 lines were answered before" in err
+    assert '1 line has an "error" in out.jsonl' in err
     assert Stub.starts == 1
 
 
@@ -117,28 +125,48 @@ def test_run_begun_by_a_version_that_read_lines_otherwise_is_not_gone_on_with(
         meta.write_text(json.dumps({**about, **other}))
         code, err = batch(PROMPTS)
         assert code == 2 and Stub.starts == 1 and out.read_bytes() == before
-        assert "out.jsonl was begun by another version of inf" in err
+        assert "out.jsonl was begun with format=" in err
         assert "name another file" in err and "--restart" in err
     assert batch(PROMPTS, "--restart")[0] == 0
 
 
-def test_refused_lines_are_counted_and_after_ten_of_them_the_file_is_named(
+def test_lines_with_errors_are_counted_and_after_ten_of_them_the_file_is_named(
     batch: Callable[..., Ran],
 ) -> None:
     wrong = [{"prompt": "a", "custom_id": f"c{i}", "temprature": 0} for i in range(13)]
     code, err = batch([*PROMPTS, *wrong])
     said = err.splitlines()
     assert code == 1 and sum("unknown; did you mean 'temperature'?" in line for line in said) == 10
-    assert "inf: more lines are refused; all are in out.errors.jsonl" in said
-    assert said[-1] == "inf: 13 lines have no answer: see out.errors.jsonl"
-    faults = [json.loads(line) for line in Path("out.errors.jsonl").read_text().splitlines()]
-    assert [each["custom_id"] for each in faults] == [f"c{i}" for i in range(13)]
+    assert "inf: more lines have errors; all are in out.jsonl" in said
+    assert said[-1] == 'inf: 13 lines have an "error" in out.jsonl'
+    rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [row["line"] for row in rows] == list(range(1, 18))
+    assert [row["custom_id"] for row in rows[4:]] == [f"c{i}" for i in range(13)]
+    assert {row["error"]["code"] for row in rows[4:]} == {"invalid_request"}
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on(batch: Callable[..., Ran]) -> None:
+def test_same_command_tries_what_failed_once_more(batch: Callable[..., Ran]) -> None:
+    code, err = batch(PROMPTS, late="p2")
+    assert code == 1 and "in.jsonl, line 3: too late" in err
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert lines[2]["error"] == {"code": "timeout", "message": "too late"}
+    code, err = batch(PROMPTS, "--timeout", "60")
+    assert code == 0 and "1 lines, 1 tokens" in err and "after 3 answered before" in err
+    lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [(line["line"], line["completion"]) for line in lines] == [
+        (number, "yes") for number in range(1, 5)
+    ]
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on_and_keeps_what_was_finished(
+    batch: Callable[..., Ran],
+) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` leaves it ignored
     code, err = batch(PROMPTS, stops_at="p2")
     assert code == 130
-    assert "inf: stopped; the same command goes on after what out.jsonl has" in err
+    assert "inf: stopped; the same command goes on with what out.jsonl lacks" in err
+    kept = [json.loads(line)["prompt"] for line in Path("out.jsonl").read_text().splitlines()]
+    assert kept[:2] == ["p0", "p1"] and "p2" not in kept
     assert batch(PROMPTS)[0] == 0
     rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     assert [row["prompt"] for row in rows] == ["p0", "p1", "p2", "p3"]

@@ -122,7 +122,7 @@ def test_set_reads_a_value_as_it_was_meant(
     monkeypatch.setattr(Stub, "stream", heard)
     name = text.split()[0]
     assert chat(f"/set {text}\na\n/set {name} none\na\n")[0] == 0
-    given, after = (params[name.replace("-", "_")] for params in asked)
+    given, after = (params.get(name.replace("-", "_")) for params in asked)
     assert (given, type(given), after) == (value, type(value), None)
 
 

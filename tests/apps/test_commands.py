@@ -115,7 +115,6 @@ def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> No
         (["--temperature", "-1"], "temperature: -1"),
         (["--regex", "("], "regex"),
         (["--json-schema", "{"], "json_schema"),
-        (["--logit-bias", "{"], "logit_bias: '{' is not JSON"),
         (["--logit-bias", '{"5": 101}'], "logit_bias[5]: 101 is out of range"),
         (["--set", "rollout.temperature=-1"], "rollout.temperature"),
         (["--min-tokens", "9", "--max-tokens", "3"], "min_tokens: 9"),
@@ -141,6 +140,13 @@ def test_wrong_option_is_refused_before_an_engine_starts(
     err = capsys.readouterr().err
     assert err.startswith(f"inf: {word}") and err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_option_that_is_no_json_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for text, words in (("{", "'{' is not JSON"), ("[1]", "'[1]' is not a JSON object")):
+        assert main(["ask", "Hello", "--logit-bias", text]) == 2
+        err = capsys.readouterr().err
+        assert "'--logit-bias'" in err and words in err
 
 
 def test_help_says_what_holds_without_an_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,12 +81,15 @@ def test_example_that_is_scored_too_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{", "[]", '{"question": "a"}', '{"question": "a", "answer": "no number"}']
+    "line", ["[]", '{"question": "a"}', '{"question": "a", "answer": "no number"}']
 )
 def test_line_that_is_no_problem_is_named(line: str, tmp_path: Path) -> None:
     file = tmp_path / "problems.jsonl"
     file.write_text(f"{OWN.read_text()}\n{line}\n")
-    with pytest.raises(ConfigError, match="problems.jsonl, line 12"):
+    with pytest.raises(ConfigError, match="problems.jsonl, problem 11: one is"):
+        load(file, "test")
+    file.write_text("{")
+    with pytest.raises(ConfigError, match="problems.jsonl cannot be read: Expecting property"):
         load(file, "test")
     with pytest.raises(ConfigError, match="no.jsonl cannot be read"):
         load(tmp_path / "no.jsonl", "test")

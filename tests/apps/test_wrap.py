@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -35,6 +35,7 @@ def test_lines_break_between_words(text: str, lines: list[str]) -> None:
 
 
 @given(TEXTS, st.integers(1, 20), st.integers(1, 80))
+@example("aaaaa中中 中", 9, 1)
 def test_pieces_do_not_matter_and_only_gaps_become_line_breaks(
     text: str, width: int, pieces: int
 ) -> None:

@@ -110,6 +110,10 @@ def load(engine: inf.InferenceEngine) -> tuple[int, int]:
     return now.num_reqs - now.num_waiting_reqs, now.num_waiting_reqs
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a shell runs the tests with `&`
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a program would inherit it
+
+
 class Script:
     """A running program; everything it starts is known by `family`, also after its end."""
 

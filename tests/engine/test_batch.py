@@ -1,6 +1,6 @@
 """`inf batch` on a real engine: answers as `generate`'s, and after every death the same file.
 
-Order, resume at each byte and flat memory are shown with a stub, in `test_long_run.py`.
+Order, resume at each byte and flat memory are shown with a stub, in `apps/test_batch_run.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from _inf.apps.cli import main
 from inf import InferenceEngine
 
 Ran = tuple[int, str, str]
-ROWS = 96
+ROWS = 192
 PROGRAM = """
 import sys
 from _inf.apps.cli import main
@@ -72,7 +72,7 @@ def test_three_forms_are_answered_as_generate_answers_and_bad_lines_are_named(
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     code, printed, err = batch(source, out, "--temperature", 0, "--max-tokens", 9)
     assert (code, printed) == (1, "")
-    first, second, third = read(out)
+    first, second, third, *errors = read(out)
     nine = tiny.generate(["Hello", talk], temperature=0, max_tokens=9)
     three = tiny.generate(talk, temperature=0, max_tokens=3)
     assert (first["id"], first["completion"]) == (1, nine.completions[0])
@@ -81,12 +81,12 @@ def test_three_forms_are_answered_as_generate_answers_and_bad_lines_are_named(
     assert choice["message"]["content"] == three.completions[0]
     assert choice["finish_reason"] == three.metadata[0]["finish_reason"]
     assert third["response"]["body"]["usage"]["completion_tokens"] == len(three.token_ids[0])
-    faults = read(tmp_path / "out.errors.jsonl")
-    assert [fault["line"] for fault in faults] == [4, 5, 6]
-    for fault, word in zip(faults, ("JSON", "512", "temperature"), strict=True):
-        assert word in fault["reason"]
-        assert f"line {fault['line']}: {fault['reason']}" in err
-    assert "out.errors.jsonl" in err
+    assert [row["line"] for row in errors] == [4, 5, 6]
+    for row, word in zip(errors, ("JSON", "512", "temperature"), strict=True):
+        reason = row["error"]["message"]
+        assert word in reason and f"line {row['line']}: {reason}" in err
+    assert errors[2]["custom_id"] == "b"
+    assert '3 lines have an "error" in' in err
 
 
 def test_openais_keys_are_answered_in_openais_form(
@@ -107,7 +107,8 @@ def test_openais_keys_are_answered_in_openais_form(
     ]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
     assert batch(source, out)[0] == 1
-    several, made, forced, plain = (row["response"]["body"]["choices"] for row in read(out))
+    *answers, error = read(out)
+    several, made, forced, plain = (row["response"]["body"]["choices"] for row in answers)
     wanted = tiny.generate(talk, **sampled)
     assert [choice["message"]["content"] for choice in several] == wanted.completions
     for choice, ids, logprobs in zip(several, wanted.token_ids, wanted.logprobs, strict=True):
@@ -122,8 +123,8 @@ def test_openais_keys_are_answered_in_openais_form(
         assert isinstance(json.loads(made[0]["message"]["content"]), dict)
     assert forced[0]["message"]["content"] == tiny.generate(talk, **biased).completions[0]
     assert plain[0]["message"]["content"] == tiny.generate(talk, max_tokens=3).completions[0]
-    [fault] = read(tmp_path / "out.errors.jsonl")
-    assert (fault["line"], fault["custom_id"]) == (5, "c4") and "OpenAI's bound" in fault["reason"]
+    assert (error["line"], error["custom_id"]) == (5, "c4")
+    assert "equal to 2" in error["error"]["message"]
 
 
 def test_one_seed_answers_as_one_call_would_and_parameters_stand_in_any_form(
@@ -147,7 +148,6 @@ def test_run_goes_on_only_with_the_same_parameters_and_input(
     greedy = ["--temperature", 0, "--max-tokens", 5]
     assert batch(source, out, *greedy)[0] == 0
     before = out.read_bytes()
-    assert not (tmp_path / "out.errors.jsonl").exists()
     out.write_bytes(before[: len(before) // 2])
     assert batch(source, out, *greedy)[0] == 0
     assert [row["completion"] for row in read(out)] == [
@@ -234,7 +234,7 @@ def test_after_the_deaths_of_the_engine_and_of_the_process_nothing_is_lost_or_tw
     assert first < second < ROWS
     code, _, err = batch(source, out, "-c", config)
     assert code == 0, err
-    assert f"after {second} done before" in err
+    assert f"after {second} answered before" in err
     prompts = [line["body"]["messages"] for line in lines]
     wanted = tiny.generate(prompts, temperature=0, max_tokens=lengths, ignore_eos=True)
     answers = read(out)

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +80,12 @@ def test_message_that_cannot_be_answered_is_named_and_left_out(
     assert "512" in err and "Traceback" not in err
 
 
+def pressed(terminal: Any, answer: str) -> bool:
+    """Whether Ctrl-C brought `answer` within two seconds."""
+    terminal.sendintr()
+    return bool(terminal.expect_exact([pexpect.TIMEOUT, answer], timeout=2) == 1)
+
+
 def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
     rollout = {"dtype": "float32", "prompt_length": 1024, "response_length": 2048}
     file = tmp_path / "tiny.yaml"
@@ -114,9 +119,7 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
         say("/sve", r"no such command; did you mean 'save'\?")
         say("/help", "/save FILE")
         say("/save talk.jsonl", "6 messages are in talk.jsonl")
-        terminal.sendline("/save talk.jsonl")
-        terminal.expect_exact("talk.jsonl exists. Overwrite it? [y/N] ")
-        say("no", "talk.jsonl exists, and is left as it is; name another file")
+        say("/save talk.jsonl", "talk.jsonl exists, and is left as it is; name another file")
         saved = json.loads((tmp_path / "talk.jsonl").read_text())["messages"]
         assert [each["role"] for each in saved] == ["user", "assistant"] * 3
         assert saved[2]["content"] == "And what is the capital?"
@@ -142,9 +145,8 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
         assert int(say("Still there?")[1]) == 3
         terminal.send("half a line")
         terminal.expect_exact("half a line")
-        time.sleep(0.5)  # CPython's input() misses a Ctrl-C in the instant of reading a key
-        terminal.sendintr()
-        terminal.expect_exact("You: ")
+        # CPython's input() misses a Ctrl-C in the instant of reading a key.
+        assert until(lambda: pressed(terminal, "You: "), SECONDS)
         terminal.sendeof()
         terminal.expect(pexpect.EOF)
         terminal.close()

@@ -91,6 +91,6 @@ def test_tools_run_inside_the_answer(evaluate: Evaluate) -> None:
     code, out, err = evaluate("--limit", 2, "--tool", "--out", "tool.jsonl")
     assert (code, "Traceback" in err) == (0, False), err
     found = rows("tool.jsonl")
-    assert [row["problem"] for row in found] == [0, 1]
+    assert [row["line"] for row in found] == [1, 2]
     assert all(isinstance(row["tool_calls"], list) for row in found)
     assert "BaseTool" not in out and "type" not in out.split("\n")[0]

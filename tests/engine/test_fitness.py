@@ -9,33 +9,33 @@ import json
 import pytest
 from tiny import tiny_model
 
-from _inf.apps.check import MAX_TOKENS, PROMPTS, Fitness, measure
+import inf
+from _inf.apps.check import MAX_TOKENS, PROMPTS, CheckReport, measure
 from _inf.apps.cli import main
-from _inf.apps.cli.options import EngineOptions
 from inf import ConfigError, InferenceEngine
 
 
-def shown(fitness: Fitness) -> str:
+def shown(report: CheckReport) -> str:
     from rich.console import Console
 
     console = Console(width=200)
     with console.capture() as capture:
-        console.print(fitness.table())
+        console.print(report.table())
     return capture.get()
 
 
 def test_rollout_that_is_right_passes(tiny: InferenceEngine) -> None:
-    fitness = measure(tiny)
-    assert fitness.passed and fitness.allowed_logprob_difference == 1e-3
-    assert 0 <= fitness.mean_logprob_difference <= fitness.max_logprob_difference < 1e-3
-    assert 0.95 * fitness.tokens < fitness.same_greedy_tokens <= fitness.tokens
-    assert fitness.prompts == len(PROMPTS) and 0 < fitness.tokens <= MAX_TOKENS * len(PROMPTS)
-    assert (fitness.device, fitness.dtype) == ("cpu", "float32")
-    assert fitness.versions["verl"] == "0.6.1"
-    assert json.loads(json.dumps(dataclasses.asdict(fitness)))["passed"] is True
-    said = " ".join(shown(fitness).split())
+    report = measure(tiny)
+    assert report.passed and report.allowed_logprob_difference == 1e-3
+    assert 0 <= report.mean_logprob_difference <= report.max_logprob_difference < 1e-3
+    assert 0.95 * report.tokens < report.same_greedy_tokens <= report.tokens
+    assert report.prompts == len(PROMPTS) and 0 < report.tokens <= MAX_TOKENS * len(PROMPTS)
+    assert (report.device, report.dtype) == ("cpu", "float32")
+    assert report.versions["verl"] == "0.6.1"
+    assert json.loads(json.dumps(dataclasses.asdict(report)))["passed"] is True
+    said = " ".join(shown(report).split())
     assert "result │ passed" in said and "nats (allowed: 0.001)" in said
-    assert f"{fitness.same_greedy_tokens} of {fitness.tokens} (" in said
+    assert f"{report.same_greedy_tokens} of {report.tokens} (" in said
 
 
 def test_rollout_of_other_weights_fails_and_the_first_token_that_differs_is_named(
@@ -44,14 +44,14 @@ def test_rollout_of_other_weights_fails_and_the_first_token_that_differs_is_name
     asked = ["What is 2 + 2?", "Paris"]
     right = measure(tiny, asked)
     monkeypatch.setattr(tiny.model_config, "local_path", str(tiny_model(seed=1)))
-    fitness = measure(tiny, asked)
-    assert right.passed and not fitness.passed
-    assert fitness.max_logprob_difference > 0.1
-    assert fitness.same_greedy_tokens < 0.9 * fitness.tokens
-    other = fitness.first_different_token
+    report = measure(tiny, asked)
+    assert right.passed and not report.passed
+    assert report.max_logprob_difference > 0.1
+    assert report.same_greedy_tokens < 0.9 * report.tokens
+    other = report.first_different_token
     assert other is not None and other.prompt == 0 and other.logprob_gap > 0
     assert other.rollout != other.transformers
-    assert "FAILED" in shown(fitness) and f"prompt 0, token {other.position}" in shown(fitness)
+    assert "FAILED" in shown(report) and f"prompt 0, token {other.position}" in shown(report)
 
 
 def test_threshold_is_the_callers(tiny: InferenceEngine) -> None:
@@ -72,7 +72,7 @@ def test_updated_engine_is_not_compared_with_its_folder(
 @pytest.fixture
 def command_on(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> InferenceEngine:
     """The command finds this engine running."""
-    monkeypatch.setattr(EngineOptions, "start", lambda options: contextlib.nullcontext(tiny))
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(tiny))
     return tiny
 
 

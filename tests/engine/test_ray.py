@@ -19,7 +19,7 @@ import inf
 from _inf.apps.batch import fingerprint
 from _inf.apps.cli import main
 from _inf.apps.ray.cluster import cluster
-from _inf.apps.ray.run import Share, share_of
+from _inf.apps.ray.run import share_of
 from _inf.config import load_config
 from inf import ConfigError, InferenceEngine, InferenceWorker
 
@@ -92,13 +92,13 @@ def test_killed_actor_and_killed_engine_lose_and_double_no_row(
         assert until(lambda: not alive(run.family), 30), alive(run.family)
 
     answers = [json.loads(line) for line in out.read_bytes().splitlines()]
-    assert [row["custom_id"] for row in answers] == [f"row {i}" for i in range(ROWS)]
+    assert [row["custom_id"] for row in answers] == [*(f"row {i}" for i in range(ROWS)), None]
+    error = answers.pop()["error"]
+    assert "JSON" in error["message"]
     prompts = [f"Count from {index}." for index in range(ROWS)]
     wanted = tiny.generate(prompts, max_tokens=lengths, **GREEDY)
     texts = [row["response"]["body"]["choices"][0]["message"]["content"] for row in answers]
     assert texts == wanted.completions
-    [fault] = map(json.loads, (tmp_path / "out.errors.jsonl").read_text().splitlines())
-    assert fault["line"] == ROWS + 1 and "JSON" in fault["reason"]
     assert not list(Path("/tmp").glob(f"inf-ray-*/session_*_{run.pid}"))
 
     # The same run to one engine here: it finds nothing left to do.
@@ -124,13 +124,13 @@ def test_address_where_no_cluster_is_is_refused_by_name(
 @pytest.mark.parametrize(
     ("resources", "device", "workers", "wanted"),
     [
-        ({"CPU": 16.0, "GPU": 8.0}, "auto", 8, Share(1, 1, 128)),
-        ({"CPU": 16.0, "GPU": 8.0}, "cpu", 5, Share(3, 0, 8)),
-        ({"CPU": 2.0}, "auto", 2, Share(1, 0, 8)),
+        ({"CPU": 16.0, "GPU": 8.0}, "auto", 8, {"num_gpus": 1}),
+        ({"CPU": 16.0, "GPU": 8.0}, "cpu", 5, {"num_cpus": 3}),
+        ({"CPU": 2.0}, "auto", 2, {"num_cpus": 1}),
     ],
 )
 def test_share_is_a_gpu_or_an_even_part_of_the_cores(
-    resources: dict[str, float], device: str, workers: int, wanted: Share
+    resources: dict[str, float], device: str, workers: int, wanted: dict[str, int]
 ) -> None:
     config = load_config(None, {"device": device, "rollout": {"max_num_seqs": 1024}})
     assert share_of(resources, config, workers) == wanted
@@ -192,8 +192,7 @@ def test_worker_answers_lines_beside_their_columns_from_several_threads(
         completions = [json.loads(answer)["completion"] for answer in batch["answer"][:3]]
         assert completions == alone.completions
         assert batch["completion_tokens"] == [*map(len, alone.token_ids), 0]
-        assert batch["error"][:3] == [""] * 3
-        assert "JSON" in batch["error"][3] and batch["answer"][3] == ""
+        assert "JSON" in json.loads(batch["answer"][3])["error"]["message"]
 
 
 def test_worker_refuses_wrong_parameters_and_another_model_once_and_not_by_line(
@@ -202,7 +201,7 @@ def test_worker_refuses_wrong_parameters_and_another_model_once_and_not_by_line(
     batch = {"text": ['{"prompt": "Hello"}']}
     with pytest.raises(ConfigError, match="top_p"):
         InferenceWorker(params={"top_p": 7})(batch)
-    about = fingerprint.of_engine(tiny)
-    with pytest.raises(ConfigError, match="model: .* on a worker's machine, 'other' where"):
-        InferenceWorker(about={**about, "model": "other"})(batch)
-    assert InferenceWorker(about=about)(batch)["error"] == [""]
+    model = fingerprint.of_config(tiny.config)["model"]
+    with pytest.raises(ConfigError, match="model_path: .* on a worker's machine are not those"):
+        InferenceWorker(model="other")(batch)
+    assert "completion" in json.loads(InferenceWorker(model=model)(batch)["answer"][0])

@@ -686,16 +686,14 @@ def test_inf_batch_leaves_the_calls_of_a_line_to_the_caller(
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert main(["batch", str(source), str(out)]) == 1
-    calling, silent = (
-        json.loads(row)["response"]["body"]["choices"][0] for row in out.read_text().splitlines()
-    )
+    *rows, failed = map(json.loads, out.read_text().splitlines())
+    calling, silent = (row["response"]["body"]["choices"][0] for row in rows)
     assert calling["finish_reason"] == "tool_calls" and calling["message"]["content"] is None
     [call] = calling["message"]["tool_calls"]
     assert call["function"]["name"] == "calculator"
     assert json.loads(call["function"]["arguments"]) == {"expression": "12 * 7"}
     assert silent["finish_reason"] == "stop" and "tool_calls" not in silent["message"]
-    [fault] = (tmp_path / "out.errors.jsonl").read_text().splitlines()
-    assert json.loads(fault)["line"] == 3 and "tools[0]" in fault
+    assert failed["line"] == 3 and "tools[0]" in failed["error"]["message"]
 
 
 def test_inf_chat_shows_the_calls_and_keeps_them_in_mind(

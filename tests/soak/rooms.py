@@ -62,17 +62,16 @@ def tool_file(case: Any, folder: Path) -> bool:
 
 
 def batch_line(case: Any, folder: Path) -> bool:
-    from _inf.apps.batch.append_log import _line
-    from _inf.apps.batch.lines import parse
-    from _inf.apps.batch.run_files import Fault
+    from _inf.apps.batch.lines import BadLine, parse
+    from _inf.apps.batch.output_file import _json_line
     from _inf.response.output import GenerationOutput
 
     job = parse(case, 7, "m", attempts.tokenizer())
     assert job.line == 7
-    if isinstance(job, Fault):
+    if isinstance(job, BadLine):
         assert job.reason
         return False
-    row = _line(job.row(GenerationOutput(**ANSWER, metadata=[USAGE])))
+    row = _json_line(job.row(GenerationOutput(**ANSWER, metadata=[USAGE])))
     assert b"\n" not in row[:-1]
     json.loads(row, parse_constant=lambda name: no_json(name))
     return True

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import ANYTHING, ATOMS, HUGE, JSON, WORDS, Cases, damaged, mostly, one_of
 from tiny import END_OF_TEXT, IM_START, PAD, VOCABULARY
 
-from _inf.apps.openai_format import LABELS, NEUTRAL, PARAMS, READ
+from _inf.apps.openai_format import ChatRequest
 from _inf.request.prompts import MESSAGE_KEYS, ROLES
 from _inf.request.sampling import GenerateParams
 
@@ -115,7 +115,7 @@ BATCHES: Cases = st.tuples(st.integers(0, 3), PROMPTS)  # so many right ones bef
 # ─── What a batch file, a tool and a model say ───
 
 BODIES: Cases = st.dictionaries(
-    st.sampled_from(["messages", "x", *READ, *PARAMS, *LABELS, *NEUTRAL]),
+    st.sampled_from(["x", *ChatRequest.model_fields]),
     st.sampled_from([1, True, "a", None, [{"role": "user", "content": "hi"}], {"type": "text"}])
     | JSON,
     max_size=4,

@@ -1,59 +1,49 @@
 """What a run's answers depend on, as plain JSON, so that a resumed run can tell it is the same.
 
-In: a config, a model's folder, files. Out: dicts. Where an engine runs and how fast is not part of
-it: a run that ran out of memory goes on with less.
+In: a config, files. Out: dicts and digests. Where an engine runs and how fast is not part of it: a
+run that ran out of memory goes on with less.
 """
 
 from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from _inf.config import Config
-    from inf import InferenceEngine
+from _inf.config import Config
+from _inf.models.resolve import resolve_model
 
 ROLLOUT = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "do_sample",
-    "ignore_eos",
-    "prompt_length",
-    "response_length",
-    "max_model_len",
-    "dtype",
-    "load_format",
-    "engine_kwargs",
-    "multi_turn",
+    *("temperature", "top_k", "top_p", "do_sample", "ignore_eos", "prompt_length"),
+    *("response_length", "max_model_len", "dtype", "load_format", "engine_kwargs", "multi_turn"),
 )
 END = 1 << 20
-# Of how lines are read and seeds are drawn: one more wherever the same file and options would give
-# other jobs or other answers.
-FORMAT = 2
+# Of how lines are read and written and seeds are drawn: one more wherever the same file and options
+# would give other rows.
+FORMAT = 3
 
 
-def of_engine(engine: InferenceEngine) -> dict[str, Any]:
-    """Of a running one."""
-    return of(engine.config, Path(engine.model_config.local_path))
-
-
-def of(settings: Config, folder: Path) -> dict[str, Any]:
-    """The model by its files' sizes, beginnings and ends, and what of the config counts."""
-    config = settings.to_dict()
-    turns = config["rollout"]["multi_turn"]
+def of_config(config: Config) -> dict[str, Any]:
+    """Of the answers of the engine that `config` would start."""
+    settings = config.to_dict()
+    turns = settings["rollout"]["multi_turn"]
     files = [turns[name] for name in ("tool_config_path", "interaction_config_path")]
+    folder = resolve_model(
+        config.model_path,
+        trust_remote_code=config.trust_remote_code,
+        adapter_path=config.adapter_path,
+    )
     return {
         "format": FORMAT,
-        "model": of_folder(folder),
-        "truncate_prompt": config["truncate_prompt"],
-        **{f"rollout.{name}": config["rollout"][name] for name in ROLLOUT},
+        "model": of_model(folder),
+        "truncate_prompt": settings["truncate_prompt"],
+        **{f"rollout.{name}": settings["rollout"][name] for name in ROLLOUT},
         "tools": [of_file(Path(path)) for path in files if path],
     }
 
 
-def of_folder(folder: Path) -> str:
+def of_model(folder: Path) -> str:
+    """Of its files' names, sizes, beginnings and ends."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         if path.name.startswith("."):  # our cache's and the Hub's own notes
@@ -67,12 +57,9 @@ def of_folder(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def of_file(path: Path, size: int | None = None) -> str:
-    """The sha256 of its first `size` bytes."""
+def of_file(path: Path) -> str:
     digest = hashlib.sha256()
-    left = path.stat().st_size if size is None else size
     with open(path, "rb") as file:
-        while left and (block := file.read(min(left, END))):
+        while block := file.read(END):
             digest.update(block)
-            left -= len(block)
     return digest.hexdigest()

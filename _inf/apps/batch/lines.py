@@ -1,111 +1,163 @@
 """The lines of a batch file: three forms in, each answered in its own (docs/batch.md).
 
-In: one line's bytes. Out: a `Job`, or a `Fault` that says what is wrong with the line. Knows
-nothing of files and engines; prompts and the values of parameters are `generate`'s to check.
+In: a file, or one line's bytes. Out: a `Job` for each line, or a `BadLine` that says what is wrong
+with it. Knows nothing of engines; prompts and the ranges of values are `generate`'s to check.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import time
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
 
-from _inf.apps.batch.run_files import Fault, Job
-from _inf.apps.openai_format import LABELS, BadRequest, choices, keywords, message, usage
-from _inf.errors import did_you_mean, shown
+from pydantic_core import from_json
+
+from _inf.apps.openai_format import (
+    BadRequest,
+    ChatRequest,
+    Form,
+    Keywords,
+    choices,
+    message,
+    read,
+    usage,
+)
+from _inf.errors import ConfigError, shown
 from _inf.response.output import GenerationOutput
 
 ALONG = ("id", "metadata", "custom_id")  # of any form: they come back with the answer
-NAMES = ("prompt", "messages", "body")  # of the forms; all but one of them absent or null
-ENVELOPE = (*ALONG, *NAMES, "method", "url")
-CHAT = "/v1/chat/completions"
-MOST_TEMPERATURE = 2  # OpenAI's bound
-ADDED = ("completion", "tool_calls", "finish_reason", "usage")
-FORMS = '{"prompt": ...}, {"messages": ...} and {"custom_id": ..., "body": ...}'
 
 
-def parse(text: bytes, line: int, model: str, tokenizer: Any = None) -> Job | Fault:
-    """`model`: what OpenAI's form calls the model that answers. `tokenizer`: the engine's; it is
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A prompt with its own parameters, and what becomes of its answer; `line` counts from 1."""
+
+    line: int
+    prompt: Any
+    row: Callable[[GenerationOutput], dict[str, Any]]
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    along: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class BadLine:
+    """A line that no engine could answer, and why."""
+
+    line: int
+    reason: str
+    along: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def error_row(job: Job | BadLine, code: str, reason: str) -> dict[str, Any]:
+    """What stands in an answer's place, for every form: OpenAI's line of a batch's output."""
+    along = {"id": f"batch-{job.line}", "custom_id": None, **job.along}
+    return {**along, "response": None, "error": {"code": code, "message": reason}}
+
+
+class _Line(Form):
+    id: Any = None
+    metadata: Any = None
+    custom_id: str | None = None
+
+
+class _OneAnswer(_Line, Keywords):
+    n: Literal[1] | None = None
+    logprobs: Literal[False] | None = None
+
+
+class PromptLine(_OneAnswer):
+    prompt: str
+
+
+class ConversationLine(_OneAnswer):
+    messages: list[dict[str, Any]]
+    metadata: dict[str, Any] | None = None
+    conversation_id: Any = None
+
+
+class OpenAILine(_Line):
+    custom_id: str
+    method: Literal["POST"] | None = None
+    url: Literal["/v1/chat/completions"] | None = None
+    body: ChatRequest
+
+
+def read_lines(source: Path) -> Iterator[tuple[int, bytes]]:
+    """Numbered from 1. Blank lines are left out, but counted."""
+    with open(source, "rb") as file:
+        for line, text in enumerate(file, 1):
+            if text.strip():
+                yield line, text
+
+
+def check_custom_ids(source: Path) -> None:
+    """Raises `ConfigError` where two lines have one, since answers are told apart by it."""
+    first: dict[str, int] = {}
+    for line, text in read_lines(source):
+        name = parse(text, line).along.get("custom_id")
+        if isinstance(name, str) and (other := first.setdefault(name, line)) != line:
+            raise ConfigError(
+                f"{source}, line {line}: line {other} has the custom_id {name!r} too; answers are "
+                "told apart by it: give each line its own."
+            )
+
+
+def parse(text: bytes, line: int, model: str = "", tokenizer: Any = None) -> Job | BadLine:
+    """`model`: what OpenAI's form calls the model that answers. `tokenizer`: the engine's. Both are
     needed when an answer comes."""
-    name = None
     try:
-        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
-        if not isinstance(value, dict):
-            raise BadRequest(f"it is not a JSON object: {shown(value)}")
-        if isinstance(found := value.get("custom_id"), str):
-            name = found
-        return dataclasses.replace(_job(value, line, model, tokenizer), custom_id=name)
+        value = from_json(text)
+        json.dumps(value, allow_nan=False)  # 1e400, which no JSON could give back
+    except ValueError as failure:
+        return BadLine(line, f"it is not JSON: {failure}")
+    if not isinstance(value, dict):
+        return BadLine(line, f"it is not a JSON object: {shown(value)}")
+    along = {name: value[name] for name in ALONG if name in value}
+    try:
+        return dataclasses.replace(_job(value, line, model, tokenizer), along=along)
     except BadRequest as failure:
-        return Fault(line, str(failure), name)
-    except (ValueError, RecursionError) as failure:
-        return Fault(line, f"it is not JSON: {failure}", name)
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _finite(digits: str) -> float:
-    if math.isinf(number := float(digits)):
-        raise ValueError(f"{digits} is too large a number")
-    return number
+        return BadLine(line, str(failure), along)
 
 
 def _job(value: dict[str, Any], line: int, model: str, tokenizer: Any) -> Job:
-    forms = [name for name in NAMES if value.get(name) is not None]
-    if len(forms) != 1:
-        found = " and ".join(forms) or "none of prompt, messages and body"
-        raise BadRequest(f"it has {found}; the forms of a line are {FORMS}")
-    if not isinstance(name := value.get("custom_id"), str | None):
-        raise BadRequest(f"custom_id: {shown(name)} is not text")
-    if forms == ["body"]:
-        return _openai(value, line, model, tokenizer)
-    return _conversation(value, line) if forms == ["messages"] else _prompt(value, line)
+    match [name for name in ("prompt", "messages", "body") if value.get(name) is not None]:
+        case ["prompt"]:
+            return _prompt(value, line)
+        case ["messages"]:
+            return _conversation(value, line)
+        case ["body"]:
+            return _openai(value, line, model, tokenizer)
+        case forms:
+            found = " and ".join(forms) or "none of prompt, messages and body"
+            raise BadRequest(
+                f"it has {found}; the forms of a line are "
+                '{"prompt": ...}, {"messages": ...} and {"custom_id": ..., "body": ...}'
+            )
 
 
 def _prompt(value: dict[str, Any], line: int) -> Job:
-    if not isinstance(value["prompt"], str):
-        raise BadRequest(f"prompt: {shown(value['prompt'])} is not text")
-    for name in ADDED:
-        if name in value:
-            raise BadRequest(f"{name}: the answer goes there; rename the line's own")
-    params = _for_one_answer(value)
+    form = read(PromptLine, value)
 
     def row(output: GenerationOutput) -> dict[str, Any]:
         [answer] = output
         calls = {name: said for name, said in message(answer).items() if name == "tool_calls"}
         return {**value, "completion": answer.completion, **calls, **_about(output)}
 
-    return Job(line, value["prompt"], row, params)
+    return Job(line, form.prompt, row, form.keywords())
 
 
 def _conversation(value: dict[str, Any], line: int) -> Job:
-    messages = _messages(value)
-    metadata = value.get("metadata") or {}
-    if not isinstance(metadata, dict):
-        raise BadRequest(f"metadata: {shown(metadata)} is not an object")
-    params = _for_one_answer(value, "conversation_id")
+    form = read(ConversationLine, value)
 
     def row(output: GenerationOutput) -> dict[str, Any]:
         [answer] = output
-        said = answer.messages or [*messages, message(answer)]
-        return {**value, "messages": said, "metadata": {**metadata, **_about(output)}}
+        said = answer.messages or [*form.messages, message(answer)]
+        return {**value, "messages": said, "metadata": {**(form.metadata or {}), **_about(output)}}
 
-    return Job(line, messages, row, params)
-
-
-def _for_one_answer(value: Mapping[str, Any], *own: str) -> dict[str, Any]:
-    """Of a line whose answer is one text."""
-    params = keywords(value, (*NAMES, *own, *ALONG))
-    for name, neutral in (("n", 1), ("logprobs", False)):
-        if value.get(name, neutral) not in (neutral, None):
-            raise BadRequest(
-                f"{name}: {shown(value[name])} has a place in the answer in OpenAI's form only"
-            )
-    return params
+    return Job(line, form.messages, row, form.keywords())
 
 
 def _about(output: GenerationOutput) -> dict[str, Any]:
@@ -113,18 +165,7 @@ def _about(output: GenerationOutput) -> dict[str, Any]:
 
 
 def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Any) -> Job:
-    for name in value:
-        if name not in ENVELOPE:
-            raise BadRequest(f"{name}: unknown{did_you_mean(name, ENVELOPE)}")
-    body = value["body"]
-    if value.get("custom_id") is None:
-        raise BadRequest("custom_id: it is missing, and the answer is known by it")
-    if value.get("method", "POST") != "POST" or value.get("url", CHAT) != CHAT:
-        raise BadRequest(f"only POST {CHAT} is answered")
-    if not isinstance(body, dict):
-        raise BadRequest(f"body: {shown(body)} is not an object")
-    params = _body_params(body)
-    likeliest = params.get("logprobs", 0) if body.get("logprobs") else None
+    form = read(OpenAILine, value)
 
     def row(output: GenerationOutput) -> dict[str, Any]:
         content = {
@@ -132,29 +173,11 @@ def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Any) -> Job
             "object": "chat.completion",
             "created": int(time.time()),
             "model": model,
-            "choices": choices(output, tokenizer, likeliest=likeliest),
+            "choices": choices(output, tokenizer, likeliest=form.body.likeliest),
             "usage": usage(output),
         }
         response = {"status_code": 200, "request_id": f"req-{line}", "body": content}
         along = {name: value[name] for name in ALONG if name in value}
         return {"id": f"batch-{line}", **along, "response": response, "error": None}
 
-    return Job(line, _messages(body), row, params)
-
-
-def _body_params(body: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        params = keywords(body, ("messages", *LABELS))
-    except BadRequest as failure:
-        raise BadRequest(f"body.{failure}") from None
-    heat = params.get("temperature")
-    if isinstance(heat, int | float) and heat > MOST_TEMPERATURE:
-        raise BadRequest(f"body.temperature: {heat} is above {MOST_TEMPERATURE}, OpenAI's bound")
-    return params
-
-
-def _messages(value: Mapping[str, Any]) -> list[Any]:
-    messages = value.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
-        raise BadRequest(f"messages: {shown(messages)} is not a list of messages")
-    return messages
+    return Job(line, form.body.messages, row, form.body.keywords())

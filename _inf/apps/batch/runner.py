@@ -1,137 +1,132 @@
-"""Many jobs through an engine, into a `RunFiles`, in order, with flat memory.
+"""Jobs through an engine into an `OutputFile`, so many at once, with flat memory.
 
-The engine is never idle while jobs are left: calls are under way `at_once`, and `WINDOW` times as
-many jobs are taken in, so that one long answer holds up nobody for a while. Knows nothing of where
+Each row is written when it is known; the next job goes to whoever is free. Knows nothing of where
 jobs come from.
 """
 
 from __future__ import annotations
 
 import asyncio
-import collections
 import dataclasses
-import itertools
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from _inf.apps.batch.run_files import Fault, Job, RunFiles
-from _inf.errors import ConfigError, GenerationTimeout, InferenceError, PromptError, ToolError
-from _inf.request.sampling import prompt_seed
+from _inf.apps.batch.lines import BadLine, Job, error_row, parse, read_lines
+from _inf.apps.batch.output_file import OutputFile, is_error
+from _inf.config import Config
+from _inf.errors import ConfigError, GenerationTimeout, PromptError, ToolError
+from _inf.request.sampling import GenerateParams, prompt_seed
 from _inf.runtime.progress import progress
 
-WINDOW = 4
-CALLS_ON_CPU = 32  # more only make all of them slow, and a kill dear
+if TYPE_CHECKING:
+    from inf import InferenceEngine
+
+CALLS_ON_CPU = 32  # more only make all of them slow
 MOST_CALLS = 512  # InferenceEngine's threads
 
-Result = dict[str, Any] | Fault | InferenceError
+Keep = Callable[[int, Mapping[str, Any], int], None]  # told a line, its row and its tokens
+OnError = Callable[[int, str], None]  # told a line and the reason
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class RunStats:
     """What this run did, without what was done before."""
 
-    rows: int
-    tokens: int
-    seconds: float
+    lines: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
 
     @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
-def calls_at_once(engine: Any) -> int:
-    if engine.rollout.on_cpu:
-        return min(CALLS_ON_CPU, int(engine.config.rollout.max_num_seqs))
-    return min(MOST_CALLS, int(engine.config.rollout.max_num_seqs))
+def unanswered(source: Path, out: OutputFile) -> Iterator[tuple[int, bytes]]:
+    """The lines of `source` that have no answer, with their numbers; a bad one that was named
+    before stays bad."""
+    for line, text in read_lines(source):
+        if out.has_answer(line) or (out.has_row(line) and isinstance(parse(text, line), BadLine)):
+            continue
+        yield line, text
+
+
+def calls_at_once(config: Config, on_cpu: bool) -> int:
+    return min(CALLS_ON_CPU if on_cpu else MOST_CALLS, config.rollout.max_num_seqs)
 
 
 def answer(
-    engine: Any,
-    jobs: Iterable[Job | Fault],
-    record: RunFiles,
+    engine: InferenceEngine,
+    jobs: Iterable[Job | BadLine],
+    out: OutputFile,
     params: Mapping[str, Any],
     *,
-    at_once: int,
     total: int,
-    hear: Callable[[Fault], None] = lambda fault: None,
+    on_error: OnError = lambda line, reason: None,
 ) -> RunStats:
-    """Answer what remains of `jobs` (`total` of them, the done ones included).
+    """Answer `jobs`, `total` of them, into `out`.
 
-    params: for all; a job's own go first. hear: told of each fault when it is written.
-
+    params: for all; a job's own go first. A job that cannot be answered gets a row that says why.
     Raises what ends a run: `EngineDeadError`, a disk that is full. What was written stays.
     """
-    engine.generate([], **params)  # refuse wrong parameters once, and not in every line
-    start = time.monotonic()
-    count = collections.Counter[str]()
+    engine.generate([], **cast(GenerateParams, params))  # refuse a wrong one once, not by line
+    at_once = calls_at_once(engine.config, engine.rollout.on_cpu)
 
-    with progress(total, None, before=record.done) as report, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "n: ")  # a greedy line's equal samples were asked for
+    def answers(keep: Keep) -> None:
+        waiting = iter(jobs)
 
-        def finished(result: Result, tokens: int) -> Result:
-            count.update(lines=1, tokens=tokens, rows=isinstance(result, dict))
+        async def worker() -> None:
+            for job in waiting:  # shared: the next job goes to whoever is free
+                keep(job.line, *await answer_one(engine, job, params))
+
+        async def workers() -> None:
+            await asyncio.gather(*(worker() for _ in range(at_once)))
+
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "n: ")  # a greedy line's equal samples
+            asyncio.run(workers())
+
+    return record(answers, out, total, on_error)
+
+
+def record(
+    answers: Callable[[Keep], None], out: OutputFile, total: int, on_error: OnError
+) -> RunStats:
+    """Write what `answers` keeps, under a progress bar, and sort `out` at the end."""
+    stats, start, before = RunStats(), time.monotonic(), out.answered
+    with progress(before + total, None, before=before) as report:
+
+        def keep(line: int, row: Mapping[str, Any], tokens: int) -> None:
+            out.append(line, row)
+            stats.lines += 1
+            stats.tokens += tokens
+            if is_error(row):
+                on_error(line, row["error"]["message"])
             if report:
-                report(record.done + count["lines"], count["tokens"])
-            return result
+                report(before + stats.lines, stats.tokens)
 
-        asyncio.run(
-            _answer(engine, record.remaining(jobs), record, params, at_once, finished, hear)
-        )
-    return RunStats(count["rows"], count["tokens"], time.monotonic() - start)
-
-
-async def _answer(
-    engine: Any,
-    jobs: Iterable[Job | Fault],
-    record: RunFiles,
-    params: Mapping[str, Any],
-    at_once: int,
-    finished: Callable[[Result, int], Result],
-    hear: Callable[[Fault], None],
-) -> None:
-    gate = asyncio.Semaphore(at_once)
-    waiting = iter(jobs)
-    window: collections.deque[asyncio.Task[Result]] = collections.deque()
-
-    async def one(job: Job | Fault) -> Result:
-        async with gate:
-            return finished(*await answer_one(engine, job, params))
-
-    while True:
-        for job in itertools.islice(waiting, WINDOW * at_once - len(window)):
-            window.append(asyncio.ensure_future(one(job)))
-        if not window:
-            return
-        await asyncio.wait([window[0]])
-        ready = []
-        while window and window[0].done():
-            ready.append(window.popleft().result())
-        good = [*itertools.takewhile(lambda each: not isinstance(each, InferenceError), ready)]
-        record.keep(good)  # type: ignore[arg-type]
-        for each in good:
-            if isinstance(each, Fault):
-                hear(each)
-        if len(good) < len(ready):
-            raise ready[len(good)]  # type: ignore[misc]
+        answers(keep)
+    stats.seconds = time.monotonic() - start
+    out.sort()
+    return stats
 
 
 async def answer_one(
-    engine: Any, job: Job | Fault, params: Mapping[str, Any]
-) -> tuple[Result, int]:
-    """What is to be kept of a job, and the tokens of its answer; an error of ours that no other
-    line could pass either is a result too."""
-    if isinstance(job, Fault):
-        return job, 0
+    engine: InferenceEngine, job: Job | BadLine, params: Mapping[str, Any]
+) -> tuple[dict[str, Any], int]:
+    """A job's row and its tokens. Raises errors of ours that no other job could pass either."""
+    if isinstance(job, BadLine):
+        return error_row(job, "invalid_request", job.reason), 0
     own = {**params, "n": 1, **job.params, "progress": False}
     if params.get("seed") is not None and "seed" not in job.params:
         own["seed"] = prompt_seed(params["seed"], job.line - 1)  # one for all: as in one call
     try:
-        output = await engine.agenerate(job.prompt, **own)
-    except (PromptError, ConfigError, ToolError, GenerationTimeout) as failure:
+        output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
+    except GenerationTimeout as failure:
+        return error_row(job, "timeout", str(failure)), 0
+    except (PromptError, ConfigError, ToolError) as failure:
         reason = str(failure).replace("prompt 0", "the prompt", 1)
-        return Fault(job.line, reason, job.custom_id), 0
-    except InferenceError as failure:
-        return failure, 0
+        return error_row(job, "invalid_request", reason), 0
     return job.row(output), sum(row["completion_tokens"] for row in output.metadata)

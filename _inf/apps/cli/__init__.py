@@ -1,4 +1,4 @@
-"""The command `inf`: a prompt from the shell, or one of its commands, each a file of this room.
+"""The command `inf`: a prompt from the shell, or one of its commands, each a file of this folder.
 
 Answers go to stdout, everything else to stderr. Exit codes: 0 done, 1 the work failed, 2 the call
 was wrong, 130 interrupted.
@@ -59,11 +59,9 @@ class Commands(TyperGroup):
         word = args[0]
         if word.startswith("-"):
             word = self.commands[ASK].make_parser(ctx).parse_args(list(args))[0].get("prompt") or ""
-        if word in self.commands:
-            ctx.fail(f"the command comes first: inf {word} ...; as a prompt it is: inf ask {word}")
         if near := difflib.get_close_matches(word, self.commands, n=1, cutoff=NEAR):
             ctx.fail(
-                f"there is no command {word!r}; did you mean inf {near[0]} ...? "
+                f"did you mean inf {near[0]} ...? A command comes first. "
                 f"As a prompt it is: inf ask {word}"
             )
 

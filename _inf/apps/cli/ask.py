@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from _inf.apps.cli.options import EngineOptions, SamplingOptions, spread
+from _inf.apps.cli.options import Options, takes_options
 
 
-@spread
+@takes_options()
 def ask(
     prompt: Annotated[str, typer.Argument(help="The user's message.", show_default=False)],
-    engine: EngineOptions,
-    sampling: SamplingOptions,
     n: Annotated[
         int | None, typer.Option(help="Answers to sample.", show_default="rollout.n")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    **options: Any,
 ) -> None:
     """Answer PROMPT."""
-    params = sampling.params()
-    params["n"] = n
-    with engine.start(params) as running, warnings.catch_warnings(record=True) as heard:
-        output = running.generate(prompt, **params)
-    for warning in heard:
+    call = Options(options)
+    if n is not None:
+        call.params["n"] = n
+    with call.start() as engine, warnings.catch_warnings(record=True) as caught:
+        output = engine.generate(prompt, **call.params)
+    for warning in caught:
         typer.echo(f"inf: {warning.message}", err=True)
     for row in output:
         typer.echo(json.dumps(row.to_dict()) if as_json else row.completion)

@@ -3,89 +3,93 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from _inf.apps.batch.run import answer_file, begin
-from _inf.apps.batch.run_files import Fault, RunFiles
-from _inf.apps.batch.runner import RunStats
-from _inf.apps.cli.options import EngineOptions, SamplingOptions, spread
+from _inf.apps.batch import fingerprint
+from _inf.apps.batch.lines import check_custom_ids, parse
+from _inf.apps.batch.output_file import OutputFile
+from _inf.apps.batch.runner import OnError, RunStats, answer, unanswered
+from _inf.apps.cli.options import Options, takes_options
 from _inf.errors import ConfigError
 from _inf.runtime.progress import say
 
-SHOWN_FAULTS = 10
+SHOWN_ERRORS = 10
 
 
-@spread
+@takes_options()
 def batch(
     source: Annotated[
         Path,
         typer.Argument(metavar="IN", exists=True, dir_okay=False, help="JSON lines: the prompts."),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The answers.")],
-    engine: EngineOptions,
-    sampling: SamplingOptions,
     restart: Annotated[bool, typer.Option("--restart", help="Empty OUT and begin anew.")] = False,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Engines on Ray, a GPU or some cores each.")
     ] = None,
+    **options: Any,
 ) -> None:
-    """Answer each line of IN into OUT; after a kill, the same command goes on.
+    """Answer each line of IN into OUT; the same command again goes on where it stopped.
 
     A line is {"prompt": ...}, {"messages": [...]} or OpenAI's {"custom_id": ..., "body": ...}, and
-    its answer has the same form. What cannot be answered goes to OUT.errors.jsonl with its number,
-    and the exit code is 1.
+    its answer has the same form. A line that cannot be answered gets one with an "error", and the
+    exit code is 1; the same command again tries these once more.
     """
     if out.exists() and out.samefile(source):
         raise ConfigError(f"{out}: it is IN too; name another file for the answers.")
-    config = engine.load()
-    params = {name: value for name, value in sampling.params().items() if value is not None}
-    with RunFiles(out) as record:
-        total = begin(record, config, source, params, restart)
-        hear = _warnings(source, record)
+    call = Options(options)
+    config, params = call.load(), call.params
+    check_custom_ids(source)
+    about = {**fingerprint.of_config(config), "parameters": {**params, "timeout": None}}
+    with OutputFile(out) as file:
+        file.begin({**about, "input": fingerprint.of_file(source)}, restart)
+        before, left = file.answered, sum(1 for _ in unanswered(source, file))
+        waiting, on_error = unanswered(source, file), _shower(source, out)
+        stats = RunStats()
         try:
-            if record.done >= total:
-                tally = RunStats(0, 0, 0.0)
-            elif workers is None:
-                with engine.start() as running:
-                    tally = answer_file(running, source, record, params, total=total, hear=hear)
-            else:
-                from _inf.apps.ray.run import answer_file_on_ray
+            if left and workers:
+                from _inf.apps.ray.run import answer_on_ray
 
-                tally = answer_file_on_ray(
-                    config, source, record, params, workers=workers, total=total, hear=hear
+                stats = answer_on_ray(
+                    config, waiting, file, params, workers=workers, total=left, on_error=on_error
                 )
+            elif left:
+                with call.start() as engine:
+                    jobs = (
+                        parse(text, line, config.model_name, engine.tokenizer)
+                        for line, text in waiting
+                    )
+                    stats = answer(engine, jobs, file, params, total=left, on_error=on_error)
         except KeyboardInterrupt:
-            typer.echo(f"inf: stopped; the same command goes on after what {out} has", err=True)
+            typer.echo(f"inf: stopped; the same command goes on with what {out} lacks", err=True)
             raise
-        _report(tally, record, total)
+        _report(stats, file, before)
 
 
-def _warnings(source: Path, record: RunFiles) -> Callable[[Fault], None]:
-    """Tells of the first refused lines, and where the others are."""
+def _shower(source: Path, out: Path) -> OnError:
+    """Tells of the first lines without an answer, and where the others are."""
     told = itertools.count(1)
 
-    def hear(fault: Fault) -> None:
-        if (number := next(told)) <= SHOWN_FAULTS:
-            say(f"inf: {source}, line {fault.line}: {fault.reason}")
-        elif number == SHOWN_FAULTS + 1:
-            say(f"inf: more lines are refused; all are in {record.errors.path}")
+    def show(line: int, reason: str) -> None:
+        if (number := next(told)) <= SHOWN_ERRORS:
+            say(f"inf: {source}, line {line}: {reason}")
+        elif number == SHOWN_ERRORS + 1:
+            say(f"inf: more lines have errors; all are in {out}")
 
-    return hear
+    return show
 
 
-def _report(tally: RunStats, record: RunFiles, total: int) -> None:
-    if record.done >= total:
-        typer.echo(f"nothing left to do: {total} of {total} lines were done before", err=True)
+def _report(stats: RunStats, file: OutputFile, before: int) -> None:
+    if stats.lines:
+        done = f", after {before} answered before" if before else ""
+        speed = f"{stats.tokens_per_second:.0f} tok/s"
+        typer.echo(f"{stats.lines} lines, {stats.tokens} tokens, {speed}{done}", err=True)
     else:
-        done = f", after {record.done} done before" if record.done else ""
-        speed = f"{tally.tokens_per_second:.0f} tok/s"
-        typer.echo(f"{tally.rows} rows, {tally.tokens} tokens, {speed}{done}", err=True)
-    if not record.errors.empty:
-        refused = sum(1 for _ in record.errors.rows())
-        lines = "1 line has" if refused == 1 else f"{refused} lines have"
-        typer.echo(f"inf: {lines} no answer: see {record.errors.path}", err=True)
+        typer.echo(f"nothing left to do: {before} lines were answered before", err=True)
+    if file.failed:
+        lines = "1 line has" if file.failed == 1 else f"{file.failed} lines have"
+        typer.echo(f'inf: {lines} an "error" in {file.path}', err=True)
         raise typer.Exit(1)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from _inf.apps.cli.options import EngineOptions, SamplingOptions, in_force, spread
+from _inf.apps.cli.options import Options, in_force, takes_options
 from _inf.apps.cli.wrap import WordWrap
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
 from _inf.request.sampling import GenerateParams
@@ -27,10 +27,11 @@ from _inf.request.sampling import GenerateParams
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-# For the embedded model: a conversation outgrows a question's room.
-ROOM = ("rollout.prompt_length=3072", "rollout.response_length=1024")
-# Their values are taken as they are typed; of `stop`, several are a JSON list.
+# For the embedded model: a conversation outgrows a question's limits.
+LIMITS = ("rollout.prompt_length=3072", "rollout.response_length=1024")
+# Their values are taken as they are typed; all others are JSON where they can be.
 TEXTS = ("regex", "json_schema", "truncate_prompt")
+COMMANDS = ("help", "reset", "system", "save", "set", "quit", "exit")
 HELP = """/system TEXT   begin anew, with that system prompt; without TEXT, with none
 /set NAME VALUE   a sampling parameter, such as temperature 0.2; none gives the default back
    text is written as it is; several stop strings, or one with a newline: stop ["a", "\\n"]
@@ -44,14 +45,13 @@ A line that ends with \\ goes on in the next; so does all between two lines of \
 Ctrl-C stops an answer, Ctrl-D leaves."""
 
 
-@spread
+@takes_options()
 def chat(
-    engine: EngineOptions,
-    sampling: SamplingOptions,
     system: Annotated[str | None, typer.Option(help="A system prompt.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object an answer, as of inf --json.")
     ] = False,
+    **options: Any,
 ) -> None:
     """Talk with a model; /help in it says what it knows.
 
@@ -59,11 +59,11 @@ def chat(
     each answer is one line, and so is each {"error": ...}. With the embedded model, prompt and
     answer may have 4096 tokens together.
     """
-    params = sampling.params()
-    with engine.start(params, *(ROOM if engine.embedded else ())) as running:
-        talk = Chat(running, params, system, as_json=as_json)
-        talk.run()
-    if talk.failed and not sys.stdin.isatty():
+    call = Options(options)
+    with call.start(*(LIMITS if call.embedded else ())) as engine:
+        conversation = Chat(engine, call.params, system, as_json=as_json)
+        conversation.run()
+    if conversation.failed and not sys.stdin.isatty():
         raise typer.Exit(1)
 
 
@@ -73,7 +73,7 @@ class Chat:
     def __init__(
         self,
         engine: InferenceEngine,
-        params: GenerateParams,
+        params: Mapping[str, Any],
         system: str | None,
         *,
         as_json: bool = False,
@@ -129,12 +129,12 @@ class Chat:
         return True
 
     def _answer(self, text: str) -> None:
-        asked = {"role": "user", "content": text}
+        question = {"role": "user", "content": text}
         params = cast(GenerateParams, {**self._params, "n": 1})
         if not self._streams:
-            self._answer_whole(asked, params)
+            self._answer_whole(question, params)
             return
-        chunks = self._engine.stream([*self._messages, asked], **params)
+        chunks = self._engine.stream([*self._messages, question], **params)
         cached = self._engine.stats()["cached_tokens"]
         said, tokens, finish, start = "", 0, None, time.monotonic()
         wrap = WordWrap(shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
@@ -150,16 +150,16 @@ class Chat:
         finally:
             typer.echo(wrap.end() if wrap else "")
         if said:
-            self._messages += [asked, {"role": "assistant", "content": said}]
+            self._messages += [question, {"role": "assistant", "content": said}]
         speed = tokens / max(time.monotonic() - start, 1e-6)
         cached = self._engine.stats()["cached_tokens"] - cached
         end = {"length": ", cut by max_tokens", "stopped": ", stopped"}.get(finish or "", "")
         _note(f"{tokens} tokens, {speed:.0f} tok/s, {cached:.0f} prompt tokens cached{end}")
 
-    def _answer_whole(self, asked: dict[str, Any], params: GenerateParams) -> None:
+    def _answer_whole(self, question: dict[str, Any], params: GenerateParams) -> None:
         """With tools, since the answer comes after the calls, and as JSON; Ctrl-C stops it."""
         try:
-            row = self._engine.generate([*self._messages, asked], **params)[0]
+            row = self._engine.generate([*self._messages, question], **params)[0]
         except KeyboardInterrupt:
             if not self._watched:
                 raise
@@ -176,7 +176,7 @@ class Chat:
         else:
             typer.echo(row.completion)
         answered = {"role": "assistant", "content": row.completion}
-        self._messages = row.messages or [*self._messages, asked, answered]
+        self._messages = row.messages or [*self._messages, question, answered]
 
     def _separate(self) -> None:
         """An empty line between two answers, where neither prompts nor JSON tell them apart."""
@@ -187,7 +187,6 @@ class Chat:
     def _command(self, text: str) -> bool:
         """Whether to go on."""
         name, _, value = text[1:].partition(" ")
-        known = ("help", "reset", "system", "save", "set", "quit", "exit")
         value = value.strip()
         match name:
             case "help":
@@ -204,59 +203,48 @@ class Chat:
             case "quit" | "exit":
                 return False
             case _:
-                raise InferenceError(f"/{name}: no such command{did_you_mean(name, known)} (/help)")
+                raise InferenceError(f"/{name}: no such command{did_you_mean(name, COMMANDS)}")
         return True
 
     def _save(self, name: str) -> None:
         if not name:
             raise InferenceError("/save: it takes a file's name: /save chat.jsonl")
-        path = Path(name).expanduser()
-        if path.exists() and not self._may_overwrite(name):
-            raise InferenceError(f"/save: {name} exists, and is left as it is; name another file")
-        path.write_text(json.dumps({"messages": self._messages}) + "\n")
+        try:
+            with open(Path(name).expanduser(), "x") as file:
+                file.write(json.dumps({"messages": self._messages}) + "\n")
+        except FileExistsError:
+            raise InferenceError(
+                f"/save: {name} exists, and is left as it is; name another file"
+            ) from None
         _note(f"{len(self._messages)} messages are in {name}")
-
-    def _may_overwrite(self, name: str) -> bool:
-        """Asked on a terminal only: through a pipe the next line is a message."""
-        if not self._watched:
-            return False
-        with contextlib.suppress(EOFError, KeyboardInterrupt):
-            return input(f"{name} exists. Overwrite it? [y/N] ").strip().lower() in ("y", "yes")
-        return False
 
     def _set(self, assignment: str) -> None:
         if assignment:
-            found = re.fullmatch(r"([\w-]+)(?:\s*=\s*|\s+)(.+)", assignment)
-            if found is None:
+            match = re.fullmatch(r"([\w-]+)(?:\s*=\s*|\s+)(.+)", assignment)
+            if match is None:
                 raise InferenceError("/set: it takes NAME VALUE, such as temperature 0.2")
-            name, text = found.groups()
+            name, text = match.groups()
             name = name.replace("-", "_")
-            wanted = self._params | {name: _value(name, text)}
-            self._engine.generate([], **cast(GenerateParams, wanted))  # refuses a wrong one
-            self._params = wanted
-        given = {name: value for name, value in self._params.items() if value is not None}
-        values = in_force(given, self._engine.config.rollout)
-        others = {name: value for name, value in values.items() if name not in given}
-        if given:
-            _note(f"set: {_listed(given)}")
+            params = self._params | {name: _value(name, text)}
+            params = {name: value for name, value in params.items() if value is not None}
+            self._engine.generate([], **cast(GenerateParams, params))  # refuses a wrong one
+            self._params = params
+        values = in_force(self._params, self._engine.config.rollout)
+        others = {name: value for name, value in values.items() if name not in self._params}
+        if self._params:
+            _note(f"set: {_listed(self._params)}")
         _note(f"by default: {_listed(others)}")
 
 
 def _value(name: str, text: str) -> Any:
-    """What /set makes of a value; what it cannot read is text, which `generate` refuses."""
+    """What /set makes of a value; what is not JSON is text, which `generate` refuses."""
     if text == "none":
         return None
-    if name in TEXTS:
-        return text
-    with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(value := json.loads(text), list | dict):
-            return value
-    if name == "stop":
-        return text
-    for number in (int, float):
-        with contextlib.suppress(ValueError):
-            return number(text)
-    return {"true": True, "false": False}.get(text.lower(), text)
+    value = text
+    if name not in TEXTS:
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(text)
+    return text if name == "stop" and not isinstance(value, list) else value
 
 
 def _listed(values: Mapping[str, Any]) -> str:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from _inf.apps.check import measure
-from _inf.apps.cli.options import EngineOptions, spread
+from _inf.apps.cli.options import Options, takes_options
 
 
-@spread
+@takes_options(sampling=False)
 def check(
-    engine: EngineOptions,
     prompts: Annotated[
         list[str] | None, typer.Argument(help="By default some of its own.", show_default=False)
     ] = None,
@@ -27,14 +26,15 @@ def check(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    **options: Any,
 ) -> None:
     """Compare the rollout with Transformers; exit code 1 where they differ."""
-    with engine.start() as running:
-        fitness = measure(running, prompts or (), threshold)
+    with Options(options).start() as engine:
+        result = measure(engine, prompts or (), threshold)
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(fitness)))
+        typer.echo(json.dumps(dataclasses.asdict(result)))
     else:
         from rich.console import Console
 
-        Console().print(fitness.table())
-    raise typer.Exit(0 if fitness.passed else 1)
+        Console().print(result.table())
+    raise typer.Exit(0 if result.passed else 1)

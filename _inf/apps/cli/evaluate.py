@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import hashlib
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from _inf.apps.batch import fingerprint
-from _inf.apps.batch.run_files import RunFiles
-from _inf.apps.batch.runner import answer, calls_at_once
-from _inf.apps.cli.options import EngineOptions, SamplingOptions, in_force, spread
+from _inf.apps.batch.lines import Job
+from _inf.apps.batch.output_file import OutputFile
+from _inf.apps.batch.runner import RunStats, answer
+from _inf.apps.cli.options import Options, in_force, takes_options
 from _inf.apps.eval import gsm8k as task
 from _inf.apps.eval.report import Run, Summary, plot, summary
+from _inf.config import Config
 from _inf.request.sampling import ASK_TO_SAMPLE
 
 app = typer.Typer(
@@ -30,10 +30,8 @@ def _benchmarks() -> None:
 
 
 @app.command("gsm8k")
-@spread
+@takes_options()
 def gsm8k(
-    engine: EngineOptions,
-    sampling: SamplingOptions,
     data: Annotated[
         Path | None, typer.Option(help="The problems, as JSON lines; else the Hub's test split.")
     ] = None,
@@ -46,64 +44,66 @@ def gsm8k(
     out: Annotated[Path, typer.Option(help="A row for each question.")] = Path("gsm8k.jsonl"),
     restart: Annotated[bool, typer.Option("--restart", help="Empty OUT and begin anew.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
+    **options: Any,
 ) -> None:
     """Answer GSM8K's questions, greedily by default, and score them by four rules.
 
     Writes OUT.jsonl, OUT.summary.json and OUT.png. After a kill, the same command goes on.
     """
-    params = _greedy_by_default(sampling)
-    engine.load(params)
+    call = Options(options)
+    config, params = call.load(), call.params
+    if not {"do_sample", *ASK_TO_SAMPLE} & params.keys():
+        params["temperature"] = 0.0
     every = task.load(data, "test")
     examples = task.examples(every, shots, shots_from)
     problems = every[:limit]
-    with RunFiles(out) as record, engine.start() as running:
-        about = {
-            **fingerprint.of_engine(running),
-            "parameters": {**params, "timeout": None},
-            "data": _digest([every, examples, task.SUFFIX]),
-            "tool": tool,
-        }
-        record.begin(about, restart)
-        tally = answer(
-            running,
-            task.jobs(problems, examples, tool=tool),
-            record,
-            {**params, "tools": task.tools()} if tool else params,
-            at_once=calls_at_once(running),
-            total=len(problems),
-        )
-        rows = [row for row in record.out.rows() if row["problem"] < len(problems)]
+    about = {
+        "parameters": {**params, "timeout": None},
+        "data": hashlib.sha256(repr([every, examples, task.SUFFIX]).encode()).hexdigest(),
+        "tool": tool,
+    }
+    jobs = task.jobs(problems, examples, tool=tool)
+    rows, speed = _answered(call, config, jobs, out, about, restart)
     run = Run(
-        model=running.config.model_name,
+        model=config.model_name,
         data=str(data or task.HUB),
         limit=limit,
         shots=shots,
         tool=tool,
-        parameters=in_force(params, running.config.rollout),
+        parameters=in_force(params, config.rollout),
         date=datetime.date.today().isoformat(),
     )
-    found = summary(run, rows, len(problems) - len(rows), tally.tokens_per_second or None)
-    _report(out, found, rows, as_json)
-    if found.unanswered:
-        typer.echo(f"inf: why some are unanswered: {record.errors.path}", err=True)
-        raise typer.Exit(1)
+    _report(out, summary(run, rows, len(problems) - len(rows), speed), rows, as_json)
 
 
-def _greedy_by_default(sampling: SamplingOptions) -> dict[str, Any]:
-    params = {name: value for name, value in sampling.params().items() if value is not None}
-    if not {"do_sample", *ASK_TO_SAMPLE} & params.keys():
-        params["temperature"] = 0.0
-    return params
+def _answered(
+    call: Options,
+    config: Config,
+    jobs: list[Job],
+    out: Path,
+    about: dict[str, Any],
+    restart: bool,
+) -> tuple[list[dict[str, Any]], float | None]:
+    """The rows of the answered `jobs`, and the tokens per second of those answered now; where none
+    is left to answer, no engine starts."""
+    with OutputFile(out) as file:
+        file.begin({**fingerprint.of_config(config), **about}, restart)
+        left = [job for job in jobs if not file.has_answer(job.line)]
+        stats = RunStats()
+        if left:
+            params = {**call.params, "tools": task.tools()} if about["tool"] else call.params
+            with call.start() as engine:
+                stats = answer(engine, left, file, params, total=len(left))
+        rows = [row for row in file.rows() if "scores" in row and row["line"] <= len(jobs)]
+    return rows, stats.tokens_per_second or None
 
 
-def _report(out: Path, found: Summary, rows: list[dict[str, Any]], as_json: bool) -> None:
-    stem = str(out.with_suffix("") if out.suffix == ".jsonl" else out)
-    text = json.dumps(dataclasses.asdict(found), indent=1)
-    Path(f"{stem}.summary.json").write_text(text + "\n")
-    plot(found.run, rows, Path(f"{stem}.png"))
-    typer.echo(text if as_json else found.table())
+def _report(out: Path, result: Summary, rows: list[dict[str, Any]], as_json: bool) -> None:
+    stem = str(out).removesuffix(".jsonl")
+    Path(f"{stem}.summary.json").write_text(result.json() + "\n")
+    plot(result.run, rows, Path(f"{stem}.png"))
+    typer.echo(result.json() if as_json else result.table())
     typer.echo(f"rows, summary and plot: {out}, {stem}.summary.json, {stem}.png", err=True)
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()
+    if result.unanswered:
+        typer.echo(f'inf: why some are unanswered: "error" in {out}', err=True)
+        raise typer.Exit(1)

@@ -1,139 +1,109 @@
 """The options that commands share: which engine, and how it samples.
 
-A command takes them as parameters that are dataclasses; `spread` shows typer their fields. It
-knows how text from the shell becomes `generate`'s keywords, and nothing of any command.
+A command takes them as `**options` and reads them with `Options`. Knows how text from the shell
+becomes `generate`'s keywords, and nothing of any command.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
 from _inf.config import Config, Rollout, load_config, parse_assignments
-from _inf.errors import ConfigError
 from _inf.request.sampling import ANY_MODEL, GenerateParams, check_params, resolve
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
+Command = TypeVar("Command", bound=Callable[..., None])
 
-@dataclasses.dataclass(frozen=True)
-class EngineOptions:
-    config: Annotated[
-        str | None,
-        typer.Option(
-            "--config",
-            "-c",
-            help="A YAML file; without one, the embedded model, greedy, at most 512 tokens.",
-        ),
-    ] = None
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
-    ] = None
+CONFIG_HELP = "A YAML file; without one, the embedded model, greedy, at most 512 tokens."
+# `generate`'s keywords under their own names, but for `n`: type, help, what holds without it.
+JSON = dict[str, Any]
+SAMPLING: Mapping[str, tuple[Any, str, str | None]] = {
+    "temperature": (float, "0 is greedy.", "rollout.temperature; 0 when greedy"),
+    "top_p": (float, "In (0, 1].", "rollout.top_p"),
+    "top_k": (int, "-1: all tokens.", "rollout.top_k"),
+    "min_p": (float, "In [0, 1].", "0"),
+    "max_tokens": (int, "Tokens to generate at most.", "rollout.response_length"),
+    "do_sample": (bool, "Sample, or be greedy.", "rollout.do_sample"),
+    "min_tokens": (int, "Tokens to generate at least.", "0"),
+    "stop": (list[str], "Ends the answer before it; may be repeated.", None),
+    "stop_token_ids": (list[int], "May be repeated.", "the model's EOS"),
+    "seed": (int, "The same answer each time.", None),
+    "presence_penalty": (float, "In [-2, 2].", "0"),
+    "frequency_penalty": (float, "In [-2, 2].", "0"),
+    "repetition_penalty": (float, "Above 0; 1 is none.", "1"),
+    "logit_bias": (JSON, 'Added to logits: {"TOKEN ID": NUMBER}.', None),
+    "json_schema": (str, "What the answer must match, as JSON.", None),
+    "regex": (str, "What the answer must match.", None),
+    "ignore_eos": (bool, "Go on past EOS.", "rollout.ignore_eos"),
+    "skip_special_tokens": (bool, "Leave them out.", "yes"),
+    "chat_template_kwargs": (JSON, "For the chat template.", None),
+    "truncate_prompt": (str, "left or right: cut what is above prompt_length.", None),
+    "timeout": (float, "Seconds for the answer.", None),
+}
+
+
+def takes_options(*, sampling: bool = True) -> Callable[[Command], Command]:
+    """Show typer the engine's options, and the sampling ones, in place of `**options`."""
+    shared: dict[str, Any] = {
+        "config": Annotated[str | None, typer.Option("--config", "-c", help=CONFIG_HELP)],
+        "assignments": Annotated[
+            list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
+        ],
+    }
+    for name, (kind, text, default) in SAMPLING.items() if sampling else ():
+        how: dict[str, Any] = {"help": text, "show_default": default or False}
+        if kind is JSON:
+            kind, how["metavar"], how["parser"] = dict, "JSON", _json_object
+        shared[name] = Annotated[kind | None, typer.Option(**how)]
+
+    def named(command: Command) -> Command:
+        signature = inspect.signature(command, eval_str=True)
+        own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+            for name, kind in shared.items()
+        ]
+        vars(command)["__signature__"] = signature.replace(parameters=[*own, *more])
+        return command
+
+    return named
+
+
+class Options:
+    """What was typed of the shared options. `params`: the sampling keywords that were given."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._file: str | None = options["config"]
+        self._assignments: list[str] = options["assignments"] or []
+        given = {name: options.get(name) for name in SAMPLING}
+        self.params = {name: value for name, value in given.items() if value not in (None, [])}
 
     @property
     def embedded(self) -> bool:
         """Whether no other model was named."""
-        named = any(each.startswith("model_path") for each in self.assignments or ())
-        return self.config is None and not named
+        named = any(text.startswith("model_path") for text in self._assignments)
+        return self._file is None and not named
 
-    def start(self, params: Mapping[str, Any] | None = None, *defaults: str) -> InferenceEngine:
-        """Before anything starts, refuses `params` that `generate` would refuse. `defaults`:
+    def load(self, *defaults: str) -> Config:
+        """The config; refuses, without an engine, what `generate` would refuse. `defaults`:
         assignments that the caller's own go over."""
-        from inf import InferenceEngine
-
-        given = parse_assignments([*defaults, *(self.assignments or [])])
-        if params is not None:
-            check_params(params, load_config(self.config, given).rollout)
-        return InferenceEngine(self.config, **given)
-
-    def load(self, params: Mapping[str, Any] | None = None) -> Config:
-        """What `start` would start; refuses what it would refuse."""
-        config = load_config(self.config, parse_assignments(self.assignments or []))
-        check_params(params or {}, config.rollout)
+        config = load_config(self._file, parse_assignments([*defaults, *self._assignments]))
+        check_params(self.params, config.rollout)
         return config
 
+    def start(self, *defaults: str) -> InferenceEngine:
+        from inf import InferenceEngine
 
-@dataclasses.dataclass(frozen=True)
-class SamplingOptions:
-    """`generate`'s keywords under their own names, but for `n`."""
-
-    temperature: Annotated[
-        float | None,
-        typer.Option(help="0 is greedy.", show_default="rollout.temperature; 0 when greedy"),
-    ] = None
-    top_p: Annotated[
-        float | None, typer.Option(help="In (0, 1].", show_default="rollout.top_p")
-    ] = None
-    top_k: Annotated[
-        int | None, typer.Option(help="-1: all tokens.", show_default="rollout.top_k")
-    ] = None
-    min_p: Annotated[float | None, typer.Option(help="In [0, 1].", show_default="0")] = None
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(help="Tokens to generate at most.", show_default="rollout.response_length"),
-    ] = None
-    do_sample: Annotated[
-        bool | None,
-        typer.Option(help="Sample, or be greedy.", show_default="rollout.do_sample"),
-    ] = None
-    min_tokens: Annotated[
-        int | None, typer.Option(help="Tokens to generate at least.", show_default="0")
-    ] = None
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(help="Ends the answer before it; may be repeated."),
-    ] = None
-    stop_token_ids: Annotated[
-        list[int] | None, typer.Option(help="May be repeated.", show_default="the model's EOS")
-    ] = None
-    seed: Annotated[int | None, typer.Option(help="The same answer each time.")] = None
-    presence_penalty: Annotated[
-        float | None, typer.Option(help="In [-2, 2].", show_default="0")
-    ] = None
-    frequency_penalty: Annotated[
-        float | None, typer.Option(help="In [-2, 2].", show_default="0")
-    ] = None
-    repetition_penalty: Annotated[
-        float | None, typer.Option(help="Above 0; 1 is none.", show_default="1")
-    ] = None
-    logit_bias: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help='Added to logits: {"TOKEN ID": NUMBER}.'),
-    ] = None
-    json_schema: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help="What the answer must match."),
-    ] = None
-    regex: Annotated[str | None, typer.Option(help="What the answer must match.")] = None
-    ignore_eos: Annotated[
-        bool | None, typer.Option(help="Go on past EOS.", show_default="rollout.ignore_eos")
-    ] = None
-    skip_special_tokens: Annotated[
-        bool | None, typer.Option(help="Leave them out.", show_default="yes")
-    ] = None
-    chat_template_kwargs: Annotated[
-        str | None,
-        typer.Option(metavar="JSON", help="For the chat template."),
-    ] = None
-    truncate_prompt: Annotated[
-        str | None, typer.Option(metavar="left|right", help="Cut what is above prompt_length.")
-    ] = None
-    timeout: Annotated[float | None, typer.Option(help="Seconds for the answer.")] = None
-
-    def params(self) -> GenerateParams:
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        given["stop"] = self.stop or None
-        given["stop_token_ids"] = self.stop_token_ids or None
-        for name in ("logit_bias", "chat_template_kwargs"):
-            given[name] = _json_object(name, given[name])
-        return cast(GenerateParams, given)
+        self.load(*defaults)
+        assignments = parse_assignments([*defaults, *self._assignments])
+        return InferenceEngine(self._file, **assignments)
 
 
 def in_force(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
@@ -148,42 +118,11 @@ def in_force(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def spread(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`command` as typer reads it: each parameter that is a dataclass gives way to its fields."""
-    groups: dict[str, Any] = {}
-    shown: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if not dataclasses.is_dataclass(parameter.annotation):
-            shown.append(parameter)
-            continue
-        groups[parameter.name] = parameter.annotation
-        hints = get_type_hints(parameter.annotation, include_extras=True)
-        shown += [
-            parameter.replace(name=field.name, annotation=hints[field.name], default=field.default)
-            for field in dataclasses.fields(parameter.annotation)
-        ]
-
-    @functools.wraps(command)
-    def run(**given: Any) -> Any:
-        for name, group in groups.items():
-            own = {field.name: given.pop(field.name) for field in dataclasses.fields(group)}
-            given[name] = group(**own)
-        return command(**given)
-
-    del run.__dict__["__wrapped__"]  # typer would read the original's signature
-    keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in shown]
-    vars(run)["__signature__"] = inspect.Signature(keywords)
-    run.__annotations__ = {each.name: each.annotation for each in shown}
-    return run
-
-
-def _json_object(name: str, text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
+def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as failure:
-        raise ConfigError(f"{name}: {text!r} is not JSON: {failure}.") from None
+        raise typer.BadParameter(f"{text!r} is not JSON: {failure}.") from None
     if not isinstance(value, dict):
-        raise ConfigError(f"{name}: {text!r} is not a JSON object.")
-    return value
+        raise typer.BadParameter(f"{text!r} is not a JSON object.")
+    return cast(dict[str, Any], value)

@@ -45,6 +45,6 @@ class WordWrap:
             self._gap += character
             return shown
         wide = cell_len(character) > 1 or cell_len(self._word) >= self._width
-        shown = self.end() if wide else ""
+        shown = self.end() if wide and self._word else ""  # a gap waits for the word after it
         self._word += character
         return shown

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from _inf.apps.batch.run_files import Job
+from _inf.apps.batch.lines import Job
 from _inf.errors import ConfigError, InferenceError
 from _inf.models.resolve import HUB_TIMEOUT, hub_reason
 from _inf.response.output import GenerationOutput
@@ -37,10 +38,11 @@ LM_EVAL = {
 IGNORED = (",", r"\$", r"(?s).*#### ", r"\.$")
 VERL = {"verl_strict": "strict", "verl_flexible": "flexible"}
 RULES = (*VERL, *LM_EVAL)
+GRADER_NAME = "calc_gsm8k_reward"
 GRADER = {
     "type": "function",
     "function": {
-        "name": "calc_gsm8k_reward",
+        "name": GRADER_NAME,
         "description": "Check a final answer. Submit the number alone.",
         "parameters": {
             "type": "object",
@@ -61,9 +63,9 @@ class Problem:
     @property
     def truth(self) -> str:
         """The number after `####`, as verl's preprocessing takes it."""
-        found = re.search(FINAL, self.answer)
-        assert found is not None  # `load` has seen to it
-        return found[1].replace(",", "")
+        match = re.search(FINAL, self.answer)
+        assert match is not None  # `load` has seen to it
+        return match[1].replace(",", "")
 
     @property
     def asked(self) -> dict[str, str]:
@@ -72,116 +74,90 @@ class Problem:
 
 def load(path: Path | None, split: Literal["train", "test"]) -> list[Problem]:
     """The problems of a file of JSON lines, or those of the Hub's `openai/gsm8k`."""
-    rows = _hub(split) if path is None else _file(path)
     problems = []
-    for where, row in rows:
+    for number, row in enumerate(_hub(split) if path is None else _file(path), 1):
         match row:
             case {"question": str(question), "answer": str(answer)} if re.search(FINAL, answer):
                 problems.append(Problem(question, answer))
             case _:
                 raise ConfigError(
-                    f"{where}: not a problem; one is "
+                    f"{path or HUB}, problem {number}: one is "
                     '{"question": "...", "answer": "... #### 72"}.'
                 )
     return problems
 
 
-def _file(path: Path) -> Iterator[tuple[str, Any]]:
+def _file(path: Path) -> list[Any]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as failure:
+        texts = path.read_text(encoding="utf-8").split("\n")
+        return [json.loads(text) for text in texts if text.strip()]
+    except (OSError, ValueError) as failure:
         raise ConfigError(f"{path} cannot be read: {failure}") from None
-    for number, line in enumerate(text.split("\n"), 1):
-        where = f"{path}, line {number}"
-        if line.strip():
-            try:
-                yield where, json.loads(line)
-            except ValueError as failure:
-                raise ConfigError(f"{where}: not JSON: {failure}") from None
 
 
-def _hub(split: str) -> Iterator[tuple[str, Any]]:
-    with quiet.third_party():
-        rows = _downloaded(split)
-    for index, row in enumerate(rows):
-        yield f"{HUB} {split}[{index}]", row
-
-
-def _downloaded(split: str) -> Any:
-    from datasets import load_dataset
-    from huggingface_hub import HfApi
+def _hub(split: str) -> list[Any]:
+    """What was downloaded before serves where the Hub cannot be reached."""
+    import pandas
+    from huggingface_hub import HfApi, hf_hub_download
 
     reason = ""
     try:
-        HfApi().dataset_info(HUB, timeout=HUB_TIMEOUT)
+        HfApi().dataset_info(HUB, timeout=HUB_TIMEOUT)  # a download would try for 20 s
     except Exception as failure:
-        reason = f"{hub_reason(failure)}, and "
+        reason = f"{hub_reason(failure)}, and it was not downloaded before"
+    name = f"main/{split}-00000-of-00001.parquet"
     try:
-        with _without_the_hub() if reason else contextlib.nullcontext():
-            return load_dataset(HUB, "main", split=split)
+        with quiet.third_party():
+            file = hf_hub_download(HUB, name, repo_type="dataset", local_files_only=bool(reason))
     except Exception as failure:
         raise InferenceError(
-            f"{HUB}: {reason or 'the download failed: '}"
-            f"{'it was not downloaded before' if reason else hub_reason(failure)}. "
-            "Name a file of its problems instead: --data, and --shots-from for examples."
+            f"{HUB}: {reason or hub_reason(failure)}. Name a file of its problems instead: --data, "
+            "and --shots-from for examples."
         ) from failure
-
-
-@contextlib.contextmanager
-def _without_the_hub() -> Iterator[None]:
-    """Only what was downloaded before; datasets would ask the Hub five times more, for 20 s."""
-    from datasets import config
-    from huggingface_hub import constants
-
-    before = config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
-    config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
+    rows: list[Any] = pandas.read_parquet(file).to_dict("records")
+    return rows
 
 
 def examples(problems: Sequence[Problem], shots: int, path: Path | None) -> list[Problem]:
     """The first `shots` of a file, or of the Hub's train split; refused where one is scored too."""
     if not shots:
         return []
-    found = load(path, "train")[:shots]
-    if len(found) < shots:
-        raise ConfigError(f"shots: {shots} were asked for, and {path} holds {len(found)}.")
-    if both := {each.question for each in found} & {each.question for each in problems}:
+    solved = load(path, "train")[:shots]
+    if len(solved) < shots:
+        raise ConfigError(f"shots: {shots} were asked for, and {path} holds {len(solved)}.")
+    if both := {shot.question for shot in solved} & {problem.question for problem in problems}:
         raise ConfigError(
             f"shots: {len(both)} of the examples are among the problems to be scored, so that the "
             "model would be shown their answers; take them from another file (--shots-from)."
         )
-    return found
+    return solved
 
 
-def jobs(problems: Sequence[Problem], shots: Sequence[Problem], *, tool: bool) -> Iterator[Job]:
+def jobs(problems: Sequence[Problem], shots: Sequence[Problem], *, tool: bool) -> list[Job]:
     shown = [
         message
         for shot in shots
         for message in (shot.asked, {"role": "assistant", "content": shot.answer})
     ]
+    jobs = []
     for line, problem in enumerate(problems, 1):
-        yield _job(line, problem, [*shown, problem.asked], tool)
+        graded = {GRADER_NAME: {"create_kwargs": {"ground_truth": problem.truth}}}
+        params = {"tools_kwargs": graded} if tool else {}
+        row = functools.partial(_row, problem)
+        jobs.append(Job(line, [*shown, problem.asked], row, params))
+    return jobs
 
 
-def _job(line: int, problem: Problem, messages: list[dict[str, str]], tool: bool) -> Job:
-    def row(output: GenerationOutput) -> dict[str, Any]:
-        [answer] = output
-        about = answer.metadata
-        names = ("finish_reason", "completion_tokens", *(("tool_calls",) if tool else ()))
-        return {
-            "problem": line - 1,
-            "question": problem.question,
-            "truth": problem.truth,
-            "completion": answer.completion,
-            **{name: about[name] for name in names},
-            "scores": scores(answer.completion, problem),
-        }
-
-    graded = {GRADER["function"]["name"]: {"create_kwargs": {"ground_truth": problem.truth}}}  # type: ignore[index]
-    return Job(line, messages, row, {"tools_kwargs": graded} if tool else {})
+def _row(problem: Problem, output: GenerationOutput) -> dict[str, Any]:
+    [answer] = output
+    names = ("finish_reason", "completion_tokens", "tool_calls")
+    return {
+        "question": problem.question,
+        "truth": problem.truth,
+        "completion": answer.completion,
+        **{name: answer.metadata[name] for name in names if name in answer.metadata},
+        "scores": scores(answer.completion, problem),
+    }
 
 
 def tools() -> list[Any]:
@@ -209,13 +185,13 @@ def scores(completion: str, problem: Problem) -> dict[str, bool]:
     return verl | {name: _lm_eval(completion, problem.answer, *LM_EVAL[name]) for name in LM_EVAL}
 
 
-def _lm_eval(completion: str, gold: str, pattern: str, place: int) -> bool:
-    found = re.findall(pattern, completion)
-    answer = "".join(found[place]).strip() if found else "[invalid]"
-    return _compared(answer) == _compared(gold)
+def _lm_eval(completion: str, gold: str, pattern: str, index: int) -> bool:
+    matches = re.findall(pattern, completion)
+    answer = "".join(matches[index]).strip() if matches else "[invalid]"
+    return _normalized(answer) == _normalized(gold)
 
 
-def _compared(text: str) -> str:
+def _normalized(text: str) -> str:
     for pattern in IGNORED:
         text = re.sub(pattern, "", text)
     return text.lower()

@@ -6,6 +6,7 @@ In: the rows of `_inf.apps.eval.gsm8k`. Out: a frozen `Summary`, a PNG. Knows no
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,6 +61,9 @@ class Summary:
     cut_by_length: float
     completion_tokens: int
     tokens_per_second: float | None
+
+    def json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1)
 
     def table(self) -> str:
         lines = [

@@ -21,7 +21,7 @@ from _inf.errors import ConfigError
 from _inf.runtime import quiet
 
 ANSWER_SECONDS = 10.0
-# For Ray's processes; the first is for them what `_on_loopback` is for this one.
+# Read by Ray's processes, which inherit them.
 LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
@@ -33,9 +33,8 @@ def cluster() -> Iterator[Any]:
     if level == logging.CRITICAL:
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
-    import ray.data
+    from ray._private import ray_constants
 
-    logging.getLogger("ray.data").setLevel(level)
     if ray.is_initialized():
         yield ray
         return
@@ -46,8 +45,11 @@ def cluster() -> Iterator[Any]:
         else:
             folder = tempfile.mkdtemp(prefix="inf-ray-", dir="/tmp")  # sockets want a short path
             ended.callback(shutil.rmtree, folder, ignore_errors=True)
-            local = {**LOCAL, "TMPDIR": folder}
-            with _environment(local), _on_loopback(), quiet.descriptors():
+            os.environ.update(LOCAL)
+            ray_constants.ENABLE_RAY_CLUSTER = False  # it was read when Ray was imported
+            # What an engine leaves behind goes with Ray's own files.
+            how["runtime_env"] = {"env_vars": {"TMPDIR": folder}}
+            with quiet.descriptors():
                 ray.init(address="local", include_dashboard=False, _temp_dir=folder, **how)
         ended.callback(ray.shutdown)
         yield ray
@@ -66,30 +68,3 @@ def _join(address: str, how: dict[str, Any]) -> None:
             f"RAY_ADDRESS: no cluster lets us in at {address} ({failure}); correct it, or unset it "
             "to run on this machine."
         ) from None
-
-
-@contextlib.contextmanager
-def _on_loopback() -> Iterator[None]:
-    from ray._private import ray_constants
-
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextlib.contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Inherited by Ray's processes: what an engine leaves behind goes with Ray's own files."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

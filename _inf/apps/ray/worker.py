@@ -1,4 +1,4 @@
-"""An engine as an actor of Ray Data: lines of a batch file in, their answers out.
+"""An engine as an actor of Ray: lines of a batch file in, their answers out.
 
 Ray itself is not imported here: it makes the object, calls it, and replaces its process.
 """
@@ -9,28 +9,29 @@ import asyncio
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import parse
-from _inf.apps.batch.run_files import Fault, Job
-from _inf.apps.batch.runner import Result, answer_one
-from _inf.errors import ConfigError, EngineDeadError, InferenceError, shown
+from _inf.apps.batch.runner import answer_one
+from _inf.errors import ConfigError, EngineDeadError
 
-# For one call: an engine that died twice under the same lines dies of them.
-STARTS = 2
+if TYPE_CHECKING:
+    from _inf.request.sampling import GenerateParams
+    from inf import InferenceEngine
 
 
 class InferenceWorker:
     """For `ray.data.Dataset.map_batches`: one engine, in the actor's process, at the first batch.
 
     config: `InferenceEngine`'s. params: `generate`'s keywords for all lines; a line's own go first.
-    about: the fingerprint that the engine must have, or `ConfigError`; None: any.
+    model: the digest that the model's folder must have, or `ConfigError`; None: any.
 
     A batch has a column `text`, JSON lines in the forms of docs/batch.md (`ray.data.read_text`
     makes it), and may have `line`, their numbers, by which lines differ under one seed (without it
-    each batch counts from 1). It comes back with three columns more: `answer` (JSON), or `error`
-    (why there is none), the other one being empty; `completion_tokens`.
+    each batch counts from 1). It comes back with two columns more: `answer`, the row as `inf batch`
+    would write it (JSON, with an "error" where there is no answer), and `completion_tokens`.
 
     May be called from several threads at once: the engine then runs their lines together. An engine
     that dies is started again once for a batch; then, and where it cannot start, its error is
@@ -38,36 +39,23 @@ class InferenceWorker:
     """
 
     def __init__(
-        self,
-        config: Any = None,
-        params: Mapping[str, Any] | None = None,
-        about: Mapping[str, Any] | None = None,
+        self, config: Any = None, params: Mapping[str, Any] | None = None, model: str | None = None
     ) -> None:
-        self._config, self._params, self._about = config, dict(params or {}), about
-        self._engine: Any = None
+        self._config, self._params, self._model = config, dict(params or {}), model
+        self._engine: InferenceEngine | None = None
         self._starting = threading.Lock()
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         texts = [text if isinstance(text, bytes) else str(text).encode() for text in batch["text"]]
         lines = [int(line) for line in batch.get("line", range(1, len(texts) + 1))]
-        answered = [_columns(*each) for each in self._answers(texts, lines)]
-        names = ("answer", "error", "completion_tokens")
-        return {**batch, **dict(zip(names, map(list, zip(*answered, strict=True)), strict=True))}
+        try:
+            rows = asyncio.run(_answers(self._running(), texts, lines, self._params))
+        except EngineDeadError:
+            rows = asyncio.run(_answers(self._running(), texts, lines, self._params))
+        answers = [json.dumps(row) for row, _ in rows]
+        return {**batch, "answer": answers, "completion_tokens": [tokens for _, tokens in rows]}
 
-    def _answers(self, texts: Sequence[bytes], lines: Sequence[int]) -> list[tuple[Result, int]]:
-        for _ in range(STARTS):
-            engine = self._running()
-            model, tokenizer = engine.config.model_name, engine.tokenizer
-            jobs = [parse(text, n, model, tokenizer) for text, n in zip(texts, lines, strict=True)]
-            answers = asyncio.run(_all(engine, jobs, self._params))
-            [*failures] = (each for each, _ in answers if isinstance(each, InferenceError))
-            if not failures:
-                return answers
-            if not isinstance(failures[0], EngineDeadError):
-                break
-        raise failures[0]
-
-    def _running(self) -> Any:
+    def _running(self) -> InferenceEngine:
         """The engine; started where there is none yet or it has died."""
         from inf import InferenceEngine
 
@@ -75,8 +63,9 @@ class InferenceWorker:
             if self._engine is None:
                 engine = InferenceEngine(self._config)
                 try:
-                    engine.generate([], **self._params)  # refuse wrong parameters once, not by line
-                    self._check(engine)
+                    # Refuse wrong parameters once, not by line.
+                    engine.generate([], **cast("GenerateParams", self._params))
+                    self._check_model(engine)
                 except BaseException:
                     engine.shutdown()
                     raise
@@ -85,23 +74,19 @@ class InferenceWorker:
                 self._engine.restart()
             return self._engine
 
-    def _check(self, engine: Any) -> None:
-        found = fingerprint.of_engine(engine)
-        for name, wanted in (self._about or {}).items():
-            if found[name] != wanted:
-                raise ConfigError(
-                    f"{name}: {shown(found[name])} on a worker's machine, {shown(wanted)} where "
-                    "the run was begun; all must have the same."
-                )
+    def _check_model(self, engine: InferenceEngine) -> None:
+        folder = Path(engine.model_config.local_path)
+        if self._model not in (None, fingerprint.of_model(folder)):
+            raise ConfigError(
+                f"model_path: the files in {folder} on a worker's machine are not those of where "
+                "the run was begun; all machines must have the same."
+            )
 
 
-async def _all(
-    engine: Any, jobs: Sequence[Job | Fault], params: Mapping[str, Any]
-) -> list[tuple[Result, int]]:
-    return list(await asyncio.gather(*(answer_one(engine, job, params) for job in jobs)))
-
-
-def _columns(result: Result, tokens: int) -> tuple[str, str, int]:
-    if isinstance(result, Fault):
-        return "", result.reason, tokens
-    return json.dumps(result), "", tokens
+# Not a method: with an async one Ray would run all of them in one event loop.
+async def _answers(
+    engine: InferenceEngine, texts: Sequence[bytes], lines: Sequence[int], params: Mapping[str, Any]
+) -> list[tuple[dict[str, Any], int]]:
+    model, tokenizer = engine.config.model_name, engine.tokenizer
+    jobs = [parse(text, n, model, tokenizer) for text, n in zip(texts, lines, strict=True)]
+    return await asyncio.gather(*(answer_one(engine, job, params) for job in jobs))

@@ -1,4 +1,4 @@
-"""A long run's promises, with a stub in the engine's place: order, resume at any byte, flat memory.
+"""A batch's promises, with a stub in the engine's place: order, resume at any byte, flat memory.
 
 What a real engine does with it is in `engine/test_batch.py`.
 """
@@ -14,6 +14,7 @@ import random
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -21,9 +22,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _inf.apps.batch.run import jobs
-from _inf.apps.batch.run_files import Fault, RunFiles
-from _inf.apps.batch.runner import RunStats, answer
+from _inf.apps.batch.lines import parse
+from _inf.apps.batch.output_file import OutputFile
+from _inf.apps.batch.runner import RunStats, answer, unanswered
+from _inf.config import load_config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError, PromptError
 from _inf.request.sampling import prompt_seed
 from _inf.response.output import GenerationOutput
@@ -36,6 +38,8 @@ class Echo:
     """Answers after a moment that differs from prompt to prompt, so that rows end out of order."""
 
     def __init__(self, dies_at: str | None = None) -> None:
+        self.config = load_config(None, {"rollout": {"max_num_seqs": 4}})
+        self.rollout = SimpleNamespace(on_cpu=True)
         self.dies_at = dies_at
         self.asked: list[str] = []
         self.seeds: dict[str, Any] = {}
@@ -54,6 +58,7 @@ class Echo:
             await asyncio.sleep(0)
         self._under_way -= 1
         if prompt == self.dies_at:
+            await asyncio.sleep(0.01)  # those before end before
             raise EngineDeadError("the scheduler (pid 7) died with exit code -9")
         if prompt == LONG:
             raise PromptError("prompt 0 has 900 tokens")
@@ -72,16 +77,25 @@ def prompt(text: str) -> str:
     return json.dumps({"prompt": text})
 
 
-def run(engine: Echo, source: Path, out: Path, **how: Any) -> RunStats:
-    with RunFiles(out) as record:
-        record.begin(how.pop("about", ABOUT), how.pop("restart", False))
-        total, params = len(source.read_bytes().splitlines()), how.pop("params", {})
-        return answer(engine, jobs(source, "m"), record, params, at_once=4, total=total, **how)
+def run(
+    engine: Echo,
+    source: Path,
+    out: Path,
+    *,
+    about: dict[str, Any] = ABOUT,
+    restart: bool = False,
+    params: dict[str, Any] | None = None,
+    on_error: Any = lambda line, reason: None,
+) -> RunStats:
+    with OutputFile(out) as file:
+        file.begin(about, restart)
+        total = sum(1 for _ in unanswered(source, file))
+        jobs = (parse(text, line) for line, text in unanswered(source, file))
+        return answer(engine, jobs, file, params or {}, total=total, on_error=on_error)  # type: ignore[arg-type]
 
 
-def files(out: Path) -> tuple[bytes, bytes]:
-    errors = out.with_suffix(".errors.jsonl")
-    return out.read_bytes(), errors.read_bytes() if errors.exists() else b""
+def read(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.read_bytes().splitlines()]
 
 
 @contextlib.contextmanager
@@ -97,31 +111,48 @@ def disk_of(size: int) -> Iterator[None]:
         size -= written
         return written
 
-    with mock.patch("_inf.apps.batch.append_log.os.write", write):
+    with mock.patch("_inf.apps.batch.output_file.os.write", write):
         yield
 
 
-# ─── Order and faults ───
+# ─── Order and errors ───
 
 
-def test_rows_keep_the_order_of_their_lines_and_faults_their_numbers(tmp_path: Path) -> None:
+def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_path: Path) -> None:
     lines = [prompt(f"p{i}") for i in range(50)]
     lines[7], lines[20] = "{", ""
     lines[30] = json.dumps({"prompt": LONG, "custom_id": "long"})
-    engine, heard = Echo(), list[Fault]()
-    tally = run(engine, write(tmp_path, lines), tmp_path / "out.jsonl", hear=heard.append)
-    rows, errors = (
-        list(map(json.loads, file.splitlines())) for file in files(tmp_path / "out.jsonl")
-    )
-    wanted = [f"p{i}" for i in range(50) if i not in (7, 20, 30)]
-    assert [row["prompt"] for row in rows] == wanted
-    assert [row["completion"] for row in rows] == [f"<{each}>" for each in wanted]
-    assert [row["line"] for row in errors] == [8, 31]
-    assert errors[1]["reason"] == "the prompt has 900 tokens"
-    assert [row["custom_id"] for row in errors] == [None, "long"]
-    assert [fault.line for fault in heard] == [8, 31]
-    assert (tally.rows, tally.tokens) == (47, 47)
+    engine, told = Echo(), list[int]()
+    source, out = write(tmp_path, lines), tmp_path / "out.jsonl"
+    stats = run(engine, source, out, on_error=lambda line, reason: told.append(line))
+    rows = {row["line"]: row for row in read(out)}
+    assert list(rows) == [line for line in range(1, 51) if line != 21]
+    for line, row in rows.items():
+        if line not in (8, 31):
+            assert (row["prompt"], row["completion"]) == (f"p{line - 1}", f"<p{line - 1}>")
+    assert rows[8]["error"]["message"].startswith("it is not JSON")
+    assert (rows[8]["custom_id"], rows[31]["custom_id"]) == (None, "long")
+    message = "the prompt has 900 tokens"
+    assert rows[31]["error"] == {"code": "invalid_request", "message": message}
+    assert sorted(told) == [8, 31]
+    assert (stats.lines, stats.tokens) == (49, 47)
     assert 1 < engine.most <= 4
+
+
+def test_rows_come_in_the_order_of_their_lines_before_and_after_they_are_sorted(
+    tmp_path: Path,
+) -> None:
+    failed: dict[str, Any] = {"error": {"code": "timeout", "message": "too late"}}
+    with OutputFile(tmp_path / "out.jsonl") as file:
+        file.begin(ABOUT, False)
+        for line, row in ((5, {"x": "five"}), (2, failed), (1, {"x": "one"}), (2, {"x": "two"})):
+            file.append(line, row)
+            assert file.has_answer(line) is (row is not failed)
+        wanted = [{"line": 1, "x": "one"}, {"line": 2, "x": "two"}, {"line": 5, "x": "five"}]
+        assert list(file.rows()) == wanted and read(file.path) != wanted
+        file.sort()
+        assert list(file.rows()) == read(file.path) == wanted
+        assert (file.answered, file.failed, file.has_row(3)) == (3, 0, False)
 
 
 def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before(tmp_path: Path) -> None:
@@ -137,49 +168,44 @@ def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before(tmp_pa
     kept = out.read_bytes().splitlines(keepends=True)[:3]
     out.write_bytes(b"".join(kept))
     run(again, source, out, params={"seed": 5})
-    assert again.seeds == {name: whole.seeds[name] for name in ("p3", "p5")}
+    assert again.seeds == {name: whole.seeds[name] for name in ("p3", LONG, "p5")}
 
 
-def test_engine_that_dies_ends_the_run_after_the_rows_before(tmp_path: Path) -> None:
-    source = write(tmp_path, [prompt(f"p{i}") for i in range(20)])
-    out = tmp_path / "out.jsonl"
+def test_engine_that_dies_ends_the_run_and_every_answer_before_is_kept(tmp_path: Path) -> None:
+    source, out = write(tmp_path, [prompt(f"p{i}") for i in range(20)]), tmp_path / "out.jsonl"
+    first, second = Echo(dies_at="p9"), Echo()
     with pytest.raises(EngineDeadError, match="exit code -9"):
-        run(Echo(dies_at="p9"), source, out)
-    assert [json.loads(row)["prompt"] for row in files(out)[0].splitlines()] == [
-        f"p{i}" for i in range(9)
-    ]
-    second = Echo()
+        run(first, source, out)
+    answered = {row["prompt"] for row in read(out)}
+    assert answered >= {f"p{i}" for i in range(9)} and "p9" not in answered
     run(second, source, out)
-    assert second.asked == [f"p{i}" for i in range(9, 20)]
-    assert len(files(out)[0].splitlines()) == 20
+    assert set(second.asked) == {f"p{i}" for i in range(20)} - answered
+    assert [row["prompt"] for row in read(out)] == [f"p{i}" for i in range(20)]
 
 
 # ─── Resume ───
 
+LINES = [prompt("a"), prompt("bß\n" * 9), prompt(LONG), "{", ""]
 
-@settings(max_examples=60, deadline=None)
-@given(
-    lines=st.lists(
-        st.sampled_from([prompt("a"), prompt("bß\n" * 9), prompt(LONG), "{", "", prompt("\ud800")]),
-        max_size=14,
-    ),
-    share=st.floats(0, 1),
-)
-def test_run_stopped_at_any_byte_goes_on_to_the_same_files(
+
+@settings(max_examples=40, deadline=None)
+@given(lines=st.lists(st.sampled_from(LINES), max_size=14), share=st.floats(0, 1))
+def test_run_on_a_disk_that_fills_up_goes_on_to_the_same_file(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], share: float
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
-    source = write(folder, lines)
+    source, out = write(folder, lines), folder / "out.jsonl"
     run(Echo(), source, folder / "whole.jsonl")
-    whole = files(folder / "whole.jsonl")
-    size = int(share * len(b"".join(whole)))
-    with disk_of(size), contextlib.suppress(InferenceError):
-        run(Echo(), source, folder / "out.jsonl")
-    assert len(b"".join(files(folder / "out.jsonl"))) == size
+    whole = (folder / "whole.jsonl").read_bytes()
+    with disk_of(int(share * len(whole))), contextlib.suppress(InferenceError):
+        run(Echo(), source, out)
+    kept = out.read_bytes()
+    assert kept.endswith(b"\n") or not kept
+    answered = sum("error" not in row for row in read(out))
     again = Echo()
-    run(again, source, folder / "out.jsonl")
-    assert files(folder / "out.jsonl") == whole
-    assert len(again.asked) <= len(lines)
+    run(again, source, out)
+    assert out.read_bytes() == whole
+    assert len(again.asked) == sum(line not in ("{", "") for line in lines) - answered
 
 
 @settings(max_examples=40, deadline=None)
@@ -191,10 +217,10 @@ def test_output_cut_at_any_byte_goes_on_to_the_same_output(
     source = write(folder, [prompt("a"), "{", prompt("b"), prompt(LONG), prompt("c"), prompt("d")])
     out = folder / "out.jsonl"
     run(Echo(), source, out)
-    whole = files(out)
-    out.write_bytes(whole[0][: int(share * len(whole[0]))])
+    whole = out.read_bytes()
+    out.write_bytes(whole[: int(share * len(whole))])
     run(Echo(), source, out)
-    assert files(out) == whole
+    assert out.read_bytes() == whole
 
 
 def test_full_disk_is_a_sentence_that_says_how_to_go_on(tmp_path: Path) -> None:
@@ -210,15 +236,15 @@ def test_disk_that_is_full_before_the_first_row_is_the_same_sentence(tmp_path: P
     with mock.patch.object(Path, "write_text", side_effect=full):
         with pytest.raises(InferenceError, match="out.meta.json: No space left .* same command"):
             run(Echo(), source, out)
-    assert run(Echo(), source, out).rows == 1
+    assert run(Echo(), source, out).lines == 1
 
 
-def test_finished_run_asks_nothing_again(tmp_path: Path) -> None:
-    source = write(tmp_path, [prompt("a"), "{", prompt(LONG)])
-    run(Echo(), source, tmp_path / "out.jsonl")
-    before, again = files(tmp_path / "out.jsonl"), Echo()
-    tally = run(again, source, tmp_path / "out.jsonl")
-    assert (again.asked, tally.rows, files(tmp_path / "out.jsonl")) == ([], 0, before)
+def test_finished_run_asks_again_for_what_the_engine_refused_alone(tmp_path: Path) -> None:
+    source, out = write(tmp_path, [prompt("a"), "{", prompt(LONG)]), tmp_path / "out.jsonl"
+    run(Echo(), source, out)
+    before, again = out.read_bytes(), Echo()
+    stats = run(again, source, out)
+    assert (again.asked, stats.lines, out.read_bytes()) == ([LONG], 1, before)
 
 
 # ─── Refusals ───
@@ -226,46 +252,57 @@ def test_finished_run_asks_nothing_again(tmp_path: Path) -> None:
 
 def test_other_fingerprint_is_refused_by_name_until_restart(tmp_path: Path) -> None:
     source, out = write(tmp_path, [prompt("a"), "{"]), tmp_path / "out.jsonl"
+    other = {**ABOUT, "model": "other"}
     run(Echo(), source, out)
-    before = files(out)
+    before = out.read_bytes()
     with pytest.raises(
         ConfigError, match=r"begun with model='m', and now it is model='other'.*--restart"
     ):
-        run(Echo(), source, out, about={**ABOUT, "model": "other"})
-    assert files(out) == before
+        run(Echo(), source, out, about=other)
+    assert out.read_bytes() == before
     again = Echo()
-    run(again, source, out, about={**ABOUT, "model": "other"}, restart=True)
-    assert again.asked == ["a"] and files(out) == before
-    run(Echo(), source, out, about={**ABOUT, "model": "other"})
+    run(again, source, out, about=other, restart=True)
+    assert again.asked == ["a"] and out.read_bytes() == before
+    run(Echo(), source, out, about=other)
 
 
-def test_file_that_no_run_wrote_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["my notes, without an end", '{"mine": 1}\n'])
+def test_file_that_no_run_wrote_is_left_alone(text: str, tmp_path: Path) -> None:
     source, out = write(tmp_path, [prompt("a")]), tmp_path / "out.jsonl"
-    out.write_text("my notes, without an end")
+    out.write_text(text)
     with pytest.raises(ConfigError, match=r"no out\.meta\.json"):
         run(Echo(), source, out)
-    assert out.read_text() == "my notes, without an end"
+    assert out.read_text() == text
+
+
+def test_row_that_was_damaged_is_named(tmp_path: Path) -> None:
+    source, out = write(tmp_path, [prompt("a"), prompt("b")]), tmp_path / "out.jsonl"
+    run(Echo(), source, out)
+    first, second = out.read_text().splitlines()
+    out.write_text(f"{first[:9]}\n{second}\n")
+    with pytest.raises(ConfigError, match="out.jsonl, line 1: not a row .* --restart"):
+        run(Echo(), source, out)
 
 
 def test_second_run_on_the_same_file_is_refused(tmp_path: Path) -> None:
-    with RunFiles(tmp_path / "out.jsonl"):
+    with OutputFile(tmp_path / "out.jsonl"):
         with pytest.raises(ConfigError, match="another run"):
-            RunFiles(tmp_path / "out.jsonl")
-    RunFiles(tmp_path / "out.jsonl").__exit__()
+            OutputFile(tmp_path / "out.jsonl")
+    OutputFile(tmp_path / "out.jsonl").__exit__()
 
 
 def test_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no/out.jsonl.*No such file"):
-        RunFiles(tmp_path / "no" / "out.jsonl")
+        OutputFile(tmp_path / "no" / "out.jsonl")
 
 
 # ─── Memory ───
 
 
-def test_memory_is_flat_over_100000_lines(tmp_path: Path) -> None:
+def test_memory_is_flat_over_a_file_of_many_times_its_bound(tmp_path: Path) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     with open(source, "w") as file:
-        file.writelines(f'{{"prompt": "{i:0200}"}}\n' for i in range(100_000))
+        file.writelines(f'{{"prompt": "{i:08000}"}}\n' for i in range(3_000))
 
     class Sparing(Echo):
         async def agenerate(self, prompt: str, **params: Any) -> GenerationOutput:
@@ -276,19 +313,10 @@ def test_memory_is_flat_over_100000_lines(tmp_path: Path) -> None:
 
     tracemalloc.start()
     try:
-        with mock.patch(
-            "_inf.apps.batch.append_log.os.fsync", lambda file: None
-        ):  # the disk's speed is not the subject
-            tally = run_without_reading(Sparing(), source, out)
+        stats = run(Sparing(), source, out)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert tally.rows == 100_000
-    assert out.stat().st_size > 50_000_000
+    assert stats.lines == 3_000
+    assert out.stat().st_size > 20_000_000
     assert peak < 2_000_000
-
-
-def run_without_reading(engine: Echo, source: Path, out: Path) -> RunStats:
-    with RunFiles(out) as record:
-        record.begin(ABOUT, False)
-        return answer(engine, jobs(source, "m"), record, {}, at_once=16, total=100_000)

@@ -1,0 +1,181 @@
+"""OUT.jsonl, a row for each line of a batch's input, and OUT.meta.json, what the rows depend on.
+
+Rows are appended as they come, each with the number of its `line`; `sort` puts them in order when
+all are there. So an answer is safe as soon as it is known, and a run that was stopped at any moment
+goes on with the lines that have none. Of several rows for one line the last one counts: an error
+may be followed by an answer. One process writes at a time. Knows nothing of engines.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import itertools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from _inf.errors import ConfigError, InferenceError, shown
+
+NO_ROW = -1
+
+
+class OutputFile:
+    """A context manager; `begin` before anything else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.meta = Path(f"{str(path).removesuffix('.jsonl')}.meta.json")
+        self._offsets = array.array("q")  # of the last row of each line: 8 bytes a line
+        self._failed: set[int] = set()
+        self._size = 0
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as failure:
+            raise ConfigError(
+                f"{path}: {failure.strerror}; name a file that can be written."
+            ) from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
+            raise ConfigError(f"{path}: another run is writing it; wait for its end.") from None
+
+    def __enter__(self) -> OutputFile:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if not self.meta.exists() and os.fstat(self._file).st_size == 0:  # it never began
+            self.path.unlink(missing_ok=True)
+        os.close(self._file)
+
+    def begin(self, about: Mapping[str, Any], restart: bool) -> None:
+        """Go on with the rows that stand there, or begin anew; refuse what another run wrote.
+
+        `about`: what the answers depend on. Raises `ConfigError`, which names what differs.
+        """
+        about = json.loads(json.dumps(about))
+        if restart:
+            os.ftruncate(self._file, 0)
+        if os.fstat(self._file).st_size:
+            self._check(about)
+            self._read()
+            return
+        try:
+            self.meta.write_text(json.dumps(about, indent=1) + "\n")
+        except OSError as failure:
+            raise not_written(self.meta, failure) from failure
+
+    def _check(self, about: Mapping[str, Any]) -> None:
+        try:
+            known = json.loads(self.meta.read_bytes())
+        except (FileNotFoundError, ValueError):
+            raise ConfigError(
+                f"{self.path} holds rows, and no {self.meta.name} says whose; name another file, "
+                "or empty it with --restart."
+            ) from None
+        for name in {**about, **known}:
+            if about.get(name) != known.get(name):
+                raise ConfigError(
+                    f"{self.path} was begun with {name}={shown(known.get(name))}, and now it is "
+                    f"{name}={shown(about.get(name))}. Go back to it, name another file, or begin "
+                    "anew with --restart."
+                )
+
+    def _read(self) -> None:
+        """Find each line's row, and cut off the half of one that a crash left at the end."""
+        with open(self.path, "rb") as file:
+            for number, text in enumerate(file, 1):
+                if not text.endswith(b"\n"):
+                    break
+                try:
+                    row = json.loads(text)
+                    self._note(row["line"], is_error(row), len(text))
+                except (ValueError, TypeError, LookupError):
+                    raise ConfigError(
+                        f"{self.path}, line {number}: not a row of a run; name another file, or "
+                        "begin anew with --restart."
+                    ) from None
+        os.ftruncate(self._file, self._size)
+
+    def _note(self, line: int, failed: bool, size: int) -> None:
+        self._offsets.extend(itertools.repeat(NO_ROW, line - len(self._offsets)))
+        self._offsets[line - 1] = self._size
+        (self._failed.add if failed else self._failed.discard)(line)
+        self._size += size
+
+    @property
+    def failed(self) -> int:
+        """How many lines have an error in place of an answer."""
+        return len(self._failed)
+
+    @property
+    def answered(self) -> int:
+        return sum(offset != NO_ROW for offset in self._offsets) - self.failed
+
+    def has_row(self, line: int) -> bool:
+        return line <= len(self._offsets) and self._offsets[line - 1] != NO_ROW
+
+    def has_answer(self, line: int) -> bool:
+        return self.has_row(line) and line not in self._failed
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """In the order of the lines."""
+        return (json.loads(text) for _, text in self._texts())
+
+    def _texts(self) -> Iterator[tuple[int, bytes]]:
+        with open(self.path, "rb") as file:
+            for line, offset in enumerate(self._offsets, 1):
+                if offset != NO_ROW:
+                    file.seek(offset)
+                    yield line, file.readline()
+
+    def append(self, line: int, row: Mapping[str, Any]) -> None:
+        """Raises `not_written` where the disk takes no more, and leaves no half row."""
+        text = _json_line({"line": line, **row})
+        try:
+            rest = memoryview(text)
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError as failure:
+            os.ftruncate(self._file, self._size)
+            raise not_written(self.path, failure) from failure
+        self._note(line, is_error(row), len(text))
+
+    def sort(self) -> None:
+        """Put the rows in the order of their lines, each line's last one alone. None may be
+        appended after it."""
+        new = self.path.with_name(f"{self.path.name}.new")
+        offsets = array.array("q", [NO_ROW]) * len(self._offsets)
+        try:
+            with open(new, "wb") as file:
+                for line, text in self._texts():
+                    offsets[line - 1] = file.tell()
+                    file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self.path)
+        except OSError as failure:
+            new.unlink(missing_ok=True)
+            raise not_written(new, failure) from failure
+        self._offsets = offsets
+
+
+def is_error(row: Mapping[str, Any]) -> bool:
+    return row.get("error") is not None
+
+
+def not_written(path: Path, failure: OSError) -> InferenceError:
+    return InferenceError(
+        f"{path}: {failure.strerror}. The rows before are safe: when it can be written again, the "
+        "same command goes on after them."
+    )
+
+
+def _json_line(row: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # a lone surrogate, in what a tool was called with
+        return json.dumps(row).encode() + b"\n"

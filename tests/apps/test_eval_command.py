@@ -1,0 +1,67 @@
+"""`inf eval gsm8k` with a stub in the engine's place: what it writes, and when an engine starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import inf
+from _inf.apps.cli import main
+from _inf.config import load_config
+from inf import GenerationOutput, PromptError
+
+PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
+
+
+class Stub:
+    """Answers "#### 54", which is right for the first problem; the second is too long for it."""
+
+    starts = 0
+    config = load_config(None, {})
+    rollout = SimpleNamespace(on_cpu=True)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.asked = 0
+
+    def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
+        return GenerationOutput.empty()
+
+    async def agenerate(self, prompt: list[Any], **params: Any) -> GenerationOutput:
+        self.asked += 1
+        if self.asked == 2:
+            raise PromptError("prompt 0 has 900 tokens")
+        about = {"finish_reason": "stop", "completion_tokens": 3}
+        return GenerationOutput(["#### 54"], [[]], [[]], [about])
+
+    def __enter__(self) -> Stub:
+        Stub.starts += 1
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        pass
+
+
+def test_question_without_an_answer_is_wrong_and_asked_again_and_then_no_engine_starts(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(inf, "InferenceEngine", Stub)
+    monkeypatch.chdir(tmp_path)
+    command = ["eval", "gsm8k", "--data", str(PROBLEMS), "--limit", "3", "--json"]
+    assert main(command) == 1
+    out, err = capfd.readouterr()
+    found = json.loads(out)
+    assert (found["questions"], found["unanswered"]) == (3, 1)
+    assert found["rules"]["verl_strict"]["accuracy"] == pytest.approx(1 / 3)
+    assert 'why some are unanswered: "error" in gsm8k.jsonl' in err
+    rows = [json.loads(line) for line in Path("gsm8k.jsonl").read_text().splitlines()]
+    assert [row["line"] for row in rows] == [1, 2, 3]
+    assert rows[1]["error"]["message"] == "the prompt has 900 tokens"
+
+    assert main(command) == 0 and Stub.starts == 2
+    assert json.loads(capfd.readouterr().out)["unanswered"] == 0
+    assert main(command) == 0 and main([*command, "--limit", "2"]) == 0
+    assert Stub.starts == 2
