@@ -5,7 +5,6 @@ It corrects (sglang 0.5.9, under `srt/`):
 - `managers/scheduler.py`, `constrained/grammar_manager.py`: without a tokenizer the scheduler dies
   of stop strings and `min_new_tokens` and has no grammars: it gets its tokenizer, and still takes
   and gives token ids;
-- `constrained/xgrammar_backend.py`: on a CPU it calls a function that it does not have;
 - `managers/schedule_batch.py`: `ignore_eos` switches `stop_token_ids` off; a stop string is looked
   for in as many tokens as it has characters, but one character may be four tokens, and it ends an
   answer before `min_new_tokens`;
@@ -30,7 +29,6 @@ from typing import Any
 
 import torch
 from sglang.srt.constrained.grammar_manager import GrammarManager
-from sglang.srt.constrained.xgrammar_backend import XGrammarGrammar
 from sglang.srt.layers.sampler import Sampler
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.managers.schedule_policy import SchedulePolicy
@@ -42,7 +40,6 @@ from sglang.srt.sampling.penaltylib import (
     BatchedPresencePenalizer,
 )
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
-from xgrammar import apply_token_bitmask_inplace
 
 from _inf.backends.verl.child.fair_scheduling import in_turns
 
@@ -76,7 +73,6 @@ def mend_scheduler() -> None:
     Req._check_token_based_finish = _stop_token_ids_kept(Req._check_token_based_finish)
     Req.tail_str = _tail_str
     Req._check_str_based_finish = _not_before_min_new_tokens(Req._check_str_based_finish)
-    XGrammarGrammar.apply_vocab_mask_cpu = staticmethod(apply_token_bitmask_inplace)
     Sampler._sample_from_probs = _seeded(Sampler._sample_from_probs)
     SamplingBatchInfo.from_schedule_batch = _true_to_its_rows(SamplingBatchInfo.from_schedule_batch)
     SchedulePolicy.calc_priority = in_turns(SchedulePolicy.calc_priority)

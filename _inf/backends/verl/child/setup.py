@@ -32,6 +32,7 @@ def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
     logging.getLogger("sglang.srt.models.registry").setLevel(logging.ERROR)
     import sglang.srt.managers.scheduler  # noqa: F401  before anything of it is corrected
 
+    from _inf.backends.verl.child.grammar import install_grammars
     from _inf.backends.verl.child.heartbeat import install_heartbeat
     from _inf.backends.verl.child.loading import check_loading
     from _inf.backends.verl.child.model_fixes import fix_models
@@ -40,6 +41,7 @@ def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
     _exit_instead_of_signalling_the_parent()
     _meet_in_a_file(log.with_name("rendezvous"))
     mend_scheduler()
+    install_grammars()
     fix_models()
     check_loading(trust_remote_code=trust_remote_code)
     if cpu_attention:
