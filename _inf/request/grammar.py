@@ -38,10 +38,13 @@ MOST_ITEMS = 10_000  # and 100,000 items in 3 s
 MOST_STEPS = 10_000  # of `multipleOf`: 999,999 take it minutes
 MOST_REPEATS = 10_000
 MOST_NUMBER = 10**15  # its numbers are doubles
-ESCAPE = re.compile(r"\\.", re.DOTALL)
-CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
-NESTED_CLASS = re.compile(r"\[\^?\]?[^\]]*(?:\[|&&|--|~~)")
+# Of a regex: an escape, a class or a character.
+TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+NESTED_CLASS = re.compile(r"\[|&&|--|~~")
 POSSESSIVE_OR_VERBOSE = re.compile(r"[*+?}]\+|\(\?[a-zA-Z-]*x")
+ESCAPED_IN_JSON = re.compile(r'["\x00-\x1f]|\\[\\abfnrtuvx0-7]')
+NUMERIC = ("multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+OF_STRINGS = ("pattern", "minLength", "maxLength")
 REPEATS = re.compile(r"[{,](\d+)(?=[,}])")
 
 
@@ -82,6 +85,8 @@ def _checked_schema(text: str) -> str:
     from jsonschema import Draft202012Validator, SchemaError
     from llguidance import LLMatcher
 
+    if text.count("{") > MOST_SCHEMAS:
+        raise ConfigError(f"json_schema: it has over {MOST_SCHEMAS} objects inside it.")
     schema = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
     try:
         Draft202012Validator.check_schema(schema)
@@ -92,9 +97,9 @@ def _checked_schema(text: str) -> str:
         raise ConfigError("json_schema: nothing matches false.")
     schema = {} if schema is True else schema
     schemas = dict(_schemas(schema, "json_schema"))
+    _check_sizes(list(schemas.values()))
     for path, each in schemas.items():
         _check_keywords(each, path)
-    _check_sizes(list(schemas.values()))
     # Without $schema, which might name an older draft, whose rules were not checked.
     sent = {word: value for word, value in schema.items() if word != "$schema"}
     text = json.dumps({"x-guidance": SEPARATORS, **sent})
@@ -136,6 +141,7 @@ def _schemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _check_keywords(schema: dict[str, Any], path: str) -> None:
     from jsonschema import Draft202012Validator
+    from llguidance import LLMatcher
 
     for word in schema:
         if word not in KEYWORDS or (word == "$id" and path != "json_schema"):
@@ -145,9 +151,13 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
                 f"{_key_path(path, word)}: it cannot be enforced{hint or '; leave it out.'}"
             )
     if "pattern" in schema:
-        _check_pattern(schema["pattern"], _key_path(path, "pattern"))
+        _check_json_pattern(schema["pattern"], _key_path(path, "pattern"))
     for pattern in schema.get("patternProperties", ()):
-        _check_pattern(pattern, _key_path(path, "patternProperties", pattern))
+        _check_json_pattern(pattern, _key_path(path, "patternProperties", pattern))
+    for kind, words in (("number", NUMERIC), ("string", OF_STRINGS)):
+        if words[0] in schema:  # llguidance sees too late that nothing matches
+            own = {word: schema[word] for word in words if word in schema}
+            _check_grammar(path, LLMatcher.grammar_from_json_schema({"type": kind, **own}))
     if schema.get("minProperties", 0) > len(schema.get("required", ())) + 1:
         raise ConfigError(
             f"{_key_path(path, 'minProperties')}: it cannot be enforced, because a name that is "
@@ -156,8 +166,6 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
 
 
 def _check_sizes(schemas: list[dict[str, Any]]) -> None:
-    if len(schemas) > MOST_SCHEMAS:
-        raise ConfigError(f"json_schema: it has over {MOST_SCHEMAS} schemas inside it.")
     if sum(max(s.get("minItems", 0), s.get("maxItems", 0)) for s in schemas) > MOST_ITEMS:
         raise ConfigError(
             f"json_schema: minItems and maxItems add up to more than {MOST_ITEMS} items; give "
@@ -174,9 +182,10 @@ def _check_sizes(schemas: list[dict[str, Any]]) -> None:
 
 def _check_pattern(pattern: str, where: str) -> None:
     """Refuse a regex that Python reads in another way than Rust, or that counts too far."""
-    bare = ESCAPE.sub("x", pattern)
-    outside = CLASS.sub("x", bare)
-    if NESTED_CLASS.search(bare) or POSSESSIVE_OR_VERBOSE.search(outside):
+    tokens = TOKEN.findall(pattern)
+    outside = "".join(token if len(token) == 1 else "x" for token in tokens)
+    nested = any(NESTED_CLASS.search(re.sub(r"\\.", "x", each[1:])) for each in _classes(tokens))
+    if nested or POSSESSIVE_OR_VERBOSE.search(outside):
         raise ConfigError(
             f"{where}: {shown(pattern)} has a possessive repeat, the flag x, or [ && -- ~~ inside "
             "a class, which Python and Rust read differently; spell it without, or escape these."
@@ -188,6 +197,26 @@ def _check_pattern(pattern: str, where: str) -> None:
         raise ConfigError(f"{where}: {shown(pattern)} {reason}.") from None
     if any(int(count) > MOST_REPEATS for count in REPEATS.findall(outside)):
         raise ConfigError(f"{where}: at most {MOST_REPEATS} repeats, or no bound at all.")
+
+
+def _check_json_pattern(pattern: str, where: str) -> None:
+    """llguidance 0.7.30 (`json_quote` of its regexes) is wrong about what JSON escapes: after
+    such a character it loses a class, and a class with a newline has quote and backslash too."""
+    _check_pattern(pattern, where)
+    tokens = TOKEN.findall(pattern)
+    wrong = any(
+        re.match(each, "\n") and not (re.match(each, '"') and re.match(each, "\\"))
+        for each in _classes(tokens)
+    )
+    if wrong or any(ESCAPED_IN_JSON.match(each) for each in tokens):
+        raise ConfigError(
+            f"{where}: {shown(pattern)} has a character that JSON escapes, or a class with all "
+            "but a quote or a backslash, which cannot be enforced; say what is allowed in classes."
+        )
+
+
+def _classes(tokens: list[str]) -> list[str]:
+    return [each for each in tokens if len(each) > 1 and each[0] == "["]
 
 
 @functools.cache
@@ -208,6 +237,7 @@ def _check_grammar(where: str, grammar: str) -> None:
         if allowed == 1 << tokenizer.eos_token:
             raise ConfigError(f"{where}: nothing matches it, or only an empty answer.")
         matcher.consume_token((allowed & -allowed).bit_length() - 1)
+        matcher.compute_bitmask()
     if error := matcher.get_error():
         detail = re.search(r"^error: (.*)$", error, re.MULTILINE)
         first = error.splitlines()[0].rpartition("(in regex): ")[2]
