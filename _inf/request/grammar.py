@@ -31,6 +31,8 @@ KEYWORDS = frozenset(
 SCHEMAS_BY_NAME = ("$defs", "definitions", "patternProperties", "properties")
 SCHEMAS_IN_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
 ONE_SCHEMA = ("additionalProperties", "items")
+COMBINED = {"$ref", "anyOf", "oneOf", "properties"}
+OPEN = {"additionalProperties", "patternProperties", "minProperties"}
 # Those of `json.dumps`.
 SEPARATORS = {"item_separator": ", ", "key_separator": ": "}
 MOST_SCHEMAS = 2_000  # llguidance compiles 5,000 properties in 12 s
@@ -101,8 +103,10 @@ def _checked_schema(text: str) -> str:
     for path, each in schemas.items():
         _check_keywords(each, path)
     # Without $schema, which might name an older draft, whose rules were not checked.
-    sent = {word: value for word, value in schema.items() if word != "$schema"}
-    text = json.dumps({"x-guidance": SEPARATORS, **sent})
+    schema.pop("$schema", None)
+    _check_grammar("json_schema", LLMatcher.grammar_from_json_schema(schema))
+    _close_objects(list(schemas.values()))
+    text = json.dumps({"x-guidance": SEPARATORS, **schema})
     _check_grammar("json_schema", LLMatcher.grammar_from_json_schema(text))
     return text
 
@@ -178,6 +182,17 @@ def _check_sizes(schemas: list[dict[str, Any]]) -> None:
             "json_schema.multipleOf: without their decimal points, the least common multiple of "
             f"all of them is above {MOST_STEPS}; list the values in an enum."
         )
+
+
+def _close_objects(schemas: list[dict[str, Any]]) -> None:
+    """Leave out properties that are not declared, unless a schema asks for them or schemas are
+    combined: a small model would invent more of them until it is cut."""
+    if any("allOf" in each or len(COMBINED & each.keys()) > 1 for each in schemas):
+        return
+    for each in schemas:
+        declared = set(each.get("properties", ()))
+        if declared.issuperset(each.get("required", ())) and declared and not OPEN & each.keys():
+            each["additionalProperties"] = False
 
 
 def _check_pattern(pattern: str, where: str) -> None:

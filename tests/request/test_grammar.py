@@ -165,6 +165,9 @@ ENFORCED = [
     ("anyOf", {"anyOf": [A, {"type": "null"}], "title": "x"}, ["1", "null"], ['"x"']),
     ("oneOf", SHAPES, ['{"kind":"a","x":1}', '{"kind":"b"}'], ['{"kind":"c"}', "{}"]),
     ("oneOf", {"oneOf": [A, {"type": "string"}]}, ["1", '"a"'], ["null"]),
+    ("properties", {"type": "object", "properties": {"a": A}}, ['{"a":1}'], ['{"a":1,"b":2}']),
+    ("properties", {"type": "object", "properties": {"a": A}, "additionalProperties": True},
+     ['{"a":1,"b":2}'], ['{"b":2,"a":1}']),
     ("true", True, ['{"a":[null,{}]}', "1"], ["nope"]),
 ]  # fmt: skip
 
@@ -195,6 +198,16 @@ REFUSED = [
     ({"$defs": {"a": {"not": {}}}, "$ref": "#/$defs/a"}, "json_schema.$defs.a.not"),
     ({"oneOf": [A, {"type": "number"}]}, "json_schema"),
     ({"oneOf": [{"type": "object"}, {"type": "object"}]}, "json_schema"),
+    # Apart only where neither has other properties than its own.
+    (
+        {
+            "oneOf": [
+                {"type": "object", "properties": {"a": A}, "required": ["a"]},
+                {"type": "object", "properties": {"b": A}},
+            ]
+        },
+        "json_schema",
+    ),
     ({"$ref": "https://example.com/schema"}, "json_schema"),
     ({"$ref": "#/$defs/none"}, "json_schema"),
     ({"type": "string", "pattern": "a(?=b)"}, "json_schema"),
