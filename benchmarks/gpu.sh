@@ -37,8 +37,7 @@ if [ -n "${KIT:-}" ]; then
   tar -C "$WORK/site" -xJf "$KIT"
   export PYTHONPATH=$WORK/site:$PYTHONPATH LD_LIBRARY_PATH=$WORK/site/_lib:${LD_LIBRARY_PATH:-}
   KEYS+=(rollout.engine_kwargs.sglang.attention_backend=triton
-    rollout.engine_kwargs.sglang.sampling_backend=pytorch
-    rollout.engine_kwargs.sglang.grammar_backend=none)
+    rollout.engine_kwargs.sglang.sampling_backend=pytorch)
 fi
 for key in ${SET:-}; do KEYS+=("$key"); done
 ARGUMENTS=(--config config.yaml)

@@ -14,6 +14,7 @@ from _inf.request.grammar import json_schema_text
 # hypothesis-jsonschema 0.23.1 draws nothing with the hypothesis of today, so these are by hand.
 _COUNT = st.integers(0, 6)
 _NUMBER = st.integers(-40, 400)
+_DECIMAL = st.sampled_from([-1000, -2.5, -0.125, 0, 0.75, 10, 12.5, 99.5, 1e6])
 _VALUES: list[Any] = [None, True, 0, -7, 3.25, "", "red", 'a "b"', "né\n", [1, "x"], {"k": 0}]
 _NAMES = st.sampled_from(["a", "b", "name", 'say "hi"', "größe", "x\\y"])
 
@@ -43,7 +44,15 @@ _LEAVES = st.one_of(
     _schema(const=st.sampled_from(_VALUES), maybe_title="t"),
     _schema(type="integer", maybe_minimum=_NUMBER, maybe_maximum=_NUMBER),
     _schema(type="integer", maybe_exclusiveMinimum=_NUMBER, maybe_exclusiveMaximum=_NUMBER),
-    _schema(type="integer", maybe_multipleOf=3),
+    _schema(type="integer", multipleOf=st.integers(1, 30), maybe_minimum=_NUMBER),
+    _schema(type="number", maybe_minimum=_DECIMAL, maybe_maximum=_DECIMAL),
+    _schema(type="number", multipleOf=st.sampled_from([0.5, 0.25, 2]), maybe_maximum=_NUMBER),
+    _schema(
+        allOf=st.tuples(
+            _schema(type="integer", maybe_minimum=_NUMBER),
+            _schema(maximum=_NUMBER, maybe_multipleOf=st.integers(2, 9)),
+        ).map(list)
+    ),
     _schema(type="string", maxLength=_COUNT, maybe_minLength=_COUNT),
     _schema(type="string", pattern=st.sampled_from(["^[a-z]{1,8}$", "\\d+|x", "a."])),
     _schema(type="string", format=st.sampled_from(["date", "date-time", "uuid", "ipv4"])),
@@ -63,6 +72,25 @@ def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             maybe_additionalProperties=False,
         ),
         _schema(type="object", additionalProperties=inner, maxProperties=_COUNT),
+        _schema(
+            type="object",
+            patternProperties=st.fixed_dictionaries(
+                {"^a": inner}, optional={"^[bc][0-9]+$": inner, "z$": inner}
+            ),
+            maybe_properties=st.dictionaries(_NAMES, inner, min_size=1, max_size=2),
+            additionalProperties=False,
+        ),
+        _schema(
+            allOf=st.lists(
+                _schema(
+                    type="object",
+                    properties=st.dictionaries(_NAMES, inner, min_size=1, max_size=2),
+                    maybe_required=st.lists(_NAMES, max_size=1),
+                ),
+                min_size=2,
+                max_size=2,
+            )
+        ),
         _schema(anyOf=st.lists(inner, min_size=1, max_size=3)),
         _schema(oneOf=st.lists(inner, min_size=2, max_size=2)),
     )

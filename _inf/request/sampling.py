@@ -65,7 +65,7 @@ class GenerateParams(TypedDict, total=False):
         logit_bias: `{token id: number}`, in [-100, 100], added to the logits before all else.
         seed: the same tokens each time, whatever else is in the batch (float32 on a CPU); of
             one seed for all, prompt i has (seed + i * 0x9E3779B97F4A7C15) % 2**63.
-        json_schema (a dict or JSON text), regex: what the answer must match.
+        json_schema (a dict or JSON text), regex: what the answer must match (docs/grammars.md).
         chat_template_kwargs: for the template, e.g. `{"enable_thinking": False}`.
         truncate_prompt: "left" or "right", where a prompt above `prompt_length` is cut.
         skip_special_tokens: False keeps them, and the stop token, in the text.

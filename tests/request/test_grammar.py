@@ -1,5 +1,5 @@
 """What is enforced, keyword by keyword; what is refused, by its path; and random walks through the
-grammars: whatever xgrammar lets a model write, `jsonschema` and `re` must take."""
+grammars: whatever llguidance lets a model write, `jsonschema` and `re` must take."""
 
 from __future__ import annotations
 
@@ -8,53 +8,65 @@ import random
 import re
 import subprocess
 import sys
+import time
 from typing import Any
 
 import jsonschema
 import pytest
-import xgrammar
 from grammars import REGEXES, draw_schemas
+from llguidance import LLMatcher, LLTokenizer
 
 from _inf.errors import ConfigError
 from _inf.request.grammar import json_schema_text, regex_text
 
-# Every ASCII character, and some beyond, of two, three and four bytes.
-TOKENS = [chr(code) for code in range(1, 128)] + [*"éèàöß€中😀", "</s>"]
-STOP = len(TOKENS) - 1
-COMPILER = xgrammar.GrammarCompiler(
-    xgrammar.TokenizerInfo([token.encode() for token in TOKENS], stop_token_ids=[STOP])
-)
+BYTES = LLTokenizer("byte")  # each byte a token
+STOP = BYTES.eos_token
+# What Python's `\s` matches and Rust's does not.
+SEPARATORS = range(0x1C, 0x20)
 
 
-def json_matcher(schema: Any) -> xgrammar.GrammarMatcher:
-    # As sglang 0.5.9 compiles it, srt/constrained/xgrammar_backend.py.
-    compiled = COMPILER.compile_json_schema(schema=json_schema_text(schema), any_whitespace=True)
-    return xgrammar.GrammarMatcher(compiled)
+def json_matcher(schema: Any) -> LLMatcher:
+    # As sglang 0.5.9 compiles it, srt/constrained/llguidance_backend.py.
+    defaults: Any = {"whitespace_flexible": False, "whitespace_pattern": None}
+    text = json_schema_text(schema)
+    return LLMatcher(BYTES, LLMatcher.grammar_from_json_schema(text, defaults=defaults))
 
 
-def takes(matcher: xgrammar.GrammarMatcher, text: str) -> bool:
+def regex_matcher(regex: str) -> LLMatcher:
+    return LLMatcher(BYTES, LLMatcher.grammar_from_regex(regex_text(regex)))
+
+
+def takes(matcher: LLMatcher, text: str) -> bool:
     matcher.reset()
-    return matcher.accept_string(text) and matcher.accept_token(STOP)
+    tokens = list(text.encode())
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
-def walk(matcher: xgrammar.GrammarMatcher, rng: random.Random, most: int = 400) -> str | None:
+def spaced(text: str) -> str:
+    """JSON with the spaces that answers have; what is no JSON as it is."""
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False)
+    except ValueError:
+        return text
+
+
+def walk(matcher: LLMatcher, rng: random.Random, most: int = 400) -> str | None:
     """A random text of the grammar, or None where it has not ended in time."""
     matcher.reset()
-    mask = xgrammar.allocate_token_bitmask(1, len(TOKENS))
-    text = ""
+    text: list[int] = []
     for _ in range(most):
-        matcher.fill_next_token_bitmask(mask)
-        allowed = [n for n in range(len(TOKENS)) if mask[0, n // 32].item() >> (n % 32) & 1]
-        assert allowed, f"a dead end after {text!r}"
+        mask = int.from_bytes(matcher.compute_bitmask(), "little")
+        allowed = [n for n in range(STOP + 1) if mask >> n & 1 and n not in SEPARATORS]
+        assert allowed and not matcher.is_error(), f"a dead end after {bytes(text)!r}"
         # Blanks and deeper nesting are possible nearly everywhere; an end is not.
-        ending = [n for n in allowed if n == STOP or TOKENS[n] in '"]}']
-        likely = [n for n in allowed if n == STOP or TOKENS[n] not in " \n\t[{"]
+        ending = [n for n in allowed if n == STOP or n in b'"]}']
+        likely = [n for n in allowed if n == STOP or (n < 0x80 and n not in b" \n\t[{")]
         pool = ending if ending and rng.random() < 0.3 else likely if likely else allowed
         chosen = rng.choice(pool if rng.random() < 0.9 else allowed)
         if chosen == STOP:
-            return text
-        matcher.accept_token(chosen)
-        text += TOKENS[chosen]
+            return bytes(text).decode()
+        matcher.consume_token(chosen)
+        text.append(chosen)
     return None
 
 
@@ -94,7 +106,7 @@ ENFORCED = [
     ("maxLength", {"type": "string", "maxLength": 0}, ['""'], ['"a"']),
     ("minLength", {"minLength": 1}, ['"a"'], ['""']),
     ("pattern", {"type": "string", "pattern": "^[a-f]+$"}, ['"fade"'], ['"fog"', '""']),
-    ("pattern", {"type": "string", "pattern": '"\\d'}, ['"\\"1"'], ['""1"', '"1"']),
+    ("pattern", {"type": "string", "pattern": '^["x][^a]$'}, ['"\\"1"', '"xé"'], ['"xa"', '"\\""']),
     ("pattern", {"type": "string", "pattern": "a.c", "maxLength": 3}, ['"abc"', '"a中c"'],
      ['"a"c"', '"ac"']),
     ("format", DAYS, ['"2024-02-28"'], ['"2024-02-31"', '"2024-13-01"', '"24-01-01"']),
@@ -108,7 +120,6 @@ ENFORCED = [
      ["[1,null]"], ["[null,1]", "[1,null,2]"]),
     ("prefixItems", {"prefixItems": [A], "items": {"type": "null"}, "minItems": 2},
      ["[1,null]"], ["[1,1]", "[1]"]),
-    ("uniqueItems", {"type": "array", "uniqueItems": False, "items": A}, ["[1,1]"], ["1"]),
     ("properties", {"type": "object", "properties": {"a": A, 'q"\\\n': A}},
      ['{"a": 1}', '{"q\\"\\\\\\n":2}', "{}"], ['{"a":"x"}']),
     ("required", {"type": "object", "properties": {"a": A, "b": A}, "required": ["b"]},
@@ -123,8 +134,30 @@ ENFORCED = [
      ['{"a":1,"b":2}']),
     ("minProperties", {"type": "object", "additionalProperties": A, "minProperties": 1},
      ['{"a":1}'], ["{}"]),
-    ("minProperties", {"properties": {"a": A, "b": A}, "minProperties": 2}, ['{"a":1,"b":1}'],
+    ("minProperties", {"type": "object", "properties": {"a": A}, "required": ["a"],
+                       "additionalProperties": A, "minProperties": 2}, ['{"a":1,"b":1}'],
      ['{"a":1}']),
+    ("minimum", {"type": "number", "minimum": -1.5}, ["-1.5", "0", "1e3"], ["-1.6", "-2"]),
+    ("maximum", {"type": "number", "maximum": 1}, ["1", "-7.25", "0.999"], ["1.01", "2"]),
+    ("multipleOf", {"type": "integer", "multipleOf": 3}, ["0", "12"], ["1", "-4"]),
+    ("multipleOf", {"type": "number", "multipleOf": 0.5}, ["0.5", "12", "7.0"], ["0.25"]),
+    ("allOf", {"allOf": [{"type": "integer", "minimum": 3}, {"multipleOf": 5, "maximum": 12}]},
+     ["5", "10"], ["0", "15", "4"]),
+    ("allOf", {"allOf": [{"type": "object", "properties": {"a": A}, "required": ["a"]},
+                         {"properties": {"b": A}, "required": ["b"]}]},
+     ['{"a":1,"b":2}'], ['{"a":1}', '{"b":2}']),
+    ("patternProperties", {"type": "object", "patternProperties": {"^a": A, "^b[0-9]$": {}},
+                           "additionalProperties": False},
+     ['{"ab":1,"b3":null}', "{}"], ['{"a":"x"}', '{"c":1}', '{"b33":1}']),
+    ("additionalProperties", {"type": "object", "properties": {"a": A}, "required": ["a"],
+                              "additionalProperties": {"type": "null"}},
+     ['{"a":1}', '{"a":1,"x":null}'], ['{"a":1,"a":null}', '{"a":null}', '{"x":null}']),
+    ("properties", {"type": "object", "properties": {"a": False, "b": A}}, ['{"b":1}'],
+     ['{"a":1}']),
+    ("$ref", {"$defs": {"a": A}, "$ref": "#/$defs/a", "maximum": 3}, ["3"], ["4"]),
+    ("pattern", {"type": "string", "pattern": "a"}, ['"a"', '"xax"'], ['"x"']),
+    ("pattern", {"type": "string", "pattern": "^a+$", "maxLength": 3}, ['"aaa"'], ['"aaaa"']),
+    ("format", {"type": "string", "format": "email"}, ['"a@b.de"'], ['"a"']),
     ("$ref", TREE, ['{"kids":[{},{"kids":[]}]}', "{}"], ['{"kids":[1]}', "[]"]),
     ("$ref", {"type": "array", "items": {"$ref": "#"}}, ["[]", "[[],[[]]]"], ["[1]"]),
     ("$ref", {"$defs": {"a/b c": A}, "$ref": "#/$defs/a~1b%20c"}, ["1"], ["null"]),
@@ -132,6 +165,9 @@ ENFORCED = [
     ("anyOf", {"anyOf": [A, {"type": "null"}], "title": "x"}, ["1", "null"], ['"x"']),
     ("oneOf", SHAPES, ['{"kind":"a","x":1}', '{"kind":"b"}'], ['{"kind":"c"}', "{}"]),
     ("oneOf", {"oneOf": [A, {"type": "string"}]}, ["1", '"a"'], ["null"]),
+    ("properties", {"type": "object", "properties": {"a": A}}, ['{"a":1}'], ['{"a":1,"b":2}']),
+    ("properties", {"type": "object", "properties": {"a": A}, "additionalProperties": True},
+     ['{"a":1,"b":2}'], ['{"b":2,"a":1}']),
     ("true", True, ['{"a":[null,{}]}', "1"], ["nope"]),
 ]  # fmt: skip
 
@@ -143,66 +179,71 @@ def test_keyword_is_enforced(schema: Any, good: list[str], bad: list[str]) -> No
     validator = jsonschema.Draft202012Validator(schema)
     matcher = json_matcher(schema)
     for text in good:
-        assert validator.is_valid(json.loads(text)) and takes(matcher, text), text
+        assert validator.is_valid(json.loads(text)) and takes(matcher, spaced(text)), text
     for text in bad:
-        assert not takes(matcher, text), text
+        assert not takes(matcher, spaced(text)), text
 
 
 REFUSED = [
-    ({"type": "integer", "multipleOf": 3}, "json_schema.multipleOf"),
-    ({"properties": {"a": {"type": "number", "maximum": 1}}}, "json_schema.properties.a.maximum"),
-    ({"minimum": 0}, "json_schema.minimum"),
-    ({"type": "integer", "minimum": 0, "maximum": 10**6}, "json_schema"),
-    ({"type": "integer", "maximum": -7}, "json_schema.maximum"),
+    # What llguidance would pass over, or round.
     ({"type": "integer", "minimun": 0}, "json_schema.minimun"),
-    ({"not": {}}, "json_schema.not"),
-    ({"if": {}, "then": {}}, "json_schema.if"),
-    ({"type": "array", "contains": {"type": "null"}}, "json_schema.contains"),
-    ({"type": "array", "uniqueItems": True}, "json_schema.uniqueItems"),
-    ({"type": "array", "unevaluatedItems": False}, "json_schema.unevaluatedItems"),
-    ({"type": "object", "patternProperties": {"a": {}}}, "json_schema.patternProperties"),
-    ({"type": "object", "propertyNames": {"maxLength": 2}}, "json_schema.propertyNames"),
-    ({"type": "object", "dependentRequired": {"a": ["b"]}}, "json_schema.dependentRequired"),
-    ({"type": "object", "unevaluatedProperties": False}, "json_schema.unevaluatedProperties"),
-    ({"properties": {"a": A}, "additionalProperties": A}, "json_schema.additionalProperties"),
-    ({"properties": {"a": A, "b": A, "c": A}, "minProperties": 2}, "json_schema"),
+    ({"anyOf": [A, {"items": {"nullable": True}}]}, "json_schema.anyOf[1].items.nullable"),
+    ({"properties": {"a": {"$id": "urn:a"}}}, "json_schema.properties.a.$id"),
+    ({"x-guidance": {"lenient": True}}, "json_schema.x-guidance"),
     ({"type": "object", "minProperties": 2}, "json_schema.minProperties"),
-    ({"anyOf": [A, {"items": {"format": "regex"}}]}, "json_schema.anyOf[1].items.format"),
-    ({"anyOf": [A], "minimum": 3}, "json_schema.minimum"),
-    ({"allOf": [A, {"minimum": 3}]}, "json_schema.allOf"),
-    ({"oneOf": [A, {"type": "number"}]}, "json_schema.oneOf[1]"),
-    ({"oneOf": [{"type": "object"}, {"type": "object"}]}, "json_schema.oneOf[1]"),
+    ({"const": 2**60 + 1}, "json_schema"),
+    ({"const": 0.1234567890123456}, "json_schema"),
+    ({"const": 1e300}, "json_schema"),
+    # What it does not enforce.
     ({"$defs": {"a": {"not": {}}}, "$ref": "#/$defs/a"}, "json_schema.$defs.a.not"),
-    ({"$ref": "https://example.com/schema"}, "json_schema.$ref"),
-    ({"$ref": "#/$defs/none"}, "json_schema.$ref"),
-    ({"$ref": "#/$defs/a", "$defs": {"a": A}, "maximum": 3}, "json_schema.maximum"),
-    ({"$dynamicRef": "#a"}, "json_schema.$dynamicRef"),
-    ({"type": "string", "pattern": "a(?=b)"}, "json_schema.pattern"),
-    ({"type": "string", "pattern": "("}, "json_schema.pattern"),
-    ({"type": "string", "pattern": "a+", "maxLength": 3}, "json_schema.maxLength"),
-    ({"type": "string", "format": "email"}, "json_schema.format"),
-    ({"properties": {"a": False}}, "json_schema.properties.a"),
+    ({"oneOf": [A, {"type": "number"}]}, "json_schema"),
+    ({"oneOf": [{"type": "object"}, {"type": "object"}]}, "json_schema"),
+    # Apart only where neither has other properties than its own.
+    (
+        {
+            "oneOf": [
+                {"type": "object", "properties": {"a": A}, "required": ["a"]},
+                {"type": "object", "properties": {"b": A}},
+            ]
+        },
+        "json_schema",
+    ),
+    ({"$ref": "https://example.com/schema"}, "json_schema"),
+    ({"$ref": "#/$defs/none"}, "json_schema"),
+    ({"type": "string", "pattern": "a(?=b)"}, "json_schema"),
+    ({"type": "string", "pattern": "a++"}, "json_schema.pattern"),
+    ({"type": "string", "pattern": '^"\\d$'}, "json_schema.pattern"),
+    ({"type": "string", "pattern": r"\n\d"}, "json_schema.pattern"),
+    ({"type": "string", "pattern": '[^"]+'}, "json_schema.pattern"),
+    ({"items": {"type": "string", "pattern": r"[^\\]"}}, "json_schema.items.pattern"),
+    ({"items": {"multipleOf": 2, "maximum": -21}}, "json_schema.items"),
+    ({"items": {"type": "string", "pattern": "^a{5}$", "maxLength": 3}}, "json_schema.items"),
+    ({"patternProperties": {"[[a]": {}}}, "json_schema.patternProperties.[[a]"),
+    ({"patternProperties": {"^a": {}, "b": {}}}, "json_schema"),
+    ({"items": {"format": "regex"}}, "json_schema"),
+    ({"type": "string", "maxLength": 2.0}, "json_schema"),
     # Nothing matches these.
     (False, "json_schema"),
     ({"type": "string", "minLength": 3, "maxLength": 2}, "json_schema"),
     ({"type": "integer", "minimum": 3, "maximum": 2}, "json_schema"),
     ({"type": "string", "enum": [1]}, "json_schema"),
     ({"type": "array", "items": False, "minItems": 1}, "json_schema"),
-    ({"additionalProperties": False, "required": ["a"]}, "json_schema.required"),
-    ({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "json_schema.$ref"),
-    ({"$ref": "#"}, "json_schema.$ref"),
+    ({"type": "object", "additionalProperties": False, "required": ["a"]}, "json_schema"),
+    ({"$ref": "#"}, "json_schema"),
     # No schemas.
     ({"type": "intger"}, "json_schema.type"),
     ({"properties": {"a": {"minLength": -1}}}, "json_schema.properties.a.minLength"),
-    ({"const": 2**63}, "json_schema"),
+    ({"type": "string", "pattern": "("}, "json_schema.pattern"),
     ({"const": float("nan")}, "json_schema"),
     ({"const": {1, 2}}, "json_schema"),
     ("{", "json_schema"),
     ("[]", "json_schema"),
     ('{"const": NaN}', "json_schema"),
+    ('{"const": "\\ud800"}', "json_schema"),
     ('{"type": "integer", "minimum": 1e400}', "json_schema"),
     (b"{}", "json_schema"),
     ("[" * 100_000, "json_schema"),
+    ('{"items": ' * 200 + "{}" + "}" * 200, "json_schema"),
 ]
 
 
@@ -214,8 +255,38 @@ def test_what_cannot_be_enforced_is_refused_by_its_path(schema: Any, path: str) 
     assert message.startswith(f"{path}: ") and message.endswith((".", "?")) and "\n" not in message
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "maxItems": 10**6},
+        {"type": "array", "minItems": 10**9},
+        {"type": "array", "items": {"type": "array", "maxItems": 6_000}, "maxItems": 6_000},
+        {"type": "integer", "multipleOf": 999_999},
+        {"allOf": [{"type": "integer", "multipleOf": 9973}, {"multipleOf": 9967}]},
+        {"type": "number", "multipleOf": 0.0009765625},
+        {"type": "string", "maxLength": 2**62},
+        {"type": "string", "pattern": "^a{1000000}$"},
+        {"properties": {f"p{n}": {} for n in range(50_000)}},
+        {"enum": [str(n) for n in range(100_000)]},
+        {"allOf": [{"anyOf": [{"required": [f"{a}{n}"]} for a in "ab"]} for n in range(30)]},
+    ],
+    ids=lambda schema: str(schema)[:40],
+)
+def test_schema_that_would_take_minutes_is_refused_in_seconds(schema: Any) -> None:
+    start = time.process_time()
+    with pytest.raises(ConfigError, match=r"^json_schema"):
+        json_schema_text(schema)
+    assert time.process_time() - start < 10
+
+
+def test_long_strings_and_many_properties_are_served() -> None:
+    json_schema_text({"type": "string", "minLength": 10**6, "maxLength": 10**9})
+    json_schema_text({"type": "object", "additionalProperties": A, "maxProperties": 10**6})
+    json_schema_text({"properties": {f"p{n}": {"multipleOf": 100} for n in range(200)}})
+
+
 def test_every_keyword_that_jsonschema_judges_by_is_enforced_or_refused() -> None:
-    swept = {case[0] for case in ENFORCED} | {"const"}
+    swept = {case[0] for case in ENFORCED}
     for keyword in jsonschema.Draft202012Validator.VALIDATORS:
         if keyword not in swept:
             with pytest.raises(ConfigError, match=rf"^json_schema\.{re.escape(keyword)}: "):
@@ -223,56 +294,54 @@ def test_every_keyword_that_jsonschema_judges_by_is_enforced_or_refused() -> Non
 
 
 def test_annotations_and_other_types_keywords_change_nothing() -> None:
-    plain = json_schema_text({"type": "integer"})
     noted = {"title": "t", "description": "d", "default": 3, "examples": [1], "$comment": "c"}
-    noted |= {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": "urn:x"}
-    assert json_schema_text({"type": "integer", "minLength": 3, **noted}) == plain
-    assert json_schema_text(json.dumps({"type": "integer", "deprecated": True})) == plain
+    noted |= {"$schema": "http://json-schema.org/draft-07/schema#", "$id": "urn:x"}
+    noted |= {"minLength": 3, "deprecated": True}
+    matcher = json_matcher(json.dumps({"type": "integer", **noted}))
+    assert takes(matcher, "1") and not takes(matcher, '"abc"')
 
 
 def test_random_walks_through_drawn_schemas_end_in_valid_json() -> None:
     rng = random.Random(0)
-    schemas, refused = draw_schemas(100)
+    schemas, refused = draw_schemas(40)
     ended = 0
     for schema in schemas:
         matcher = json_matcher(schema)
-        for _ in range(5):
+        for _ in range(3):
             text = walk(matcher, rng)
             if text is not None:
                 ended += 1
                 jsonschema.validate(json.loads(text), schema)
-    assert len(schemas) == 100 and refused > 10
-    assert ended > 400
+    assert len(schemas) == 40 and refused > 10
+    assert ended > 90
 
 
 @pytest.mark.parametrize("regex", REGEXES)
 def test_random_walks_through_a_regex_match_it(regex: str) -> None:
-    matcher = xgrammar.GrammarMatcher(COMPILER.compile_regex(regex_text(regex)))
+    matcher = regex_matcher(regex)
     rng = random.Random(0)
     texts = [text for _ in range(30) if (text := walk(matcher, rng)) is not None]
     assert len(texts) > 20
     assert not [text for text in texts if not re.fullmatch(regex, text)]
 
 
-def test_a_class_of_characters_is_exactly_that_of_re() -> None:
-    rng = random.Random(0)
-    for _ in range(300):
-        ends = sorted(rng.sample(range(1, 128), 4))
-        inside = "".join(f"\\x{code:02x}" + "-" * (n == 0) for n, code in enumerate(ends))
-        regex = f"[{rng.choice(['', '^'])}{inside}]"
-        matcher = xgrammar.GrammarMatcher(COMPILER.compile_regex(regex_text(regex)))
-        taken = [token for token in TOKENS[:-1] if takes(matcher, token)]
-        assert taken == [token for token in TOKENS[:-1] if re.fullmatch(regex, token)], regex
+def test_classes_are_those_of_unicode() -> None:
+    matcher = regex_matcher(r"[^é]|\w\d\s|[一-鿿]+|(?i:k)")
+    for text in ("中", "é5\u00a0", "é٣ ", "K"):
+        assert takes(matcher, text), text
+    assert not takes(matcher, "é")
 
 
 REFUSED_REGEXES = [
-    (r"a(?=b)b", "lookahead"), (r"(?<!a)b", "lookbehind"), (r"(a)\1", "backreference"),
-    (r"\bword\b", "word boundary"), (r"a^b", "anchor"), (r"a$b", "anchor"), (r"(?i)a", "flags"),
-    (r"(?i:a)", "flag"), (r"(a)(?(1)b|c)", "conditional"), ("(", "position 0"), ("*", "position 0"),
-    ("[a", "position 0"), ("", "empty"), ("^$", "empty"), ("[一-鿿]+", "non-ASCII"),
-    ("[^é]", "non-ASCII"), (r"[^\s\S]", "no character"), ("a{1,20000}", "repeats"),
-    ("((a{0,99}b){0,99}c){0,99}", "repeats"),
-    ("\ud800", "surrogate"), (3, "string"), (["a"], "string"), (b"a", "string"),
+    (r"a(?=b)b", "look-ahead"), (r"(?<!a)b", "look-behind"), (r"(a)\1", "backreference"),
+    (r"\bword\b", "lookarounds"), (r"a^b", "lookarounds"), (r"a$b", "lookarounds"),
+    (r"(a)(?(1)b|c)", "flag"), (r"(?a)\w", "flag"), ("(", "position 0"), ("*", "position 0"),
+    ("[a", "position 0"), ("", "empty"), ("^$", "empty"), (r"[^\s\S]", "nothing"),
+    ("a{1,20000}", "repeats"), ("a{1000000}", "repeats"), (r"\p{L}", "bad escape"),
+    ("a++b", "possessive"), ("[a-z&&[b]]", "inside a class"), ("[[a]", "inside a class"),
+    ("(?x)a b", "flag x"), ("(?sx:a b)", "flag x"),
+    ("\ud800", "surrogate"),
+    (3, "string"), (["a"], "string"), (b"a", "string"),
 ]  # fmt: skip
 
 
@@ -283,25 +352,30 @@ def test_regex_that_cannot_be_enforced_is_refused(regex: Any, why: str) -> None:
     assert why in str(failure.value)
 
 
+def test_what_only_looks_like_a_refused_regex_is_served() -> None:
+    for regex in (r"\[[a-z]", r"[^\[\]]x[a]", r"a\++", r"[*+?}]+", "a--b", r"[{99999}]", "a&&b"):
+        assert regex_text(regex) == regex
+
+
 def test_regex_at_any_depth_is_served_or_refused() -> None:
     depths = {"served": 0, "refused": 0}
-    for depth in range(10, 600, 10):
+    for depth in range(10, 600, 30):
         try:
             regex_text("(?:" * depth + "a" + "|b)+" * depth)
             depths["served"] += 1
         except ConfigError as failure:
             assert str(failure).startswith("regex: ")
             depths["refused"] += 1
-    assert min(depths.values()) > 5
+    assert min(depths.values()) > 1
 
 
 def test_importing_is_light_and_the_root_logger_stays_the_callers() -> None:
     code = """
 import logging, sys
 from _inf.request.grammar import json_schema_text, regex_text
-assert not {"xgrammar", "jsonschema", "torch"} & set(sys.modules)
+assert not {"llguidance", "jsonschema", "torch"} & set(sys.modules)
 json_schema_text({"type": "integer"}), regex_text("a+")
-assert "xgrammar" in sys.modules and not logging.root.handlers
+assert not {"xgrammar", "sglang", "torch"} & set(sys.modules) and not logging.root.handlers
 assert logging.root.level == logging.WARNING
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -11,8 +11,7 @@ from tool_call_forms import written_call
 from wishes import SCHEMAS, TOOL_LISTS, WRAPPED, as_yaml
 
 from _inf.config.tool_formats import FORMATS
-from _inf.request.scalars import FORMATS as STRING_FORMATS
-from _inf.request.schema import KNOWN
+from _inf.request.grammar import KEYWORDS
 
 # ─── Files of tools ───
 
@@ -93,7 +92,7 @@ WORDS: dict[str, Cases] = {
     "enum": st.lists(JSON, max_size=3),
     "const": JSON,
     "pattern": st.sampled_from(["a+", "^\\d{3}$", "(", "[^\\W]", "\\b", "é", "(a|b)*", "\\u0000"]),
-    "format": st.sampled_from([*STRING_FORMATS, "email", ""]),
+    "format": st.sampled_from(["date", "time", "date-time", "ipv4", "uuid", "email", "x", ""]),
     "$ref": st.sampled_from(["#", "#/$defs/a", "#/properties/a", "#/no", "http://x", "#a", "#/-1"]),
     "required": st.lists(st.sampled_from(["a", "b", 'say "hi"', ""]), max_size=2),
     "minItems": st.integers(-1, 4),
@@ -101,17 +100,19 @@ WORDS: dict[str, Cases] = {
     "maximum": st.sampled_from([3, -1, 0, 400, 1e308, 2**62, 10**30]),
     "maxLength": st.sampled_from([0, 3, 20_000, 2.0, 1e30, 2**62]),
     "uniqueItems": st.booleans(),
+    "multipleOf": st.sampled_from([1, 3, 0.5, 0.1, 97, 9973, 999_999, 1e-9, 0, -1]),
+    "maxItems": st.sampled_from([0, 3, 9_000, 10**6, 2**62]),
     "x": JSON,
 }
 NODES: Cases = st.deferred(
     lambda: st.lists(
-        st.sampled_from([*WORDS, "type", "type", *sorted(KNOWN)]), max_size=4, unique=True
+        st.sampled_from([*WORDS, "type", "type", *sorted(KEYWORDS)]), max_size=4, unique=True
     ).flatmap(lambda words: st.fixed_dictionaries({word: _keyword(word) for word in words}))
 )
 
 
 def _keyword(word: str) -> Cases:
-    if word in ("properties", "$defs", "definitions"):
+    if word in ("properties", "$defs", "definitions", "patternProperties"):
         names = st.sampled_from(["a", "b", 'say "hi"', "x\\y", "", "é"])
         return st.dictionaries(names, NODES, max_size=2)
     if word in ("items", "additionalProperties"):

@@ -49,6 +49,8 @@ def server_arguments(
         # With it, penalties and `output_ids` lag one token behind what a request has sampled.
         "disable_overlap_schedule": True,
         "enable_custom_logit_processor": True,
+        # What `_inf.request.grammar` has checked.
+        "grammar_backend": "llguidance",
         # With any whitespace between tokens a small model writes blank lines until it is cut.
         "constrained_json_disable_any_whitespace": True,
         # Of 300 s, it ends a scheduler that is only slow; `hang_timeout` is the one limit.

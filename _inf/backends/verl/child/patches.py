@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import torch.distributed
 from sglang.srt.constrained.grammar_manager import GrammarManager
-from sglang.srt.constrained.xgrammar_backend import XGrammarGrammar
 from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.layers.rotary_embedding import DynamicNTKScalingRotaryEmbedding, RotaryEmbedding
 from sglang.srt.layers.sampler import Sampler
@@ -23,9 +22,15 @@ from sglang.srt.model_loader.loader import DefaultModelLoader
 from sglang.srt.models.commandr import CohereAttention
 from sglang.srt.models.gemma import GemmaForCausalLM
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
-from xgrammar import apply_token_bitmask_inplace
 
-from _inf.backends.verl.child import fair_scheduling, heartbeat, loading, model_fixes, scheduler
+from _inf.backends.verl.child import (
+    fair_scheduling,
+    grammar,
+    heartbeat,
+    loading,
+    model_fixes,
+    scheduler,
+)
 from _inf.backends.verl.child.setup import exit_instead_of_sigquit, meet_in_a_file
 from _inf.backends.verl.patch_table import Replace, Wrap
 
@@ -50,9 +55,12 @@ def patches(folder: Path, *, trust_remote_code: bool) -> list[Replace]:
              "without a tokenizer the scheduler dies of stop strings and min_new_tokens"),
         Wrap(GrammarManager, "__init__", scheduler.with_tokenizer,
              "constrained/grammar_manager.py", "without a tokenizer there are no grammars"),
-        Replace(XGrammarGrammar, "apply_vocab_mask_cpu", staticmethod(apply_token_bitmask_inplace),
-                "constrained/xgrammar_backend.py",
-                "on a CPU it calls a function that it does not have"),
+        Wrap(Req, "check_finished", grammar.end_with_its_grammar,
+             "managers/schedule_batch.py",
+             "under ignore_eos a row goes on behind the end of its grammar"),
+        Wrap(SamplingBatchInfo, "update_regex_vocab_mask", grammar.leave_a_token,
+             "sampling/penaltylib/min_new_tokens.py",
+             "it rules out the only tokens that a grammar has left"),
         Wrap(Req, "_check_token_based_finish", scheduler.stop_token_ids_beside_ignore_eos,
              "managers/schedule_batch.py", "ignore_eos switches stop_token_ids off"),
         Replace(Req, "tail_str", scheduler.tail_str,

@@ -28,9 +28,11 @@ def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
     logging.getLogger("sglang.srt.models.registry").setLevel(logging.ERROR)
     import sglang.srt.managers.scheduler  # noqa: F401  before anything of it is corrected
 
+    from _inf.backends.verl.child.grammar import register_grammars
     from _inf.backends.verl.child.patches import patches
     from _inf.backends.verl.patch_table import apply
 
+    register_grammars()
     apply(patches(log.parent, trust_remote_code=trust_remote_code))
     if cpu_attention:
         from _inf.backends.verl.child.attention import register_cpu_attention

@@ -1,0 +1,137 @@
+"""SGLang's llguidance backend in the scheduler's process, with what it gets wrong corrected.
+
+It corrects `srt/constrained/llguidance_backend.py` of sglang 0.5.9, where the mask is used again in the next step, whose rows may be
+others, or have no grammar; logits wider than the tokenizer, and all end tokens but one, are
+ruled out; every row compiles its grammar anew; PyTorch compiles the kernel that applies the mask,
+for which a CPU needs a C++ compiler; a grammar that meets one of llguidance's limits counts as
+finished; and the tokenizer, which takes seconds, is read before anybody wants a grammar. Two more
+corrections of it stand in `patches.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.hf import from_tokenizer
+from llguidance.torch import allocate_token_bitmask, fill_next_token_bitmask
+from sglang.srt.constrained.base_grammar_backend import (
+    BaseGrammarBackend,
+    BaseGrammarObject,
+    register_grammar_backend,
+)
+from sglang.srt.constrained.llguidance_backend import GuidanceBackend
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN, Req
+from sglang.srt.sampling.penaltylib import BatchedMinNewTokensPenalizer
+from xgrammar import apply_token_bitmask_inplace
+
+
+def register_grammars() -> None:
+    """Under llguidance's own name, before the scheduler is built."""
+    register_grammar_backend("llguidance", _Backend)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Vocabulary:
+    """`ends`: the tokens that end an answer; `ends_mask`: a row of a mask that has only them."""
+
+    tokenizer: LLTokenizer
+    ends: frozenset[int]
+    ends_mask: torch.Tensor
+
+
+class _Grammar(BaseGrammarObject):
+    """One row's grammar and how far the row has come in it; `failure`: why it cannot go on."""
+
+    def __init__(self, vocabulary: _Vocabulary, matcher: LLMatcher) -> None:
+        super().__init__()
+        self.vocabulary, self.matcher = vocabulary, matcher
+
+    @property
+    def failure(self) -> str:
+        return str(self.matcher.get_error()).partition("\n")[0]
+
+    def copy(self) -> _Grammar:
+        return _Grammar(self.vocabulary, self.matcher.deep_copy())
+
+    def accept_token(self, token: int) -> None:
+        ended = token in self.vocabulary.ends
+        self.matcher.consume_token(self.vocabulary.tokenizer.eos_token if ended else token)
+
+    def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: Any) -> torch.Tensor:
+        return allocate_token_bitmask(batch_size, self.vocabulary.tokenizer.vocab_size)
+
+    def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
+        fill_next_token_bitmask(self.matcher, vocab_mask, idx)
+        if (vocab_mask[idx] & self.vocabulary.ends_mask).any():
+            vocab_mask[idx] |= self.vocabulary.ends_mask
+
+    @staticmethod
+    def move_vocab_mask(vocab_mask: torch.Tensor, device: Any) -> torch.Tensor:
+        return vocab_mask.to(device, non_blocking=True)
+
+    @staticmethod
+    def apply_vocab_mask(logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+        apply_token_bitmask_inplace(logits, vocab_mask)
+
+
+class _Backend(GuidanceBackend):
+    """Compiles grammars, in threads."""
+
+    def __init__(
+        self, server_args: Any, tokenizer: Any, vocab_size: int, eos_token_ids: set[int] | None
+    ) -> None:
+        BaseGrammarBackend.__init__(self)
+        self.tokenizer = tokenizer
+        self.any_whitespace = not server_args.constrained_json_disable_any_whitespace
+        self.whitespace_pattern = server_args.constrained_json_whitespace_pattern
+        self._size = max(vocab_size, len(tokenizer))
+        self._ends = set(eos_token_ids or ())
+        self._lock = threading.Lock()
+        self._vocabulary: _Vocabulary | None = None
+
+    def _from_serialized(self, serialized_grammar: str) -> _Grammar:
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = self._read_vocabulary()
+        matcher = LLMatcher(self._vocabulary.tokenizer, serialized_grammar, log_level=0)
+        return _Grammar(self._vocabulary, matcher)
+
+    def _read_vocabulary(self) -> _Vocabulary:
+        tokenizer = from_tokenizer(self.tokenizer, self._size)
+        mask = torch.zeros(((self._size + 31) // 32) * 32, dtype=torch.int32)
+        ends = frozenset({*self._ends, tokenizer.eos_token})
+        mask[list(ends)] = 1
+        bits = mask.view(-1, 32).long() << torch.arange(32)
+        return _Vocabulary(tokenizer, ends, bits.sum(-1).to(torch.int32))
+
+
+def end_with_its_grammar(check: Callable[..., None], req: Req, *args: Any) -> None:
+    """A row ends where its grammar does, and where the grammar cannot go on."""
+    grammar = req.grammar if isinstance(req.grammar, _Grammar) else None
+    if grammar is not None and (failure := grammar.failure) and not req.finished():
+        req.to_finish = FINISH_ABORT(f"llguidance cannot go on with its grammar: {failure}")
+    check(req, *args)
+    if grammar is None or req.finished() or not req.output_ids:
+        return
+    if (token := req.output_ids[-1]) in grammar.vocabulary.ends:
+        req.finished_reason = FINISH_MATCHED_TOKEN(matched=token)
+
+
+def leave_a_token(update: Callable[[Any], None], info: Any) -> None:
+    """Where a grammar has only tokens left that `min_new_tokens` rules out, the grammar holds."""
+    update(info)
+    lengths = info.penalizer_orchestrator.penalizers.get(BatchedMinNewTokensPenalizer)
+    if info.vocab_mask is None or lengths is None or not lengths.is_prepared():
+        return
+    for row, grammar in enumerate(info.grammars):
+        if grammar is None or lengths.len_output_tokens[row] >= lengths.min_new_tokens[row]:
+            continue
+        scores = lengths.stop_token_penalties[row : row + 1].clone()
+        grammar.apply_vocab_mask(logits=scores, vocab_mask=info.vocab_mask[row : row + 1])
+        if torch.isneginf(scores).all():
+            lengths.min_new_tokens[row] = 0
