@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scripts import GONE_SECONDS, QUESTION, START_SECONDS, alive, ended, script, until
+from scripts import GONE_SECONDS, QUESTION, alive, ended, script, until
 
 from inf import InferenceEngine
 
@@ -88,23 +88,20 @@ gc.collect()
 say("children", [p.cmdline() for p in children()])
 say("threads", [thread.name for thread in threading.enumerate()])
 say("left folders", temporary())
-c = engine()
-say("a second life", c.generate(**QUESTION).token_ids)
-c.shutdown()
 say("strangers", [psutil.Process(pid).status() for pid in strangers])
 for pid in strangers:
     os.kill(pid, signal.SIGKILL)
-d = engine()
-say("ready")
+c = engine()
+say("a second life", c.generate(**QUESTION).token_ids)
 time.sleep(600)
 """
 
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What a script saw of two engines at once and two more after them, until it was killed."""
+    """What a script saw of two engines at once and one more after them, until it was killed."""
     names = ["two at once", "changed", "open to", "folders", "after shutdown", "the other one"]
-    names += ["children", "threads", "left folders", "a second life", "strangers", "ready"]
+    names += ["children", "threads", "left folders", "strangers", "a second life"]
     with script(LIFE, tmp_path_factory.mktemp("life")) as run:
         report = {name: run.hear(name) for name in names}
         report["family"] = len(alive(run.meet()))
@@ -156,6 +153,10 @@ def test_shutdown_removes_the_engines_folder(life: dict[str, Any]) -> None:
     assert life["left folders"] == []
 
 
+def test_engines_say_nothing_from_start_to_shutdown(life: dict[str, Any]) -> None:
+    assert life["stderr"] == ""
+
+
 def test_another_engine_after_a_shutdown_works(life: dict[str, Any], answer: Answer) -> None:
     assert life["a second life"] == answer
 
@@ -169,14 +170,8 @@ def test_kill_9_of_the_caller_takes_its_children_along(life: dict[str, Any]) -> 
     assert life["survivors"] == []
 
 
-# ─── Ends without a shutdown ───
+# ─── An end by a signal ───
 
-END = """
-import time
-e = engine()
-print(e.generate(**QUESTION).token_ids)
-time.sleep(1)
-"""
 TERMINATED = """
 import time
 e = engine()
@@ -186,41 +181,20 @@ time.sleep(600)
 
 
 @pytest.fixture(scope="module")
-def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Two scripts at once: one comes to its end, the other one gets SIGTERM."""
-    folder = tmp_path_factory.mktemp("ends")
-    with (
-        script(END, folder / "spaces, 100% #1? é", stdin=True) as first,
-        script(TERMINATED, folder / "b") as second,
-    ):
-        until(lambda: first.meet() and first.out, START_SECONDS)
-        report: dict[str, Any] = {"answer": second.hear("answer")}
-        second.send(signal.SIGTERM)
-        yield report | {"end": ended(first), "SIGTERM": ended(second)}
+def terminated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """A script that gets SIGTERM; the end of one without a signal is in `test_forks.py`."""
+    with script(TERMINATED, tmp_path_factory.mktemp("terminated")) as run:
+        report: dict[str, Any] = {"answer": run.hear("answer")}
+        run.send(signal.SIGTERM)
+        yield report | {"end": ended(run)}
 
 
-def test_two_processes_at_once_answer_alike(ends: dict[str, Any], answer: Answer) -> None:
-    assert ends["answer"] == answer
-    assert ends["end"].out == f"{answer}\n"
+def test_two_processes_at_once_answer_alike(terminated: dict[str, Any], answer: Answer) -> None:
+    assert terminated["answer"] == answer
 
 
-def test_script_on_stdin_without_shutdown_ends_well_and_leaves_no_child(
-    ends: dict[str, Any],
-) -> None:
-    end = ends["end"]
-    assert (end.exit_code, end.err) == (0, "")
-    assert end.family >= 2  # a scheduler and the resource tracker
-    assert end.survivors == []
-
-
-def test_exit_without_shutdown_leaves_nothing_in_the_temporary_folder(
-    ends: dict[str, Any],
-) -> None:
-    assert ends["end"].temporary == []
-
-
-def test_sigterm_ends_the_caller_and_its_children(ends: dict[str, Any]) -> None:
-    end = ends["SIGTERM"]
+def test_sigterm_ends_the_caller_and_its_children(terminated: dict[str, Any]) -> None:
+    end = terminated["end"]
     assert end.exit_code == -signal.SIGTERM
     assert end.family >= 2
     assert end.survivors == []

@@ -17,8 +17,9 @@ from prompts import as_ids, token_prompts
 from reference import TIE, Reference, logprobs, until
 from tiny import END_OF_TEXT, IM_END, tiny_model
 
+from _inf.backends.verl.batch import data_proto
 from _inf.request.sampling import resolve
-from _inf.response.columns import column, data_proto
+from _inf.response.columns import column
 from _inf.types import Prompt
 from inf import ConfigError, GenerationOutput, InferenceEngine, PromptError
 
@@ -35,15 +36,14 @@ ROLLOUT = {
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pad is EOS": (
         {"pad": "eos"},
-        {"truncate_prompt": "left", "rollout": {**ROLLOUT, "max_num_batched_tokens": 128}},
-    ),
-    "several EOS": (
-        {"eos": (IM_END, END_OF_TEXT, "d")},
-        {"truncate_prompt": "right", "rollout": {**ROLLOUT, "enable_prefix_caching": False}},
+        {
+            "truncate_prompt": "left",
+            "rollout": {**ROLLOUT, "max_num_batched_tokens": 128, "enable_prefix_caching": False},
+        },
     ),
     "llama, pad is one of several EOS": (
-        {"kind": "llama", "bos": True, "pad": "eos", "eos": (END_OF_TEXT, IM_END)},
-        {"rollout": {**ROLLOUT, "enable_chunked_prefill": False}},
+        {"kind": "llama", "bos": True, "pad": "eos", "eos": (END_OF_TEXT, IM_END, "d")},
+        {"truncate_prompt": "right", "rollout": {**ROLLOUT, "enable_chunked_prefill": False}},
     ),
 }
 

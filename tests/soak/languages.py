@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from call_strategies import SCHEMAS, TOOL_LISTS, WRAPPED, as_yaml
 from hypothesis import strategies as st
 from strategies import ANYTHING, ATOMS, JSON, SCALARS, Cases, damaged, mostly
 from tiny import IM_END, IM_START
-from wishes import SCHEMAS, TOOL_LISTS, WRAPPED, as_yaml
 
-from _inf.config.tool_formats import ALIASES, FORMS
+from _inf.config.tool_formats import ALIASES, FORMATS, FORMS
 from _inf.request.scalars import FORMATS as STRING_FORMATS
 from _inf.request.schema import KNOWN
-from _inf.tools.parsing import FORMATS
 
 # ─── Files of tools ───
 
