@@ -18,15 +18,21 @@ from inf import InferenceEngine
 TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enforce_eager": True}
 HANG_SECONDS = 5.0
 WITH_ENGINES = {"engine", "soak"}  # folders here
+HEAVY = {"engine", "tiny", "mortal", "smollm2"}  # fixtures; the last converts the embedded model
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m "not engine"` their folders are not even imported."""
+    left_out = config.option.markexpr == "not engine" and collection_path.name in WITH_ENGINES
+    return True if left_out and collection_path.parent == Path(__file__).parent else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks with `engine` what is in the folders of engines, or takes one of the fixtures below."""
+    """Marks with `engine` what is in the folders of engines or takes a heavy fixture."""
     here = Path(__file__).parent
     for item in items:
         folder = item.path.relative_to(here).parts[0]
-        fixtures = set(getattr(item, "fixturenames", ()))
-        if folder in WITH_ENGINES or fixtures & {"engine", "tiny", "mortal"}:
+        if folder in WITH_ENGINES or HEAVY & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.engine)
 
 
