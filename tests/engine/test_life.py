@@ -1,7 +1,9 @@
 """An engine's life: what it leaves alone, and what is left when it or its caller ends.
 
 What changes the interpreter, gets a signal or ends is a script of its own, run once a module; its
-tests each read one claim from what it said.
+tests each read one claim from what it said. What is left of a caller that ends in another way:
+without a word (`test_forks.py`), by `sys.exit` (`test_abort.py`), an exception (`test_death.py`) or
+`kill -9` (`test_batch.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scripts import GONE_SECONDS, QUESTION, alive, ended, script, until
+from scripts import QUESTION, ended, script
 
 from inf import InferenceEngine
 
@@ -92,6 +94,7 @@ say("strangers", [psutil.Process(pid).status() for pid in strangers])
 for pid in strangers:
     os.kill(pid, signal.SIGKILL)
 c = engine()
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 say("a second life", c.generate(**QUESTION).token_ids)
 time.sleep(600)
 """
@@ -99,18 +102,13 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What a script saw of two engines at once and one more after them, until it was killed."""
+    """What a script saw of two engines at once and one more after them, until SIGTERM ended it."""
     names = ["two at once", "changed", "open to", "folders", "after shutdown", "the other one"]
     names += ["children", "threads", "left folders", "strangers", "a second life"]
     with script(LIFE, tmp_path_factory.mktemp("life")) as run:
         report = {name: run.hear(name) for name in names}
-        report["family"] = len(alive(run.meet()))
-        run.send(signal.SIGKILL)
-        run.exit_code()
-        until(lambda: not alive(run.family), GONE_SECONDS)
-        report["survivors"] = [process.pid for process in alive(run.family)]
-        report["stderr"] = run.err
-        yield report
+        run.send(signal.SIGTERM)
+        yield report | {"end": ended(run)}
 
 
 def test_two_engines_in_one_process_answer_alike(life: dict[str, Any], answer: Answer) -> None:
@@ -154,7 +152,7 @@ def test_shutdown_removes_the_engines_folder(life: dict[str, Any]) -> None:
 
 
 def test_engines_say_nothing_from_start_to_shutdown(life: dict[str, Any]) -> None:
-    assert life["stderr"] == ""
+    assert life["end"].err == ""
 
 
 def test_another_engine_after_a_shutdown_works(life: dict[str, Any], answer: Answer) -> None:
@@ -165,36 +163,8 @@ def test_children_that_are_not_ours_survive_a_shutdown(life: dict[str, Any]) -> 
     assert life["strangers"] == ["sleeping"] * 4
 
 
-def test_kill_9_of_the_caller_takes_its_children_along(life: dict[str, Any]) -> None:
-    assert life["family"] >= 2  # a scheduler and the resource tracker
-    assert life["survivors"] == []
-
-
-# ─── An end by a signal ───
-
-TERMINATED = """
-import time
-e = engine()
-say("answer", e.generate(**QUESTION).token_ids)
-time.sleep(600)
-"""
-
-
-@pytest.fixture(scope="module")
-def terminated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A script that gets SIGTERM; the end of one without a signal is in `test_forks.py`."""
-    with script(TERMINATED, tmp_path_factory.mktemp("terminated")) as run:
-        report: dict[str, Any] = {"answer": run.hear("answer")}
-        run.send(signal.SIGTERM)
-        yield report | {"end": ended(run)}
-
-
-def test_two_processes_at_once_answer_alike(terminated: dict[str, Any], answer: Answer) -> None:
-    assert terminated["answer"] == answer
-
-
-def test_sigterm_ends_the_caller_and_its_children(terminated: dict[str, Any]) -> None:
-    end = terminated["end"]
+def test_sigterm_ends_the_caller_and_its_children(life: dict[str, Any]) -> None:
+    end = life["end"]
     assert end.exit_code == -signal.SIGTERM
-    assert end.family >= 2
+    assert end.family >= 2  # a scheduler and the resource tracker
     assert end.survivors == []
