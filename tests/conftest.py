@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripts import SETTINGS
+from scripts import HANG_SECONDS, SETTINGS
 from tiny import tiny_model
 
 from inf import InferenceEngine
 
 TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enforce_eager": True}
-HANG_SECONDS = 5.0
 WITH_ENGINES = {"engine", "soak"}  # folders here
 HEAVY = {"engine", "tiny", "mortal", "smollm2"}  # fixtures; the last converts the embedded model
 

@@ -19,8 +19,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from conftest import HANG_SECONDS
-from scripts import LONG, QUESTION, ended, in_flight, script, until
+from scripts import HANG_SECONDS, LONG, QUESTION, ended, in_flight, script, until
 from tiny import tiny_model
 from transformers import AutoModelForCausalLM
 
