@@ -15,18 +15,18 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextvars
+import functools
 import os
 import warnings
 import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from _inf.backends.verl.batch import data_proto
 from _inf.backends.verl.environment import check_pins
-from _inf.backends.verl.launch import RunningEngine, launch
-from _inf.backends.verl.memory import SleepResult
+from _inf.backends.verl.launch import launch
 from _inf.config import Config, load_config
-from _inf.conversation.plan import ConversationPlan
+from _inf.conversation.loop import hold
+from _inf.conversation.plan import ConversationPlan, PreparedCall
 from _inf.errors import (
     ConfigError,
     EngineDeadError,
@@ -38,7 +38,8 @@ from _inf.errors import (
 from _inf.request.prompts import normalize
 from _inf.request.sampling import GenerateParams, Sampling, names_keywords, resolve
 from _inf.request.tokenize import check_room, tokenize
-from _inf.response.output import GenerationOutput, GenerationRow, decode
+from _inf.response.decode import decode
+from _inf.response.output import GenerationOutput, GenerationRow
 from _inf.response.scores import Score, scored_sequences, scores
 from _inf.response.stats import Stats
 from _inf.response.streaming import Stream, StreamChunk, check_streamable
@@ -46,7 +47,7 @@ from _inf.response.trainer_batch import check_batch, given_columns, trainer_batc
 from _inf.runtime.progress import progress
 from _inf.tools.definition import as_tools
 from _inf.tools.parsing import parse
-from _inf.types import CancelToken, Prompt, ToolCall
+from _inf.types import CancelToken, RequestOutput, SleepResult, ToolCall
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -122,17 +123,11 @@ class InferenceEngine:
         self._launch()
 
     def _launch(self) -> None:
-        self._launched: RunningEngine = launch(self.config)
-        self.rollout: Any = self._launched.rollout
-        self.model_config: Any = self._launched.model_config
-        self.tokenizer: Any = self._launched.tokenizer
-        self._finalizer = weakref.finalize(self, self._launched.host.stop)
-
-    @property
-    def _engine(self) -> RunningEngine:
-        """Raises `InferenceError` in a fork of this process, where every call would hang."""
-        self._launched.host.check_process()
-        return self._launched
+        self._backend = launch(self.config)
+        self.rollout: Any = self._backend.rollout
+        self.model_config: Any = self.rollout.model_config
+        self.tokenizer: Any = self._backend.model.tokenizer
+        self._finalizer = weakref.finalize(self, self._backend.close)
 
     def __reduce__(self) -> Any:
         raise InferenceError(
@@ -189,7 +184,7 @@ class InferenceEngine:
     @names_keywords
     async def agenerate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
         """`generate` for async code; cancelling it aborts it in the engine."""
-        self._launched.host.check_process()  # a fork has none of the pool's threads
+        self._backend.check_process()  # a fork has none of the pool's threads
         cancel = CancelToken()
         context = contextvars.copy_context()  # a tool's call is let through where its row's is
         call = self._threads.submit(context.run, self._generate, prompts, params, cancel)
@@ -202,47 +197,48 @@ class InferenceEngine:
     def _generate(
         self, prompts: Any, params: GenerateParams, cancel: CancelToken | None = None
     ) -> GenerationOutput:
-        prepared = self._prepared(prompts, params)
-        if not prepared[0]:
+        call = self._prepare(prompts, params)
+        if not call.prompts:
             return GenerationOutput.empty()
-        if why := prepared[1].same_samples:
+        if why := call.sampling.same_samples:
             warnings.warn(why, stacklevel=3)
-        return self._roll_out(*prepared, cancel or CancelToken())[1]
+        return self._decode(call, self._roll_out(call, cancel or CancelToken()))
 
-    def _roll_out(
-        self,
-        tokenized: list[Prompt],
-        sampling: Sampling,
-        talk: ConversationPlan,
-        cancel: CancelToken,
-    ) -> tuple[Any, GenerationOutput]:
+    def _prepare(self, prompts: Any, params: GenerateParams) -> PreparedCall:
+        """Messages, then parameters, then token ids, each of them checked."""
+        conversations = normalize(prompts)
+        sampling, plan = self._plan(params, len(conversations))
+        limits = self._backend.model.limits.truncating(sampling.truncate_prompt)
+        tokenized = tokenize(conversations, plan.template, limits)
+        plan.check(tokenized)
+        check_room(tokenized, [each.max_tokens for each in sampling.params], limits)
+        return PreparedCall(tokenized, sampling, plan)
+
+    def _plan(self, params: GenerateParams, prompts: int) -> tuple[Sampling, ConversationPlan]:
+        backend = self._backend
+        backend.check_process()
+        sampling = resolve(params, self.config.rollout, prompts, backend.model)
+        plan = ConversationPlan.of(
+            sampling, self.config, backend.model, backend.tools, backend.interactions
+        )
+        return sampling, plan
+
+    def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
+        backend, sampling = self._backend, call.sampling
         cancel.expire_in(sampling.timeout)
-        batch = data_proto(tokenized, sampling, self.tokenizer, self._engine.eos_token_ids)
-        episodes = talk.begin(tokenized, sampling)
-        with self._stats.call(), progress(len(batch), sampling.progress) as report:
-            answered = self.rollout.generate_sequences(
-                batch, cancel=cancel, report=report, episodes=episodes
-            )
-        output = decode(answered, tokenized, sampling, self.tokenizer)
-        self._stats.add_rows(output.metadata)
-        return answered, output
+        with self._stats.call(), progress(call.rows, sampling.progress) as report:
+            if call.plan.rules is None:
+                outputs = backend.generate(call.requests(), cancel, report)
+            else:
+                rows = call.plan.episodes(call.prompts, sampling)
+                loop = functools.partial(hold, rows, backend, backend.interactions, report)
+                outputs = backend.converse(loop, cancel)
+        self._stats.add_rows(outputs)
+        return outputs
 
-    def _prepared(
-        self, prompts: Any, params: GenerateParams
-    ) -> tuple[list[Prompt], Sampling, ConversationPlan]:
-        conversations, limits = normalize(prompts), self._engine.limits
-        sampling, talk = self._talk(params, len(conversations))
-        limits = limits.truncating(sampling.truncate_prompt)
-        tokenized = tokenize(conversations, talk.template, limits)
-        talk.check(tokenized)
-        check_room(tokenized, sampling.max_tokens, limits)
-        return tokenized, sampling, talk
-
-    def _talk(self, params: GenerateParams, prompts: int) -> tuple[Sampling, ConversationPlan]:
-        engine, rollout = self._engine, self.config.rollout
-        eos, vocabulary = engine.eos_token_ids, engine.limits.vocabulary
-        sampling = resolve(params, rollout, prompts, eos, vocabulary)
-        return sampling, ConversationPlan.of(sampling, self.config, engine)
+    def _decode(self, call: PreparedCall, outputs: Sequence[RequestOutput]) -> GenerationOutput:
+        width = self.config.rollout.response_length
+        return decode(outputs, call.prompts, call.sampling, self.tokenizer, width)
 
     @names_keywords
     def stream(self, prompt: Any, **params: Unpack[GenerateParams]) -> Iterator[StreamChunk]:
@@ -260,16 +256,13 @@ class InferenceEngine:
         return self._stream(prompt, params).achunks()
 
     def _stream(self, prompt: Any, params: GenerateParams) -> Stream:
-        tokenized, sampling, talk = self._prepared(prompt, params)
-        check_streamable(len(tokenized), sampling)
-        talk.check_one_turn(sampling)
+        call = self._prepare(prompt, params)
+        check_streamable(len(call.prompts), call.sampling)
+        call.plan.check_one_turn(call.sampling)
+        [request], backend = call.requests(), self._backend
+        finish_reason = call.plan.finish_reason
         return Stream(
-            self.rollout,
-            tokenized[0].token_ids,
-            sampling,
-            talk.finish_reason,
-            self.tokenizer,
-            self._stats,
+            backend.stream, request, call.sampling, finish_reason, self.tokenizer, self._stats
         )
 
     def score(self, prompts: Any, responses: Any) -> list[Score]:
@@ -282,19 +275,15 @@ class InferenceEngine:
 
         Raises `PromptError`, also where prompt and response together are above `max_model_len`.
         """
-        return scores(*self._score(prompts, responses, likeliest=1))
+        _, plan = self._plan({}, 1)
+        limits = self._backend.model.limits
+        sequences = scored_sequences(prompts, responses, plan.template, self.tokenizer, limits)
+        with self._stats.call():
+            return scores(sequences, self._backend.score(sequences, CancelToken()))
 
     def get_logprobs(self, prompts: Any, responses: Any) -> list[list[float]]:
         """`score`'s log probs alone: one float a response token, the log of softmax(logits)."""
-        return [row.prompt_logprobs[1:] for row in self._score(prompts, responses)[1]]
-
-    def _score(
-        self, prompts: Any, responses: Any, likeliest: int = 0
-    ) -> tuple[list[tuple[list[int], int]], list[Any]]:
-        template, limits = self._talk({}, 1)[1].template, self._engine.limits
-        sequences = scored_sequences(prompts, responses, template, self.tokenizer, limits)
-        with self._stats.call():
-            return sequences, self.rollout.score(sequences, CancelToken(), likeliest=likeliest)
+        return [row.logprobs for row in self.score(prompts, responses)]
 
     def parse_tool_calls(
         self, text: str, *, format: str | None = None, tools: Sequence[Any] | None = None
@@ -305,7 +294,7 @@ class InferenceEngine:
             `rollout.multi_turn.format`. tools: as in `generate`, for the formats that need to know
             them; by default the config's.
         """
-        given = self._engine.tools if tools is None else as_tools(tools)
+        given = self._backend.tools if tools is None else as_tools(tools)
         return parse(text, format or self.config.rollout.multi_turn.format, given).calls
 
     @names_keywords
@@ -329,16 +318,16 @@ class InferenceEngine:
         above 1 and a prompt greedy (rows that are all the same have no advantage), or where
         `uid` or a column of `extra` has another length, or a name that the batch has itself.
         """
-        tokenized, sampling, talk = self._prepared(prompts, params)
-        if why := sampling.same_samples:
+        call = self._prepare(prompts, params)
+        if why := call.sampling.same_samples:
             raise ConfigError(why)
         rollout = self.config.rollout
         widths = rollout.prompt_length, rollout.response_length
-        check_batch(tokenized, sampling.max_tokens, widths)
-        given = given_columns(uid, extra, len(tokenized))
-        answered, output = self._roll_out(tokenized, sampling, talk, CancelToken())
-        rows = answered.non_tensor_batch["rows"]
-        return trainer_batch(rows, tokenized, output, self.tokenizer.pad_token_id, widths, given)
+        check_batch(call.prompts, [each.max_tokens for each in call.sampling.params], widths)
+        columns = given_columns(uid, extra, len(call.prompts))
+        outputs = self._roll_out(call, CancelToken())
+        pad, decoded = self.tokenizer.pad_token_id, self._decode(call, outputs)
+        return trainer_batch(outputs, call.prompts, decoded, pad, widths, columns)
 
     def update_weights(self, weights: Any, *, version: int | None = None) -> int:
         """Serve new weights, and return their version, which every row's metadata names.
@@ -352,7 +341,7 @@ class InferenceEngine:
         prefix cache is emptied. Raises `ConfigError` (which name, which shape) before anything is
         sent: the old weights serve on.
         """
-        return int(self._engine.rollout.replace_weights(weights, version))
+        return self._backend.update_weights(weights, version)
 
     def sleep(self) -> SleepResult:
         """Give the accelerator's memory back, until `wake_up`; calls in flight finish first.
@@ -360,12 +349,11 @@ class InferenceEngine:
         Returns how many bytes came free (on a CPU none, and its `note` says so). Meanwhile calls
         raise `InferenceError`. Raises `ConfigError` without `rollout.free_cache_engine: true`.
         """
-        slept: SleepResult = self._engine.rollout.sleep()
-        return slept
+        return self._backend.sleep()
 
     def wake_up(self) -> None:
         """Take the memory again and serve the same weights; nothing where it is awake."""
-        self._engine.rollout.wake_up()
+        self._backend.wake_up()
 
     def stats(self) -> dict[str, float]:
         """Totals since the start: `calls`, `requests` (rows), `prompt_tokens`,

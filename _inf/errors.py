@@ -16,6 +16,10 @@ class InferenceError(Exception):
     """Whatever this library raises on purpose."""
 
 
+class EngineRefusal(InferenceError):
+    """The engine takes no request now: it sleeps, or its weights are half updated."""
+
+
 class ConfigError(InferenceError, ValueError):
     """A config key or a parameter of a call that cannot be used; the message begins with its
     path."""

@@ -15,6 +15,9 @@ from typing import Any, Literal, TypeAlias
 Message: TypeAlias = "dict[str, Any]"  # OpenAI's: role, content and, of an assistant, tool_calls
 Side: TypeAlias = Literal["left", "right"]
 
+# Told the rows finished and the tokens generated so far, on the engine's thread.
+Report: TypeAlias = "Callable[[int, int], None]"
+
 TIMED_OUT = "timeout: the call took longer than its timeout; it was aborted."
 
 
@@ -40,6 +43,16 @@ class Limits:
     def truncating(self, side: Side | None) -> Limits:
         """The limits of a call that asks to cut its prompts, or asks nothing."""
         return self if side is None else replace(self, truncate=side)
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What is known of the model that answers. tokenizer: Transformers'. eos_token_ids: any of them
+    ends an answer, whichever file of the model names it."""
+
+    tokenizer: Any
+    eos_token_ids: frozenset[int]
+    limits: Limits
 
 
 @dataclass(frozen=True)
@@ -177,6 +190,14 @@ class RequestOutput:
     transcript: Transcript | None = None
     likeliest_logprobs: list[float | None] = field(default_factory=list)
     top_logprobs: list[dict[int, float]] | None = None
+
+
+@dataclass(frozen=True)
+class SleepResult:
+    """What going to sleep gave back: bytes of the accelerator's memory, as its driver counts."""
+
+    freed_bytes: int
+    note: str
 
 
 class CancelToken:

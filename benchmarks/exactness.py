@@ -94,7 +94,7 @@ def compare(dtype: str, config: str | None, assignments: list[str], tokens: int)
             )
             for text in texts
         ]
-        ends = sorted(engine._engine.eos_token_ids)
+        ends = sorted(engine._backend.model.eos_token_ids)
     reference = Reference(server_args.model_path, dtype, server_args.device, ends)
     answers = [reference.answer(ids, tokens) for ids in prompts]
     truth = [reference.score(*each) for each in zip(prompts, output.token_ids, strict=True)]

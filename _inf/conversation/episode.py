@@ -10,15 +10,24 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from _inf.request.sampling import derived_seed
 from _inf.request.template import Template
-from _inf.response.output import shown_text
+from _inf.response.decode import shown_text
 from _inf.tools.definition import argument_fault, wrong_call_text
 from _inf.tools.execution import Executed, execute
 from _inf.tools.parsing import Parsed, parse
-from _inf.types import Prompt, Tool, ToolCall, Transcript, TurnOptions
+from _inf.types import (
+    Prompt,
+    Request,
+    RequestOutput,
+    SamplingParams,
+    Tool,
+    ToolCall,
+    Transcript,
+    TurnOptions,
+)
 
 DEFAULT_INTERACTION = "gsm8k"  # verl's, where `interaction_kwargs` has no name
 THOUGHT_ENDS = "</think>"
@@ -34,7 +43,7 @@ class Rules:
     max_user_turns: int
     max_parallel_calls: int
     max_result: int
-    truncate_side: Any
+    truncate_side: Literal["left", "middle", "right"]
     tool_timeout: float
     response_length: int
     max_model_len: int
@@ -49,7 +58,7 @@ class Episode:
     def __init__(
         self,
         prompt: Prompt,
-        request: Mapping[str, Any],
+        params: SamplingParams,
         rules: Rules,
         template: Template,
         tokenizer: Any,
@@ -65,58 +74,57 @@ class Episode:
         self.logprobs: list[float] = []
         self.messages: list[dict[str, Any]] = [dict(message) for message in prompt.messages or ()]
         self.to_run: list[ToolCall] = []
-        self.answers: list[Any] = []  # the engine's rows, a turn each
+        self.outputs: list[RequestOutput] = []  # the backend's, a turn each
         self.reward_scores: dict[str, Any] = {}
         self.finish_reason: str | None = None
         self.limit: str | None = None
         self.error: str | None = None
         self.over = False  # no further turn
-        self.concluded = not turns.interaction_kwargs  # the interaction's own word
+        self.concluded = not turns.interaction_kwargs  # by the interaction itself
         self.finished = False
         self._pending: list[ToolCall] = []
         self._records: list[dict[str, Any]] = []
         self._said: list[Mapping[str, Any]] = list(prompt.messages or ())  # answers as they came
-        self._request = dict(request)
-        self._per_turn = turns.max_tokens_per_turn
+        self._params = params
+        self._max_tokens_per_turn = turns.max_tokens_per_turn
         self._template = template
         self._tokenizer = tokenizer
 
-    def __getstate__(self) -> dict[str, Any]:
-        """To the other ranks of a tensor-parallel group go the facts; tools may not be pickled."""
-        return self.__dict__ | dict.fromkeys(("rules", "_template", "_tokenizer"))
-
     # ─── A turn of the model's ───
 
-    def next_request(self) -> tuple[list[int], dict[str, Any]]:
-        """The next turn's prompt ids and SGLang's parameters for it."""
-        room, _ = self._room()
-        request = {**self._request, "max_new_tokens": room}
-        sampled = sum(self.mask)
-        request["min_new_tokens"] = min(max(0, request["min_new_tokens"] - sampled), room)
-        custom = request.get("custom_params", {})
-        if custom.get("seed") is not None and self.answers:
-            seed = derived_seed(custom["seed"], -len(self.answers))
-            request["custom_params"] = {**custom, "seed": seed}
-        return self.prompt_ids + self.ids, request
+    def next_request(self) -> Request:
+        """The next turn's, within all limits; a seed gives each turn its own."""
+        left, _ = self._tokens_left()
+        least = min(max(0, self._params.min_tokens - sum(self.mask)), left)
+        params = dataclasses.replace(self._params, max_tokens=left, min_tokens=least)
+        if params.seed is not None and self.outputs:
+            seed = derived_seed(params.seed, -len(self.outputs))
+            params = dataclasses.replace(params, seed=seed)
+        return Request(self.prompt_ids + self.ids, params)
 
-    def _tensor_room(self) -> dict[str, int]:
+    def may_hear_user(self, user_turns: int) -> bool:
+        """Whether the limits let the user speak after `user_turns` of its messages."""
+        rules = self.rules
+        return user_turns < rules.max_user_turns and len(self.outputs) < rules.max_assistant_turns
+
+    def _tensor_tokens_left(self) -> dict[str, int]:
         used = len(self.ids)
         return {
             "response_length": self.rules.response_length - used,
             "max_model_len": self.rules.max_model_len - len(self.prompt_ids) - used,
         }
 
-    def _room(self) -> tuple[int, str]:
+    def _tokens_left(self) -> tuple[int, str]:
         """Tokens that the next turn may have, and the limit that says so."""
-        rooms = {"max_tokens": self._request["max_new_tokens"] - sum(self.mask)}
-        if self._per_turn is not None:
-            rooms["max_tokens_per_turn"] = self._per_turn
-        return _least(rooms | self._tensor_room())
+        left = {"max_tokens": self._params.max_tokens - sum(self.mask)}
+        if self._max_tokens_per_turn is not None:
+            left["max_tokens_per_turn"] = self._max_tokens_per_turn
+        return _least(left | self._tensor_tokens_left())
 
-    def take(self, answer: Any) -> None:
-        """The engine's row for the turn that `next_request` asked for."""
-        _, limit = self._room()
-        self.answers.append(answer)
+    def add_assistant_turn(self, answer: RequestOutput) -> None:
+        """The output of the request that `next_request` made."""
+        _, limit = self._tokens_left()
+        self.outputs.append(answer)
         self._extend(answer.token_ids, answer.logprobs)
         self.finish_reason, self.to_run = answer.finish_reason, []
         parsed = answered_calls(answer, self.rules, self._tokenizer)
@@ -144,20 +152,20 @@ class Episode:
         self.messages.append(message)
 
     def _call_id(self, place: int) -> str:
-        return f"call{len(self.answers):03}{place:02}"  # nine letters and digits, as Mistral asks
+        return f"call{len(self.outputs):03}{place:02}"  # nine letters and digits, as Mistral asks
 
     def _decide(self, calls: list[ToolCall]) -> None:
         """Run them, or leave them all to the caller."""
         tools = self.rules.tools
-        room, limit = self._room()
-        left = [t.name for t in tools.values() if not t.executable]
-        if len(left) == len(tools) or any(c.name in left for c in calls if not c.error):
+        left, limit = self._tokens_left()
+        schemas = [t.name for t in tools.values() if not t.executable]
+        if len(schemas) == len(tools) or any(c.name in schemas for c in calls if not c.error):
             self._pending = calls
             self.end("tool_calls", None)
-        elif len(self.answers) >= self.rules.max_assistant_turns:
+        elif len(self.outputs) >= self.rules.max_assistant_turns:
             self._pending = calls
             self.end("tool_calls", "max_assistant_turns")
-        elif room <= 0:
+        elif left <= 0:
             self._pending = calls
             self.end("length", limit)
         else:
@@ -198,7 +206,7 @@ class Episode:
             return wrong_call_text(call, list(tools.values()), fault)
         return wrong_call_text(call, list(tools.values()), call.error)
 
-    def hear_results(self, results: Sequence[Executed]) -> None:
+    def add_tool_results(self, results: Sequence[Executed]) -> None:
         """The results of all of `to_run`, in order."""
         place = len(self._said) - 1
         for number, (call, done) in enumerate(zip(self.to_run, results, strict=True)):
@@ -223,19 +231,19 @@ class Episode:
                 }
             )
         self.to_run = []
-        self._glue(place)
+        self._append_template_tokens(place)
 
-    def hear_user(self, content: str) -> None:
+    def add_user_message(self, content: str) -> None:
         """An interaction's next message."""
         place = len(self._said) - 1
         message = {"role": "user", "content": self._template.harmless(content)}
         self._said.append(message)
         self.messages.append(message)
-        self._glue(place)
+        self._append_template_tokens(place)
 
-    def _glue(self, place: int) -> None:
+    def _append_template_tokens(self, place: int) -> None:
         """The template's ids from the last answer to the next one, if the next one fits."""
-        matched = self.answers[-1].matched_stop
+        matched = self.outputs[-1].matched_stop
         ended = isinstance(matched, int) and matched in self.rules.eos_token_ids
         try:
             ids = self._template.after(self._said, place, ended=ended, called=self.messages)
@@ -247,13 +255,13 @@ class Episode:
             self.error = f"the next turn has token {unknown[0]}, outside the model's vocabulary"
             self.end("abort", None)
             return
-        room, limit = _least(self._tensor_room())
-        if len(ids) >= room:
+        left, limit = _least(self._tensor_tokens_left())
+        if len(ids) >= left:
             self.end("length", limit)
             return
         self._extend(ids, None)
-        room, limit = self._room()
-        if room <= 0:
+        left, limit = self._tokens_left()
+        if left <= 0:
             self.end("length", limit)
 
     def _extend(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
@@ -263,20 +271,38 @@ class Episode:
 
     # ─── The end ───
 
-    def conclude(self) -> None:
-        """Say which limit kept an interaction from going on."""
+    def conclude(self, reward_scores: dict[str, Any]) -> None:
+        """Every turn is there; say which limit kept an interaction from going on."""
+        self.reward_scores = reward_scores
         if not self.concluded and not self.over:
-            turns = len(self.answers) >= self.rules.max_assistant_turns
+            turns = len(self.outputs) >= self.rules.max_assistant_turns
             self.limit = "max_assistant_turns" if turns else "max_user_turns"
 
-    def abandon(self, limit: str | None, error: str | None = None) -> None:
+    def abort(self, limit: str | None, error: str | None = None) -> None:
         """The row was given up; nothing of it counts."""
-        self.ids, self.mask, self.logprobs, self.answers = [], [], [], []
+        self.ids, self.mask, self.logprobs, self.outputs = [], [], [], []
+        self.reward_scores = {}
         self.error = error
         self.end("abort", limit)
 
-    def transcript(self) -> Transcript:
-        """What was said, whole."""
+    def output(self, weight_version: int) -> RequestOutput:
+        """The row, whole; `weight_version`: of one that had no turn."""
+        sampled = [index for index, mine in enumerate(self.mask) if mine]
+        first, last = self.outputs[:1], self.outputs[-1:]
+        return RequestOutput(
+            token_ids=[self.ids[index] for index in sampled],
+            logprobs=[self.logprobs[index] for index in sampled],
+            prompt_logprobs=[],
+            finish_reason=self.finish_reason,
+            matched_stop=next((answer.matched_stop for answer in last), None),
+            prompt_tokens=len(self.prompt_ids),
+            completion_tokens=len(sampled),
+            cached_tokens=sum(answer.cached_tokens for answer in first),
+            weight_version=max((a.weight_version for a in last), default=weight_version),
+            transcript=self._transcript(),
+        )
+
+    def _transcript(self) -> Transcript:
         rewards = dict(self.reward_scores)
         rewards.pop("user_turn_rewards", None)
         return Transcript(
@@ -284,10 +310,10 @@ class Episode:
             ids=self.ids,
             mask=self.mask,
             logprobs=self.logprobs,
-            answer_ids=list(self.answers[-1].token_ids) if self.answers else [],
+            answer_ids=list(self.outputs[-1].token_ids) if self.outputs else [],
             pending=self._pending,
             calls=self._records,
-            num_turns=len(self.answers),
+            num_turns=len(self.outputs),
             tool_rewards=rewards,
             reward_scores=self.reward_scores,
             limit=self.limit,
@@ -300,8 +326,8 @@ def _least(rooms: Mapping[str, int]) -> tuple[int, str]:
     return rooms[limit], limit
 
 
-def answered_calls(answer: Any, rules: Rules, tokenizer: Any) -> Parsed:
-    """The calls in the engine's row `answer`; one that was cut by a limit has none."""
+def answered_calls(answer: RequestOutput, rules: Rules, tokenizer: Any) -> Parsed:
+    """The calls in `answer`; one that was cut by a limit has none."""
     shown = shown_text(answer, tokenizer, skip_special_tokens=True)
     if answer.finish_reason == "length" or not rules.tools:
         return Parsed(shown, [])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from _inf.config import Config
 from _inf.conversation.episode import DEFAULT_INTERACTION, Episode, Rules, answered_calls
@@ -17,19 +17,9 @@ from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
 from _inf.tools.parsing import tool_instructions
-from _inf.types import Prompt, Tool, TurnOptions
-
-if TYPE_CHECKING:
-    from _inf.backends.verl.launch import RunningEngine
+from _inf.types import ModelInfo, Prompt, Request, RequestOutput, Tool, TurnOptions
 
 UNLIMITED = 2**31 - 1
-# What holds for one turn only, under SGLang's name and ours.
-ONE_TURN = {
-    "json_schema": "json_schema",
-    "regex": "regex",
-    "logprob_start_len": "prompt_logprobs",
-    "top_logprobs_num": "logprobs",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,22 +30,31 @@ class ConversationPlan:
     template: Template
     rules: Rules | None
     tokenizer: Any
+    interactions: Mapping[str, Any]
 
     @classmethod
-    def of(cls, sampling: Sampling, config: Config, engine: RunningEngine) -> ConversationPlan:
-        """`engine`: whose tools, interactions and limits hold where the call says nothing."""
-        rules = _rules(sampling, config, engine)
+    def of(
+        cls,
+        sampling: Sampling,
+        config: Config,
+        model: ModelInfo,
+        config_tools: Sequence[Tool],
+        interactions: Mapping[str, Any],
+    ) -> ConversationPlan:
+        """`config_tools` are the call's where it names none."""
+        given = config_tools if sampling.tools is None else sampling.tools
+        rules = _rules(sampling, config, model, {t.name: t for t in given}, interactions)
         tools = list(rules.tools.values()) if rules else []
         template = Template(
-            engine.tokenizer,
+            model.tokenizer,
             sampling.chat_template_kwargs,
             schemas=[tool.schema for tool in tools],
             instructions=tool_instructions(tools, rules.format) if rules and tools else "",
-            eos_token_ids=engine.eos_token_ids,
+            eos_token_ids=model.eos_token_ids,
         )
         if any(tool.executable for tool in tools):
             template.check_turns()
-        return cls(template, rules, engine.tokenizer)
+        return cls(template, rules, model.tokenizer, interactions)
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse token ids and plain text where turns are added to messages."""
@@ -66,20 +65,20 @@ class ConversationPlan:
                     "add messages; send messages, or tools=[]."
                 )
 
-    def begin(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Episode]:
+    def episodes(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Episode]:
         """A row each, prompt-major: each prompt's `n` samples stand together."""
         if self.rules is None:
             return []
         return [
             Episode(
                 prompts[row // sampling.n],
-                request,
+                params,
                 self.rules,
                 self.template,
                 self.tokenizer,
                 turns=sampling.turns[row // sampling.n],
             )
-            for row, request in enumerate(sampling.samples())
+            for row, params in enumerate(sampling.rows())
         ]
 
     def check_one_turn(self, sampling: Sampling) -> None:
@@ -97,7 +96,7 @@ class ConversationPlan:
         if not self.rules.tools:
             raise ConfigError("interaction_kwargs: stream() has one turn; use generate().")
 
-    def finish_reason(self, row: Any) -> Any:
+    def finish_reason(self, row: RequestOutput) -> str | None:
         """`tool_calls` where a streamed row, now whole, has some."""
         if row.finish_reason != "stop" or self.rules is None:
             return row.finish_reason
@@ -105,9 +104,35 @@ class ConversationPlan:
         return "tool_calls" if calls else "stop"
 
 
-def _rules(sampling: Sampling, config: Config, engine: RunningEngine) -> Rules | None:
-    tools = {t.name: t for t in (engine.tools if sampling.tools is None else sampling.tools)}
-    interactions = engine.rollout.interaction_map
+@dataclasses.dataclass(frozen=True)
+class PreparedCall:
+    """A call, checked whole: nothing in it will be refused once something is sent."""
+
+    prompts: list[Prompt]
+    sampling: Sampling
+    plan: ConversationPlan
+
+    @property
+    def rows(self) -> int:
+        """How many there will be."""
+        return len(self.prompts) * self.sampling.n
+
+    def requests(self) -> list[Request]:
+        """A row each, prompt-major; of a conversation the first turn's."""
+        n = self.sampling.n
+        return [
+            Request(self.prompts[row // n].token_ids, params)
+            for row, params in enumerate(self.sampling.rows())
+        ]
+
+
+def _rules(
+    sampling: Sampling,
+    config: Config,
+    model: ModelInfo,
+    tools: Mapping[str, Tool],
+    interactions: Collection[str],
+) -> Rules | None:
     for turns in sampling.turns:
         _check_turns(turns, tools, interactions)
     if not tools and not any(turns.interaction_kwargs for turns in sampling.turns):
@@ -117,9 +142,15 @@ def _rules(sampling: Sampling, config: Config, engine: RunningEngine) -> Rules |
                 "say max_tokens."
             )
         return None
-    for name, said in ONE_TURN.items():
-        if any(name in request for request in sampling.requests):
-            _refuse_beside(said, tools, sampling)
+    one_turn = {
+        "json_schema": any(params.json_schema is not None for params in sampling.params),
+        "regex": any(params.regex is not None for params in sampling.params),
+        "prompt_logprobs": sampling.prompt_logprobs,
+        "logprobs": sampling.logprobs > 0,
+    }
+    for name, asked in one_turn.items():
+        if asked:
+            _refuse_beside(name, tools, sampling)
     multi_turn = config.rollout.multi_turn
     return Rules(
         tools=tools,
@@ -131,10 +162,10 @@ def _rules(sampling: Sampling, config: Config, engine: RunningEngine) -> Rules |
         truncate_side=multi_turn.tool_response_truncate_side,
         tool_timeout=config.tool_timeout,
         response_length=config.rollout.response_length,
-        max_model_len=engine.limits.total,
-        vocabulary=engine.limits.vocabulary,
+        max_model_len=model.limits.total,
+        vocabulary=model.limits.vocabulary,
         over_sample_rate=config.rollout.over_sample_rate,
-        eos_token_ids=engine.eos_token_ids,
+        eos_token_ids=model.eos_token_ids,
     )
 
 

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import inspect
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from _inf.config import Rollout
@@ -30,7 +30,7 @@ from _inf.request.values import (
     top_k,
 )
 from _inf.tools.definition import as_tools
-from _inf.types import Tool, TurnOptions
+from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOptions
 
 MOST_SEED = 2**63
 # From one prompt's seed to the next one's, where one seed was given for all: an odd number (2**64
@@ -110,40 +110,38 @@ PER_CALL = (
 TOOL_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
 # A list is already one prompt's value: one a prompt is a list of lists.
 LISTS = ("stop", "stop_token_ids")
+# Stands for the model where none is known: any token id passes, and none ends an answer.
+ANY_MODEL = ModelInfo(None, frozenset(), Limits(0, 0, MOST_INT32))
 # What leaves tokens out, and the value that leaves out none.
-FILTERS = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
+FILTERS: dict[str, float] = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
 ASK_TO_SAMPLE = ("temperature", "seed", *FILTERS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """A call's parameters, resolved. `requests` are each prompt's, under SGLang's names."""
+    """A call's keywords, resolved: `params` for each prompt, the rest for the whole call."""
 
     n: int
-    requests: list[dict[str, Any]]
+    params: list[SamplingParams]
     skip_special_tokens: bool
     chat_template_kwargs: dict[str, Any]
-    prompt_logprobs: bool
     timeout: float | None
     progress: bool | None
     tools: list[Tool] | None = None  # None: the config's
     turns: list[TurnOptions] = dataclasses.field(default_factory=list)
-    truncate_prompt: Literal["left", "right"] | None = None  # None: the config's
+    truncate_prompt: Side | None = None  # None: the config's
+    logprobs: int = 0
+    prompt_logprobs: bool = False
 
     @property
     def greedy(self) -> bool:
         """Whether every prompt takes the likeliest token always."""
-        return all(request["temperature"] == 0 for request in self.requests)
-
-    @property
-    def top_logprobs(self) -> bool:
-        """Whether the likeliest tokens of each place are asked for."""
-        return any("top_logprobs_num" in request for request in self.requests)
+        return all(params.greedy for params in self.params)
 
     @property
     def same_samples(self) -> str:
         """Why a prompt's `n` rows would all be the same; empty where they differ."""
-        likeliest = [r["temperature"] == 0 or r["top_k"] == 1 for r in self.requests]
+        likeliest = [params.greedy or params.top_k == 1 for params in self.params]
         if self.n == 1 or True not in likeliest:
             return ""
         return (
@@ -151,21 +149,15 @@ class Sampling:
             "it is answered greedily; give a temperature above 0, or n=1."
         )
 
-    @property
-    def max_tokens(self) -> list[int]:
-        """Tokens to generate at most, a prompt."""
-        return [request["max_new_tokens"] for request in self.requests]
-
-    def samples(self) -> Iterator[dict[str, Any]]:
-        """Each row's request, prompt-major; a seed gives each of a prompt's `n` samples its own."""
-        for request in self.requests:
-            for sample in range(self.n):
-                seed = request.get("custom_params", {}).get("seed")
-                if seed is None:
-                    yield dict(request)
-                else:
-                    custom = {**request["custom_params"], "seed": derived_seed(seed, sample)}
-                    yield {**request, "custom_params": custom}
+    def rows(self) -> list[SamplingParams]:
+        """Each row's, prompt-major; a seed gives each of a prompt's `n` samples its own."""
+        return [
+            params
+            if params.seed is None
+            else dataclasses.replace(params, seed=derived_seed(params.seed, sample))
+            for params in self.params
+            for sample in range(self.n)
+        ]
 
 
 def derived_seed(seed: int, sample: int) -> int:
@@ -186,19 +178,19 @@ def check_params(params: Mapping[str, Any], config: Rollout) -> None:
 
     Raises what `resolve` does; the vocabulary is not known, and any token id passes.
     """
-    resolve(params, config, 0, (), MOST_INT32)
+    resolve(params, config, 0, ANY_MODEL)
 
 
 def resolve(
     params: Mapping[str, Any],
     config: Rollout,
     prompts: int,
-    eos_token_ids: Collection[int],
-    vocabulary: int,
+    model: ModelInfo,
 ) -> Sampling:
     """Check the keywords of a call with that many `prompts` and fill them up from `config`.
 
-    `eos_token_ids` end an answer unless `ignore_eos`; they are sent as stop ids, because the engine
+    The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an
+    engine
     itself knows only those of `config.json` or of `generation_config.json`, not of both.
     """
     for name in params:
@@ -206,22 +198,25 @@ def resolve(
             hint = did_you_mean(name, GenerateParams.__annotations__)
             raise ConfigError(f"{name}: generate() has no such parameter{hint or '.'}")
     given = {name: value for name, value in params.items() if value is not None}
-    requests = _requests(given, config, prompts, sorted(eos_token_ids), vocabulary)
-    if prompt_logprobs := flag(given, "prompt_logprobs", False):
-        requests = [{**request, "logprob_start_len": 0} for request in requests]
-    if likeliest := count(given, "logprobs", 0, least=0, below=vocabulary + 1):
-        requests = [{**request, "top_logprobs_num": likeliest} for request in requests]
+    vocabulary = model.limits.vocabulary
+    logprobs = count(given, "logprobs", 0, least=0, below=vocabulary + 1)
+    prompt_logprobs = flag(given, "prompt_logprobs", False)
+    each_prompts = _each_prompts(given, config, prompts, sorted(model.eos_token_ids), vocabulary)
     return Sampling(
         n=count(given, "n", config.n, below=MOST_SAMPLES + 1),
-        requests=requests,
+        params=[
+            dataclasses.replace(params, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+            for params in each_prompts
+        ],
         skip_special_tokens=flag(given, "skip_special_tokens", True),
         chat_template_kwargs=template_kwargs(given.get("chat_template_kwargs", {})),
-        prompt_logprobs=prompt_logprobs,
         timeout=_timeout(given),
         progress=flag(given, "progress", False) if "progress" in given else None,
         tools=as_tools(given["tools"]) if "tools" in given else None,
         turns=_turns(given, prompts),
         truncate_prompt=_truncate_side(given),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
 
 
@@ -231,8 +226,8 @@ def _turns(given: Mapping[str, Any], prompts: int) -> list[TurnOptions]:
     for name in names:
         value: Any = given.get(name)
         values: Any = value if _is_per_prompt(name, value) else [value] * len(own)
-        if values is value and len(values) != prompts:
-            raise ConfigError(f"{name}: a list of {len(values)} values for {prompts} prompts.")
+        if _is_per_prompt(name, value):
+            _check_length(name, value, prompts)
         for index, each in enumerate(values):
             if each is not None:
                 own[index][name] = _turn_value(name, each)
@@ -256,40 +251,50 @@ def _turn_value(name: str, value: Any) -> Any:
     return dict(value)
 
 
-def _requests(
+def _each_prompts(
     given: Mapping[str, Any], config: Rollout, prompts: int, eos: list[int], vocabulary: int
-) -> list[dict[str, Any]]:
+) -> list[SamplingParams]:
     apart = (*PER_CALL, *(field.name for field in dataclasses.fields(TurnOptions)))
     shared = {name: value for name, value in given.items() if name not in apart}
     listed = {name: value for name, value in shared.items() if _is_per_prompt(name, value)}
     for name, values in listed.items():
-        if len(values) != prompts:
-            raise ConfigError(
-                f"{name}: a list of {len(values)} values for {prompts} prompts; "
-                "give one value for all, or one each."
-            )
+        _check_length(name, values, prompts)
         del shared[name]
     if not listed or not prompts:  # an empty batch hides no wrong value
-        return _own_seeds([_request(shared, config, eos, vocabulary)] * prompts, shared)
-    requests = []
-    for index in range(prompts):
-        own = {name: values[index] for name, values in listed.items() if values[index] is not None}
-        try:
-            requests.append(_request({**shared, **own}, config, eos, vocabulary))
-        except ConfigError as failure:
-            raise ConfigError(f"{failure} (prompt {index})") from None
-    return _own_seeds(requests, shared)
-
-
-def _own_seeds(requests: list[dict[str, Any]], shared: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each prompt its own seed, where one was given for all of them."""
+        resolved = [_params(shared, config, eos, vocabulary)] * prompts
+    else:
+        resolved = [
+            _params_of(index, listed, shared, config, eos, vocabulary) for index in range(prompts)
+        ]
     if "seed" not in shared:
-        return requests
+        return resolved
     return [
-        {**each, "custom_params": {**custom, "seed": prompt_seed(custom["seed"], index)}}
-        for index, each in enumerate(requests)
-        for custom in [each["custom_params"]]
+        dataclasses.replace(each, seed=prompt_seed(each.seed or 0, index))
+        for index, each in enumerate(resolved)
     ]
+
+
+def _params_of(
+    index: int,
+    listed: Mapping[str, Sequence[Any]],
+    shared: Mapping[str, Any],
+    config: Rollout,
+    eos: list[int],
+    vocabulary: int,
+) -> SamplingParams:
+    own = {name: values[index] for name, values in listed.items() if values[index] is not None}
+    try:
+        return _params({**shared, **own}, config, eos, vocabulary)
+    except ConfigError as failure:
+        raise ConfigError(f"{failure} (prompt {index})") from None
+
+
+def _check_length(name: str, values: Sequence[Any], prompts: int) -> None:
+    if len(values) != prompts:
+        raise ConfigError(
+            f"{name}: a list of {len(values)} values for {prompts} prompts; "
+            "give one value for all, or one each."
+        )
 
 
 def _is_per_prompt(name: str, value: Any) -> bool:
@@ -300,49 +305,36 @@ def _is_per_prompt(name: str, value: Any) -> bool:
     )
 
 
-def _request(
+def _params(
     given: Mapping[str, Any], config: Rollout, eos: list[int], vocabulary: int
-) -> dict[str, Any]:
-    """One prompt's parameters under SGLang's names."""
+) -> SamplingParams:
+    """One prompt's."""
     ignore_eos = flag(given, "ignore_eos", config.ignore_eos)
     own_ids = stop_ids(given.get("stop_token_ids", []), vocabulary)
-    request: dict[str, Any] = {
-        "top_p": number(given, "top_p", config.top_p, above=0.0, most=1.0),
-        "top_k": top_k(given, config.top_k),
-        "min_p": number(given, "min_p", 0.0, least=0.0, most=1.0),
-        "presence_penalty": number(given, "presence_penalty", 0.0, least=-2.0, most=2.0),
-        "frequency_penalty": number(given, "frequency_penalty", 0.0, least=-2.0, most=2.0),
-        "max_new_tokens": count(given, "max_tokens", config.response_length),
-        "min_new_tokens": count(given, "min_tokens", 0, least=0),
-        "ignore_eos": ignore_eos,
-        "stop_token_ids": own_ids if ignore_eos else sorted({*own_ids, *eos}),
-        "stop": stop_strings(given.get("stop", [])),
-        **_grammar(given),
-    }
-    if request["min_new_tokens"] > request["max_new_tokens"]:
+    if "json_schema" in given and "regex" in given:
+        raise ConfigError("regex: an answer follows one grammar, and there is a json_schema too.")
+    params = SamplingParams(
+        max_tokens=count(given, "max_tokens", config.response_length),
+        min_tokens=count(given, "min_tokens", 0, least=0),
+        top_p=number(given, "top_p", config.top_p, above=0.0, most=1.0),
+        top_k=top_k(given, config.top_k),
+        min_p=number(given, "min_p", 0.0, least=0.0, most=1.0),
+        presence_penalty=number(given, "presence_penalty", 0.0, least=-2.0, most=2.0),
+        frequency_penalty=number(given, "frequency_penalty", 0.0, least=-2.0, most=2.0),
+        repetition_penalty=number(given, "repetition_penalty", 1.0, least=1e-6),
+        logit_bias=logit_bias(given.get("logit_bias", {}), vocabulary),
+        ignore_eos=ignore_eos,
+        stop_token_ids=own_ids if ignore_eos else sorted({*own_ids, *eos}),
+        stop=stop_strings(given.get("stop", [])),
+        seed=count(given, "seed", 0, least=0, below=MOST_SEED) if "seed" in given else None,
+        json_schema=json_schema_text(given["json_schema"]) if "json_schema" in given else None,
+        regex=regex_text(given["regex"]) if "regex" in given else None,
+    )
+    if params.min_tokens > params.max_tokens:
         raise ConfigError(
-            f"min_tokens: {request['min_new_tokens']} is above max_tokens, "
-            f"{request['max_new_tokens']}."
+            f"min_tokens: {params.min_tokens} is above max_tokens, {params.max_tokens}."
         )
-    asked = {n: request[n] for n in FILTERS if n in given and request[n] != FILTERS[n]}
-    custom = _custom_params(given)
-    if "seed" in custom:
-        asked["seed"] = custom["seed"]
-    request["temperature"] = _temperature(given, config, asked)
-    if biases := logit_bias(given.get("logit_bias", {}), vocabulary):
-        request["logit_bias"] = biases
-    return {**request, "custom_params": custom} if custom else request
-
-
-def _custom_params(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What SGLang itself does not serve (`_inf.backends.verl.child.scheduler`)."""
-    custom: dict[str, Any] = {}
-    penalty = number(given, "repetition_penalty", 1.0, least=1e-6)
-    if penalty != 1.0:
-        custom["repetition_penalty"] = penalty
-    if "seed" in given:
-        custom["seed"] = count(given, "seed", 0, least=0, below=MOST_SEED)
-    return custom
+    return dataclasses.replace(params, temperature=_temperature(given, config, params))
 
 
 def _timeout(given: Mapping[str, Any]) -> float | None:
@@ -351,18 +343,8 @@ def _timeout(given: Mapping[str, Any]) -> float | None:
     return number(given, "timeout", 0.0, above=0.0, most=threading.TIMEOUT_MAX)
 
 
-def _grammar(given: Mapping[str, Any]) -> dict[str, str]:
-    if "json_schema" in given and "regex" in given:
-        raise ConfigError("regex: an answer follows one grammar, and there is a json_schema too.")
-    if "json_schema" in given:
-        return {"json_schema": json_schema_text(given["json_schema"])}
-    if "regex" in given:
-        return {"regex": regex_text(given["regex"])}
-    return {}
-
-
-def _temperature(given: Mapping[str, Any], config: Rollout, asked: Mapping[str, Any]) -> float:
-    """0 is greedy, whatever else is `asked`: no filter leaves the likeliest token out.
+def _temperature(given: Mapping[str, Any], config: Rollout, params: SamplingParams) -> float:
+    """0 is greedy, whatever else is asked for: no filter leaves the likeliest token out.
 
     What a call asks for wins over the config's `do_sample: false`, and not over the call's own, but
     for a temperature of 0, which agrees with it.
@@ -373,8 +355,12 @@ def _temperature(given: Mapping[str, Any], config: Rollout, asked: Mapping[str, 
     said = "temperature" in given
     if flag(given, "do_sample", config.do_sample) or (said and temperature == 0):
         return temperature
-    if said:
-        asked = {"temperature": temperature, **asked}
+    asked = {"temperature": temperature} if said else {}
+    for name, neutral in FILTERS.items():
+        if name in given and (value := getattr(params, name)) != neutral:
+            asked[name] = value
+    if params.seed is not None:
+        asked["seed"] = params.seed
     if "do_sample" in given and asked:
         name, value = next(iter(asked.items()))
         raise ConfigError(
@@ -384,7 +370,7 @@ def _temperature(given: Mapping[str, Any], config: Rollout, asked: Mapping[str, 
     return temperature if asked else 0.0
 
 
-def _truncate_side(given: Mapping[str, Any]) -> Literal["left", "right"] | None:
+def _truncate_side(given: Mapping[str, Any]) -> Side | None:
     value = given.get("truncate_prompt")
     if value is None:
         return None

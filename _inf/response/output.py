@@ -1,7 +1,6 @@
-"""What `generate` returns, and how the engine's rows become it.
+"""What `generate` returns: rows, and their tables and files.
 
-In: the rollout's `DataProto` with its `rows` (prompt-major). Out: `GenerationOutput`. Knows the
-tokenizer's decoder and nothing of processes.
+Records of plain values, with their ways into tables and files. Knows no tokenizer and no engine.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ import dataclasses
 import html
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from _inf.errors import ConfigError, shown
-from _inf.request.sampling import Sampling
-from _inf.types import Prompt, ToolCall, Transcript
+from _inf.types import ToolCall
 
 if TYPE_CHECKING:
     import pandas
@@ -241,109 +239,3 @@ def _table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 def _plain(value: Any) -> Any:
     """What JSON has for numbers and arrays of numpy's and torch's, and text for anything else."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def decode(
-    output: Any, prompts: Sequence[Prompt], sampling: Sampling, tokenizer: Any
-) -> GenerationOutput:
-    """`output`: the rollout's `DataProto`, `len(prompts) * sampling.n` rows."""
-    rows = list(output.non_tensor_batch["rows"])
-    talks = [row.transcript for row in rows if row.transcript is not None]
-    return GenerationOutput(
-        completions=[
-            shown_text(_last_turn(row), tokenizer, skip_special_tokens=sampling.skip_special_tokens)
-            for row in rows
-        ],
-        token_ids=[list(row.token_ids) for row in rows],
-        logprobs=[list(row.logprobs) for row in rows],
-        metadata=_metadata(output, prompts, sampling, tokenizer),
-        prompt_logprobs=[row.prompt_logprobs for row in rows] if sampling.prompt_logprobs else None,
-        messages=[talk.messages for talk in talks] if talks else None,
-        tool_calls=[talk.pending for talk in talks] if talks else None,
-        top_logprobs=[row.top_logprobs for row in rows] if sampling.top_logprobs else None,
-    )
-
-
-def _last_turn(row: Any) -> Any:
-    if row.transcript is None:
-        return row
-    return dataclasses.replace(row, token_ids=row.transcript.answer_ids)
-
-
-def decoded_text(ids: Sequence[int], tokenizer: Any, *, skip_special_tokens: bool) -> str:
-    """What the tokens say, with no spaces tidied away."""
-    return str(
-        tokenizer.decode(
-            ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
-        )
-    )
-
-
-def shown_text(row: Any, tokenizer: Any, *, skip_special_tokens: bool) -> str:
-    """An answer's text ends before what it stopped at (SGLang's and OpenAI's convention), be it a
-    token or a string; `skip_special_tokens=False` shows the token."""
-    ids: list[int] = row.token_ids
-    stop = row.matched_stop
-
-    def text(ids: list[int]) -> str:
-        return decoded_text(ids, tokenizer, skip_special_tokens=skip_special_tokens)
-
-    if isinstance(stop, str):
-        # The last token completed it; what stands further ahead was let pass by min_tokens.
-        before = text(ids[:-1]).rstrip("\N{REPLACEMENT CHARACTER}")
-        place = text(ids).find(stop, max(0, len(before) - len(stop) + 1))
-        return text(ids)[: place if place >= 0 else None]
-    return text(ids[:-1] if stop is not None and skip_special_tokens else ids)
-
-
-def _metadata(
-    output: Any, prompts: Sequence[Prompt], sampling: Sampling, tokenizer: Any
-) -> list[dict[str, Any]]:
-    requests, n = list(sampling.samples()), sampling.n
-    tensors = zip(
-        output.batch["responses"].tolist(), output.batch["response_mask"].tolist(), strict=True
-    )
-    metadata = []
-    for index, (row, (ids, mask)) in enumerate(
-        zip(output.non_tensor_batch["rows"], tensors, strict=True)
-    ):
-        about: dict[str, Any] = {
-            "response_ids": ids,
-            "response_mask": mask,
-            "finish_reason": row.finish_reason,
-            "matched_stop": row.matched_stop,
-            "matched_stop_text": _stop_text(row.matched_stop, tokenizer),
-            "prompt_tokens": row.prompt_tokens,
-            "completion_tokens": row.completion_tokens,
-            "cached_tokens": row.cached_tokens,
-            "prompt_index": index // n,
-            "sample_index": index % n,
-            "cumulative_logprob": sum(row.logprobs),
-            "weight_version": row.weight_version,
-        }
-        if "seed" in (custom := requests[index].get("custom_params", {})):
-            about["seed"] = custom["seed"]
-        if cut := prompts[index // n].truncated_tokens:
-            about["truncated_prompt_tokens"] = cut
-        if row.transcript is not None:
-            about |= _turns(row.transcript)
-        metadata.append(about)
-    return metadata
-
-
-def _stop_text(stop: int | str | None, tokenizer: Any) -> str | None:
-    if isinstance(stop, int):
-        return decoded_text([stop], tokenizer, skip_special_tokens=False)
-    return stop
-
-
-def _turns(talk: Transcript) -> dict[str, Any]:
-    about = {
-        "num_turns": talk.num_turns,
-        "response_tokens": len(talk.ids),
-        "limit": talk.limit,
-        "tool_calls": talk.calls,
-        "tool_rewards": talk.tool_rewards,
-        "reward_scores": talk.reward_scores,
-    }
-    return about if talk.error is None else {**about, "error": talk.error}

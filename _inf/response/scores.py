@@ -15,7 +15,7 @@ from _inf.errors import PromptError
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
 from _inf.request.tokenize import tokenize, tokenize_responses
-from _inf.types import Limits
+from _inf.types import Limits, RequestOutput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,18 +53,19 @@ def scored_sequences(
     return [(ids + answer, len(ids)) for ids, answer in zip(asked, answers, strict=True)]
 
 
-def scores(sequences: Sequence[tuple[list[int], int]], rows: Sequence[Any]) -> list[Score]:
-    """From the engine's rows, which begin with the token before the response."""
+def scores(
+    sequences: Sequence[tuple[list[int], int]], outputs: Sequence[RequestOutput]
+) -> list[Score]:
+    """From a backend's outputs, which begin with the token before the response."""
     return [
-        Score(
-            token_ids=ids[start:],
-            logprobs=row.prompt_logprobs[1:],
-            is_greedy=all(
-                logprob >= most
-                for logprob, most in zip(
-                    row.prompt_logprobs[1:], row.likeliest_logprobs[1:], strict=True
-                )
-            ),
-        )
-        for (ids, start), row in zip(sequences, rows, strict=True)
+        _score(ids[start:], output.prompt_logprobs[1:], output.likeliest_logprobs[1:])
+        for (ids, start), output in zip(sequences, outputs, strict=True)
     ]
+
+
+def _score(
+    ids: list[int], logprobs: Sequence[float | None], likeliest: Sequence[float | None]
+) -> Score:
+    known = [value for value in logprobs if value is not None]  # all: each has one before it
+    most = [value for value in likeliest if value is not None]
+    return Score(ids, known, all(own >= best for own, best in zip(known, most, strict=True)))

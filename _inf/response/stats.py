@@ -6,7 +6,8 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+
+from _inf.types import RequestOutput
 
 
 class Stats:
@@ -41,12 +42,12 @@ class Stats:
                 if not self._running:
                     self._busy_seconds += time.monotonic() - self._since
 
-    def add_rows(self, metadata: Sequence[dict[str, Any]]) -> None:
-        """Finished rows, by the metadata that `generate` gives them."""
+    def add_rows(self, outputs: Sequence[RequestOutput]) -> None:
+        """Finished rows."""
         with self._lock:
-            self._totals["requests"] += len(metadata)
+            self._totals["requests"] += len(outputs)
             for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
-                self._totals[name] += sum(row[name] for row in metadata)
+                self._totals[name] += sum(getattr(output, name) for output in outputs)
 
     def add_restart(self) -> None:
         """The engine was started again."""

@@ -8,22 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import bisect
-import concurrent.futures
 import contextlib
 import dataclasses
 import queue
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeAlias
 
 from _inf.errors import ConfigError, GenerationTimeout, PromptError
 from _inf.request.sampling import Sampling
-from _inf.response.output import decoded_text, shown_text
+from _inf.response.decode import decoded_text, shown_text
 from _inf.response.stats import Stats
-from _inf.types import TIMED_OUT, CancelToken, RequestOutput
+from _inf.types import TIMED_OUT, CancelToken, Request, RequestOutput
 
 # One byte of a character, as SentencePiece and `tokenizers.decoders.ByteFallback` name its token.
 BYTE = re.compile("<0x[0-9A-F]{2}>")
+# A backend's `stream`.
+Begin: TypeAlias = "Callable[[Request, Callable[[RequestOutput], None], CancelToken], Future[None]]"
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for the bytes of half a character
 
 
@@ -49,7 +51,7 @@ def check_streamable(prompts: int, sampling: Sampling) -> None:
         raise PromptError(f"prompt 0: stream() takes one prompt, not {prompts}; use generate().")
     if sampling.n != 1:
         raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
-    if sampling.top_logprobs:
+    if sampling.logprobs:
         raise ConfigError("logprobs: stream() does not give them; use generate().")
     if sampling.prompt_logprobs:
         raise ConfigError("prompt_logprobs: stream() does not give them; use generate().")
@@ -60,45 +62,42 @@ class Stream:
 
     def __init__(
         self,
-        rollout: Any,
-        ids: list[int],
+        begin: Begin,
+        request: Request,
         sampling: Sampling,
-        finish_reason: Callable[[RequestOutput], str],
+        finish_reason: Callable[[RequestOutput], str | None],
         tokenizer: Any,
         stats: Stats,
     ) -> None:
-        self._rollout = rollout
+        self._begin_request = begin
         self._finish_reason = finish_reason
-        self._ids = ids
-        self._params = sampling.requests[0]
+        self._request = request
         self._timeout = sampling.timeout
         self._stats = stats
         self._cancel = CancelToken()
         self._text = TextStream(
             tokenizer,
-            self._params["stop"],
+            request.params.stop,
             skip_special_tokens=sampling.skip_special_tokens,
         )
 
-    def _begin(self, put: Callable[[Any], None]) -> concurrent.futures.Future[None]:
+    def _begin(self, put: Callable[[RequestOutput | None], None]) -> Future[None]:
         """`put` gets rows, and None when there are no more, on the engine's thread."""
         self._cancel.expire_in(self._timeout)
-        work: concurrent.futures.Future[None] = self._rollout.stream(
-            self._ids, self._params, put, self._cancel
-        )
+        work = self._begin_request(self._request, put, self._cancel)
         work.add_done_callback(lambda _: put(None))
         return work
 
-    def _chunk(self, row: Any) -> StreamChunk | None:
+    def _chunk(self, row: RequestOutput) -> StreamChunk | None:
         chunk = self._text.feed(row)
         if chunk is None or row.finish_reason is None:
             return chunk
-        self._stats.add_rows([dataclasses.asdict(row)])
+        self._stats.add_rows([row])
         return dataclasses.replace(chunk, finish_reason=self._finish_reason(row))
 
     def chunks(self) -> Iterator[StreamChunk]:
         """From any thread."""
-        rows: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        rows: queue.SimpleQueue[RequestOutput | None] = queue.SimpleQueue()
         with self._stats.call():
             work = self._begin(rows.put)
             try:
@@ -109,7 +108,7 @@ class Stream:
             finally:
                 self._cancel.cancel()
 
-    def _next(self, rows: queue.SimpleQueue[Any]) -> Any:
+    def _next(self, rows: queue.SimpleQueue[RequestOutput | None]) -> RequestOutput | None:
         left = self._cancel.seconds_left()
         try:
             if left == 0:
@@ -121,9 +120,9 @@ class Stream:
     async def achunks(self) -> AsyncIterator[StreamChunk]:
         """Inside async code."""
         loop = asyncio.get_running_loop()
-        rows: asyncio.Queue[Any] = asyncio.Queue()
+        rows: asyncio.Queue[RequestOutput | None] = asyncio.Queue()
 
-        def put(row: Any) -> None:
+        def put(row: RequestOutput | None) -> None:
             with contextlib.suppress(RuntimeError):  # the caller's loop has ended: nobody listens
                 loop.call_soon_threadsafe(rows.put_nowait, row)
 
@@ -137,7 +136,7 @@ class Stream:
             finally:
                 self._cancel.cancel()
 
-    async def _anext(self, rows: asyncio.Queue[Any]) -> Any:
+    async def _anext(self, rows: asyncio.Queue[RequestOutput | None]) -> RequestOutput | None:
         left = self._cancel.seconds_left()
         try:
             if left == 0:
@@ -166,7 +165,7 @@ class TextStream:
         self._sent_text = ""  # of the tokens from `_start` to `_sent`
         self._length = 0  # characters sent
 
-    def feed(self, row: Any) -> StreamChunk | None:
+    def feed(self, row: RequestOutput) -> StreamChunk | None:
         """The increment that `row` brings; None while all that is new has to wait."""
         ids: list[int] = row.token_ids
         if row.finish_reason is not None:

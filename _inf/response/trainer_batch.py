@@ -14,8 +14,9 @@ from typing import Any
 from _inf.errors import ConfigError, PromptError, shown
 from _inf.request.prompts import as_list
 from _inf.response.columns import column
+from _inf.response.decode import whole_response
 from _inf.response.output import GenerationOutput
-from _inf.types import Prompt
+from _inf.types import Prompt, RequestOutput
 
 # The columns that are always ours, with and without tools.
 TENSORS = (
@@ -93,7 +94,7 @@ def _given(values: Any, where: str, prompts: int) -> Any:
 
 
 def trainer_batch(
-    rows: Sequence[Any],
+    rows: Sequence[RequestOutput],
     prompts: Sequence[Prompt],
     output: GenerationOutput,
     pad: int,
@@ -107,7 +108,7 @@ def trainer_batch(
 
     n = len(rows) // len(prompts)
     asked = [prompts[row // n].token_ids for row in range(len(rows))]
-    said = [_said(row) for row in rows]
+    said = [whole_response(row) for row in rows]
     left, right = widths
     before = torch.tensor([[pad] * (left - len(ids)) + ids for ids in asked])
     after = torch.tensor([ids + [pad] * (right - len(ids)) for ids, _, _ in said])
@@ -128,13 +129,6 @@ def trainer_batch(
         ),
     }
     return DataProto.from_dict(tensors=tensors, non_tensors=_columns(output, given, n))
-
-
-def _said(row: Any) -> tuple[list[int], list[int], list[float]]:
-    """Everything after the prompt, 1 where the model sampled it, and its log probs."""
-    if (talk := row.transcript) is not None:
-        return talk.ids, talk.mask, talk.logprobs
-    return row.token_ids, [1] * len(row.token_ids), row.logprobs
 
 
 def _columns(output: GenerationOutput, given: Mapping[str, Any], n: int) -> dict[str, Any]:

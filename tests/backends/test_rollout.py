@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,16 +33,3 @@ def test_column_of_any_kind_that_one_turn_cannot_serve_is_refused(
     batch = upstream.DataProto(non_tensor_batch={name: column([*empty, value])})
     with pytest.raises(ConfigError, match=rf"^non_tensor_batch\['{name}'\]\[4\]: "):
         upstream.Rollout.generate_sequences(SimpleNamespace(), batch)
-
-
-@pytest.mark.parametrize("name", ["Mine", ".Mine", "Mine."])
-def test_interaction_without_a_module_is_refused_by_its_place(
-    upstream: Any, name: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "interactions.yaml"
-    path.write_text(f"interaction:\n  - class_name: {name}\n")
-    config = SimpleNamespace(multi_turn=SimpleNamespace(interaction_config_path=str(path)))
-    with pytest.raises(ConfigError) as caught:
-        upstream.Rollout._initialize_interactions(SimpleNamespace(), config)
-    said = f"{path}: interaction[0].class_name: '{name}' is not the dotted path of a class"
-    assert said in str(caught.value) and "ValueError" not in str(caught.value)

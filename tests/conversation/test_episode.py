@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import copy
-from types import SimpleNamespace
 
 from tiny import IM_END, VOCABULARY, tiny_model
 
 from _inf.conversation.episode import Episode, Rules
 from _inf.request.template import Template
-from _inf.types import Prompt, TurnOptions
+from _inf.types import Prompt, RequestOutput, SamplingParams, TurnOptions
 
 TEMPLATE = """{% for m in messages %}{% if loop.index0 %}{{ mark }}{% endif %}{{ m['role'] }}:
 {{ m['content'] }}<|im_end|>{% endfor %}assistant:"""
@@ -38,19 +37,16 @@ def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only(
         over_sample_rate=0.0,
         eos_token_ids=frozenset([end]),
     )
-    answer = SimpleNamespace(
-        token_ids=[70, end], logprobs=[-1.0, -1.0], finish_reason="stop", matched_stop=end
-    )
+    answer = RequestOutput([70, end], [-1.0, -1.0], [], "stop", end, 1, 2, 0, 0)
     for mark, error in (
         ("<new>", None),
         ("<|new|>", f"the next turn has token {VOCABULARY}, outside the model's vocabulary"),
     ):
         template = Template(tokenizer, {"mark": mark}, eos_token_ids=[end])
         asked = Prompt([5], messages=[{"role": "user", "content": "hi"}])
-        request = {"max_new_tokens": 50, "min_new_tokens": 0}
         turns = TurnOptions(interaction_kwargs={"name": "x"})
-        row = Episode(asked, request, rules, template, tokenizer, turns)
-        row.take(answer)
-        row.hear_user("Go on.")
+        row = Episode(asked, SamplingParams(max_tokens=50), rules, template, tokenizer, turns)
+        row.add_assistant_turn(answer)
+        row.add_user_message("Go on.")
         assert row.error == error and row.over is (error is not None)
         assert (len(row.ids) > 2) is (error is None) and row.ids[:2] == [70, end]

@@ -21,6 +21,12 @@ warnings.simplefilter("ignore")
 datasets.disable_progress_bars()
 datasets.logging.set_verbosity_error()
 
+def raw():
+    from _inf.backends.verl.batch import data_proto
+    from _inf.types import Request, SamplingParams
+
+    return data_proto([Request([1, 2], SamplingParams(max_tokens=1))], e._backend.model)
+
 async def first(chunks):
     return [chunk async for chunk in chunks]
 
@@ -35,7 +41,7 @@ CALLS = {
     "sleep": lambda: e.sleep(),
     "wake_up": lambda: e.wake_up(),
     "restart": lambda: e.restart(),
-    "rollout.score": lambda: e.rollout.score([([1, 2], 1)], None),
+    "rollout.generate_sequences": lambda: e.rollout.generate_sequences(raw()),
     "a new engine": lambda: engine(),
     "shutdown": lambda: [e.shutdown(), e.__exit__()],
     "stats": lambda: e.stats(),
@@ -106,7 +112,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
 @pytest.mark.parametrize(
     "call",
     "generate agenerate stream astream get_logprobs rollout_batch update_weights sleep wake_up "
-    "restart rollout.score".split(),
+    "restart rollout.generate_sequences".split(),
 )
 def test_call_in_a_fork_says_at_once_which_process_has_the_engine(
     forks: dict[str, Any], call: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ def test_text_with_a_token_that_the_model_has_no_row_for_leaves_the_engine_alive
     larger = copy.deepcopy(tiny.tokenizer)
     larger.add_tokens(["<|new|>"])
     monkeypatch.setattr(tiny, "tokenizer", larger)
-    monkeypatch.setattr(tiny._engine.model_config, "tokenizer", larger)
+    model = dataclasses.replace(tiny._backend.model, tokenizer=larger)
+    monkeypatch.setattr(tiny._backend, "model", model)
     for call in (
         lambda: tiny.get_logprobs("a", "b<|new|>"),
         lambda: tiny.score("a", "<|new|>"),

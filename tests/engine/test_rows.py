@@ -18,9 +18,7 @@ from reference import TIE, Reference, logprobs, until
 from tiny import END_OF_TEXT, IM_END, tiny_model
 
 from _inf.backends.verl.batch import data_proto
-from _inf.request.sampling import resolve
 from _inf.response.columns import column
-from _inf.types import Prompt
 from inf import ConfigError, GenerationOutput, InferenceEngine, PromptError
 
 TOKENS = 80
@@ -144,7 +142,7 @@ def assert_true(
 
 
 def test_eos_ids_are_those_of_generation_config_and_tokenizer(served: Served) -> None:
-    assert served.engine._engine.eos_token_ids == served.eos
+    assert served.engine._backend.model.eos_token_ids == served.eos
 
 
 def test_answers_and_logprobs_are_those_of_transformers(served: Served) -> None:
@@ -267,18 +265,17 @@ def test_samples_of_a_prompt_stand_together_and_each_ends_for_itself(served: Ser
     assert len({tuple(answer) for answer in output.token_ids}) > 50
 
 
+def raw_batch(engine: InferenceEngine, prompts: list[list[int]], **params: Any) -> Any:
+    """The `DataProto` that a call's rows become."""
+    call = engine._prepare([{"prompt_token_ids": ids} for ids in prompts], params)
+    return data_proto(call.requests(), engine._backend.model)
+
+
 @pytest.mark.parametrize("caller", ["inf", "verl's trainer"])
 def test_the_rollouts_own_tensors_are_right(served: Served, caller: str) -> None:
     engine, prompts, n = served.engine, served.prompts[:20], 2
-    eos, vocabulary = served.eos, engine._engine.limits.vocabulary
-    sampling = resolve(
-        {"temperature": 0.0, "max_tokens": TOKENS, "n": n},
-        engine.config.rollout,
-        len(prompts),
-        eos,
-        vocabulary,
-    )
-    batch = data_proto([Prompt(ids) for ids in prompts], sampling, engine.tokenizer, eos)
+    eos = served.eos
+    batch = raw_batch(engine, prompts, temperature=0.0, max_tokens=TOKENS, n=n)
     params: dict[str, Any] = {}
     if caller != "inf":  # no parameters a row, and the columns of verl's `RLHFDataset`
         del batch.non_tensor_batch["sampling_params"]
@@ -306,10 +303,9 @@ def test_the_rollouts_own_tensors_are_right(served: Served, caller: str) -> None
 
 
 def test_trainers_validation_samples_as_val_kwargs_say(served: Served) -> None:
-    engine, prompts = served.engine, [Prompt(ids) for ids in served.prompts[:5]]
-    sampling = resolve({}, engine.config.rollout, 5, served.eos, 384)
+    engine = served.engine
     for validate in (True, False):
-        batch = data_proto(prompts, sampling, engine.tokenizer, served.eos)
+        batch = raw_batch(engine, served.prompts[:5])
         del batch.non_tensor_batch["sampling_params"]
         batch.meta_info |= {"validate": validate, "do_sample": True}
         answered = engine.rollout.generate_sequences(batch, max_new_tokens=TOKENS)
@@ -321,9 +317,8 @@ def test_trainers_validation_samples_as_val_kwargs_say(served: Served) -> None:
 
 @pytest.mark.parametrize("name", ["tools_kwargs", "interaction_kwargs", "multi_modal_data"])
 def test_column_that_one_turn_cannot_serve_is_refused_by_name(served: Served, name: str) -> None:
-    engine, prompts = served.engine, [Prompt(ids) for ids in served.prompts[:2]]
-    sampling = resolve({}, engine.config.rollout, 2, served.eos, 384)
-    batch = data_proto(prompts, sampling, engine.tokenizer, served.eos)
+    engine = served.engine
+    batch = raw_batch(engine, served.prompts[:2])
     batch.non_tensor_batch[name] = column([{}, {"name": "gsm8k"}])
     said = rf"non_tensor_batch\['{name}'\]\[1\]: .*(generate\(\) or rollout_batch\(\)|text only)"
     with pytest.raises(ConfigError, match=said):

@@ -44,7 +44,7 @@ def assert_likeliest(logits, answer):
 
 def test_min_tokens_equals_transformers_token_for_token(engine, reference):
     ours = engine.generate(SHORT, min_tokens=24, max_tokens=32)
-    eos = sorted(engine._engine.eos_token_ids)
+    eos = sorted(engine._backend.model.eos_token_ids)
     for prompt, token_ids in zip(SHORT, ours.token_ids, strict=True):
         ids = ids_of(engine, prompt)
         processor = MinNewTokensLengthLogitsProcessor(len(ids), 24, eos, device="cpu")

@@ -456,7 +456,7 @@ def test_call_in_a_thought_is_not_meant(caller: InferenceEngine) -> None:
     row = SimpleNamespace(
         token_ids=caller.tokenizer(said)["input_ids"], finish_reason="stop", matched_stop=None
     )
-    (tool,) = caller._engine.tools
+    (tool,) = caller._backend.tools
     rules = SimpleNamespace(tools={tool.name: tool}, format="hermes", eos_token_ids=())
     assert answered_calls(row, rules, caller.tokenizer).calls == []  # type: ignore[arg-type]
 
@@ -541,7 +541,7 @@ def test_verl_tool_is_created_rewarded_and_released_for_each_row(caller: Inferen
 def test_metrics_and_reward_of_an_execution_stay_in_its_calls_record(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tool,) = caller._engine.tools
+    (tool,) = caller._backend.tools
     metrics = {"calls": 1, "where": Path("/")}
 
     async def execute(*args: Any, **kwargs: Any) -> Any:
@@ -565,7 +565,7 @@ def test_interaction_answers_until_it_is_content(caller: InferenceEngine) -> Non
     assert first["reward_scores"]["user_turn_rewards"] == [0.0, 1.0]
     assert (first["num_turns"], second["num_turns"], third["num_turns"]) == (2, 1, 1)
     assert replayed(caller, output, []) == 4
-    assert caller.rollout.interaction_map["gsm8k"]._instance_dict == {}
+    assert caller._backend.interactions["gsm8k"]._instance_dict == {}
 
 
 def test_user_turn_limit_is_named(caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -594,26 +594,18 @@ def test_over_sampling_gives_up_the_slowest(
     assert output.token_ids[0] == [] and not any(about["response_mask"])
 
 
-def test_rollouts_own_tensors_are_whole(caller: InferenceEngine) -> None:
-    """What verl's trainer gets: padded sides, masks and log probs of one width."""
-    kept: list[Any] = []
-    generate = caller.rollout.generate_sequences
-    caller.rollout.generate_sequences = lambda *a, **k: kept.append(generate(*a, **k)) or kept[-1]
-    try:
-        output = caller.generate([PRODUCT, GREETING])
-    finally:
-        del caller.rollout.generate_sequences
-    batch = kept[0].batch
+def test_trainers_tensors_are_whole(caller: InferenceEngine) -> None:
+    """Padded sides, masks and log probs of one width, tool results included and masked."""
+    batch = caller.rollout_batch([PRODUCT, GREETING], temperature=0).batch
     assert batch["prompts"].shape == (2, 1024) and batch["responses"].shape == (2, 512)
     mask, logprobs = batch["response_mask"], batch["rollout_log_probs"]
     assert not logprobs[mask == 0].any() and (logprobs[mask == 1] <= 0).all()
     assert torch.equal(batch["input_ids"], torch.cat([batch["prompts"], batch["responses"]], 1))
-    seen = batch["attention_mask"][:, -512:].sum(1).tolist()
-    said = [len(row.metadata["response_ids"]) for row in output]
-    assert said == [512, 512] and seen[0] > len(output.token_ids[0])
-    positions = batch["position_ids"][0, 1024 : 1024 + seen[0]].tolist()
-    start = output.metadata[0]["prompt_tokens"]
-    assert positions == list(range(start, start + seen[0]))
+    seen = batch["attention_mask"][:, -512:].sum(1)
+    assert seen[0] > mask[0].sum() and seen[1] == mask[1].sum()
+    positions = batch["position_ids"][0, 1024 : 1024 + int(seen[0])].tolist()
+    start = int(batch["attention_mask"][0, :1024].sum())
+    assert positions == list(range(start, start + int(seen[0])))
 
 
 # ─── Refusals, before anything is sent ───

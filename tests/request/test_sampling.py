@@ -29,10 +29,11 @@ from _inf.request.sampling import (
     resolve,
 )
 from _inf.request.values import TEMPLATE_OWN
-from _inf.types import TurnOptions
+from _inf.types import Limits, ModelInfo, SamplingParams, TurnOptions
 
 VOCABULARY = 384
 EOS = frozenset({2, 0})
+MODEL = ModelInfo(None, EOS, Limits(prompt=512, total=640, vocabulary=VOCABULARY))
 HUGE = 10**5000  # more digits than Python prints, and no float
 TURNS = {field.name for field in dataclasses.fields(TurnOptions)}
 SERVED = sorted(GenerateParams.__annotations__.keys() - {"tools"})  # test_tools.py has these
@@ -57,12 +58,12 @@ DEFAULT = config()
 
 
 def sampled(_config: Rollout = DEFAULT, _prompts: int = 1, **params: Any) -> Sampling:
-    return resolve(params, _config, _prompts, EOS, VOCABULARY)
+    return resolve(params, _config, _prompts, MODEL)
 
 
 def refusal(_config: Rollout = DEFAULT, _prompts: int = 1, **params: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        resolve(params, _config, _prompts, EOS, VOCABULARY)
+        resolve(params, _config, _prompts, MODEL)
     return str(caught.value)
 
 
@@ -72,20 +73,18 @@ def refusal(_config: Rollout = DEFAULT, _prompts: int = 1, **params: Any) -> str
 def test_request_without_keywords_is_what_the_config_says() -> None:
     says = config(temperature=0.7, top_p=0.9, top_k=40, n=3, response_length=9, ignore_eos=True)
     sampling = sampled(says)
-    assert sampling.requests[0] == {
-        "temperature": 0.7,
-        "top_p": 0.9,
-        "top_k": 40,
-        "min_p": 0.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
-        "max_new_tokens": 9,
-        "min_new_tokens": 0,
-        "ignore_eos": True,
-        "stop_token_ids": [],
-        "stop": [],
-    }
-    assert (sampling.n, sampling.max_tokens, sampling.timeout) == (3, [9], None)
+    assert sampling.params == [
+        SamplingParams(
+            temperature=0.7,
+            top_p=0.9,
+            top_k=40,
+            max_tokens=9,
+            ignore_eos=True,
+            stop_token_ids=[],
+            stop=[],
+        )
+    ]
+    assert (sampling.n, sampling.timeout) == (3, None)
     assert sampling.skip_special_tokens and sampling.chat_template_kwargs == {}
     assert sampling.prompt_logprobs is False and sampling.progress is None
     assert sampled(says, **dict.fromkeys(GenerateParams.__annotations__)) == sampling
@@ -115,22 +114,25 @@ def test_every_keyword_wins_over_the_config() -> None:
         timeout=2,
         progress=False,
     )
-    assert sampling.requests[0] == {
-        "temperature": 0.5,
-        "top_p": 0.25,
-        "top_k": -1,
-        "min_p": 0.125,
-        "presence_penalty": -2.0,
-        "frequency_penalty": 2.0,
-        "max_new_tokens": 1000,
-        "min_new_tokens": 10,
-        "ignore_eos": False,
-        "stop_token_ids": [0, 2, 383],
-        "stop": ["\n"],
-        "custom_params": {"repetition_penalty": 1.5, "seed": 7},
-        "logprob_start_len": 0,
-    }
-    assert (sampling.n, sampling.max_tokens, sampling.timeout) == (1, [1000], 2.0)
+    assert sampling.params == [
+        SamplingParams(
+            temperature=0.5,
+            top_p=0.25,
+            top_k=-1,
+            min_p=0.125,
+            presence_penalty=-2.0,
+            frequency_penalty=2.0,
+            repetition_penalty=1.5,
+            max_tokens=1000,
+            min_tokens=10,
+            ignore_eos=False,
+            stop_token_ids=[0, 2, 383],
+            stop=["\n"],
+            seed=7,
+            prompt_logprobs=True,
+        )
+    ]
+    assert (sampling.n, sampling.timeout) == (1, 2.0)
     assert not sampling.skip_special_tokens and sampling.prompt_logprobs
     assert sampling.progress is False
     assert sampling.chat_template_kwargs == {"enable_thinking": False}
@@ -157,7 +159,7 @@ def test_greedy_is_temperature_zero_however_it_is_said(
     says: dict[str, Any], params: dict[str, Any], temperature: float
 ) -> None:
     sampling = sampled(config(**says), **params)
-    assert sampling.requests[0]["temperature"] == temperature
+    assert sampling.params[0].temperature == temperature
     assert sampling.greedy == (temperature == 0)
 
 
@@ -174,10 +176,10 @@ NEUTRAL = [{"top_p": 1}, {"top_k": -1}, {"min_p": 0}, {"logit_bias": {}}, {"max_
 @pytest.mark.parametrize("asked", ASKING, ids=str)
 def test_what_asks_for_sampling_samples_though_the_config_is_greedy(asked: dict[str, Any]) -> None:
     greedy = config(do_sample=False)
-    assert sampled(greedy, **asked).requests[0]["temperature"] == asked.get("temperature", 1.0)
+    assert sampled(greedy, **asked).params[0].temperature == asked.get("temperature", 1.0)
     name, value = next(iter(asked.items()))
     mixed = sampled(greedy, _prompts=2, **{name: [None, value]})
-    assert [request["temperature"] > 0 for request in mixed.requests] == [False, True]
+    assert [params.temperature > 0 for params in mixed.params] == [False, True]
     assert sampled(greedy, **{**asked, "temperature": 0}).greedy
 
 
@@ -238,10 +240,9 @@ def test_temperature_that_sglang_takes_for_zero_is_greedy() -> None:
 @pytest.mark.parametrize("name", NUMBERS)
 def test_number_of_any_kind_becomes_a_float(name: str, value: Any) -> None:
     sampling = sampled(**{name: value})
-    custom = sampling.requests[0].get("custom_params", {})
-    sent = {"timeout": sampling.timeout, **sampling.requests[0], **custom}[name]
+    sent = {"timeout": sampling.timeout, **vars(sampling.params[0])}[name]
     assert sent == 0.5 and type(sent) is float
-    assert type(sampled(**{name: 1}).requests[0]["temperature"]) is float
+    assert type(sampled(**{name: 1}).params[0].temperature) is float
 
 
 @pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3)])
@@ -250,10 +251,10 @@ def test_int_of_any_kind_becomes_an_int(name: str, value: Any) -> None:
     sampling = sampled(**{name: value})
     sent = {
         "n": sampling.n,
-        "max_tokens": sampling.max_tokens[0],
-        "min_tokens": sampling.requests[0]["min_new_tokens"],
-        "seed": sampling.requests[0].get("custom_params", {}).get("seed"),
-        "top_k": sampling.requests[0]["top_k"],
+        "max_tokens": sampling.params[0].max_tokens,
+        "min_tokens": sampling.params[0].min_tokens,
+        "seed": sampling.params[0].seed,
+        "top_k": sampling.params[0].top_k,
     }
     assert sent[name] == 3 and type(sent[name]) is int
 
@@ -331,7 +332,7 @@ def test_flag_is_true_or_false_and_nothing_else(name: str) -> None:
             value
             is {
                 "do_sample": not sampling.greedy,
-                "ignore_eos": sampling.requests[0]["ignore_eos"],
+                "ignore_eos": sampling.params[0].ignore_eos,
                 "skip_special_tokens": sampling.skip_special_tokens,
                 "prompt_logprobs": sampling.prompt_logprobs,
                 "progress": sampling.progress,
@@ -388,18 +389,20 @@ TYPES = {
     "min_p": float,
     "presence_penalty": float,
     "frequency_penalty": float,
-    "max_new_tokens": int,
-    "min_new_tokens": int,
+    "max_tokens": int,
+    "min_tokens": int,
     "ignore_eos": bool,
     "stop_token_ids": list,
     "stop": list,
-    "custom_params": dict,
     "json_schema": str,
     "regex": str,
     "logit_bias": dict,
-    "logprob_start_len": int,
+    "repetition_penalty": float,
+    "seed": int,
+    "logprobs": int,
+    "prompt_logprobs": bool,
 }
-OPTIONAL = {"custom_params", "logit_bias", "json_schema", "regex", "logprob_start_len"}
+OPTIONAL = {"json_schema", "regex", "seed"}
 VALUES = st.one_of(ATOMS, st.lists(ATOMS, max_size=3), st.dictionaries(ATOMS, ATOMS, max_size=2))
 
 
@@ -411,13 +414,11 @@ def test_any_values_end_in_plain_types_or_a_refusal_by_name(params: dict[str, An
     except ConfigError as refused:
         assert any(str(refused).startswith((f"{p}: ", f"{p}[", f"{p}.")) for p in params)
         return
-    (request,) = sampling.requests
-    assert {name: type(value) for name, value in request.items()}.items() <= TYPES.items()
-    assert request.keys() >= TYPES.keys() - OPTIONAL
-    assert all(type(i) is int and 0 <= i < 384 for i in request["stop_token_ids"])
-    assert all(type(each) is str and each for each in request["stop"])
-    custom = request.get("custom_params", {})
-    assert all(type(custom[name]) is {"seed": int}.get(name, float) for name in custom)
+    (sent,) = sampling.params
+    for name, value in vars(sent).items():
+        assert type(value) is TYPES[name] or (name in OPTIONAL and value is None), name
+    assert all(type(i) is int and 0 <= i < 384 for i in sent.stop_token_ids)
+    assert all(type(each) is str and each for each in sent.stop)
 
 
 # ── Stop ids ─────────────────────────────────────────────────────────────────────────────────────
@@ -425,14 +426,14 @@ def test_any_values_end_in_plain_types_or_a_refusal_by_name(params: dict[str, An
 
 def test_stop_ids_join_the_models_eos_ids_each_once_and_in_order() -> None:
     for given_ids in ([383, 7, 2, 7], (383, 7), [np.int64(7), 383]):
-        assert sampled(stop_token_ids=given_ids).requests[0]["stop_token_ids"] == [0, 2, 7, 383]
-    assert sampled().requests[0]["stop_token_ids"] == [0, 2]
-    assert sampled(stop_token_ids=[]).requests[0]["stop_token_ids"] == [0, 2]
+        assert sampled(stop_token_ids=given_ids).params[0].stop_token_ids == [0, 2, 7, 383]
+    assert sampled().params[0].stop_token_ids == [0, 2]
+    assert sampled(stop_token_ids=[]).params[0].stop_token_ids == [0, 2]
 
 
 def test_ignore_eos_drops_the_models_ids_and_keeps_the_callers() -> None:
-    request = sampled(ignore_eos=True, stop_token_ids=[7, 2]).requests[0]
-    assert sorted(request["stop_token_ids"]) == [2, 7] and request["ignore_eos"] is True
+    params = sampled(ignore_eos=True, stop_token_ids=[7, 2]).params[0]
+    assert sorted(params.stop_token_ids) == [2, 7] and params.ignore_eos is True
 
 
 def test_stop_ids_that_are_no_ids_are_refused_by_their_place() -> None:
@@ -453,13 +454,13 @@ def test_stop_ids_that_are_no_ids_are_refused_by_their_place() -> None:
 
 def test_logit_bias_is_sent_as_ids_and_floats_and_an_empty_one_not_at_all() -> None:
     for given_bias in ({5: -100, "383": 2}, {np.int64(5): -100.0, 383: np.float32(2)}):
-        sent = sampled(logit_bias=given_bias).requests[0]["logit_bias"]
+        sent = sampled(logit_bias=given_bias).params[0].logit_bias
         assert sent == {5: -100.0, 383: 2.0}
         assert all(type(key) is int and type(bias) is float for key, bias in sent.items())
     for nothing in (None, {}):
-        assert "logit_bias" not in sampled(logit_bias=nothing).requests[0]
-    first, second = sampled(_prompts=2, logit_bias=[{}, {5: 1}]).requests
-    assert "logit_bias" not in first and second["logit_bias"] == {5: 1.0}
+        assert sampled(logit_bias=nothing).params[0].logit_bias == {}
+    first, second = sampled(_prompts=2, logit_bias=[{}, {5: 1}]).params
+    assert first.logit_bias == {} and second.logit_bias == {5: 1.0}
 
 
 @pytest.mark.parametrize(
@@ -489,11 +490,11 @@ def test_logit_bias_that_is_wrong_is_refused_by_its_token(value: Any, says: str)
 
 
 def test_stop_is_a_string_or_several() -> None:
-    assert sampled().requests[0]["stop"] == sampled(stop=[]).requests[0]["stop"] == []
+    assert sampled().params[0].stop == sampled(stop=[]).params[0].stop == []
     for several in (["\n", "END"], ("\n", "END"), [["\n", "END"]]):
-        assert sampled(stop=several).requests[0]["stop"] == ["\n", "END"]
-    assert sampled(stop="\n\n").requests[0]["stop"] == ["\n\n"]
-    assert sampled(stop=" ").requests[0]["stop"] == [" "]
+        assert sampled(stop=several).params[0].stop == ["\n", "END"]
+    assert sampled(stop="\n\n").params[0].stop == ["\n\n"]
+    assert sampled(stop=" ").params[0].stop == [" "]
 
 
 def test_stop_that_is_no_string_is_refused_by_name() -> None:
@@ -525,7 +526,7 @@ def test_repetition_penalty_that_no_logit_can_be_divided_by_is_refused(penalty: 
 
 def test_min_tokens_above_max_tokens_is_refused_wherever_max_tokens_comes_from() -> None:
     assert refusal(min_tokens=9, max_tokens=8) == "min_tokens: 9 is above max_tokens, 8."
-    assert sampled(min_tokens=8, max_tokens=8).requests[0]["min_new_tokens"] == 8
+    assert sampled(min_tokens=8, max_tokens=8).params[0].min_tokens == 8
     assert refusal(config(response_length=8), min_tokens=9).startswith("min_tokens: 9 is above")
     both = refusal(_prompts=2, min_tokens=[8, 9], max_tokens=8)
     assert both == "min_tokens: 9 is above max_tokens, 8. (prompt 1)"
@@ -535,16 +536,10 @@ def test_answer_follows_one_grammar_a_prompt() -> None:
     schema = {"type": "integer"}
     assert refusal(json_schema=schema, regex="a+").startswith("regex: ")
     assert refusal(_prompts=2, json_schema=[None, schema], regex="a+").endswith(" (prompt 1)")
-    first, second = sampled(_prompts=2, json_schema=[schema, None], regex=[None, "a+"]).requests
-    assert ("json_schema" in first, "regex" in first) == (True, False)
-    assert ("json_schema" in second, "regex" in second) == (False, True)
-    assert not {"json_schema", "regex"} & sampled().requests[0].keys()
-
-
-def test_penalty_of_one_and_no_seed_leave_no_custom_params() -> None:
-    assert "custom_params" not in sampled(repetition_penalty=1).requests[0]
-    assert sampled(repetition_penalty=2).requests[0]["custom_params"] == {"repetition_penalty": 2}
-    assert sampled(seed=0).requests[0]["custom_params"] == {"seed": 0}
+    first, second = sampled(_prompts=2, json_schema=[schema, None], regex=[None, "a+"]).params
+    assert first.json_schema and first.regex is None
+    assert second.json_schema is None and second.regex
+    assert sampled().params[0].json_schema is None and sampled().params[0].regex is None
 
 
 # ── One value a prompt ───────────────────────────────────────────────────────────────────────────
@@ -578,14 +573,14 @@ def test_every_parameter_that_is_not_the_calls_may_differ_by_prompt() -> None:
 @pytest.mark.parametrize("name", PER_PROMPT)
 def test_list_gives_each_prompt_its_value_and_none_the_configs(name: str) -> None:
     first, second = PER_PROMPT[name]
-    expected = [*sampled(**{name: first}).requests, *sampled().requests]
-    expected += sampled(**{name: second}).requests
+    expected = [*sampled(**{name: first}).params, *sampled().params]
+    expected += sampled(**{name: second}).params
     assert expected[0] != expected[1]
     for values in ([first, None, second], (first, None, second)):
-        assert sampled(_prompts=3, **{name: values}).requests == expected
+        assert sampled(_prompts=3, **{name: values}).params == expected
     assert sampled(**{name: [first]}) == sampled(**{name: first})
     if name != "seed":  # of which each prompt gets its own
-        assert sampled(_prompts=3, **{name: first}).requests == [expected[0]] * 3
+        assert sampled(_prompts=3, **{name: first}).params == [expected[0]] * 3
 
 
 @pytest.mark.parametrize("name", PER_PROMPT)
@@ -619,16 +614,16 @@ def test_parameter_of_the_call_takes_no_list(name: str) -> None:
 
 def test_lists_and_single_values_combine_prompt_by_prompt() -> None:
     sampling = sampled(_prompts=3, temperature=[0, 0.5, None], max_tokens=[3, None, 5], top_k=9)
-    assert [request["temperature"] for request in sampling.requests] == [0, 0.5, 1]
-    assert sampling.max_tokens == [3, DEFAULT.response_length, 5]
-    assert {request["top_k"] for request in sampling.requests} == {9}
+    assert [params.temperature for params in sampling.params] == [0, 0.5, 1]
+    assert [params.max_tokens for params in sampling.params] == [3, DEFAULT.response_length, 5]
+    assert {params.top_k for params in sampling.params} == {9}
     assert not sampling.greedy and sampled(_prompts=2, temperature=[0, 0.0]).greedy
     with pytest.raises(ConfigError, match=r"^do_sample: .*\(prompt 2\)$"):
         sampled(_prompts=3, do_sample=[False, True, False], temperature=[0, 0.5, 0.5])
 
 
 def test_empty_batch_hides_no_wrong_value() -> None:
-    assert sampled(_prompts=0).requests == sampled(_prompts=0, temperature=[]).requests == []
+    assert sampled(_prompts=0).params == sampled(_prompts=0, temperature=[]).params == []
     assert refusal(_prompts=0, top_p=9).startswith("top_p: ")
     assert refusal(_prompts=0, temperature=[0.5]).startswith("temperature: a list of 1 values for ")
     assert refusal(_prompts=0, temperature=[], top_p=9).startswith("top_p: ")
@@ -638,23 +633,21 @@ def test_empty_batch_hides_no_wrong_value() -> None:
 
 
 def seeds(sampling: Sampling) -> list[int | None]:
-    return [each.get("custom_params", {}).get("seed") for each in sampling.samples()]
+    return [params.seed for params in sampling.rows()]
 
 
 def test_samples_are_prompt_major_and_each_has_its_own_seed() -> None:
     sampling = sampled(_prompts=3, n=3, seed=[7, None, 8], max_tokens=[3, 4, 5])
     own = [[seed, derived_seed(seed, 1), derived_seed(seed, 2)] for seed in (7, 8)]
     assert seeds(sampling) == [*own[0], None, None, None, *own[1]]
-    assert [each["max_new_tokens"] for each in sampling.samples()] == [3] * 3 + [4] * 3 + [5] * 3
+    assert [params.max_tokens for params in sampling.rows()] == [3] * 3 + [4] * 3 + [5] * 3
     assert own[0][0] == 7 and len({*own[0], *own[1]}) == 6
     assert seeds(sampling) == seeds(sampling)
 
 
 def test_seed_of_a_sample_alone_gives_that_sample() -> None:
-    several = list(sampled(n=4, seed=7, repetition_penalty=1.5).samples())
-    for each in several:
-        alone = sampled(seed=each["custom_params"]["seed"], repetition_penalty=1.5)
-        assert list(alone.samples()) == [each]
+    for each in sampled(n=4, seed=7, repetition_penalty=1.5).rows():
+        assert sampled(seed=each.seed, repetition_penalty=1.5).rows() == [each]
 
 
 def test_one_seed_for_all_prompts_gives_each_prompt_its_own_and_the_first_the_seed_itself() -> None:
@@ -677,26 +670,18 @@ def test_derived_seeds_are_seeds_and_meet_no_neighbours(seed: int) -> None:
     assert derived[0] == seed and len({*derived, seed + 1, seed - 1}) == 202
     assert not {*derived[1:]} & {derived_seed(seed + 1, sample) for sample in range(200)}
     for each in derived:
-        assert sampled(seed=each).requests[0]["custom_params"]["seed"] == each
+        assert sampled(seed=each).params[0].seed == each
 
 
 def test_derived_seed_is_the_same_in_every_process_and_version() -> None:
     assert derived_seed(7, 1) == 4228751037375301439
 
 
-def test_samples_share_nothing_that_one_may_change() -> None:
-    sampling = sampled(_prompts=2, n=2, seed=7)
-    first, *others = sampling.samples()
-    first["temperature"], first["custom_params"]["seed"] = 9.0, 9
-    assert {each["temperature"] for each in others} == {1.0}
-    assert seeds(sampling)[0] == 7
-
-
 def test_prompt_logprobs_score_every_prompt_from_its_first_token() -> None:
     scored = sampled(_prompts=2, n=2, prompt_logprobs=True, max_tokens=[3, 4])
-    assert [each["logprob_start_len"] for each in scored.samples()] == [0] * 4
+    assert all(params.prompt_logprobs for params in scored.rows())
     for without in (sampled(), sampled(prompt_logprobs=False)):
-        assert "logprob_start_len" not in without.requests[0] and not without.prompt_logprobs
+        assert not without.params[0].prompt_logprobs and not without.prompt_logprobs
 
 
 # ── Names ────────────────────────────────────────────────────────────────────────────────────────
@@ -772,8 +757,8 @@ def test_nothing_of_the_callers_is_kept_or_changed() -> None:
     }
     before = copy.deepcopy(params)
     sampling = sampled(**params, ignore_eos=True)
-    sampling.requests[0]["stop_token_ids"].append(1)
-    sampling.requests[0]["stop"].append("b")
+    sampling.params[0].stop_token_ids.append(1)
+    sampling.params[0].stop.append("b")
     sampling.chat_template_kwargs["b"] = 2
     assert params == before
     with pytest.raises(dataclasses.FrozenInstanceError):

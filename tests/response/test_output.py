@@ -6,7 +6,6 @@ import dataclasses
 import html.parser
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,9 @@ from tiny import IM_END, PAD, tiny_model
 from _inf.config import load_config
 from _inf.errors import ConfigError
 from _inf.request.sampling import derived_seed, resolve
-from _inf.response.output import TABLE_ROWS, GenerationOutput, GenerationRow, decode, shown_text
-from _inf.types import Prompt, ToolCall, Transcript
+from _inf.response.decode import decode, shown_text
+from _inf.response.output import TABLE_ROWS, GenerationOutput, GenerationRow
+from _inf.types import Limits, ModelInfo, Prompt, ToolCall, Transcript
 
 PAD_ID = 3
 
@@ -53,19 +53,6 @@ def row(
     return dataclasses.make_dataclass("RequestOutput", said | changed)(**(said | changed))
 
 
-def rollout(*rows: Any, width: int = 8) -> Any:
-    """As much of verl's DataProto as is read."""
-    talks = [r.transcript for r in rows]
-    said = [t.ids if t else r.token_ids for t, r in zip(talks, rows, strict=True)]
-    masks = [t.mask if t else [1] * len(r.token_ids) for t, r in zip(talks, rows, strict=True)]
-    batch = {
-        "responses": [ids + [PAD_ID] * (width - len(ids)) for ids in said],
-        "response_mask": [mask + [0] * (width - len(mask)) for mask in masks],
-    }
-    tensors = {name: torch.tensor(values) for name, values in batch.items()}
-    return SimpleNamespace(batch=tensors, non_tensor_batch={"rows": list(rows)})
-
-
 def decoded(
     tokenizer: Any,
     *rows: Any,
@@ -75,9 +62,9 @@ def decoded(
 ) -> GenerationOutput:
     prompts = prompts or [Prompt([5])] * (len(rows) // n)
     rollout_config = load_config(None, {}).rollout
-    sampling = resolve({"n": n, **params}, rollout_config, len(prompts), {0}, 384)
-    width = max(8, *(len(each.token_ids) for each in rows))
-    return decode(rollout(*rows, width=width), prompts, sampling, tokenizer)
+    model = ModelInfo(tokenizer, frozenset({0}), Limits(prompt=512, total=640, vocabulary=384))
+    sampling = resolve({"n": n, **params}, rollout_config, len(prompts), model)
+    return decode(list(rows), prompts, sampling, tokenizer, 8)
 
 
 def output(count: int, completion: str = "text") -> GenerationOutput:

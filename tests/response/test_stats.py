@@ -6,12 +6,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from _inf.response import stats
 from _inf.response.stats import Stats
+from _inf.types import RequestOutput
 
 ZERO = {
     "calls": 0,
@@ -51,9 +51,8 @@ def often() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
-def row(prompt: int, completion: int, cached: int = 0) -> dict[str, Any]:
-    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "cached_tokens": cached}
-    return {"finish_reason": "stop", **counts}
+def row(prompt: int, completion: int, cached: int = 0) -> RequestOutput:
+    return RequestOutput([], [], [], "stop", None, prompt, completion, cached, 0)
 
 
 def test_totals_begin_at_zero_and_divide_by_no_zero() -> None:

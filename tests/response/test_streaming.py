@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny import tiny_model
 
-from _inf.response.output import decoded_text, shown_text
+from _inf.response.decode import decoded_text, shown_text
 from _inf.response.streaming import StreamChunk, TextStream
 
 HALF = "\N{REPLACEMENT CHARACTER}"

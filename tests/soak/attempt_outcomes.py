@@ -22,6 +22,7 @@ from tiny import VOCABULARY, tiny_model
 from _inf.config import load_config, parse_assignments
 from _inf.config.load import FLAT
 from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
+from _inf.types import Limits, ModelInfo
 
 
 def told(failure: InferenceError, places: Iterable[str]) -> bool:
@@ -150,12 +151,15 @@ def rollout() -> Any:
     return load_config({}, {}).rollout
 
 
+MODEL = ModelInfo(None, frozenset({0, 2}), Limits(prompt=512, total=640, vocabulary=VOCABULARY))
+
+
 def parameters(case: Any, folder: Path) -> bool:
     from _inf.request.sampling import resolve
 
     prompts, given_ = case
     try:
-        sampling = resolve(given_, rollout(), prompts, {0, 2}, VOCABULARY)
+        sampling = resolve(given_, rollout(), prompts, MODEL)
     except (ConfigError, ToolError) as failure:
         for name, value in given_.items() if len(given_) == 1 else ():
             free = name in RIGHT and name not in ("min_tokens", "timeout")
@@ -165,8 +169,8 @@ def parameters(case: Any, folder: Path) -> bool:
         values = value if isinstance(value, list | tuple) else [value]
         right = RIGHT.get(name, lambda _: True)
         assert all(each is None or right(each) for each in values), f"{name} is wrong"
-    for request in sampling.requests:
-        json.dumps(request)
+    for params in sampling.params:
+        json.dumps(vars(params))
     return True
 
 
@@ -181,7 +185,6 @@ def prompts(case: Any, folder: Path) -> bool:
     from _inf.request.prompts import normalize
     from _inf.request.template import Template
     from _inf.request.tokenize import tokenize
-    from _inf.types import Limits
 
     before, prompt = case
     batch = [*["hi"] * before, prompt] if before else prompt
@@ -223,7 +226,6 @@ def templates(case: Any, folder: Path) -> bool:
 
 def responses(case: Any, folder: Path) -> bool:
     from _inf.request.tokenize import tokenize_responses
-    from _inf.types import Limits
 
     limits = Limits(prompt=512, total=640, vocabulary=VOCABULARY)
     before, response = case

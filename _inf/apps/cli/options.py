@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import inspect
 import json
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
@@ -18,7 +17,7 @@ import typer
 
 from _inf.config import Config, Rollout, load_config, parse_assignments
 from _inf.errors import ConfigError
-from _inf.request.sampling import GenerateParams, check_params, resolve
+from _inf.request.sampling import ANY_MODEL, GenerateParams, check_params, resolve
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -139,12 +138,13 @@ class SamplingOptions:
 
 def in_force(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
     """What each sampling keyword of `generate` comes to, given `params` over the config."""
-    request = resolve(params, rollout, 1, (), vocabulary=sys.maxsize).requests[0]
-    values = request | request.pop("custom_params", {})
-    values |= {"max_tokens": request["max_new_tokens"], "min_tokens": request["min_new_tokens"]}
-    off: tuple[Any, ...] = ([], {}, None)
+    resolved = resolve(params, rollout, 1, ANY_MODEL).params[0]
+    off = {"repetition_penalty": 1.0, "logprobs": 0, "prompt_logprobs": False}
     return {
-        name: values[name] for name in GenerateParams.__annotations__ if values.get(name) not in off
+        name: value
+        for name in GenerateParams.__annotations__
+        if (value := getattr(resolved, name, None)) not in ([], {}, None)
+        and (name not in off or value != off[name])
     }
 
 

@@ -1,32 +1,28 @@
-"""From prompts and sampling parameters to the `DataProto` that verl's rollout takes.
+"""From requests to the `DataProto` that verl's rollout takes.
 
 Out: `input_ids`, `attention_mask`, `position_ids`, int64, rows x longest prompt, left-padded; in
 `non_tensor_batch` the unpadded `raw_prompt_ids` (without them verl strips real tokens that equal
-the pad) and `sampling_params`, a dict a row. Prompt-major: each prompt's `n` samples stand
-together.
+the pad) and `sampling_params`, a dict a row under SGLang's names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from _inf.request.sampling import Sampling
+from _inf.backends.verl.sampling import sglang_params
 from _inf.response.columns import column
-from _inf.types import Prompt
+from _inf.types import ModelInfo, Request
 
 
-def data_proto(
-    prompts: Sequence[Prompt], sampling: Sampling, tokenizer: Any, eos_token_ids: Collection[int]
-) -> Any:
-    """A verl `DataProto` of `len(prompts) * sampling.n` rows."""
+def data_proto(requests: Sequence[Request], model: ModelInfo) -> Any:
+    """A verl `DataProto` of a row a request."""
     import torch
+    from verl import DataProto
 
-    from _inf.backends.verl.rollout import DataProto
-
-    rows = [prompt.token_ids for prompt in prompts for _ in range(sampling.n)]
+    rows = [request.token_ids for request in requests]
     width = max(map(len, rows))
-    pad = tokenizer.pad_token_id
+    pad = model.tokenizer.pad_token_id
     ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
     lengths = torch.tensor([len(row) for row in rows])
     mask = (torch.arange(width)[None, :] >= width - lengths[:, None]).long()
@@ -38,7 +34,10 @@ def data_proto(
         },
         non_tensors={
             "raw_prompt_ids": column(rows),
-            "sampling_params": column(list(sampling.samples())),
+            "sampling_params": column([sglang_params(request.params) for request in requests]),
         },
-        meta_info={"eos_token_id": sorted(eos_token_ids), "do_sample": not sampling.greedy},
+        meta_info={
+            "eos_token_id": sorted(model.eos_token_ids),
+            "do_sample": not all(request.params.greedy for request in requests),
+        },
     )

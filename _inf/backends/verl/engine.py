@@ -20,8 +20,9 @@ from typing import Any
 
 from _inf.backends.verl.child.heartbeat import last_heartbeat
 from _inf.backends.verl.child.setup import SCHEDULER, SETUP
+from _inf.backends.verl.sampling import LOGPROB_START, TOP_LOGPROBS
 from _inf.backends.verl.server import CPU_ATTENTION
-from _inf.errors import InferenceError
+from _inf.errors import EngineRefusal, InferenceError
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.interpreter import interpreter_left_alone
 from _inf.runtime.worker import Worker
@@ -32,9 +33,6 @@ with interpreter_left_alone():
     from sglang.srt.entrypoints.engine import init_tokenizer_manager
     from verl.workers.rollout.sglang_rollout import sglang_rollout as sglang_rollout
 
-# Beside SGLang's sampling parameters in a row's: the first prompt position to score, and how many
-# of the likeliest tokens to tell of each.
-LOGPROB_START, LIKELIEST = "logprob_start_len", "top_logprobs_num"
 REPORT_SECONDS = 0.25
 SENT_AT_ONCE = 64  # rows; then others' have their turn, since a thousand take half a second to send
 
@@ -144,7 +142,7 @@ class Engine(sglang_rollout.AsyncEngine):
 
     def _check_open(self) -> None:
         if self.refusal is not None:
-            raise InferenceError(self.refusal)
+            raise EngineRefusal(self.refusal)
 
     async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
         self._check_open()
@@ -174,13 +172,11 @@ class Engine(sglang_rollout.AsyncEngine):
         name = current_call.get().rid(uuid.uuid4().hex)
         return _row(await self._request(ids, params, name), params)
 
-    async def score(
-        self, ids: list[int], start: int, call: Call, row: int, likeliest: int
-    ) -> RequestOutput:
+    async def score(self, ids: list[int], start: int, call: Call, row: int) -> RequestOutput:
         """The log probs of `ids[start:]`, each after all before it: a prefill and no more."""
         params = {"max_new_tokens": 0, "temperature": 1.0}
-        params |= {LOGPROB_START: start - 1, LIKELIEST: likeliest}
-        return _row(await self._request(ids, params, call.rid(row)), params, row)
+        params |= {LOGPROB_START: start - 1, TOP_LOGPROBS: 1}
+        return _row(await self._request(ids, params, call.rid(row)), {}, row)
 
     def _abandon(self, rid: str) -> None:
         """A request whose caller has gone runs on in the scheduler unless it is aborted, and its
@@ -225,7 +221,7 @@ class Engine(sglang_rollout.AsyncEngine):
 def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
     """Of SGLang's `async_generate`; what is not a sampling parameter of its stands beside them."""
     params = dict(params)
-    start, likeliest = params.pop(LOGPROB_START, -1), params.pop(LIKELIEST, 0)
+    start, likeliest = params.pop(LOGPROB_START, -1), params.pop(TOP_LOGPROBS, 0)
     steered = "custom_params" in params
     return {
         "input_ids": ids,
@@ -270,7 +266,7 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Reques
         likeliest_logprobs=[
             top[0][0] if top else None for top in meta.get("input_top_logprobs", ())
         ],
-        top_logprobs=_top_logprobs(meta) if params.get(LIKELIEST) else None,
+        top_logprobs=_top_logprobs(meta) if params.get(TOP_LOGPROBS) else None,
     )
 
 

@@ -1,12 +1,11 @@
 """From a checked config to a running rollout: the order in which everything must happen.
 
-In: `Config`. Out: `RunningEngine`, whose `rollout` answers and whose `host` stops. Nothing of verl
-or SGLang is imported before this is called, and never before the environment is prepared.
+In: `Config`. Out: a `VerlBackend`. Nothing of verl or SGLang is imported before this is called, and
+never before the environment is prepared.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import threading
@@ -19,6 +18,7 @@ from _inf.backends.verl.server import attention_backend, server_arguments
 from _inf.backends.verl.start_check import check_unmeasured
 from _inf.backends.verl.support import check_support
 from _inf.config import Config, check_engine_kwargs
+from _inf.conversation.interactions import load_interactions
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
 from _inf.models.resolve import resolve_model
 from _inf.runtime import quiet
@@ -27,33 +27,17 @@ from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
 from _inf.runtime.interpreter import interpreter_left_alone
 from _inf.tools.loading import load_tools
-from _inf.types import Limits, Tool
+from _inf.types import Limits, ModelInfo
 
 if TYPE_CHECKING:
+    from _inf.backends.verl.backend import VerlBackend
     from _inf.backends.verl.rollout import Rollout
 
 # Environment variables, upstream's module globals and the default process group are the process's.
 _starting = threading.Lock()
 
 
-@dataclasses.dataclass(frozen=True)
-class RunningEngine:
-    """A running engine and what the other rooms need to know of its model."""
-
-    rollout: Rollout
-    host: Host
-    model_config: Any
-    limits: Limits
-    eos_token_ids: frozenset[int]
-    tools: list[Tool]  # the config's
-
-    @property
-    def tokenizer(self) -> Any:
-        """The Transformers tokenizer that verl loaded."""
-        return self.model_config.tokenizer
-
-
-def launch(config: Config) -> RunningEngine:
+def launch(config: Config) -> VerlBackend:
     """Start an engine; half a minute, nearly all of it imports.
 
     Raises `ConfigError` before anything is started, `EngineDeadError` with the log's end where a
@@ -68,6 +52,7 @@ def launch(config: Config) -> RunningEngine:
             adapter_path=config.adapter_path,
         )
         with quiet.third_party():
+            from _inf.backends.verl.backend import VerlBackend
             from _inf.backends.verl.engine import server_argument_names
             from _inf.backends.verl.rollout import HFModelConfig
 
@@ -76,18 +61,37 @@ def launch(config: Config) -> RunningEngine:
                 path=str(folder), trust_remote_code=config.trust_remote_code
             )
             limits = _limits(config, model_config.hf_config, device)
-            path = config.rollout.multi_turn.tool_config_path
-            tools = [] if path is None else load_tools(path)
-            return _start(config, model_config, limits, device, tools)
+            turns = config.rollout.multi_turn
+            tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
+            interactions = load_interactions(turns.interaction_config_path)
+            rollout = _start(config, model_config, limits, device)
+            model = ModelInfo(model_config.tokenizer, _eos_token_ids(model_config), limits)
+            backend = VerlBackend(rollout, rollout.host, model, tools, interactions)
+            try:
+                _check_started(backend, config)
+            except BaseException:
+                backend.close()
+                raise
+            return backend
+
+
+def _check_started(backend: VerlBackend, config: Config) -> None:
+    rollout = backend.rollout
+    kv_memory.check_held(rollout.pool, rollout.context_length, config)
+    if config.rollout.load_format == "dummy":  # its weights are not the folder's
+        return
+    folder = Path(rollout.model_config.local_path)
+    check_unmeasured(
+        backend,
+        folder,
+        kv_memory.file_bytes(folder),
+        trust_remote_code=config.trust_remote_code,
+    )
 
 
 def _start(
-    config: Config,
-    model_config: Any,
-    limits: Limits,
-    device: Literal["cuda", "cpu"],
-    tools: list[Tool],
-) -> RunningEngine:
+    config: Config, model_config: Any, limits: Limits, device: Literal["cuda", "cpu"]
+) -> Rollout:
     from _inf.backends.verl.rollout import Rollout, rollout_config
 
     wanted = server_arguments(config, limits.total, device, quiet.engine_log_level())
@@ -98,7 +102,7 @@ def _start(
     settings = rollout_config(config.verl_rollout())
     try:
         with interpreter_left_alone():
-            rollout = host.start(
+            return host.start(
                 lambda: Rollout(settings, model_config, host=host, server_arguments=arguments)
             )
     except EngineDeadError as death:
@@ -108,19 +112,6 @@ def _start(
         if said := kv_memory.refused(log, config):
             raise ConfigError(said) from death
         raise
-    try:
-        kv_memory.check_held(rollout.pool, arguments["context_length"], config)
-        if config.rollout.load_format != "dummy":  # whose weights are not the folder's
-            check_unmeasured(
-                rollout,
-                folder,
-                kv_memory.file_bytes(folder),
-                trust_remote_code=config.trust_remote_code,
-            )
-    except BaseException:
-        host.stop()
-        raise
-    return RunningEngine(rollout, host, model_config, limits, _eos_token_ids(model_config), tools)
 
 
 def _limits(config: Config, hf_config: Any, device: Literal["cuda", "cpu"]) -> Limits:

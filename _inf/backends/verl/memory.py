@@ -8,10 +8,10 @@ resume without a release. Here a release waits for the calls inside, and neither
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from typing import Any
 
 from _inf.errors import ConfigError, InferenceError
+from _inf.types import SleepResult
 
 ASLEEP = "The engine is asleep; wake_up() brings it back."
 ON_CPU = (
@@ -21,14 +21,6 @@ ON_CPU = (
 DRAIN_SECONDS = 0.02
 # The order in which they are taken again.
 PARTS = ["weights", "kv_cache"]
-
-
-@dataclasses.dataclass(frozen=True)
-class SleepResult:
-    """What going to sleep gave back: bytes of the accelerator's memory, as its driver counts."""
-
-    freed_bytes: int
-    note: str
 
 
 async def sleep(rollout: Any) -> SleepResult:

@@ -12,31 +12,24 @@ nothing of text.
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
 from torch.distributed.device_mesh import init_device_mesh
 from verl import DataProto
 from verl.workers.config import HFModelConfig, RolloutConfig
 
-from _inf.backends.verl import memory, patches, weights
-from _inf.backends.verl.conversation import Conversing, conversing, transcribed
+from _inf.backends.verl import patches
 from _inf.backends.verl.engine import Call, Engine, current_call, sglang_rollout
-from _inf.conversation.episode import Episode
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.request.prompts import is_empty
 from _inf.response.columns import column
 from _inf.runtime import quiet
 from _inf.runtime.host import Host, current_host
-from _inf.tools.user_module import import_beside
-from _inf.types import CancelToken, RequestOutput
+from _inf.types import CancelToken, Report, RequestOutput
 
 __all__ = ["DataProto", "HFModelConfig", "Rollout", "rollout_config"]
 
@@ -51,7 +44,7 @@ MESH = ("dp", "infer_tp", "infer_pp")
 patches.mend()
 
 
-class Rollout(Conversing):
+class Rollout(sglang_rollout.SGLangRollout):
     """verl's rollout, callable from any thread, telling the truth about lengths and masks."""
 
     def __init__(
@@ -69,30 +62,12 @@ class Rollout(Conversing):
         super().__init__(config, model_config, device_mesh=None)
 
     def _initialize_tools(self, *args: Any) -> tuple[Any, ...]:
-        """Tools are a call's (`conversing`), and their file is read by `_inf.tools.loading`."""
+        """Tools are a call's, and conversations are held by `_inf.conversation`."""
         return [], {}, None, [], None
 
     def _initialize_interactions(self, config: Any) -> dict[str, Any]:
-        """Their modules may lie beside the file: verl takes those that are imported already
-        (`interactions/utils/interaction_registry.py`)."""
-        path = config.multi_turn.interaction_config_path
-        try:
-            for index, entry in enumerate(OmegaConf.load(path).interaction if path else ()):
-                if "." not in entry.class_name.strip("."):
-                    raise ConfigError(
-                        f"rollout.multi_turn.interaction_config_path: {path}: interaction[{index}]."
-                        f"class_name: {shown(entry.class_name)} is not the dotted path of a class, "
-                        "such as verl.interactions.gsm8k_interaction.Gsm8kInteraction."
-                    )
-                import_beside(path, entry.class_name.rpartition(".")[0])
-            return dict(super()._initialize_interactions(config))
-        except ConfigError:
-            raise
-        except Exception as failure:
-            raise ConfigError(
-                f"rollout.multi_turn.interaction_config_path: {path} cannot be loaded: "
-                f"{type(failure).__name__}: {failure}"
-            ) from failure
+        """Likewise."""
+        return {}
 
     def _init_distributed_env(self, *args: Any, **kwargs: Any) -> None:
         """Gloo greets on stdout, once a group."""
@@ -126,60 +101,58 @@ class Rollout(Conversing):
         prompts: DataProto,
         *,
         cancel: CancelToken | None = None,
-        report: Callable[[int, int], None] | None = None,
-        episodes: Sequence[Episode] = (),
+        report: Report | None = None,
         **kwargs: Any,
     ) -> DataProto:
         """verl's call, from any thread. `cancel` can end it early; `report` is told, on the
-        engine's thread, the rows finished and the tokens generated so far. With `episodes`, one a
-        row, it goes verl's multi-turn way. Raises `ConfigError` for a column that asks for it
-        without them."""
-        if not episodes:
-            _check_one_turn(prompts)
+        engine's thread, the rows finished and the tokens generated so far. Raises `ConfigError` for
+        a column that asks for more than one turn."""
+        _check_one_turn(prompts)
         params = prompts.non_tensor_batch.pop("sampling_params", None)
         per_row = None if params is None else list(params)
         call = Call(self.host, cancel or CancelToken(), per_row, report)
         token = current_call.set(call)
-        rollout = conversing(self, episodes) if episodes else self
         try:
-            output = super(Rollout, rollout).generate_sequences(prompts, **kwargs)
+            output = super().generate_sequences(prompts, **kwargs)
         finally:
             current_call.reset(token)
-        if self._tp_size > 1:  # every rank of a group gets the answer, the first one had the rows
-            group = self._device_mesh_cpu["tp"]
-            first = int(group.mesh[0])
-            sent = (call.rows, list(episodes))
-            [(call.rows, episodes)] = sglang_rollout.broadcast_pyobj(
-                [sent], self._rank, group.get_group(), src=first, force_cpu_device=True
-            )
-        if episodes:
-            return transcribed(output, episodes, self.weight_version)
-        return _corrected(output, call.rows) if call.rows else output
+        rows = self.from_first_rank(call.rows)
+        return _corrected(output, rows) if rows else output
 
-    def stream(
-        self,
-        ids: list[int],
-        params: dict[str, Any],
-        put: Callable[[RequestOutput], None],
-        cancel: CancelToken,
-    ) -> concurrent.futures.Future[None]:
-        """One request; `put` gets its output so far, on the engine's thread."""
-        return self.host.submit(self._first().stream(ids, params, put), cancel)
+    def from_first_rank(self, rows: list[RequestOutput]) -> list[RequestOutput]:
+        """The rows that the first rank of a tensor-parallel group has, on each of its ranks."""
+        if self._tp_size == 1:
+            return rows
+        group = self._device_mesh_cpu["tp"]
+        [shared] = sglang_rollout.broadcast_pyobj(
+            [rows],
+            self._rank,
+            group.get_group(),
+            src=int(group.mesh[0]),
+            force_cpu_device=True,
+        )
+        return list(shared)
 
-    def _first(self) -> Any:
-        """The engine, which only the first rank of a tensor-parallel group has."""
+    def engine(self) -> Engine:
+        """Which only the first rank of a tensor-parallel group has."""
         if self._engine is None:
             raise InferenceError(
                 f"Rank {self._rank} is not the first of its tensor-parallel group: stream(), "
                 "score() and get_logprobs() are the first rank's to call, generate() and the rest "
                 "all ranks'."
             )
-        return self._engine
+        engine: Engine = self._engine
+        return engine
 
     @property
     def on_cpu(self) -> bool:
         """Whether the engine computes on the CPU."""
         return self._server_arguments.get("device") == "cpu"
+
+    @property
+    def context_length(self) -> int:
+        """Tokens that one row may have at most, prompt and answer."""
+        return int(self._server_arguments["context_length"])
 
     @property
     def pool(self) -> tuple[int, int] | None:
@@ -193,41 +166,6 @@ class Rollout(Conversing):
     def dtype(self) -> torch.dtype:
         """What the engine computes in, also where the config says auto."""
         return self._engine.tokenizer_manager.model_config.dtype
-
-    @functools.cached_property
-    def _wanted(self) -> weights.ExpectedWeights:
-        about = self.model_config
-        return weights.wanted(about.hf_config, trust_remote_code=about.trust_remote_code)
-
-    def replace_weights(self, given: Any, version: int | None) -> int:
-        """Check `given`, then load it between two calls; the new version's number."""
-        weights.check_version(version)
-        tensors = weights.checked(given, self._wanted)
-        return self.host.run_alone(weights.send(self, tensors, version))
-
-    def sleep(self) -> memory.SleepResult:
-        """Give the accelerator's memory back when the calls inside have ended."""
-        return self.host.run_alone(memory.sleep(self))
-
-    def wake_up(self) -> None:
-        """Take it again, weights and all."""
-        self.host.run_alone(memory.wake_up(self))
-
-    def score(
-        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken, *, likeliest: int = 0
-    ) -> list[RequestOutput]:
-        """For each `(ids, start)` a row whose `prompt_logprobs` begin before `ids[start]`.
-
-        likeliest: 1 gives `likeliest_logprobs` too, at a few hundredths of the time on a CPU."""
-        engine, call = self._first(), Call(self.host, cancel)
-
-        async def all_of_them() -> list[RequestOutput]:
-            scored = (
-                engine.score(*each, call, row, likeliest) for row, each in enumerate(sequences)
-            )
-            return list(await asyncio.gather(*scored))
-
-        return self.host.run(all_of_them(), cancel)
 
 
 def _check_one_turn(prompts: DataProto) -> None:
@@ -256,7 +194,7 @@ def _corrected(output: DataProto, rows: list[RequestOutput]) -> DataProto:
 
 def rollout_config(settings: dict[str, Any]) -> RolloutConfig:
     """verl's typed config from plain values; its nested parts are dataclasses too. `multi_turn`
-    stays off in it: `conversing` switches it on for the calls that need it."""
+    stays off in it: conversations are held by `_inf.conversation`."""
     settings = {**settings, "multi_turn": {**settings["multi_turn"], "enable": False}}
     parts = vars(RolloutConfig(name="sglang"))
     nested = {

@@ -26,13 +26,14 @@ WITHIN = 1e-3
 
 
 def check_unmeasured(
-    rollout: Any, folder: Path, weight_bytes: int, *, trust_remote_code: bool
+    backend: Any, folder: Path, weight_bytes: int, *, trust_remote_code: bool
 ) -> None:
     """Compare the log probs of `TOKENS` tokens; `weight_bytes`: of the folder's files.
 
     A warning says where that cannot be done: in half precision, of a large model, of one that
     Transformers does not load.
     """
+    rollout = backend.rollout
     name = architecture(rollout.model_config.hf_config)
     if rollout.pool is None or is_measured(name):  # no pool: another rank holds the engine
         return
@@ -46,7 +47,7 @@ def check_unmeasured(
             stacklevel=2,
         )
         return
-    [row] = rollout.score([(ids, 1)], CancelToken())
+    [row] = backend.score([(ids, 1)], CancelToken())
     worst = max(
         abs(ours - theirs) for ours, theirs in zip(row.prompt_logprobs[1:], expected, strict=True)
     )

@@ -1,0 +1,46 @@
+"""`SamplingParams` under SGLang's names, as its engine takes them (sglang 0.5.9,
+`srt/sampling/sampling_params.py`).
+
+Three of the keys are no sampling parameters of SGLang: `custom_params` carries what the scheduler's
+process adds (`child/scheduler.py`); `logprob_start_len` and `top_logprobs_num` stand beside them in
+its requests, and `engine.py` puts them there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from _inf.types import SamplingParams
+
+LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
+
+
+def sglang_params(params: SamplingParams) -> dict[str, Any]:
+    """One row's; what is at its neutral value and costs SGLang time is left out."""
+    request: dict[str, Any] = {
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k,
+        "min_p": params.min_p,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "max_new_tokens": params.max_tokens,
+        "min_new_tokens": params.min_tokens,
+        "ignore_eos": params.ignore_eos,
+        "stop_token_ids": list(params.stop_token_ids),
+        "stop": list(params.stop),
+    }
+    custom: dict[str, Any] = {}
+    if params.repetition_penalty != 1.0:
+        custom["repetition_penalty"] = params.repetition_penalty
+    if params.seed is not None:
+        custom["seed"] = params.seed
+    optional = {
+        "custom_params": custom or None,
+        "logit_bias": dict(params.logit_bias) or None,
+        "json_schema": params.json_schema,
+        "regex": params.regex,
+        LOGPROB_START: 0 if params.prompt_logprobs else None,
+        TOP_LOGPROBS: params.logprobs or None,
+    }
+    return request | {name: value for name, value in optional.items() if value is not None}

@@ -1,0 +1,122 @@
+"""The loop of a conversation: a turn of the model's, then its tools' or its user's, and again.
+
+In: an `Episode` a row, and a backend that answers one turn. Out: a `RequestOutput` a row. It
+follows verl 0.6.1's own (`workers/rollout/sglang_rollout/sglang_rollout.py`,
+`_async_rollout_a_request`): the order of create, execute, calc_reward and release, the turn limits,
+`over_sample_rate`. What it does not take over from there: prompts rendered anew at every turn, so
+that the ids that come out are not those that were sampled; lost calls, log probs and finish
+reasons; a tool that raises and cancels the whole batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from _inf.conversation.episode import DEFAULT_INTERACTION, Episode
+from _inf.conversation.interactions import RowInteraction
+from _inf.conversation.tool_lifecycle import RowTool
+from _inf.errors import EngineDeadError, EngineRefusal
+from _inf.types import Report, Request, RequestOutput
+
+
+class Answers(Protocol):
+    """The part of a backend that a conversation needs."""
+
+    @property
+    def weight_version(self) -> int: ...
+
+    async def turn(self, request: Request) -> RequestOutput: ...
+
+
+async def hold(
+    episodes: Sequence[Episode],
+    backend: Answers,
+    interactions: Mapping[str, Any],
+    report: Report | None,
+) -> list[RequestOutput]:
+    """All of them, side by side. Past `over_sample_rate` the rows that still run are given up."""
+
+    def progressed() -> None:
+        if report is not None:
+            report(sum(e.finished for e in episodes), sum(sum(e.mask) for e in episodes))
+
+    rows = [
+        asyncio.ensure_future(_row(episode, backend, interactions, progressed))
+        for episode in episodes
+    ]
+    enough = int(len(rows) * (1 - episodes[0].rules.over_sample_rate))
+    try:
+        for finished, row in enumerate(asyncio.as_completed(rows), start=1):
+            await row  # raises what ends the whole call
+            if finished >= enough:
+                break
+    finally:
+        for task in rows:
+            task.cancel()
+        await asyncio.gather(*rows, return_exceptions=True)
+    for task, episode in zip(rows, episodes, strict=True):
+        if task.cancelled():
+            episode.abort("over_sample_rate")
+    return [episode.output(backend.weight_version) for episode in episodes]
+
+
+async def _row(
+    episode: Episode,
+    backend: Answers,
+    interactions: Mapping[str, Any],
+    progressed: Callable[[], None],
+) -> None:
+    """One conversation; what goes wrong in it is its own, but for what ends the whole call."""
+    tools = [RowTool(tool.verl, episode) for tool in episode.rules.tools.values() if tool.verl]
+    interaction = None
+    if episode.interaction_kwargs:
+        name = episode.interaction_kwargs.get("name", DEFAULT_INTERACTION)
+        interaction = RowInteraction(name, interactions[name], episode)
+    try:
+        await asyncio.gather(*(tool.create() for tool in tools))
+        if interaction is not None:
+            await interaction.start()
+        rewards = await _turns(episode, backend, interaction, progressed)
+        scores = dict(await asyncio.gather(*(tool.reward() for tool in tools)))
+        episode.conclude(scores | {"user_turn_rewards": rewards})
+    except (EngineDeadError, EngineRefusal):
+        raise
+    except Exception as failure:
+        episode.abort(None, f"{type(failure).__name__}: {failure}")
+    finally:
+        for tool in tools:
+            await tool.release()
+        if interaction is not None:
+            await interaction.finalize()
+    episode.finished = True
+    progressed()
+
+
+async def _turns(
+    episode: Episode,
+    backend: Answers,
+    interaction: RowInteraction | None,
+    progressed: Callable[[], None],
+) -> list[float | None]:
+    """Until somebody ends it; the rewards of the user's turns."""
+    rewards: list[float | None] = []
+    while not episode.over:
+        episode.add_assistant_turn(await backend.turn(episode.next_request()))
+        progressed()
+        if episode.over:
+            break
+        if episode.to_run:
+            calls = range(len(episode.to_run))
+            episode.add_tool_results(await asyncio.gather(*map(episode.run, calls)))
+        elif interaction is None or not episode.may_hear_user(len(rewards)):
+            break
+        else:
+            done, content, reward = await interaction.respond()
+            rewards.append(reward)
+            if done:
+                episode.concluded = True
+                break
+            episode.add_user_message(content)
+    return rewards

@@ -1,0 +1,132 @@
+"""From a backend's outputs to what `generate` returns.
+
+In: `RequestOutput`s, prompt-major, and the prompts and parameters they answer. Out: a
+`GenerationOutput`. Knows the tokenizer's decoder and nothing of engines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from _inf.request.sampling import Sampling
+from _inf.response.output import GenerationOutput
+from _inf.types import Prompt, RequestOutput, Transcript
+
+
+def decode(
+    outputs: Sequence[RequestOutput],
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    tokenizer: Any,
+    response_length: int,
+) -> GenerationOutput:
+    """`len(prompts) * sampling.n` outputs; `response_length`: that of the rollout's tensors."""
+    transcripts = [o.transcript for o in outputs if o.transcript is not None]
+    return GenerationOutput(
+        completions=[
+            shown_text(_last_turn(o), tokenizer, skip_special_tokens=sampling.skip_special_tokens)
+            for o in outputs
+        ],
+        token_ids=[list(o.token_ids) for o in outputs],
+        logprobs=[list(o.logprobs) for o in outputs],
+        metadata=_metadata(outputs, prompts, sampling, tokenizer, response_length),
+        prompt_logprobs=[o.prompt_logprobs for o in outputs] if sampling.prompt_logprobs else None,
+        messages=[each.messages for each in transcripts] if transcripts else None,
+        tool_calls=[each.pending for each in transcripts] if transcripts else None,
+        top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.logprobs else None,
+    )
+
+
+def _last_turn(output: RequestOutput) -> RequestOutput:
+    if output.transcript is None:
+        return output
+    return dataclasses.replace(output, token_ids=output.transcript.answer_ids)
+
+
+def decoded_text(ids: Sequence[int], tokenizer: Any, *, skip_special_tokens: bool) -> str:
+    """What the tokens say, with no spaces tidied away."""
+    return str(
+        tokenizer.decode(
+            ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+    )
+
+
+def shown_text(output: RequestOutput, tokenizer: Any, *, skip_special_tokens: bool) -> str:
+    """An answer's text ends before what it stopped at (SGLang's and OpenAI's convention), be it a
+    token or a string; `skip_special_tokens=False` shows the token."""
+    ids, stop = output.token_ids, output.matched_stop
+
+    def text(ids: list[int]) -> str:
+        return decoded_text(ids, tokenizer, skip_special_tokens=skip_special_tokens)
+
+    if isinstance(stop, str):
+        # The last token completed it; what stands further ahead was let pass by min_tokens.
+        before = text(ids[:-1]).rstrip("\N{REPLACEMENT CHARACTER}")
+        start = text(ids).find(stop, max(0, len(before) - len(stop) + 1))
+        return text(ids)[: start if start >= 0 else None]
+    return text(ids[:-1] if stop is not None and skip_special_tokens else ids)
+
+
+def whole_response(output: RequestOutput) -> tuple[list[int], list[int], list[float]]:
+    """Everything after the prompt, 1 where the model sampled it, and its log probs."""
+    if (transcript := output.transcript) is not None:
+        return transcript.ids, transcript.mask, transcript.logprobs
+    return output.token_ids, [1] * len(output.token_ids), output.logprobs
+
+
+def _metadata(
+    outputs: Sequence[RequestOutput],
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    tokenizer: Any,
+    response_length: int,
+) -> list[dict[str, Any]]:
+    responses = [whole_response(output) for output in outputs]
+    width = max([response_length, *(len(ids) for ids, _, _ in responses)])
+    pad, params = tokenizer.pad_token_id, sampling.rows()
+    metadata = []
+    for row, (output, (ids, mask, _)) in enumerate(zip(outputs, responses, strict=True)):
+        padding = width - len(ids)
+        about: dict[str, Any] = {
+            "response_ids": ids + [pad] * padding,
+            "response_mask": mask + [0] * padding,
+            "finish_reason": output.finish_reason,
+            "matched_stop": output.matched_stop,
+            "matched_stop_text": _stop_text(output.matched_stop, tokenizer),
+            "prompt_tokens": output.prompt_tokens,
+            "completion_tokens": output.completion_tokens,
+            "cached_tokens": output.cached_tokens,
+            "prompt_index": row // sampling.n,
+            "sample_index": row % sampling.n,
+            "cumulative_logprob": sum(output.logprobs),
+            "weight_version": output.weight_version,
+        }
+        if params[row].seed is not None:
+            about["seed"] = params[row].seed
+        if cut := prompts[row // sampling.n].truncated_tokens:
+            about["truncated_prompt_tokens"] = cut
+        if output.transcript is not None:
+            about |= _turns(output.transcript)
+        metadata.append(about)
+    return metadata
+
+
+def _stop_text(stop: int | str | None, tokenizer: Any) -> str | None:
+    if isinstance(stop, int):
+        return decoded_text([stop], tokenizer, skip_special_tokens=False)
+    return stop
+
+
+def _turns(transcript: Transcript) -> dict[str, Any]:
+    about = {
+        "num_turns": transcript.num_turns,
+        "response_tokens": len(transcript.ids),
+        "limit": transcript.limit,
+        "tool_calls": transcript.calls,
+        "tool_rewards": transcript.tool_rewards,
+        "reward_scores": transcript.reward_scores,
+    }
+    return about if transcript.error is None else {**about, "error": transcript.error}
