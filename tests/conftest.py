@@ -17,7 +17,7 @@ from inf import InferenceEngine
 
 TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enforce_eager": True}
 WITH_ENGINES = {"engine", "soak"}  # folders here
-HEAVY = {"engine", "tiny", "mortal", "smollm2"}  # fixtures; the last converts the embedded model
+HEAVY = {"engine", "tiny", "mortal"}  # fixtures
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -165,7 +165,6 @@ def test_compiler_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.engine
 def test_rollout_class_imports_with_both_stand_ins(tmp_path):
     numa = stub_libraries.build_stub(
         tmp_path, stub_libraries.NUMA

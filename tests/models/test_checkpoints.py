@@ -260,7 +260,6 @@ def test_adapter_that_does_not_fit_is_refused(tmp_path: Path, how: str, words: s
         resolve_model(str(base), adapter_path=str(peft))
 
 
-@pytest.mark.engine
 @pytest.mark.parametrize("checkpoint", [1], indirect=True)
 def test_engine_serves_a_checkpoint_with_an_adapter(
     checkpoint: tuple[Path, Any], tmp_path: Path

@@ -272,7 +272,6 @@ def test_gguf_cut_short_is_refused_by_name(gguf: Path, tmp_path: Path, kept: int
     assert any(why in message for why in ("cut short", "empty", "begins with"))
 
 
-@pytest.mark.engine
 def test_real_gguf_without_its_last_byte_is_refused(tmp_path: Path, smollm2: Path) -> None:
     from _inf.models.resolve import _embedded_gguf
 
@@ -395,7 +394,6 @@ def test_build_that_raises_leaves_nothing() -> None:
     assert ".raises.draft" not in drafts()
 
 
-@pytest.mark.engine
 def test_conversion_killed_halfway_is_done_again_and_two_at_once_agree(
     gguf: Path, tmp_path: Path
 ) -> None:
@@ -431,7 +429,6 @@ def test_threads_of_one_process_build_once() -> None:
     assert len(builds) == 1
 
 
-@pytest.mark.engine
 def test_full_disk_is_told_with_the_folder(gguf: Path, tmp_path: Path) -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
     out, _ = told(limit + TELL, gguf, XDG_CACHE_HOME=str(tmp_path))

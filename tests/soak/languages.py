@@ -10,13 +10,8 @@ from strategies import ANYTHING, ATOMS, JSON, SCALARS, Cases, damaged, mostly
 from tiny import IM_END, IM_START
 
 from _inf.config.tool_formats import ALIASES, FORMATS, FORMS
-
-SCHEMA_WORDS = """
-$comment $defs $id $ref $schema additionalProperties allOf anyOf const default definitions
-deprecated description discriminator enum examples exclusiveMaximum exclusiveMinimum format items
-maxItems maxLength maxProperties maximum minItems minLength minProperties minimum oneOf pattern
-prefixItems properties readOnly required title type uniqueItems writeOnly
-""".split()
+from _inf.request.scalars import FORMATS as STRING_FORMATS
+from _inf.request.schema import KNOWN
 
 # ─── Files of tools ───
 
@@ -97,7 +92,7 @@ WORDS: dict[str, Cases] = {
     "enum": st.lists(JSON, max_size=3),
     "const": JSON,
     "pattern": st.sampled_from(["a+", "^\\d{3}$", "(", "[^\\W]", "\\b", "é", "(a|b)*", "\\u0000"]),
-    "format": st.sampled_from(["date", "time", "date-time", "ipv4", "uuid", "email", ""]),
+    "format": st.sampled_from([*STRING_FORMATS, "email", ""]),
     "$ref": st.sampled_from(["#", "#/$defs/a", "#/properties/a", "#/no", "http://x", "#a", "#/-1"]),
     "required": st.lists(st.sampled_from(["a", "b", 'say "hi"', ""]), max_size=2),
     "minItems": st.integers(-1, 4),
@@ -109,7 +104,7 @@ WORDS: dict[str, Cases] = {
 }
 NODES: Cases = st.deferred(
     lambda: st.lists(
-        st.sampled_from([*WORDS, "type", "type", *SCHEMA_WORDS]), max_size=4, unique=True
+        st.sampled_from([*WORDS, "type", "type", *sorted(KNOWN)]), max_size=4, unique=True
     ).flatmap(lambda words: st.fixed_dictionaries({word: _keyword(word) for word in words}))
 )
 
