@@ -15,7 +15,7 @@ from scripts import ended, script
 from inf import InferenceEngine
 
 FORKS = """
-import asyncio, contextlib, multiprocessing, os, pickle, signal, sys, tempfile, time, warnings
+import asyncio, contextlib, gc, multiprocessing, os, pickle, signal, sys, tempfile, time, warnings
 import datasets, torch
 warnings.simplefilter("ignore")
 datasets.disable_progress_bars()
@@ -92,6 +92,7 @@ say("pid", os.getpid())
 say("forks", {name: forked(lambda: told(call)) for name, call in CALLS.items()})
 say("pool", told(in_pool))
 say("loader", told(lambda: list(torch.utils.data.DataLoader(Rows(), num_workers=1))))
+gc.collect()  # its iterator, which complains of every later fork that ends
 rows = datasets.Dataset.from_dict({"x": [1, 2]})
 say("map", told(lambda: rows.map(ask, num_proc=2)))
 say("pickle", told(lambda: pickle.dumps(e)))
