@@ -1,8 +1,7 @@
-"""How a call is written in each format, as data: one call of the tool NAME with the argument ARG,
-whose value is the text VALUE.
+"""The names of the formats in which a model may write a tool call.
 
-`ARGUMENTS` stands for JSON. The keys are all formats there are: our own four, the parsers of
-sglang 0.5.9 by their names, and verl's names in `ALIASES`.
+Our own, which `_inf.tools.readers` reads; those of the parsers of sglang 0.5.9; and other names of
+the same, verl's included.
 """
 
 from __future__ import annotations
@@ -11,70 +10,31 @@ from typing import Any
 
 from _inf.errors import ToolError, did_you_mean, shown
 
-_HERMES = '<tool_call>\n{"name": "NAME", "arguments": ARGUMENTS}\n</tool_call>'
-_GLM = "<tool_call>NAME\n<arg_key>ARG</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>"
-_QWEN_CODER = (
-    "<tool_call>\n<function=NAME>\n<parameter=ARG>\nVALUE\n</parameter>\n</function>\n</tool_call>"
-)
-_INVOKE = "<invoke>\n<tool_name>NAME</tool_name>\n<parameters>\n<ARG>VALUE</ARG>\n</parameters>\n"
-
-FORMS = {
-    "hermes": _HERMES,
-    "json": '{"tool": "NAME", "arguments": ARGUMENTS}',
-    "xml": f"<function_calls>\n{_INVOKE}</invoke>\n</function_calls>",
-    "function": 'NAME(ARG="VALUE")',
-    "pythonic": '[NAME(ARG="VALUE")]',
-    "deepseekv3": (
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n"
-        "```json\nARGUMENTS\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
-    ),
-    "deepseekv31": (
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>ARGUMENTS"
-        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
-    ),
-    "deepseekv32": (
-        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="NAME">\n<｜DSML｜parameter name="ARG" '
-        'string="true">VALUE</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>'
-    ),
-    "gigachat3": 'function call<|role_sep|>\n{"name": "NAME", "arguments": ARGUMENTS}',
-    "glm": _GLM,
-    "glm45": _GLM,
-    "glm47": "<tool_call>NAME<arg_key>ARG</arg_key><arg_value>VALUE</arg_value></tool_call>",
-    "gpt-oss": (
-        "<|start|>assistant<|channel|>commentary to=functions.NAME "
-        "<|constrain|>json<|message|>ARGUMENTS<|call|>"
-    ),
-    "interns1": (
-        '<|action_start|> <|plugin|>\n{"name": "NAME", "parameters": ARGUMENTS}<|action_end|>'
-    ),
-    "kimi_k2": (
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0"
-        "<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|><|tool_calls_section_end|>"
-    ),
-    "lfm2": '<|tool_call_start|>[NAME(ARG="VALUE")]<|tool_call_end|>',
-    "llama3": '<|python_tag|>{"name": "NAME", "parameters": ARGUMENTS}',
-    "mimo": (
-        "<tool_call>\n<function=NAME>\n<parameter=ARG>VALUE</parameter>\n</function>\n</tool_call>"
-    ),
-    "minimax-m2": (
-        '<minimax:tool_call>\n<invoke name="NAME">\n<parameter name="ARG">VALUE</parameter>\n'
-        "</invoke>\n</minimax:tool_call>"
-    ),
-    "mistral": '[TOOL_CALLS] [{"name": "NAME", "arguments": ARGUMENTS}]',
-    "qwen": _HERMES,
-    "qwen25": _HERMES,
-    "qwen3_coder": _QWEN_CODER,
-    "step3": (
-        "<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜>"
-        '<steptml:invoke name="NAME">\n'
-        '<steptml:parameter name="ARG">VALUE</steptml:parameter>\n</steptml:invoke>'
-        "<｜tool_call_end｜>\n<｜tool_calls_end｜>"
-    ),
-    "step3p5": _QWEN_CODER,
-    "trinity": _HERMES,
+OWN = ("hermes", "json", "xml", "function", "pythonic")
+# SGLang's parsers, and what begins each call (`lfm2`, `mistral`: one call or more).
+SGLANG = {
+    "deepseekv3": "<｜tool▁call▁begin｜>",
+    "deepseekv31": "<｜tool▁call▁begin｜>",
+    "deepseekv32": "<｜DSML｜invoke",
+    "gigachat3": "function call<|role_sep|>\n",
+    "glm": "<tool_call>",
+    "glm45": "<tool_call>",
+    "glm47": "<tool_call>",
+    "gpt-oss": "to=functions.",
+    "interns1": "<|action_start|> <|plugin|>",
+    "kimi_k2": "<|tool_call_begin|>",
+    "lfm2": "<|tool_call_start|>",
+    "llama3": "<|python_tag|>",
+    "mimo": "<tool_call>",
+    "minimax-m2": '<invoke name="',
+    "mistral": "[TOOL_CALLS",
+    "qwen3_coder": "<function=",
+    "step3": "<｜tool_call_begin｜>",
+    "step3p5": "<function=",
+    "trinity": "<tool_call>",
 }
-ALIASES = {"llama3_json": "llama3"}
-FORMATS = (*FORMS, *ALIASES)
+ALIASES = {"qwen": "hermes", "qwen25": "hermes", "llama3_json": "llama3"}
+FORMATS = (*OWN, *SGLANG, *ALIASES)
 
 
 def check_format(name: Any) -> str:

@@ -19,6 +19,7 @@ from _inf.tools.definition import argument_fault, wrong_call_text
 from _inf.tools.execution import Executed, execute
 from _inf.tools.parsing import Parsed, parse
 from _inf.types import (
+    Message,
     Prompt,
     Request,
     RequestOutput,
@@ -84,7 +85,7 @@ class Episode:
         self.finished = False
         self._pending: list[ToolCall] = []
         self._records: list[dict[str, Any]] = []
-        self._said: list[Mapping[str, Any]] = list(prompt.messages or ())  # answers as they came
+        self._conversation: list[Message] = list(prompt.messages or ())  # calls stay in its text
         self._params = params
         self._max_tokens_per_turn = turns.max_tokens_per_turn
         self._template = template
@@ -128,31 +129,31 @@ class Episode:
         self._extend(answer.token_ids, answer.logprobs)
         self.finish_reason, self.to_run = answer.finish_reason, []
         parsed = answered_calls(answer, self.rules, self._tokenizer)
-        self._say_answer(parsed)
+        self._append_answer(parsed)
         if answer.finish_reason == "length":
             self.end("length", limit)
         elif parsed.calls:
             self._decide(parsed.calls)
 
-    def _say_answer(self, parsed: Parsed) -> None:
+    def _append_answer(self, parsed: Parsed) -> None:
         message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
-        self._said.append(dict(message))
+        self._conversation.append(dict(message))
         if parsed.calls:
             message["tool_calls"] = [
                 {
-                    "id": self._call_id(place),
+                    "id": self._call_id(index),
                     "type": "function",
                     "function": {
                         "name": call.name,
                         "arguments": call.raw_text if call.error else call.arguments,
                     },
                 }
-                for place, call in enumerate(parsed.calls)
+                for index, call in enumerate(parsed.calls)
             ]
         self.messages.append(message)
 
-    def _call_id(self, place: int) -> str:
-        return f"call{len(self.outputs):03}{place:02}"  # nine letters and digits, as Mistral asks
+    def _call_id(self, index: int) -> str:
+        return f"call{len(self.outputs):03}{index:02}"  # nine letters and digits, as Mistral asks
 
     def _decide(self, calls: list[ToolCall]) -> None:
         """Run them, or leave them all to the caller."""
@@ -177,10 +178,10 @@ class Episode:
 
     # ─── What others say in between ───
 
-    async def run(self, place: int) -> Executed:
+    async def run(self, index: int) -> Executed:
         """The result of one of `to_run`; it never raises, and is safe to put into a prompt."""
-        call, rules = self.to_run[place], self.rules
-        fault = self._fault(place, call)
+        call, rules = self.to_run[index], self.rules
+        fault = self._fault(index, call)
         if fault is not None:
             done = Executed(text=fault, seconds=0.0, error=fault)
         else:
@@ -195,9 +196,9 @@ class Episode:
             )
         return dataclasses.replace(done, text=self._template.harmless(done.text))
 
-    def _fault(self, place: int, call: ToolCall) -> str | None:
+    def _fault(self, index: int, call: ToolCall) -> str | None:
         most = self.rules.max_parallel_calls
-        if place >= most:
+        if index >= most:
             return f"Error: at most {most} calls may be made in one turn; this one was not run."
         tools = self.rules.tools
         if call.error is None and call.name in tools:
@@ -208,7 +209,7 @@ class Episode:
 
     def add_tool_results(self, results: Sequence[Executed]) -> None:
         """The results of all of `to_run`, in order."""
-        place = len(self._said) - 1
+        index = len(self._conversation) - 1
         for number, (call, done) in enumerate(zip(self.to_run, results, strict=True)):
             message = {
                 "role": "tool",
@@ -216,7 +217,7 @@ class Episode:
                 "tool_call_id": self._call_id(number),
                 "content": done.text,
             }
-            self._said.append(message)
+            self._conversation.append(message)
             self.messages.append(message)
             self._records.append(
                 {
@@ -231,22 +232,22 @@ class Episode:
                 }
             )
         self.to_run = []
-        self._append_template_tokens(place)
+        self._append_template_tokens(index)
 
     def add_user_message(self, content: str) -> None:
         """An interaction's next message."""
-        place = len(self._said) - 1
+        index = len(self._conversation) - 1
         message = {"role": "user", "content": self._template.harmless(content)}
-        self._said.append(message)
+        self._conversation.append(message)
         self.messages.append(message)
-        self._append_template_tokens(place)
+        self._append_template_tokens(index)
 
-    def _append_template_tokens(self, place: int) -> None:
+    def _append_template_tokens(self, index: int) -> None:
         """The template's ids from the last answer to the next one, if the next one fits."""
         matched = self.outputs[-1].matched_stop
         ended = isinstance(matched, int) and matched in self.rules.eos_token_ids
         try:
-            ids = self._template.after(self._said, place, ended=ended, called=self.messages)
+            ids = self._template.after(self._conversation, index, ended=ended, called=self.messages)
         except Exception as failure:  # the model's template refuses what came of it: keep the rest
             self.error = f"the chat template refused the next turn: {failure}"
             self.end("abort", None)
@@ -321,9 +322,9 @@ class Episode:
         )
 
 
-def _least(rooms: Mapping[str, int]) -> tuple[int, str]:
-    limit = min(rooms, key=lambda name: rooms[name])
-    return rooms[limit], limit
+def _least(tokens_left: Mapping[str, int]) -> tuple[int, str]:
+    limit = min(tokens_left, key=lambda name: tokens_left[name])
+    return tokens_left[limit], limit
 
 
 def answered_calls(answer: RequestOutput, rules: Rules, tokenizer: Any) -> Parsed:

@@ -24,6 +24,8 @@ from _inf.types import Report, Request, RequestOutput
 class Answers(Protocol):
     """The part of a backend that a conversation needs."""
 
+    interactions: Mapping[str, Any]
+
     @property
     def weight_version(self) -> int: ...
 
@@ -33,7 +35,6 @@ class Answers(Protocol):
 async def hold(
     episodes: Sequence[Episode],
     backend: Answers,
-    interactions: Mapping[str, Any],
     report: Report | None,
 ) -> list[RequestOutput]:
     """All of them, side by side. Past `over_sample_rate` the rows that still run are given up."""
@@ -42,10 +43,7 @@ async def hold(
         if report is not None:
             report(sum(e.finished for e in episodes), sum(sum(e.mask) for e in episodes))
 
-    rows = [
-        asyncio.ensure_future(_row(episode, backend, interactions, progressed))
-        for episode in episodes
-    ]
+    rows = [asyncio.ensure_future(_row(episode, backend, progressed)) for episode in episodes]
     enough = int(len(rows) * (1 - episodes[0].rules.over_sample_rate))
     try:
         for finished, row in enumerate(asyncio.as_completed(rows), start=1):
@@ -65,7 +63,6 @@ async def hold(
 async def _row(
     episode: Episode,
     backend: Answers,
-    interactions: Mapping[str, Any],
     progressed: Callable[[], None],
 ) -> None:
     """One conversation; what goes wrong in it is its own, but for what ends the whole call."""
@@ -73,7 +70,7 @@ async def _row(
     interaction = None
     if episode.interaction_kwargs:
         name = episode.interaction_kwargs.get("name", DEFAULT_INTERACTION)
-        interaction = RowInteraction(name, interactions[name], episode)
+        interaction = RowInteraction(name, backend.interactions[name], episode)
     try:
         await asyncio.gather(*(tool.create() for tool in tools))
         if interaction is not None:

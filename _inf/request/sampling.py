@@ -48,7 +48,38 @@ Flags: TypeAlias = "bool | Sequence[bool | None] | None"
 
 
 class GenerateParams(TypedDict, total=False):
-    """The keywords of `generate`; `None` means what the config says."""
+    """Keywords, where None means what the config says:
+        temperature: 0 is greedy. top_p in (0, 1], top_k (-1: all tokens), min_p in [0, 1].
+        do_sample: False means greedy, which is the default without a config of one's own. A
+            temperature above 0, a filter or a seed samples all the same; beside
+            `do_sample=False` in one call they are refused. With temperature 0 filters and seeds
+            change nothing.
+        max_tokens: tokens to generate at most, a row. n: samples a prompt (a warning where they
+            are greedy, and so all the same).
+        min_tokens: no EOS, stop id or stop string before so many (Transformers' rule).
+        stop: a string or several; the answer ends before it.
+        stop_token_ids: ids that end an answer, besides the model's own EOS ids.
+        ignore_eos: go on past EOS; `stop` and `stop_token_ids` still count.
+        presence_penalty, frequency_penalty: in [-2, 2], over generated tokens (OpenAI's).
+        repetition_penalty: above 0, over prompt and generated tokens (Transformers' rule).
+        logit_bias: `{token id: number}`, in [-100, 100], added to the logits before all else.
+        seed: the same tokens each time, whatever else is in the batch (float32 on a CPU); of
+            one seed for all, prompt i has (seed + i * 0x9E3779B97F4A7C15) % 2**63.
+        json_schema (a dict or JSON text), regex: what the answer must match.
+        chat_template_kwargs: for the template, e.g. `{"enable_thinking": False}`.
+        truncate_prompt: "left" or "right", where a prompt above `prompt_length` is cut.
+        skip_special_tokens: False keeps them, and the stop token, in the text.
+        tools: schemas, verl tools or Python functions; those that can run do, inside the
+            rollout, and a schema's call ends the row (docs/tools.md). [] means none.
+        tools_kwargs, interaction_kwargs: verl's, e.g. `{"calculator": {"create_kwargs": {}}}`.
+        max_tokens_per_turn: as max_tokens, for each turn; max_tokens counts all of them.
+        logprobs: how many of the likeliest tokens to tell of each place (`top_logprobs`).
+        prompt_logprobs: also score the prompt's tokens.
+        timeout: seconds; past them the call is aborted in the engine.
+        progress: a bar; by default on a terminal or in a notebook, if it takes long.
+    All take a list too, one value a prompt (`stop`, `stop_token_ids`: a list of lists), but for
+    n, tools, chat_template_kwargs, skip_special_tokens and the last three.
+    """
 
     temperature: Floats
     top_p: Floats
@@ -82,14 +113,16 @@ class GenerateParams(TypedDict, total=False):
 
 
 def names_keywords(method: Method) -> Method:
-    """Put the names of `GenerateParams`, which type checkers read, into the signature too, which
-    help(), Jupyter and IPython read."""
+    """Put `GenerateParams`, which type checkers read, into the signature and the docstring too,
+    which help(), Jupyter and IPython read."""
     signature = inspect.signature(method)
     own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     keyword = functools.partial(
         inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=None
     )
     named = [keyword(name) for name in GenerateParams.__annotations__]
+    keywords = inspect.cleandoc(GenerateParams.__doc__ or "")
+    method.__doc__ = f"{inspect.cleandoc(method.__doc__ or '')}\n\n{keywords}"
     vars(method)["__signature__"] = signature.replace(parameters=[*own, *named])
     return method
 

@@ -4,6 +4,8 @@ In: messages, a call's template keywords and tool schemas; or text that the temp
 touch. Out: token ids, with nothing added to what the template writes (verl adds no special tokens
 either, so a template that writes the BOS itself does not get a second one). Knows the tokenizer;
 nothing of limits, rollouts or what a tool does.
+
+A template is the model's program: it raises what it likes, on any turn that it was not made for.
 """
 
 from __future__ import annotations
@@ -12,34 +14,23 @@ import contextlib
 import functools
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from _inf.errors import PromptError, ToolError
+from _inf.errors import PromptError, ToolError, told
 
 Message = Mapping[str, Any]
 
-# Stand for an answer and for a result, so that what follows and whether it is shown can be seen.
+# Stand for an answer and for a tool's result, to be found again in what the template writes.
 ANSWER, RESULT = "ANSWERb81f3c", "RESULTb81f3c"
-_ASKED: Message = {"role": "user", "content": "Hi"}
-
-
-def _called(turn: int) -> list[Message]:
-    """A call and its result. Mistral's template counts the nine characters of an id."""
-    name, call_id = "f", f"call{turn:05}"
-    function = {"name": name, "arguments": {}}
-    call = {"id": call_id, "type": "function", "function": function}
-    return [
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "name": name, "content": RESULT, "tool_call_id": call_id},
-    ]
+_QUESTION: Message = {"role": "user", "content": "Hi"}
 
 
 class Template:
     """A tokenizer's chat template with the keywords and the tools of one call.
 
-    schemas: OpenAI's form, given to the template as `tools`. instructions: told in the system
-    message instead where the template pays no heed to `tools`, so that no schema is lost.
+    schemas: OpenAI's form, given to the template as `tools`. instructions: put into the system
+    message where the template does not show `tools`, so that no schema is lost.
     """
 
     def __init__(
@@ -55,24 +46,26 @@ class Template:
         self._kwargs = dict(kwargs or {})
         self._schemas = list(schemas)
         self._instructions = instructions
-        self._eos = {each: str(tokenizer.decode([each])) for each in eos_token_ids}
-        if schemas and tokenizer.chat_template is not None:
-            _ = self._told  # refuses what can show no schema
+        self._eos_ids = set(eos_token_ids)
+        self._eos = _any_of(str(tokenizer.decode([eos])) for eos in eos_token_ids)
+        self._instructed_role = ""  # whose message has the instructions, if one does
+        if schemas and tokenizer.chat_template is not None and not self._shows_schemas():
+            self._instructed_role = self._role_to_instruct()
 
     def check_turns(self) -> None:
         """Refuse a template that does not show tools' results, before anything is sent."""
-        said = [_ASKED, *_called(1), *_called(2), *_called(3)]
-        plain = [{**m, "tool_calls": None} if m["role"] == "assistant" else m for m in said]
+        called = [_QUESTION, *_call_and_result(1), *_call_and_result(2), *_call_and_result(3)]
+        answers = [{**m, "tool_calls": None} if m["role"] == "assistant" else m for m in called]
         try:
-            if RESULT in (text := self._text_after(plain, 5, said)[0]):
-                return
-            failure = f"it goes on with {text[:40]!r}"
+            text, _ = self._text_after(answers, 5, called)
+            failure = "" if RESULT in text else f"it goes on with {text[:40]!r}"
         except Exception as refusal:
-            failure = f"{type(refusal).__name__}: {refusal}"
-        raise ToolError(
-            f"tools: the model's chat template cannot show a tool's result ({failure}); choose a "
-            "model that was made for tools."
-        )
+            failure = told(refusal)
+        if failure:
+            raise ToolError(
+                f"tools: the model's chat template cannot show a tool's result ({failure}); choose "
+                "a model that was made for tools."
+            )
 
     def prompt(self, messages: Sequence[Message], index: int) -> list[int]:
         """A conversation with a generation prompt; `index` is the prompt's, for a refusal."""
@@ -81,13 +74,8 @@ class Template:
                 f"prompt {index}: the model's tokenizer has no chat template to render messages "
                 'with; send {"prompt_token_ids": [...]} or {"text": "..."}.'
             )
-        try:
+        with _refusal(f"prompt {index}: the model's chat template or tokenizer refused it"):
             ids = self._ids(self._text(messages))
-        except Exception as failure:  # a template is the model's program: it raises what it likes
-            raise PromptError(
-                f"prompt {index}: the model's chat template or tokenizer refused it: "
-                f"{type(failure).__name__}: {failure}"
-            ) from failure
         if not ids:
             raise PromptError(f"prompt {index}: the chat template renders it to nothing.")
         return ids
@@ -95,13 +83,8 @@ class Template:
     def plain(self, text: str, index: int) -> list[int]:
         """Text as it is, without the template, with the special tokens that the tokenizer puts
         around any text, such as a BOS; `index` as in `prompt`."""
-        try:
+        with _refusal(f"prompt {index}: the model's tokenizer refused the text"):
             ids = self._ids(text, add_special_tokens=True)
-        except Exception as failure:
-            raise PromptError(
-                f"prompt {index}: the model's tokenizer refused the text: "
-                f"{type(failure).__name__}: {failure}"
-            ) from failure
         if not ids:
             raise PromptError(f"prompt {index}: the text is empty; write something in it.")
         return ids
@@ -109,25 +92,45 @@ class Template:
     def after(
         self,
         messages: Sequence[Message],
-        place: int,
+        index: int,
         *,
         ended: bool,
         called: Sequence[Message] | None = None,
     ) -> list[int]:
-        """What the template writes from the end of the answer at `messages[place]` on, up to the
+        """What the template writes from the end of the answer at `messages[index]` on, up to the
         next generation prompt.
 
         ended: the answer has its EOS, which is then not repeated. called: the messages with the
         answers' `tool_calls`, for a template that asks for a call before a result.
         """
-        text, is_call = self._text_after(messages, place, called or messages)
-        found = min((at for eos in self._eos.values() if (at := text.find(eos)) >= 0), default=-1)
-        if found >= 0 and (is_call or not text[:found].strip()):
-            text = text[found:]
-        elif is_call:
+        text, in_call = self._text_after(messages, index, called or messages)
+        eos = self._eos.search(text)
+        if in_call and not eos:
             raise ValueError("it does not end a call with an EOS token")
+        if eos and (in_call or not text[: eos.start()].strip()):
+            text = text[eos.start() :]  # what stands before it is of the call, or blank
         ids = self._ids(text)
-        return ids[1:] if ended and ids and ids[0] in self._eos else ids
+        return ids[1:] if ended and ids and ids[0] in self._eos_ids else ids
+
+    def _text_after(
+        self, messages: Sequence[Message], index: int, called: Sequence[Message]
+    ) -> tuple[str, bool]:
+        """The text behind the answer at `index`, and whether it begins inside the answer's call.
+
+        The answer is put in as plain text first, since some templates refuse two calls in a turn;
+        where that is refused or not shown, since some ask for a call before a result, as the call.
+        """
+        refusal: Exception = ValueError("it does not show what an assistant says")
+        plain: Message = {"role": "assistant", "content": ANSWER}
+        for conversation, answer in ((messages, plain), (called, _marked(called[index]))):
+            try:
+                text = self._text([*conversation[:index], answer, *conversation[index + 1 :]])
+            except Exception as failure:
+                refusal = failure
+                continue
+            if ANSWER in text:
+                return text.rpartition(ANSWER)[2], bool(answer.get("tool_calls"))
+        raise refusal
 
     def harmless(self, text: str) -> str:
         """A tool's text with the tokenizer's own tokens broken by a space: `<|im_end|>` in it would
@@ -139,46 +142,51 @@ class Template:
     @functools.cached_property
     def _markup(self) -> re.Pattern[str]:
         names = {*self._tokenizer.get_added_vocab(), *self._tokenizer.all_special_tokens}
-        marks = sorted((n for n in names if len(n) > 1 and n.strip()), key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, marks)) or r"(?!)")
+        return _any_of(name for name in names if len(name) > 1 and name.strip())
 
-    @functools.cached_property
-    def _told(self) -> str:
-        """The role whose message tells the schemas, where the template does not."""
+    def _shows_schemas(self) -> bool:
         try:
-            if self._render([_ASKED], tools=self._schemas) != self._render([_ASKED]):
-                return ""
-        except Exception as refusal:  # a template is the model's program: it raises what it likes
+            shown = self._render([_QUESTION], tools=self._schemas)
+            return shown != self._render([_QUESTION])
+        except Exception as refusal:
             raise ToolError(
-                f"tools: the model's chat template refused them: {type(refusal).__name__}: "
-                f"{refusal}."
+                f"tools: the model's chat template refused them: {told(refusal)}."
             ) from refusal
+
+    def _role_to_instruct(self) -> str:
+        """The role whose message shows the instructions."""
+        if not self._instructions:
+            raise ToolError(
+                "tools: the model's chat template does not show tools, and they can be explained "
+                "in its place only for rollout.multi_turn.format: hermes; set that."
+            )
         for role in ("system", "user"):
             with contextlib.suppress(Exception):  # some refuse a system message, some drop it
-                if self._instructions.strip() in self._render(self._tell([_ASKED], role)):
+                if self._instructions.strip() in self._render(self._instructed([_QUESTION], role)):
                     return role
         raise ToolError(
             "tools: the model's chat template shows neither tools nor a system message; choose a "
             "model that was made for tools."
         )
 
-    def _tell(self, messages: Sequence[Message], role: str) -> list[Message]:
-        told, rest = self._instructions, [_calls_as_text(message) for message in messages]
-        first = next((n for n, m in enumerate(rest) if m["role"] == "user"), None)
-        if role == "system" and rest[0]["role"] in ("system", "developer"):
-            first = 0
-        elif role == "system" or first is None:
-            return [{"role": role, "content": told}, *rest]
-        words = [rest[first]["content"], told][:: 1 if role == "system" else -1]
-        rest[first] = {**rest[first], "content": "\n\n".join(words)}
-        return rest
+    def _instructed(self, messages: Sequence[Message], role: str) -> list[Message]:
+        """The messages with the instructions: behind the text of a first system message, before
+        that of the first user message, or in a message of their own."""
+        rest = [_calls_as_text(message) for message in messages]
+        roles = [message["role"] for message in messages]
+        if role == "system" and roles[0] in ("system", "developer"):
+            content = f"{rest[0]['content']}\n\n{self._instructions}"
+            return [{**rest[0], "content": content}, *rest[1:]]
+        if role == "user" and "user" in roles:
+            first = roles.index("user")
+            content = f"{self._instructions}\n\n{rest[first]['content']}"
+            return [*rest[:first], {**rest[first], "content": content}, *rest[first + 1 :]]
+        return [{"role": role, "content": self._instructions}, *rest]
 
     def _text(self, messages: Sequence[Message]) -> str:
-        if not self._schemas:
-            return self._render(messages)
-        if not self._told:
-            return self._render(messages, tools=self._schemas)
-        return self._render(self._tell(messages, self._told))
+        if self._instructed_role:
+            return self._render(self._instructed(messages, self._instructed_role))
+        return self._render(messages, **({"tools": self._schemas} if self._schemas else {}))
 
     def _render(self, messages: Sequence[Message], **more: Any) -> str:
         return str(
@@ -192,22 +200,30 @@ class Template:
         ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         return ids
 
-    def _text_after(
-        self, messages: Sequence[Message], place: int, called: Sequence[Message]
-    ) -> tuple[str, bool]:
-        """As plain text first, since some refuse two calls in a turn; else as what was called."""
-        failure: Exception | None = None
-        plain = {"role": "assistant", "content": ANSWER}
-        for said, answer in ((messages, plain), (called, _marked(called[place]))):
-            try:
-                text = self._text([*said[:place], answer, *said[place + 1 :]])
-            except Exception as refusal:  # some ask for the call before a tool's result
-                failure = refusal
-                continue
-            if ANSWER in text:
-                is_call = answer is not plain and bool(answer.get("tool_calls"))
-                return text[text.rindex(ANSWER) + len(ANSWER) :], is_call
-        raise failure or ValueError("it does not show what an assistant says")
+
+@contextlib.contextmanager
+def _refusal(message: str) -> Iterator[None]:
+    """Whatever is raised inside as a `PromptError`."""
+    try:
+        yield
+    except Exception as failure:
+        raise PromptError(f"{message}: {type(failure).__name__}: {failure}") from failure
+
+
+def _any_of(words: Iterable[str]) -> re.Pattern[str]:
+    """Matches any of the words, the longest first; without words, nothing."""
+    longest_first = sorted(words, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+
+
+def _call_and_result(turn: int) -> list[Message]:
+    """Mistral's template counts the nine characters of an id."""
+    name, call_id = "f", f"call{turn:05}"
+    call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": {}}}
+    return [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "name": name, "content": RESULT, "tool_call_id": call_id},
+    ]
 
 
 def _marked(answer: Message) -> Message:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
-from _inf.errors import ConfigError, GenerationTimeout, PromptError
+from _inf.errors import GenerationTimeout
 from _inf.request.sampling import Sampling
 from _inf.response.decode import decoded_text, shown_text
 from _inf.response.stats import Stats
@@ -43,18 +43,6 @@ class StreamChunk:
     text: str
     token_ids: list[int]
     finish_reason: str | None
-
-
-def check_streamable(prompts: int, sampling: Sampling) -> None:
-    """`stream` takes one prompt and gives one answer."""
-    if prompts != 1:
-        raise PromptError(f"prompt 0: stream() takes one prompt, not {prompts}; use generate().")
-    if sampling.n != 1:
-        raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
-    if sampling.logprobs:
-        raise ConfigError("logprobs: stream() does not give them; use generate().")
-    if sampling.prompt_logprobs:
-        raise ConfigError("prompt_logprobs: stream() does not give them; use generate().")
 
 
 class Stream:

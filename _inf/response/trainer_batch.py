@@ -13,6 +13,7 @@ from typing import Any
 
 from _inf.errors import ConfigError, PromptError, shown
 from _inf.request.prompts import as_list
+from _inf.request.sampling import Sampling
 from _inf.response.columns import column
 from _inf.response.decode import whole_response
 from _inf.response.output import GenerationOutput
@@ -40,17 +41,17 @@ NON_TENSORS = (
 )
 
 
-def check_batch(
-    prompts: Sequence[Prompt], max_tokens: Sequence[int], widths: tuple[int, int]
-) -> None:
-    """Refuse answers that could be wider than the batch, and a batch of no rows."""
+def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: int) -> None:
+    """Refuse answers that could be wider than the batch, equal samples, and a batch of no rows."""
     if not prompts:
         raise PromptError("prompts: none; a batch has at least one row.")
-    for index, most in enumerate(max_tokens):
-        if most > widths[1]:
+    if why := sampling.same_samples:
+        raise ConfigError(why)
+    for index, params in enumerate(sampling.params):
+        if params.max_tokens > response_length:
             raise ConfigError(
-                f"max_tokens: {most} for prompt {index} is above {widths[1]}, the width of "
-                "a batch; lower it or raise rollout.response_length."
+                f"max_tokens: {params.max_tokens} for prompt {index} is above {response_length}, "
+                "the width of a batch; lower it or raise rollout.response_length."
             )
 
 

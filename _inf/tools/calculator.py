@@ -1,20 +1,29 @@
-"""A calculator as a verl tool: `tools.yaml` names it. The arithmetic is `_inf.tools.arithmetic`'s.
+"""A calculator as a verl tool, which `tools.yaml` names. Importing this imports verl.
 
-Importing this imports verl. A wrong expression raises `ValueError`, which the rollout tells the
-model.
+In: an expression. Out: its value as text, as short as it is exact; a wrong one raises `ValueError`,
+which the rollout tells the model. It walks the syntax tree and never evaluates code: numbers,
+`+ - * / // % **`, signs and parentheses, within limits.
 """
 
 from __future__ import annotations
 
+import ast
+import math
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
-from _inf.tools.arithmetic import calculate
-
-__all__ = ["Calculator", "calculate"]
-
+MOST_CHARACTERS = 1000
+MOST_DIGITS = 1000
+_MOST_BITS = int(MOST_DIGITS * math.log2(10))
+_ALLOWED = "only numbers, + - * / // % ** and parentheses are understood"
+_EXPRESSION = {
+    "type": "string",
+    "description": "Numbers, + - * / // % ** and parentheses, such as (3 + 4) * 12",
+}
 SCHEMA = {
     "type": "function",
     "function": {
@@ -22,12 +31,7 @@ SCHEMA = {
         "description": "Evaluate an arithmetic expression.",
         "parameters": {
             "type": "object",
-            "properties": {
-                "expression": {
-                    "type": "string",
-                    "description": "Numbers, + - * / // % ** and parentheses, such as (3 + 4) * 12",
-                }
-            },
+            "properties": {"expression": _EXPRESSION},
             "required": ["expression"],
         },
     },
@@ -44,3 +48,70 @@ class Calculator(BaseTool):  # type: ignore[misc]
         self, instance_id: str, parameters: dict[str, Any], **kwargs: Any
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
         return ToolResponse(text=calculate(str(parameters["expression"]))), 0.0, {}
+
+
+def calculate(expression: str) -> str:
+    """The value of `expression`, or a `ValueError` that says what is wrong with it."""
+    expression = expression.strip()
+    if len(expression) > MOST_CHARACTERS:
+        raise ValueError(f"the expression is longer than {MOST_CHARACTERS} characters")
+    try:
+        value = _value(ast.parse(expression, mode="eval").body)
+    except SyntaxError:
+        raise ValueError(f"{expression!r} is not arithmetic; {_ALLOWED}") from None
+    except ZeroDivisionError:
+        raise ValueError("division by zero") from None
+    except OverflowError:
+        raise ValueError("the result is too large") from None
+    except (RecursionError, MemoryError):
+        raise ValueError("the expression is nested too deeply") from None
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    return str(value)
+
+
+def _value(node: ast.expr) -> int | float:
+    match node:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            return _bounded(number)
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _SIGNS:
+            return _bounded(_SIGNS[type(op)](_value(operand)))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _bounded(_OPERATORS[type(op)](_value(left), _value(right)))
+    raise ValueError(f"{ast.unparse(node)[:80]!r} is not arithmetic; {_ALLOWED}")
+
+
+def _bounded(value: int | float | complex) -> int | float:
+    if isinstance(value, complex):
+        raise ValueError("the result is not a real number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise OverflowError
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        raise ValueError(f"a number has more than {MOST_DIGITS} digits")
+    return value
+
+
+def _divide(left: int | float, right: int | float) -> int | float:
+    """Exact where two integers divide evenly: a float would round a long one."""
+    exact = isinstance(left, int) and isinstance(right, int) and left % right == 0
+    return left // right if exact else left / right
+
+
+def _power(base: int | float, exponent: int | float) -> Any:
+    """Of two integers only where the result has not too many digits: it would take forever."""
+    integers = isinstance(base, int) and isinstance(exponent, int)
+    if integers and int(base).bit_length() * exponent > _MOST_BITS:
+        raise ValueError(f"the power has more than {MOST_DIGITS} digits")
+    return base**exponent
+
+
+_SIGNS: dict[type, Callable[[Any], Any]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _divide,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+}

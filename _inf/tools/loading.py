@@ -1,9 +1,9 @@
-"""Files of tools, `multi_turn.tool_config_path`.
+"""Loads files of tools, `multi_turn.tool_config_path`.
 
-In: a path. Out: `Tool`s. An entry is, by what is in it: a schema (`name`, `parameters`, or OpenAI's
-form), a class with its `tool_schema` (`class_path`, or verl's `class_name`; its module may lie
-beside the file), in a list that stands alone or under `tools:`. Raises `ToolError`, which names the
-file, the entry and the field.
+In: a path. Out: `Tool`s. The file is a list, alone or under `tools:`. An entry is a schema (`name`,
+`parameters`, or OpenAI's form), or a class with its `tool_schema` (`class_path`, or verl's
+`class_name`; its module may lie beside the file). Raises `ToolError`, which names the file, the
+entry and the field.
 """
 
 from __future__ import annotations
@@ -16,24 +16,35 @@ from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
+from pydantic import BaseModel, ConfigDict
 
 from _inf.config.source import written_out
 from _inf.errors import ToolError, did_you_mean, shown, told, unended
 from _inf.runtime.quiet import third_party
-from _inf.tools.definition import check_names, checked_schema, known_keys, verl_tool
+from _inf.tools.definition import check_names, checked_schema, validated, verl_tool
 from _inf.tools.user_module import import_beside
 from _inf.types import Tool
 
 MOST_VALUES = 100_000
-_CLASS_KEYS = ("class_path", "class_name", "config", "tool_schema")
+
+
+class _ClassEntry(BaseModel):
+    """A tool that a class executes; `class_name` may be the last part of `class_path` too."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    class_path: str | None = None
+    class_name: str | None = None
+    config: dict[str, Any] | None = None
+    tool_schema: dict[str, Any] | None = None
 
 
 def load_tools(path: str | Path) -> list[Tool]:
     """The tools of a file, in its order."""
     entries = _entries(Path(path))
-    places = [f"{path}: tools[{index}]" for index in range(len(entries))]
-    tools = [_tool(entry, place, path) for entry, place in zip(entries, places, strict=True)]
-    check_names(tools, places)
+    locations = [f"{path}: tools[{index}]" for index in range(len(entries))]
+    tools = [_tool(entry, where, path) for entry, where in zip(entries, locations, strict=True)]
+    check_names(tools, locations)
     return tools
 
 
@@ -42,120 +53,86 @@ def _entries(path: Path) -> list[Any]:
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None and written_out(node, {}) > MOST_VALUES:
-            raise ToolError(f"{path}: its aliases stand for over {MOST_VALUES:,} values.")
+            raise ValueError(f"its aliases stand for over {MOST_VALUES:,} values")
         content = yaml.safe_load(text)
-    except (OSError, UnicodeError) as error:
-        raise ToolError(f"{path}: it cannot be read: {unended(error)}.") from error
-    except yaml.YAMLError as error:
-        raise ToolError(f"{path}: it is not YAML: {error}") from None
-    except ToolError:
-        raise
     except Exception as error:  # PyYAML's constructors raise what they meet
-        raise ToolError(f"{path}: a value does not fit its tag: {error!r}.") from None
-    if isinstance(content, Mapping):
-        known_keys(content, ("tools",), str(path))
-        content = content["tools"] if content else None
-    if not content:
-        raise ToolError(f"{path}: it holds no tools; list them under tools:")
-    if not isinstance(content, list):
-        raise ToolError(f"{path}: tools: {shown(content)} is not a list.")
-    return content
+        raise ToolError(f"{path}: it cannot be read as YAML: {told(error)}.") from error
+    under_tools = isinstance(content, Mapping) and [*content] == ["tools"]
+    entries = content["tools"] if under_tools else content
+    if not isinstance(entries, list) or not entries:
+        raise ToolError(f"{path}: it holds no tools; list them, alone or under the one key tools:")
+    return entries
 
 
-def _tool(entry: Any, place: str, file: str | Path) -> Tool:
+def _tool(entry: Any, where: str, file: str | Path) -> Tool:
     if not isinstance(entry, Mapping):
-        raise ToolError(f"{place}: {shown(entry)} is not a mapping.")
-    if "mcp" in entry or _config_type(entry) == "mcp":
-        raise ToolError(
-            f"{place}: MCP tools are not supported; write a Python function or a class."
-        )
-    if not entry.keys() & {"class_path", "class_name", "tool_schema"}:
-        alone = checked_schema(entry, place)
+        raise ToolError(f"{where}: {shown(entry)} is not a mapping.")
+    if not entry.keys() & _ClassEntry.model_fields.keys():
+        alone = checked_schema(entry, where)
         return Tool(alone["function"]["name"], alone)
-    known_keys(entry, _CLASS_KEYS, place)
-    field, dotted = _dotted(entry, place)
-    cls = _class(dotted, f"{place}.{field}", file)
-    schema = entry.get("tool_schema")
-    if schema is not None and not isinstance(schema, Mapping):
-        raise ToolError(f"{place}.tool_schema: {shown(schema)} is not a mapping.")
-    checked = None if schema is None else checked_schema(schema, f"{place}.tool_schema")
-    return verl_tool(_instance(cls, _config(entry, place), checked, place), place, checked)
+    fields: _ClassEntry = validated(_ClassEntry, entry, where)
+    schema = fields.tool_schema
+    if schema is not None:
+        schema = checked_schema(schema, f"{where}.tool_schema")
+    return verl_tool(_instance(fields, schema, where, file), where, schema)
 
 
-def _config_type(entry: Mapping[str, Any]) -> Any:
-    config = entry.get("config")
-    return config.get("type", "native") if isinstance(config, Mapping) else "native"
-
-
-def _config(entry: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """With `${oc.env:NAME}` resolved, as verl does."""
-    config = entry.get("config") or {}
-    if not isinstance(config, Mapping):
-        raise ToolError(f"{place}.config: {shown(config)} is not a mapping.")
-    if _config_type(entry) != "native":
-        raise ToolError(f"{place}.config.type: {shown(config['type'])} is not 'native'.")
-    try:
-        resolved: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    except Exception as failure:  # OmegaConf's, and its resolvers'
-        raise ToolError(f"{place}.config: {unended(str(failure).splitlines()[0])}.") from failure
-    return resolved
-
-
-def _dotted(entry: Mapping[str, Any], place: str) -> tuple[str, str]:
-    """The field that has the dotted path of the class, and the path."""
-    for field in ("class_path", "class_name"):
-        if field in entry and not isinstance(entry[field], str):
-            raise ToolError(f"{place}.{field}: {shown(entry[field])} is not a string.")
-    name = entry.get("class_name")
-    field = "class_path" if "class_path" in entry else "class_name"
-    dotted = entry.get(field)
-    if dotted is None or "." not in dotted.strip("."):
-        raise ToolError(
-            f"{place}.{field}: {shown(dotted)} is not the dotted path of a class, such as "
-            "verl.tools.gsm8k_tool.Gsm8kTool."
-        )
-    if name is not None and name not in (dotted, dotted.rpartition(".")[2]):
-        raise ToolError(f"{place}.class_name: {name!r} is not the class of class_path, {dotted!r}.")
-    return field, dotted
-
-
-def _class(dotted: str, place: str, file: str | Path) -> Any:
+def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
     from verl.tools.base_tool import BaseTool
 
+    where = f"{where}.{'class_name' if fields.class_path is None else 'class_path'}"
+    dotted = fields.class_path or fields.class_name or ""
     module_name, _, name = dotted.rpartition(".")
+    if not module_name:
+        raise ToolError(
+            f"{where}: {shown(dotted)} is not the dotted path of a class, such as "
+            "verl.tools.gsm8k_tool.Gsm8kTool."
+        )
+    if fields.class_name not in (None, dotted, name):
+        raise ToolError(f"{where}: class_name says another class, {shown(fields.class_name)}.")
     try:
         with third_party():
             module = import_beside(file, module_name)
     except Exception as failure:  # a module raises what it likes
-        raise ToolError(f"{place}: {module_name} cannot be imported: {told(failure)}.") from failure
-    found = getattr(module, name, None)
-    if found is None:
-        hint = did_you_mean(name, dir(module)) or "."
-        raise ToolError(f"{place}: {module_name} has no class {name!r}{hint}")
-    if not isinstance(found, type) or not issubclass(found, BaseTool):
-        raise ToolError(f"{place}: {dotted} is not a subclass of verl.tools.base_tool.BaseTool.")
-    return found
+        raise ToolError(f"{where}: {module_name} cannot be imported: {told(failure)}.") from failure
+    tool_class = getattr(module, name, None)
+    if not isinstance(tool_class, type) or not issubclass(tool_class, BaseTool):
+        hint = did_you_mean(name, dir(module)) if tool_class is None else ""
+        raise ToolError(
+            f"{where}: {dotted} is not a subclass of verl.tools.base_tool.BaseTool{hint or '.'}"
+        )
+    return tool_class
+
+
+def _resolved_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """With `${oc.env:NAME}` resolved, as verl does."""
+    if config.get("type", "native") != "native":
+        raise ToolError(
+            f"{where}.type: {shown(config['type'])} is not 'native'; instead of an MCP tool, write "
+            "a Python function or a class."
+        )
+    try:
+        resolved: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
+    except Exception as failure:  # OmegaConf's, and its resolvers'
+        raise ToolError(f"{where}: {unended(told(failure).splitlines()[0])}.") from failure
+    return resolved
 
 
 def _instance(
-    cls: Any, config: dict[str, Any], schema: Mapping[str, Any] | None, place: str
+    fields: _ClassEntry, schema: dict[str, Any] | None, where: str, file: str | Path
 ) -> Any:
-    from pydantic import ValidationError
     from verl.tools.schemas import OpenAIFunctionToolSchema
 
-    try:
-        theirs = None if schema is None else OpenAIFunctionToolSchema.model_validate(schema)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, ("tool_schema", *first["loc"])))
-        raise ToolError(
-            f"{place}.{field}: {unended(first['msg'])}; verl asks for it in a class's schema."
-        ) from None
+    tool_class = _class(fields, where, file)
+    config = _resolved_config(fields.config or {}, f"{where}.config")
+    theirs = None
+    if schema is not None:  # verl asks for more in a class's schema than we do
+        theirs = validated(OpenAIFunctionToolSchema, schema, f"{where}.tool_schema")
     try:
         with third_party(), contextlib.redirect_stdout(io.StringIO()):  # it prints its schema
-            return cls(config=config, tool_schema=theirs)
+            return tool_class(config=config, tool_schema=theirs)
     except Exception as failure:
         field = "tool_schema" if schema is None else "config"
         raise ToolError(
-            f"{place}: {cls.__name__} cannot be made of this {field}: {told(failure)}."
+            f"{where}: {tool_class.__name__} cannot be made of this {field}: {told(failure)}."
         ) from failure

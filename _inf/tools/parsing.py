@@ -1,8 +1,8 @@
-"""What a model wrote, read for tool calls.
+"""Reads a model's text for tool calls, and tells a model how to write one.
 
 In: a text, a format's name, the tools of the call. Out: `Parsed`; a call that cannot be read
-comes back too, with its `error`, and nothing here raises for what a model wrote. Four formats are
-read here (`_inf.tools.readers`), with exact positions; the others by SGLang's parsers.
+comes back too, with its `error`, and nothing here raises for what a model wrote. Five formats are
+read by `_inf.tools.readers`, with exact positions; the others by SGLang's parsers.
 """
 
 from __future__ import annotations
@@ -11,18 +11,14 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from _inf.config.tool_formats import ALIASES, FORMS, check_format
-from _inf.errors import shown
-from _inf.tools.readers import Read, read_function, read_hermes, read_json, read_pythonic, read_xml
+from _inf.config.tool_formats import ALIASES, check_format
+from _inf.tools.readers import read_function, read_hermes, read_json, read_pythonic, read_xml
 from _inf.tools.sglang_parsers import detect
 from _inf.types import Tool, ToolCall
 
-_READERS: dict[str, Callable[[str, Sequence[Tool]], list[Read]]] = {
-    "hermes": read_hermes,
-    "qwen": read_hermes,  # SGLang's wants newlines inside the tags, and drops broken JSON
-    "qwen25": read_hermes,
+_READERS: dict[str, Callable[[str, Sequence[Tool]], list[ToolCall]]] = {
+    "hermes": read_hermes,  # SGLang's wants newlines inside the tags, and drops broken JSON
     "json": read_json,
     "xml": read_xml,
     "function": read_function,
@@ -42,15 +38,15 @@ def parse(text: str, format: str, tools: Sequence[Tool]) -> Parsed:
     """The calls in `text`, those of unknown tools included, in order."""
     format = ALIASES.get(format, format)
     if format not in _READERS:
-        return _detected(text, check_format(format), tools)
-    calls, outside, last = [], "", 0
-    for read in _READERS[format](text, tools):
-        arguments = {} if read.error else read.arguments
-        raw = text[read.start : read.end]
-        calls.append(ToolCall(read.name, arguments, raw, read.start, read.end, read.error))
-        outside += text[last : max(last, read.start)] + _CALL
-        last = read.end
-    return Parsed(_unwrapped(outside + text[last:]) if calls else text, calls)
+        return Parsed(*detect(text, check_format(format), tools))
+    calls = _READERS[format](text, tools)
+    if not calls:
+        return Parsed(text, [])
+    outside, end = "", 0
+    for call in calls:
+        outside += text[end : call.start_pos] + _CALL
+        end = call.end_pos
+    return Parsed(_unwrapped(outside + text[end:]), calls)
 
 
 _CALL = "\0"  # in the place of a call
@@ -63,44 +59,20 @@ _WRAPPED = re.compile(
 
 def _unwrapped(outside: str) -> str:
     """Without what held nothing but calls: a list, a fence, a tag around them."""
-    changed = 1
-    while changed:
-        outside, changed = _WRAPPED.subn(_CALL, outside)
+    while (shorter := _WRAPPED.sub(_CALL, outside)) != outside:
+        outside = shorter
     return outside.replace(_CALL, "").strip()
 
 
-def _detected(text: str, format: str, tools: Sequence[Tool]) -> Parsed:
-    found = detect(text, format, [tool.schema for tool in tools])
-    calls = []
-    for name, written in found.calls:
-        arguments, error = _decoded(written)
-        calls.append(ToolCall(name, arguments, text, 0, len(text), error))
-    if found.failure is not None:
-        calls.append(ToolCall("", {}, text, 0, len(text), found.failure))
-    return Parsed(found.content if calls else text, calls)
-
-
-def _decoded(written: str) -> tuple[dict[str, Any], str | None]:
-    try:
-        arguments = json.loads(written or "{}")
-        if isinstance(arguments, str):  # JSON in JSON
-            arguments = json.loads(arguments)
-    except (ValueError, RecursionError) as error:
-        return {}, f"the arguments are not JSON: {error}"
-    if arguments is None:
-        return {}, None
-    if not isinstance(arguments, dict):
-        return {}, f"the arguments are {shown(arguments)}, not an object"
-    return arguments, None
-
-
 def tool_instructions(tools: Sequence[Tool], format: str) -> str:
-    """A system text that tells the tools and how a call is written, for a chat template that has
-    no place for them."""
-    form = FORMS[ALIASES.get(format, format)].replace("ARGUMENTS", '{"ARG": "VALUE"}')
+    """A system text for a chat template that does not show tools: their schemas, and how a call is
+    written in Hermes' form. Nothing for another format, in which that call would not be found."""
+    if ALIASES.get(format, format) != "hermes":
+        return ""
     schemas = "\n".join(json.dumps(tool.schema["function"], ensure_ascii=False) for tool in tools)
     return (
         f"You can call these tools:\n{schemas}\n\nTo call the tool NAME with the argument ARG, "
-        f"write\n{form}\nwith the real name, arguments and values, then stop; the result follows. "
-        "When you need no tool, answer in plain text."
+        'write\n<tool_call>\n{"name": "NAME", "arguments": {"ARG": "VALUE"}}\n</tool_call>\nwith '
+        "the real name, arguments and values, then stop; the result follows. When you need no "
+        "tool, answer in plain text."
     )

@@ -1,8 +1,9 @@
 """Readers of the tool call formats whose positions are exact: hermes, json, xml, function and
 pythonic.
 
-In: a text and the tools, which tell an XML value's type and a function call from prose. Out: a
-`Read` for each call, in order. None of them raises, and each is linear in the text.
+In: a text and the tools, which tell an XML value's type and a function call from prose. Out: the
+calls, in order, those that cannot be read with their `error`. None of them raises, and each is
+linear in the text.
 """
 
 from __future__ import annotations
@@ -10,168 +11,163 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.sax.saxutils import unescape
 
 from _inf.errors import shown
-from _inf.types import Tool
+from _inf.types import Tool, ToolCall
+
+
+class Unreadable(ValueError):
+    """What a model wrote is not a call; the message says why."""
+
+
+def decoded_arguments(value: Any) -> dict[str, Any]:
+    """A call's arguments as an object: from JSON, JSON within JSON, or null."""
+    for _ in range(2):
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except (ValueError, RecursionError) as error:
+                raise Unreadable(f"the arguments are not JSON: {error}") from None
+    if not isinstance(value, dict | None):
+        raise Unreadable(f"the arguments are {shown(value)}, not an object")
+    return value or {}
+
+
+def _call(text: str, start: int, end: int, name: str, arguments: dict[str, Any]) -> ToolCall:
+    return ToolCall(name, arguments, text[start:end], start, end)
+
+
+def _wrong(text: str, start: int, end: int, name: str, failure: Unreadable) -> ToolCall:
+    return ToolCall(name, {}, text[start:end], start, end, str(failure))
+
+
+# ─── hermes and json ───
 
 _DECODER = json.JSONDecoder()
-_SPACE = re.compile(r"\s*")
-
-
-@dataclass(frozen=True)
-class Read:
-    """One call: its span in the text, and why it cannot be read, if it cannot."""
-
-    start: int
-    end: int
-    name: str = ""
-    arguments: dict[str, Any] = field(default_factory=dict)
-    error: str | None = None
-
-
-class _Unreadable(ValueError):
-    """The message says why."""
+_OPEN = re.compile(r"<tool_call>\s*")
+_CLOSE = re.compile(r"\s*</tool_call>")
+_BROKEN_END = re.compile(r"</tool_call>|(?=<tool_call>)|\Z")
+_OBJECT = re.compile(r'\{\s*"(?:tool|name|arguments|parameters)"\s*:')
+_OBJECT_LINE = re.compile(rf"\n(?={_OBJECT.pattern})")
 
 
 def _json_at(text: str, start: int) -> tuple[Any, int]:
     """The JSON value at `start`, and where it ends."""
     try:
-        return _DECODER.raw_decode(text, _SPACE.match(text, start).end())  # type: ignore[union-attr]
+        return _DECODER.raw_decode(text, start)
     except RecursionError:
-        raise _Unreadable("its JSON is nested too deeply") from None
+        raise Unreadable("its JSON is nested too deeply") from None
     except ValueError as error:
-        raise _Unreadable(f"it is not JSON: {error}") from None
+        raise Unreadable(f"it is not JSON: {error}") from None
 
 
-def _named(value: Any, start: int, end: int, name_keys: Sequence[str]) -> Read:
-    """A call in a JSON object."""
-    if not isinstance(value, dict):
-        return Read(start, end, error=f"{shown(value)} is not an object")
-    name = next((value[key] for key in name_keys if key in value), None)
-    if not isinstance(name, str) or not name:
-        return Read(start, end, error=f'it has no "{name_keys[0]}"')
-    arguments = value.get("arguments", value.get("parameters", {}))
-    if isinstance(arguments, str):  # JSON in JSON
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError) as error:
-            return Read(start, end, name, error=f"the arguments are not JSON: {error}")
-    if arguments is None:
-        arguments = {}
-    if not isinstance(arguments, dict):
-        return Read(start, end, name, error=f"the arguments are {shown(arguments)}, not an object")
-    return Read(start, end, name, arguments)
+def _json_call(text: str, start: int, end: int, value: Any, name_key: str) -> ToolCall:
+    """The call that a JSON value stands for."""
+    name = ""
+    try:
+        if not isinstance(value, dict):
+            raise Unreadable(f"{shown(value)} is not an object")
+        named = value.get(name_key, value.get("name"))
+        if not isinstance(named, str) or not named:
+            raise Unreadable(f'it has no "{name_key}"')
+        name = named
+        arguments = decoded_arguments(value.get("arguments", value.get("parameters")))
+        return _call(text, start, end, name, arguments)
+    except Unreadable as failure:
+        return _wrong(text, start, end, name, failure)
 
 
-# ─── hermes ───
-
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-
-
-def read_hermes(text: str, tools: Sequence[Tool]) -> list[Read]:
+def read_hermes(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, on one line or several."""
-    reads: list[Read] = []
-    start = text.find(_OPEN)
-    while start >= 0:
-        body = start + len(_OPEN)
+    calls = []
+    match = _OPEN.search(text)
+    while match:
+        start = match.start()
         try:
-            value, end = _json_at(text, body)
-            end = _SPACE.match(text, end).end()  # type: ignore[union-attr]
-            if not text.startswith(_CLOSE, end):
-                raise _Unreadable(f"{_CLOSE} does not follow its JSON")
-            end += len(_CLOSE)
-            values = value if isinstance(value, list) and value else [value]
-            reads += [_named(each, start, end, ("name",)) for each in values]
-        except _Unreadable as failure:
-            end = _hermes_end(text, body)
-            reads.append(Read(start, end, error=str(failure)))
-        start = text.find(_OPEN, end)
-    return reads
+            value, end = _json_at(text, match.end())
+            close = _CLOSE.match(text, end)
+            if close is None:
+                raise Unreadable("</tool_call> does not follow its JSON")
+            end = close.end()
+            calls.append(_json_call(text, start, end, value, "name"))
+        except Unreadable as failure:
+            end = _end(_BROKEN_END, text, match.end())
+            calls.append(_wrong(text, start, end, "", failure))
+        match = _OPEN.search(text, end)
+    return calls
 
 
-def _hermes_end(text: str, body: int) -> int:
-    """Where a broken call ends: at its closing tag, or before the next call."""
-    close, after = text.find(_CLOSE, body), text.find(_OPEN, body)
-    if close >= 0 and (after < 0 or close < after):
-        return close + len(_CLOSE)
-    return after if after >= 0 else len(text)
-
-
-# ─── json ───
-
-_KEYS = ("tool", "name")
-_OBJECT = re.compile(r'\{\s*"(tool|name|arguments|parameters)"\s*:')
-_NEXT_OBJECT = re.compile(r'\n(?=\{\s*"(tool|name|arguments|parameters)"\s*:)')
-
-
-def read_json(text: str, tools: Sequence[Tool]) -> list[Read]:
+def read_json(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     """`{"tool": ..., "arguments": {...}}` anywhere in the text; "name" and "parameters" too."""
-    reads: list[Read] = []
-    found = _OBJECT.search(text)
-    while found:
-        start = found.start()
+    calls = []
+    match = _OBJECT.search(text)
+    while match:
+        start = match.start()
         try:
             value, end = _json_at(text, start)
-        except _Unreadable as failure:
-            # Not at the next brace: what is inside a broken call is no call.
-            following = _NEXT_OBJECT.search(text, start + 1)
-            end = following.end() if following else len(text)
-            if '"arguments"' in text[start:end] or '"tool"' in text[start:end]:
-                reads.append(Read(start, end, error=str(failure)))
-        else:
             if "tool" in value or ("name" in value and value.keys() & {"arguments", "parameters"}):
-                reads.append(_named(value, start, end, _KEYS))
-        found = _OBJECT.search(text, end)
-    return reads
+                calls.append(_json_call(text, start, end, value, "tool"))
+        except Unreadable as failure:
+            # On to the next line that begins an object: what is inside a broken call is no call.
+            end = _end(_OBJECT_LINE, text, start + 1)
+            if '"arguments"' in text[start:end] or '"tool"' in text[start:end]:
+                calls.append(_wrong(text, start, end, "", failure))
+        match = _OBJECT.search(text, end)
+    return calls
+
+
+def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
+    """Where the first match from `start` on ends, or the text does."""
+    match = pattern.search(text, start)
+    return match.end() if match else len(text)
 
 
 # ─── xml ───
 
 _INVOKE = re.compile(r"<invoke>(.*?)(</invoke>|(?=<invoke>)|\Z)", re.DOTALL)
-_CALL = re.compile(
+_INVOKED = re.compile(
     r"\s*<tool_name>\s*([^<\s]+)\s*</tool_name>\s*(?:<parameters>(.*)</parameters>\s*)?", re.DOTALL
 )
 _VALUE = re.compile(r"\s*<([^<>/\s]+)>(.*?)</\1>\s*", re.DOTALL)
 
 
-def read_xml(text: str, tools: Sequence[Tool]) -> list[Read]:
+def read_xml(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     """`<invoke><tool_name>...</tool_name><parameters><key>value</key>...</parameters></invoke>`;
     what a value is, the tool's schema says."""
-    reads = []
-    for found in _INVOKE.finditer(text):
-        start, end = found.span()
-        call = _CALL.fullmatch(found[1])
-        if not found[2]:
-            reads.append(Read(start, end, error="it has no </invoke>"))
-        elif not call:
-            error = "inside <invoke> there must be <tool_name> and then <parameters>"
-            reads.append(Read(start, end, error=error))
-        else:
-            reads.append(_read_invoke(start, end, call[1], call[2] or "", tools))
-    return reads
+    calls = []
+    for match in _INVOKE.finditer(text):
+        name, invoked = "", _INVOKED.fullmatch(match[1])
+        try:
+            if not match[2]:
+                raise Unreadable("it has no </invoke>")
+            if not invoked:
+                raise Unreadable("inside <invoke> there must be <tool_name> and then <parameters>")
+            name = invoked[1]
+            arguments = _xml_arguments(invoked[2] or "", name, tools)
+            calls.append(_call(text, *match.span(), name, arguments))
+        except Unreadable as failure:
+            calls.append(_wrong(text, *match.span(), name, failure))
+    return calls
 
 
-def _read_invoke(start: int, end: int, name: str, inside: str, tools: Sequence[Tool]) -> Read:
-    known = [tool.parameters for tool in tools if tool.name == name]
-    types: Any = known[0].get("properties", {}) if known else {}
-    arguments, place = {}, 0
-    while found := _VALUE.match(inside, place):
-        arguments[found[1]] = _typed(unescape(found[2]), types.get(found[1]))
-        place = found.end()
-    if inside[place:].strip():
-        error = f"{shown(inside[place:].strip())} is not <key>value</key>"
-        return Read(start, end, name, error=error)
-    return Read(start, end, name, arguments)
+def _xml_arguments(inside: str, name: str, tools: Sequence[Tool]) -> dict[str, Any]:
+    schemas = {tool.name: tool.parameters for tool in tools}
+    types: Mapping[str, Any] = schemas.get(name, {}).get("properties", {})
+    arguments, end = {}, 0
+    while match := _VALUE.match(inside, end):
+        arguments[match[1]] = _typed(unescape(match[2]), types.get(match[1]))
+        end = match.end()
+    if rest := inside[end:].strip():
+        raise Unreadable(f"{shown(rest)} is not <key>value</key>")
+    return arguments
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """As the schema has it; without one, JSON where it is JSON."""
-    wanted = schema.get("type") if isinstance(schema, Mapping) else None
-    if wanted == "string":
+    """A string where the schema says so, else JSON where it is JSON."""
+    if isinstance(schema, Mapping) and schema.get("type") == "string":
         return text
     try:
         return json.loads(text)
@@ -181,90 +177,75 @@ def _typed(text: str, schema: Any) -> Any:
 
 # ─── function and pythonic ───
 
-_NAME = r"[A-Za-z_][\w.-]*"
-_FUNCTION = re.compile(rf"(?<![\w.-])({_NAME})\(")
+_FUNCTION = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*)\(")
 _KEYWORD = re.compile(r"\s*[A-Za-z_]\w*\s*=(?!=)")
-_LIST = re.compile(rf"\[\s*(?={_NAME}\()")
-_PIECE = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|[()\[\]{}]')
-_COMMAS = re.compile(r"[\s,]*")
-_DEEPEST = 50
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|[()\[\]{}]')
+_DEEPEST = 50  # brackets; it also bounds the work on calls that are begun and never closed
 
 
-def read_function(text: str, tools: Sequence[Tool]) -> list[Read]:
+def read_function(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     """`name(key="value", ...)` with literals. What has no keyword, or cannot be read, is prose
     unless it names a tool."""
     names = {tool.name for tool in tools}
-    reads: list[Read] = []
-    found = _FUNCTION.search(text)
-    while found:
-        known, end = found[1] in names, found.end()
-        if known or _KEYWORD.match(text, end):
-            read = _read_call(text, found)
-            if known or not read.error:
-                reads.append(read)
-                end = read.end
-        found = _FUNCTION.search(text, end)
-    return reads
+    calls = []
+    match = _FUNCTION.search(text)
+    while match:
+        end = match.end()
+        if match[1] in names or _KEYWORD.match(text, end):
+            call = _function_call(text, match)
+            if match[1] in names or not call.error:
+                calls.append(call)
+                end = call.end_pos
+        match = _FUNCTION.search(text, end)
+    return calls
 
 
-def read_pythonic(text: str, tools: Sequence[Tool]) -> list[Read]:
-    """`[name(key="value"), ...]`, each call with its own position. A list that cannot be read is
-    prose unless it names a tool."""
-    names = {tool.name for tool in tools}
-    reads: list[Read] = []
-    found = _LIST.search(text)
-    while found:
-        place, inside = found.end(), []
-        while call := _FUNCTION.match(text, place):
-            read = _read_call(text, call)
-            inside.append(read)
-            place = _COMMAS.match(text, read.end).end()  # type: ignore[union-attr]
-        if text.startswith("]", place) or any(read.name in names for read in inside):
-            reads += [read for read in inside if not read.error or read.name in names]
-        else:
-            place = found.end()
-        found = _LIST.search(text, place)
-    return reads
+def read_pythonic(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
+    """`[name(key="value"), ...]`: calls of the function format that stand in a list."""
+    calls: list[ToolCall] = []
+    end, listed = 0, False
+    for call in read_function(text, tools):
+        before = text[end : call.start_pos].rstrip()
+        listed = before.endswith("[") or (listed and before.strip() == ",")
+        calls += [call] if listed else []
+        end = call.end_pos
+    return calls
 
 
-def _read_call(text: str, call: re.Match[str]) -> Read:
-    bracket = call.end() - 1
+def _function_call(text: str, match: re.Match[str]) -> ToolCall:
+    start, bracket = match.start(), match.end() - 1
     try:
         end = _closing(text, bracket)
-        return Read(call.start(), end, call[1], _keywords(text[bracket:end]))
-    except _Unreadable as failure:
+        return _call(text, start, end, match[1], _literals(text[bracket:end]))
+    except Unreadable as failure:
         end = text.find("\n", bracket)
-        end = end if end >= 0 else len(text)
-        return Read(call.start(), end, call[1], error=str(failure))
+        return _wrong(text, start, end if end >= 0 else len(text), match[1], failure)
 
 
 def _closing(text: str, start: int) -> int:
     """Where the bracket at `start` is closed, past strings and other brackets."""
     depth = 0
-    for piece in _PIECE.finditer(text, start):
+    for piece in _STRING_OR_BRACKET.finditer(text, start):
         depth += (piece[0] in "([{") - (piece[0] in ")]}")
         if depth == 0:
             return piece.end()
         if depth > _DEEPEST:
-            raise _Unreadable("its brackets are nested too deeply")
-    raise _Unreadable("its bracket is not closed")
+            raise Unreadable("its brackets are nested too deeply")
+    raise Unreadable("its bracket is not closed")
 
 
-def _keywords(brackets: str) -> dict[str, Any]:
+def _literals(brackets: str) -> dict[str, Any]:
     """The arguments of `(key=literal, ...)`."""
     try:
         call = ast.parse(f"f{brackets}", mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise _Unreadable('it is not name(key="value", ...)') from None
-    if not isinstance(call, ast.Call) or call.args or any(not each.arg for each in call.keywords):
-        raise _Unreadable('every argument needs its name: name(key="value", ...)')
-    return dict(_literals(call.keywords))
-
-
-def _literals(keywords: Sequence[ast.keyword]) -> Iterator[tuple[str, Any]]:
-    for keyword in keywords:
+        raise Unreadable('it is not name(key="value", ...)') from None
+    if not isinstance(call, ast.Call) or call.args or any(not k.arg for k in call.keywords):
+        raise Unreadable('every argument needs its name: name(key="value", ...)')
+    arguments = {}
+    for keyword in call.keywords:
         try:
-            value = ast.literal_eval(keyword.value)
-            yield str(keyword.arg), json.loads(json.dumps(value))
+            arguments[str(keyword.arg)] = json.loads(json.dumps(ast.literal_eval(keyword.value)))
         except (TypeError, ValueError, MemoryError, RecursionError):
-            raise _Unreadable(f"the value of {keyword.arg} is not a literal") from None
+            raise Unreadable(f"the value of {keyword.arg} is not a literal") from None
+    return arguments

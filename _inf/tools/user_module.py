@@ -1,4 +1,4 @@
-"""Modules of the caller's own that a file names: tools' and interactions' classes.
+"""Imports modules of the caller's own that a file names: tools' and interactions' classes.
 
 They are looked for where Python looks, and last in the folder of the file itself; one that lies
 there and would not be found is an error. `sys.path` is as it was afterwards.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -20,34 +19,28 @@ def import_beside(file: str | Path, name: str) -> ModuleType:
     Raises what its import raises; `ImportError` where it lies beside the file and another one of
     that name, found first or imported before, would be taken for it.
     """
-    if (
-        name.partition(".")[0] == "_inf"
-    ):  # the library's, also where a checkout lies beside the file
-        return importlib.import_module(name)
     folder = Path(file).resolve().parent
-    with _searched_last(str(folder)):
-        part = folder.joinpath(*name.split("."))
-        for beside in (part / "__init__.py", part.with_name(f"{part.name}.py")):
-            if beside.is_file():
-                found = importlib.util.find_spec(name)
-                origin = found.origin if found else None
-                if origin and Path(origin).resolve() != beside.resolve():
-                    raise ImportError(
-                        f"{beside} is hidden by {origin}, which has the same name and goes first; "
-                        "rename one of them"
-                    )
-                break
-        return importlib.import_module(name)
-
-
-@contextlib.contextmanager
-def _searched_last(folder: str) -> Iterator[None]:
-    if folder in sys.path:
-        yield
-        return
-    sys.path.append(folder)
+    searched = str(folder) in sys.path
+    if not searched:
+        sys.path.append(str(folder))
     try:
-        yield
+        if name.partition(".")[0] != "_inf":  # ours, also where a checkout lies beside the file
+            _refuse_hidden(folder.joinpath(*name.split(".")), name)
+        return importlib.import_module(name)
     finally:
-        with contextlib.suppress(ValueError):  # the module has removed it
-            sys.path.remove(folder)
+        if not searched:
+            with contextlib.suppress(ValueError):  # the module has removed it
+                sys.path.remove(str(folder))
+
+
+def _refuse_hidden(beside: Path, name: str) -> None:
+    """Refuse a module that lies at `beside` where `name` means another one."""
+    for file in (beside / "__init__.py", beside.with_name(f"{beside.name}.py")):
+        if file.is_file():
+            spec = importlib.util.find_spec(name)
+            if spec and spec.origin and Path(spec.origin).resolve() != file.resolve():
+                raise ImportError(
+                    f"{file} is hidden by {spec.origin}, which has the same name and goes first; "
+                    "rename one of them"
+                )
+            return

@@ -30,17 +30,17 @@ def reasons(output: GenerationOutput) -> list[str]:
 
 
 def test_answers_that_ended_match_their_schemas(engine: InferenceEngine) -> None:
-    schemas, _ = draw_schemas(24)
-    asks = [f"Give me example {n} of a short JSON value, on one line." for n in range(24)]
+    schemas, _ = draw_schemas(50)
+    asks = [f"Give me example {n} of a short JSON value, on one line." for n in range(50)]
     output = engine.generate(
-        asks, json_schema=schemas, temperature=1.0, max_tokens=192, seed=list(range(24))
+        asks, json_schema=schemas, temperature=1.0, max_tokens=192, seed=list(range(50))
     )
     for schema, text, reason in zip(schemas, output.completions, reasons(output), strict=True):
         if reason == "stop":
             jsonschema.validate(json.loads(text), schema)
     assert set(reasons(output)) <= {"stop", "length"}
     # The small model likes blank lines, which are allowed between any two tokens of JSON.
-    assert reasons(output).count("length") <= 10
+    assert reasons(output).count("length") <= 20
 
 
 def test_answers_that_ended_match_their_regexes(engine: InferenceEngine) -> None:

@@ -82,7 +82,7 @@ def after(tokenizer: Any, template: Template, *said: Any, ended: bool = True) ->
 
 @pytest.mark.parametrize("text", [QWEN, None], ids=["qwen", "plain ChatML"])
 def test_what_follows_an_answer_is_the_template_s_own_text(tokenizer: Any, text: Any) -> None:
-    template = made(tokenizer, text, schemas=[SCHEMA])
+    template = made(tokenizer, text, schemas=[SCHEMA], instructions="Call add.")
     answer = {"role": "assistant", "content": "<tool_call>x</tool_call>"}
     whole = tokenizer.decode(template.prompt([USER, answer, RESULT], 0))
     before = tokenizer.decode(template.prompt([USER], 0))
@@ -152,7 +152,14 @@ def test_template_that_raises_beside_tools_is_refused(text: str, tokenizer: Any)
 
 def test_template_without_a_place_for_results_is_refused(tokenizer: Any) -> None:
     with pytest.raises(ToolError, match="cannot show a tool's result .*must alternate"):
-        made(tokenizer, NO_TOOLS, schemas=[SCHEMA]).check_turns()
+        made(tokenizer, NO_TOOLS, schemas=[SCHEMA], instructions="Call add.").check_turns()
+
+
+def test_template_that_ignores_tools_is_refused_where_no_instructions_can_be_told(
+    tokenizer: Any,
+) -> None:
+    with pytest.raises(ToolError, match="does not show tools.*multi_turn.format: hermes; set that"):
+        made(tokenizer, None, schemas=[SCHEMA])
 
 
 def test_template_that_ignores_tools_has_them_told_in_the_system_message(tokenizer: Any) -> None:

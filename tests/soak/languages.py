@@ -8,8 +8,9 @@ from call_strategies import SCHEMAS, TOOL_LISTS, WRAPPED, as_yaml
 from hypothesis import strategies as st
 from strategies import ANYTHING, ATOMS, JSON, SCALARS, Cases, damaged, mostly
 from tiny import IM_END, IM_START
+from tool_call_forms import written_call
 
-from _inf.config.tool_formats import ALIASES, FORMATS, FORMS
+from _inf.config.tool_formats import FORMATS
 from _inf.request.scalars import FORMATS as STRING_FORMATS
 from _inf.request.schema import KNOWN
 
@@ -160,13 +161,7 @@ GRAMMARS: Cases = st.one_of(
 
 # ─── What a model says ───
 
-CALLS_OF_FORMATS = [
-    FORMS[ALIASES.get(name, name)]
-    .replace("ARGUMENTS", '{"ARG": "VALUE"}')
-    .replace("NAME", "search")
-    .replace("ARG", "query")
-    for name in FORMATS
-]
+CALLS_OF_FORMATS = [written_call(name) for name in FORMATS]
 NOISE = ["\n", " ", '"', "'", "{", "}", "[", "]", "(", ")", "\\", "<", "/>", "\0", "\ud800", IM_END]
 NOISE += [
     IM_START,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from _inf.tools.arithmetic import MOST_CHARACTERS, calculate
+from _inf.tools.calculator import MOST_CHARACTERS, calculate
 
 NUMBERS = st.one_of(
     st.integers(0, 10**6).map(str),

@@ -12,27 +12,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tool_call_forms import FORMS
+from tool_call_forms import written_call as written
 
-from _inf.config.tool_formats import ALIASES, FORMATS, FORMS, check_format
+from _inf.config.tool_formats import FORMATS, OWN, SGLANG, check_format
 from _inf.errors import ToolError
 from _inf.tools.definition import as_tools
 from _inf.tools.parsing import parse, tool_instructions
-from _inf.tools.sglang_parsers import OPENERS
 from _inf.types import ToolCall
 
-POSITIONED = ("hermes", "json", "xml", "function", "pythonic")
 PARAMETERS = {
     "type": "object",
     "properties": {"query": {"type": "string"}, "count": {"type": "integer"}},
 }
 TOOLS = as_tools([{"name": "search", "description": "Search.", "parameters": PARAMETERS}])
-
-
-def written(format: str, name: str = "search", value: str = "Python") -> str:
-    """One call, as `tool_instructions` tells the model to write it."""
-    form = FORMS[ALIASES.get(format, format)].replace("NAME", name)
-    form = form.replace("ARGUMENTS", '{"ARG": "VALUE"}')
-    return form.replace("ARG", "query").replace("VALUE", value)
 
 
 def only(text: str, format: str) -> ToolCall:
@@ -52,16 +45,26 @@ def test_every_parser_of_sglang_and_verl_is_a_format() -> None:
     theirs = set(FunctionCallParser.ToolCallParserEnum)
     assert set(FORMATS) == theirs | {"json", "xml", "function", "llama3_json"}
     assert verls and verls <= set(FORMATS)
-    assert set(OPENERS) == theirs - {"hermes", "qwen", "qwen25", "pythonic"}
+    assert set(SGLANG) == theirs - {"hermes", "qwen", "qwen25", "pythonic"}
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_what_the_instructions_show_is_read(format: str) -> None:
-    assert written(format, "NAME", "VALUE").replace("query", "ARG") in tool_instructions(
-        TOOLS, format
-    )
+def test_a_call_is_read(format: str) -> None:
     call = only(written(format), format)
     assert (call.name, call.arguments, call.error) == ("search", {"query": "Python"}, None)
+
+
+@pytest.mark.parametrize("format", ["hermes", "qwen", "qwen25"])
+def test_what_the_instructions_show_is_read(format: str) -> None:
+    told = tool_instructions(TOOLS, format)
+    assert json.dumps(TOOLS[0].schema["function"]) in told
+    call = only(told[told.index("<tool_call>") :], format)
+    assert (call.name, call.arguments) == ("NAME", {"ARG": "VALUE"})
+
+
+@pytest.mark.parametrize("format", sorted({*FORMATS} - {"hermes", "qwen", "qwen25"}))
+def test_no_instructions_are_told_whose_calls_would_not_be_read(format: str) -> None:
+    assert tool_instructions(TOOLS, format) == ""
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -95,15 +98,15 @@ def test_a_mangled_call_raises_nothing_and_is_not_lost(format: str) -> None:
     assert call.arguments == {}  # which the tool's schema then judges
 
 
-@pytest.mark.parametrize("format", [f for f in FORMATS if "ARGUMENTS" in FORMS.get(f, "")])
+@pytest.mark.parametrize("format", [f for f in FORMS if "ARGUMENTS" in FORMS[f]])
 def test_arguments_that_are_no_json_are_an_error(format: str) -> None:
     call = only(written(format).replace('"query":', "query="), format)
     assert call.error and call.arguments == {}
 
 
-@pytest.mark.parametrize("format", sorted(OPENERS))
+@pytest.mark.parametrize("format", SGLANG)
 def test_a_lost_call_beside_a_good_one_is_noticed(format: str) -> None:
-    calls = parse(f"{OPENERS[format]} no call\n{written(format)}", format, TOOLS).calls
+    calls = parse(f"{SGLANG[format]} no call\n{written(format)}", format, TOOLS).calls
     assert any(call.error for call in calls), calls
 
 
@@ -190,7 +193,7 @@ def render(format: str, name: str, arguments: dict[str, Any]) -> str:
     return f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})"
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(
     st.sampled_from(("hermes", "json", "xml", "function")),
     st.lists(
@@ -215,9 +218,9 @@ def test_calls_among_prose_are_found_where_they_are(
         assert call.error is None
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(
-    st.sampled_from(POSITIONED),
+    st.sampled_from(OWN),
     st.text(st.sampled_from("<>/{}[]()\",= \nax:\\'") | st.characters()),
 )
 def test_no_text_raises_and_every_span_is_its_raw_text(format: str, noise: str) -> None:
@@ -230,7 +233,7 @@ def test_no_text_raises_and_every_span_is_its_raw_text(format: str, noise: str) 
             last = call.end_pos
 
 
-@pytest.mark.parametrize("format", POSITIONED)
+@pytest.mark.parametrize("format", OWN)
 @pytest.mark.parametrize(
     "piece",
     [
@@ -334,6 +337,17 @@ def test_a_tool_called_in_a_wrong_way_is_told_how() -> None:
     assert positional.error == 'every argument needs its name: name(key="value", ...)'
     assert "query is not a literal" in str(only("search(query=x + 1)", "function").error)
     assert only("search(", "function").error == "its bracket is not closed"
+
+
+def test_a_pythonic_call_stands_in_a_list_that_may_be_left_open() -> None:
+    assert parse("Then print(end='') and f(x=1).", "pythonic", TOOLS).calls == []
+    assert only("[search(query='a'), see note(a=1)]", "pythonic").arguments == {"query": "a"}
+    assert only("[search(query='a')", "pythonic").arguments == {"query": "a"}
+
+
+def test_a_hermes_call_holds_one_object() -> None:
+    listed = '<tool_call>[{"name": "search", "arguments": {}}]</tool_call>'
+    assert "is not an object" in str(only(listed, "hermes").error)
 
 
 def test_a_pythonic_list_may_have_prose_around_it() -> None:

@@ -1,0 +1,179 @@
+"""The pages that are made from the code, and those that are held to it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+import inf
+from _inf.config import Config, load_config
+from _inf.errors import ConfigError
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.fixture(scope="module")
+def hooks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hooks", DOCS / "hooks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        yield f"{above}{name}"
+        if isinstance(value, dict):
+            yield from paths(value, f"{above}{name}.")
+
+
+# ── docs/config.md ───────────────────────────────────────────────────────────────────────────────
+
+
+def test_page_of_config_keys_has_every_key(hooks: ModuleType) -> None:
+    assert hooks.KEYS_GO_HERE in (DOCS / "config.md").read_text()
+    listed = {path for path, _, _ in hooks.config_keys()}
+    assert listed >= set(paths(Config().to_dict())) - {"rollout.engine_kwargs.sglang"}
+    page = hooks.keys_page()
+    for path in listed:
+        assert f"`{path.rpartition('.')[2]}`" in page or f"## `{path}`" in page, path
+
+
+def test_page_of_config_keys_says_type_bounds_and_default(hooks: ModuleType) -> None:
+    rows = [line for line in hooks.keys_page().splitlines() if line.startswith("| `")]
+    (row,) = (row for row in rows if row.startswith("| `gpu_memory_utilization`"))
+    assert "number, above 0, below 1" in row and "`0.5`" in row
+    (row,) = (row for row in rows if row.startswith("| `hang_timeout`"))
+    assert "or null" in row and "`600.0`" in row
+
+
+def test_lists_in_docstrings_become_lists_and_prose_stays_prose(hooks: ModuleType) -> None:
+    text = (
+        "Does it.\n\nfirst: a thing\n    and more of it:\n    inner: deeper\n"
+        "second, third: others\nAfter them.\n\nIn prose a line may begin with a\nword: and a colon."
+    )
+    assert hooks.as_markdown(text).split("\n") == [
+        "Does it.",
+        "",
+        "",
+        "- **first**: a thing and more of it:",
+        "",
+        "    - **inner**: deeper",
+        "- **second, third**: others",
+        "",
+        "After them.",
+        "",
+        "",
+        "In prose a line may begin with a word: and a colon.",
+    ]
+
+
+# ── docs/verl.md ─────────────────────────────────────────────────────────────────────────────────
+
+VERL = Path(str(importlib.util.find_spec("verl").origin)).parent  # type: ignore[union-attr]
+ROWS = re.findall(
+    r"^\| `([\w.]+)(?:\.\*)?` \| (used|only .+?) \|", (DOCS / "verl.md").read_text(), re.M
+)
+# A value that a key which only takes its neutral one must refuse, and one that a used key takes.
+OTHERS: dict[type, list[Any]] = {bool: [True, False], int: [2, 7], float: [0.25], str: ["x"]}
+USED_VALUES: dict[str, Any] = {
+    "dtype": "float32",
+    "load_format": "safetensors",
+    "expert_parallel_size": 1,
+    "engine_kwargs": {"sglang": {"attention_backend": "triton"}},
+    "cudagraph_capture_sizes": [1, 2],
+    "max_model_len": 5000,
+    "multi_turn.tool_config_path": "tools.yaml",
+    "multi_turn.interaction_config_path": "interactions.yaml",
+    "multi_turn.max_assistant_turns": 3,
+    "multi_turn.max_user_turns": 3,
+    "multi_turn.tool_response_truncate_side": "left",
+    "multi_turn.format": "llama3",
+}
+
+
+def fields(name: str) -> dict[str, str]:
+    """The keys of one of verl's config classes and the text of their annotations."""
+    tree = ast.parse((VERL / "workers/config/rollout.py").read_text())
+    (found,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
+    lines = [n for n in found.body if isinstance(n, ast.AnnAssign)]
+    return {ast.unparse(line.target): ast.unparse(line.annotation) for line in lines}
+
+
+def at(path: str, value: Any) -> dict[str, Any]:
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return dict(value)
+
+
+def test_page_for_verl_users_has_each_key_of_verls_once() -> None:
+    keys = {"val_kwargs": "SamplingConfig", "multi_turn": "MultiTurnConfig"}
+    expected = [
+        path
+        for key in fields("RolloutConfig")
+        for path in ([f"{key}.{k}" for k in fields(keys[key])] if key in keys else [key])
+    ]
+    assert sorted(path for path, _ in ROWS) == sorted(expected)
+
+
+@pytest.mark.parametrize(("path", "verdict"), ROWS)
+def test_page_for_verl_users_says_what_the_code_does(path: str, verdict: str) -> None:
+    rollout = Config().to_dict()["rollout"]
+    default = rollout
+    for key in path.split("."):
+        default = default.get(key) if isinstance(default, dict) else None
+    if verdict == "used":
+        values = [USED_VALUES[path]] if path in USED_VALUES else OTHERS[type(default)]
+        (value, *_) = [v for v in values if v != default] or values
+        document = at(path, value)
+        if path.endswith("_config_path"):
+            document["multi_turn"]["enable"] = True
+        load_config({"rollout": document}, {})
+        return
+    if verdict == "only the defaults":
+        inner = next(iter(yaml.safe_load(SECTIONS)[path].items()))
+        refused = at(f"{path}.{inner[0]}", inner[1])
+    else:
+        accepted = [yaml.safe_load(value) for value in re.findall(r"`(.+?)`", verdict)]
+        for value in accepted:
+            load_config({"rollout": at(path, value)}, {})
+        others = [v for kind in OTHERS.values() for v in kind] + [{"x": 1}]
+        if set(map(str, accepted)) >= {"True", "False"}:
+            others = ["x"]
+        refused = at(path, next(v for v in others if v not in accepted))
+    with pytest.raises(ConfigError, match=rf"^rollout\.{re.escape(path)}\b"):
+        load_config({"rollout": refused}, {})
+
+
+SECTIONS = """
+agent: {num_workers: 4}
+trace: {token2text: true}
+server: {max_attempts: 4}
+prometheus: {port: 9091}
+profiler: {all_ranks: true}
+"""
+
+
+def test_page_for_verl_users_loads_verls_own_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = OmegaConf.load(VERL / "trainer/config/_generated_ppo_trainer.yaml")
+    whole.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu = 8
+    OmegaConf.save(whole, tmp_path / "ppo_trainer.yaml")
+    monkeypatch.chdir(tmp_path)
+    made: list[Config] = []
+    monkeypatch.setattr(inf, "InferenceEngine", lambda **given: made.append(load_config(given, {})))
+    block = re.findall(r"^```python\n(.*?)^```", (DOCS / "verl.md").read_text(), re.S | re.M)[0]
+    exec(compile(block, "docs/verl.md", "exec"), {})
+    assert made[0].rollout.load_format == "auto"
+    assert made[0].model_path == whole.actor_rollout_ref.model.path
