@@ -1,18 +1,38 @@
 """What the tests share: one engine on the embedded model, one on a tiny one, for the whole session.
 
-A test that breaks an engine starts its own, on a tiny model.
+A test that breaks an engine takes `mortal`, or starts its own on a tiny model.
 """
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from scripts import HANG_SECONDS, SETTINGS
 from tiny import tiny_model
 
 from inf import InferenceEngine
 
 TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enforce_eager": True}
+WITH_ENGINES = {"engine", "soak"}  # folders here
+HEAVY = {"engine", "tiny", "mortal"}  # fixtures
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m "not engine"` their folders are not even imported."""
+    left_out = config.option.markexpr == "not engine" and collection_path.name in WITH_ENGINES
+    return True if left_out and collection_path.parent == Path(__file__).parent else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks with `engine` what is in the folders of engines or takes a heavy fixture."""
+    here = Path(__file__).parent
+    for item in items:
+        folder = item.path.relative_to(here).parts[0]
+        if folder in WITH_ENGINES or HEAVY & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.engine)
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +47,33 @@ def tiny() -> Iterator[InferenceEngine]:
     """A random tiny Qwen3: fast, and its greedy answers wander."""
     with InferenceEngine(model_path=str(tiny_model()), rollout=TINY) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[InferenceEngine]]:
+    engines: list[InferenceEngine] = []
+    yield engines
+    for engine in engines:
+        engine.shutdown()
+
+
+@pytest.fixture
+def mortal(
+    _mortal: list[InferenceEngine],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> InferenceEngine:
+    """One of 4,096 tokens that tests kill, put to sleep or give other weights.
+
+    Alive and with its folder's weights for each test: whoever leaves it otherwise costs a start.
+    """
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("mortal")))
+    if not _mortal:
+        model, rollout = str(tiny_model()), {**SETTINGS, "free_cache_engine": True}
+        _mortal.append(
+            InferenceEngine(model_path=model, hang_timeout=HANG_SECONDS, rollout=rollout)
+        )
+    [engine] = _mortal
+    if engine.rollout.host.death is not None:
+        engine.restart()
+    return engine

@@ -12,6 +12,8 @@ from _inf.backends.verl import environment
 from _inf.errors import ConfigError
 from _inf.response.columns import column
 
+pytestmark = pytest.mark.engine  # it imports the whole stack
+
 
 @pytest.fixture(scope="module")
 def upstream() -> Any:

@@ -18,6 +18,8 @@ from transformers import AutoModelForCausalLM
 TIE = 1e-3
 # And no more than this part of the rows may.
 PARTING_ROWS = 0.02
+# Of two log probs of one token.
+WITHIN = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,3 +134,27 @@ def assert_same_answers(
         print(f"{parting} gap={parting.gap:.2e}")
     assert all(parting.gap <= TIE for parting in found), found  # NaN is not
     assert len(found) <= PARTING_ROWS * len(prompts), found
+
+
+def assert_greedy(
+    reference: Reference, prompts: Sequence[list[int]], output: Any, max_tokens: int
+) -> None:
+    """Tokens and log probs of an output are the model's, by one forward pass a row.
+
+    Each token is the likeliest after those before it (a tie in the last bit is counted), and each
+    row ends with its first EOS or at `max_tokens`: that is Transformers' greedy answer.
+    """
+    eos = reference.model.generation_config.eos_token_id
+    ends = eos if isinstance(eos, list) else [eos]
+    ties = 0
+    for prompt, row in zip(prompts, output, strict=True):
+        answer = row.token_ids
+        assert answer == until(answer, ends)
+        assert answer[-1] in ends or len(answer) == max_tokens
+        logits = reference.logits(prompt, answer)
+        gaps = logits.max(-1).values - logits[torch.arange(len(answer)), torch.tensor(answer)]
+        assert gaps.max() <= TIE
+        ties += bool(gaps.max() > 0)
+        theirs = logprobs(logits, answer)
+        assert max(abs(a - b) for a, b in zip(row.logprobs, theirs, strict=True)) <= WITHIN
+    assert ties <= max(1, PARTING_ROWS * len(output)), ties

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from scripts import GONE_SECONDS, START_SECONDS, alive, script, until
 from tiny import tiny_model
 
@@ -56,24 +55,6 @@ def one_line(text: str) -> str:
 
 
 # ─── Answers ───
-
-
-def test_json_rows_of_an_engine_from_a_file_and_assignments(
-    command: Command, tmp_path: Path
-) -> None:
-    file = tmp_path / "tiny.yaml"
-    rollout = {"prompt_length": 64, "response_length": 16, "dtype": "float32"}
-    file.write_text(yaml.safe_dump({"model_path": str(tiny_model()), "rollout": rollout}))
-    assignments = ["--set", "rollout.response_length=7", "--set", "rollout.ignore_eos=true"]
-    code, out, err = command("-c", str(file), *assignments, "--n", "2", "--json", "Hello")
-    assert (code, err) == (0, "")
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert len(rows) == 2
-    for row in rows:
-        assert not {"response_ids", "response_mask", "metadata"} & set(row)  # padding, and a box
-        assert len(row["token_ids"]) == len(row["logprobs"]) == 7  # ours, not the file's 16
-        assert row["finish_reason"] == "length"
-        assert isinstance(row["completion"], str)
 
 
 @pytest.mark.parametrize("option", ["--max-tokens", "--max_tokens"])

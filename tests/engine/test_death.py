@@ -12,22 +12,21 @@ import gc
 import os
 import re
 import signal
-import stat
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
-from scripts import LONG, QUESTION, SETTINGS, ended, in_flight, script, until
+import torch
+from scripts import HANG_SECONDS, LONG, QUESTION, ended, in_flight, script, until
 from tiny import tiny_model
+from transformers import AutoModelForCausalLM
 
 from _inf.types import CancelToken
 from inf import EngineDeadError, InferenceEngine
 
 Answer = list[list[int]]
-HANG_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -40,30 +39,22 @@ def answer(tiny: InferenceEngine) -> Answer:
 
 
 @pytest.fixture(scope="module")
-def _mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("mortal")))
-        with InferenceEngine(
-            model_path=str(tiny_model()), hang_timeout=HANG_SECONDS, rollout=SETTINGS
-        ) as engine:
-            yield engine
-
-
-@pytest.fixture
-def mortal(_mortal: InferenceEngine) -> InferenceEngine:
-    """An engine to be killed; alive again for the next test."""
-    if _mortal.rollout.host.death is not None:
-        _mortal.restart()
-    return _mortal
+def other_weights() -> Any:
+    """A model of the same shape as the folder's."""
+    return AutoModelForCausalLM.from_pretrained(tiny_model(seed=1), dtype=torch.float32)
 
 
 def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(
-    mortal: InferenceEngine, answer: Answer
+    mortal: InferenceEngine, answer: Answer, other_weights: Any
 ) -> None:
     host, restarts = mortal.rollout.host, mortal.stats()["restarts"]
+    mortal.update_weights(other_weights)
+    assert mortal.generate(**QUESTION).token_ids != answer
+    chunks = mortal.stream("One", **LONG)
+    next(chunks)
     with concurrent.futures.ThreadPoolExecutor() as threads:
         calls = [threads.submit(mortal.generate, "One", **LONG, timeout=60) for _ in range(4)]
-        assert until(lambda: in_flight(mortal) == 4, 30)
+        assert until(lambda: in_flight(mortal) == 5, 30)
         os.kill(host.children[0].pid, signal.SIGKILL)
         killed = time.monotonic()
         failures = [call.exception(timeout=90) for call in calls]
@@ -73,6 +64,8 @@ def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(
         assert f"scheduler 0 (pid {host.children[0].pid}, exit code -9)" in str(failure)
         assert str(host.log) in str(failure)
         assert "restart()" in str(failure)
+    with pytest.raises(EngineDeadError, match="exit code -9"):
+        list(chunks)
     for _ in range(2):
         with pytest.raises(EngineDeadError, match="exit code -9"):
             mortal.generate("Are you there?")
@@ -80,27 +73,10 @@ def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(
         asyncio.run(mortal.agenerate("Are you there?"))
 
     mortal.restart()
-    assert mortal.generate(**QUESTION).token_ids == answer
+    output = mortal.generate(**QUESTION)
+    assert output.token_ids == answer  # the folder's weights again
+    assert output.metadata[0]["weight_version"] == 0
     assert mortal.stats()["restarts"] == restarts + 1
-
-
-def test_log_of_a_dead_engine_stays_and_is_the_users_alone(mortal: InferenceEngine) -> None:
-    host = mortal.rollout.host
-    assert stat.S_IMODE(host.folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE(host.log.stat().st_mode) == 0o600
-    os.kill(host.children[0].pid, signal.SIGKILL)
-    assert until(lambda: host.death is not None, 5)  # also where nobody waits for an answer
-    mortal.shutdown()
-    assert list(host.folder.iterdir()) == [host.log]
-
-
-def test_exception_inside_with_passes_and_leaves_no_child(mortal: InferenceEngine) -> None:
-    scheduler = psutil.Process(mortal.rollout.host.children[0].pid)
-    with pytest.raises(ZeroDivisionError), mortal:
-        raise ZeroDivisionError
-    assert not scheduler.is_running()  # no zombie either
-    with pytest.raises(EngineDeadError, match="shut down"):
-        mortal.generate("Are you there?")
 
 
 # ─── Hung ───
@@ -157,66 +133,13 @@ def slow_down(engine: InferenceEngine, seconds: float) -> None:
     engine.rollout.host.run(manager.slow_down(SlowDownReqInput(seconds)), CancelToken())
 
 
-# ─── By itself ───
+# ─── Starts that fail, and a scheduler that raises ───
 
-CRASH = """
-from inf import EngineDeadError
-from _inf.types import CancelToken
-
-e = engine()
-raw = e.rollout._engine.async_generate(
-    input_ids=[[10**6]], sampling_params=[{"max_new_tokens": 4}]  # no such token: it raises
-)
-try:
-    e.rollout.host.run(raw, CancelToken())
-except EngineDeadError as failure:
-    say("crash", str(failure))
-try:
-    e.generate("Are you there?")
-except EngineDeadError as failure:
-    say("later", str(failure))
-e.restart()
-say("restarted", e.generate(**QUESTION).token_ids)
-raise RuntimeError("an unhandled one")
-"""
-
-
-@pytest.fixture(scope="module")
-def crash(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """A script whose scheduler raises; it restarts, and ends by an exception of its own."""
-    with script(CRASH, tmp_path_factory.mktemp("crash")) as run:
-        report = {name: run.hear(name) for name in ("crash", "later", "restarted")}
-        yield report | {"end": ended(run), "tmp": run.tmp}
-
-
-def test_scheduler_that_raises_is_an_engine_dead_error_with_its_traceback(
-    crash: dict[str, Any],
-) -> None:
-    assert "scheduler 0" in crash["crash"]
-    assert "exit code 1" in crash["crash"]
-    assert "IndexError" in crash["crash"]
-    assert str(crash["tmp"]) in crash["crash"]  # the path of the log
-    assert crash["later"] == crash["crash"]
-
-
-def test_restart_after_a_crash_answers_again(crash: dict[str, Any], answer: Answer) -> None:
-    assert crash["restarted"] == answer
-
-
-def test_unhandled_exception_shows_itself_and_leaves_no_child(crash: dict[str, Any]) -> None:
-    end = crash["end"]
-    assert end.exit_code == 1
-    assert end.err.endswith("RuntimeError: an unhandled one\n")
-    assert end.err.count("Traceback") == 1
-    assert end.survivors == []
-
-
-# ─── Starts that fail ───
-
-FAILED = """
+TROUBLED = """
 import gc, subprocess, threading, time
 import psutil
-from inf import InferenceError
+from inf import EngineDeadError, InferenceError
+from _inf.types import CancelToken
 
 stranger = subprocess.Popen(["sleep", "300"])
 
@@ -246,57 +169,99 @@ say("stranger", stranger.poll())
 stranger.kill()
 gc.collect()
 say("collected")
-say("after all", engine().generate(**QUESTION).token_ids)
+e = engine()
+say("after all", e.generate(**QUESTION).token_ids)
+raw = e.rollout._engine.async_generate(
+    input_ids=[[10**6]], sampling_params=[{"max_new_tokens": 4}]  # no such token: it raises
+)
+for name, call in {
+    "crash": lambda: e.rollout.host.run(raw, CancelToken()),
+    "later": lambda: e.generate("Are you there?"),
+}.items():
+    try:
+        call()
+    except EngineDeadError as failure:
+        say(name, str(failure))
+e.restart()
+say("restarted", e.generate(**QUESTION).token_ids)
+raise RuntimeError("an unhandled one")
 """
 
 
 @pytest.fixture(scope="module")
-def failed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Four starts that fail, one after the other; then what is left, as far as the script came."""
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Four starts that fail, what is left of them, and a fifth whose scheduler raises; it
+    restarts, and ends by an exception of the script's own. Told as far as the script came."""
     names = ["in the child", "in the parent", "beside the child", "killed"]
     names += ["children", "stranger"]
-    with script(FAILED, tmp_path_factory.mktemp("failed")) as run:
+    with script(TROUBLED, tmp_path_factory.mktemp("troubled")) as run:
         report = {name: run.hear(name) for name in names}
         report |= {"tmp": run.tmp, "stderr": run.err, "hung": True}
         with contextlib.suppress(AssertionError):
             run.hear("collected", 10)
-            report |= {"hung": False, "after all": run.hear("after all")}
+            report["hung"] = False
+        if not report["hung"]:
+            later = ("after all", "crash", "later", "restarted")
+            report |= {name: run.hear(name) for name in later}
+            report["end"] = ended(run)
         yield report
 
 
 @pytest.mark.parametrize("place", ["in the child", "in the parent", "beside the child"])
 def test_start_that_sglang_refuses_raises_ours_with_the_cause(
-    failed: dict[str, Any], place: str
+    troubled: dict[str, Any], place: str
 ) -> None:
-    ours, message = failed[place]
+    ours, message = troubled[place]
     assert "nonsense" in message.lower()
     assert ours
 
 
-def test_start_that_dies_in_the_child_names_its_exit_code_and_log(failed: dict[str, Any]) -> None:
-    _, message = failed["in the child"]
+def test_start_that_dies_in_the_child_names_its_exit_code_and_log(troubled: dict[str, Any]) -> None:
+    _, message = troubled["in the child"]
     assert "scheduler 0" in message
     assert "exit code 1" in message
-    assert re.search(rf"{failed['tmp']}/inf-engine-\w+/engine\.log", message)
+    assert re.search(rf"{troubled['tmp']}/inf-engine-\w+/engine\.log", message)
 
 
-def test_scheduler_killed_while_it_starts_is_an_engine_dead_error(failed: dict[str, Any]) -> None:
-    ours, message = failed["killed"]
+def test_scheduler_killed_while_it_starts_is_an_engine_dead_error(troubled: dict[str, Any]) -> None:
+    ours, message = troubled["killed"]
     assert ours
     assert re.search(r"while it started: scheduler 0 \(pid \d+, exit code -9\)", message)
 
 
-def test_failed_starts_leave_no_child_and_touch_nobody_elses(failed: dict[str, Any]) -> None:
-    assert failed["children"] == []
-    assert failed["stranger"] is None
+def test_failed_starts_leave_no_child_and_touch_nobody_elses(troubled: dict[str, Any]) -> None:
+    assert troubled["children"] == []
+    assert troubled["stranger"] is None
 
 
-def test_failed_starts_print_nothing_beside_their_exceptions(failed: dict[str, Any]) -> None:
-    assert failed["stderr"] == ""
+def test_failed_starts_print_nothing_beside_their_exceptions(troubled: dict[str, Any]) -> None:
+    assert troubled["stderr"] == ""
 
 
 def test_garbage_of_failed_starts_can_be_collected_and_the_next_start_works(
-    failed: dict[str, Any], answer: Answer
+    troubled: dict[str, Any], answer: Answer
 ) -> None:
-    assert not failed["hung"]  # a ZeroMQ context waits for ever for its unsent messages
-    assert failed["after all"] == answer
+    assert not troubled["hung"]  # a ZeroMQ context waits for ever for its unsent messages
+    assert troubled["after all"] == answer
+
+
+def test_scheduler_that_raises_is_an_engine_dead_error_with_its_traceback(
+    troubled: dict[str, Any],
+) -> None:
+    assert "scheduler 0" in troubled["crash"]
+    assert "exit code 1" in troubled["crash"]
+    assert "IndexError" in troubled["crash"]
+    assert str(troubled["tmp"]) in troubled["crash"]  # the path of the log
+    assert troubled["later"] == troubled["crash"]
+
+
+def test_restart_after_a_crash_answers_again(troubled: dict[str, Any], answer: Answer) -> None:
+    assert troubled["restarted"] == answer
+
+
+def test_unhandled_exception_shows_itself_and_leaves_no_child(troubled: dict[str, Any]) -> None:
+    end = troubled["end"]
+    assert end.exit_code == 1
+    assert end.err.endswith("RuntimeError: an unhandled one\n")
+    assert end.err.count("Traceback") == 1
+    assert end.survivors == []

@@ -17,9 +17,8 @@ import pytest
 import torch
 from tiny import VOCABULARY, tiny_model
 
-from inf import ConfigError, EngineDeadError, InferenceEngine, InferenceError, PromptError
+from inf import ConfigError, InferenceEngine, InferenceError, PromptError
 
-LENGTHS = {"prompt_length": 512, "response_length": 128}  # the session's tiny engine
 KNOWN = "What is the capital of France?"
 USER = {"role": "user", "content": "hi"}
 
@@ -312,16 +311,3 @@ def test_model_that_is_not_there_or_cut_short_is_one_sentence(tmp_path: Path) ->
         InferenceEngine(model_path="no-such-org-of-ours/no-such-model")
     assert str(caught.value).startswith("model_path: there is no folder at ")
     assert "Hub" in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_call_after_shutdown_says_so() -> None:
-    with InferenceEngine(model_path=str(tiny_model()), rollout=LENGTHS) as engine:
-        pass
-    for _ in range(2):
-        with pytest.raises(EngineDeadError, match="was shut down; restart"):
-            engine.generate("hi")
-        with pytest.raises(EngineDeadError, match="was shut down; restart"):
-            asyncio.run(engine.agenerate("hi"))
-        engine.shutdown()
-    with pytest.raises(PromptError):
-        engine.generate("")

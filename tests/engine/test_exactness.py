@@ -19,14 +19,21 @@ from typing import Any
 import pytest
 import torch
 from prompts import PROMPTS, as_ids, token_prompts
-from reference import Reference, assert_same_answers, logprobs, penalized
+from reference import (
+    WITHIN,
+    Reference,
+    assert_greedy,
+    assert_same_answers,
+    logprobs,
+    penalized,
+)
 from scipy.stats import chisquare
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from inf import ConfigError, GenerationOutput, InferenceEngine
 
 TOKENS = 64
-WITHIN = 1e-3
+ASKED = PROMPTS[1::2]  # every second one, the longest among them
 GSM8K = os.environ.get("INF_GSM8K")
 SAMPLING: list[dict[str, Any]] = [
     {"temperature": 0.0},
@@ -64,38 +71,38 @@ def rendered(engine: InferenceEngine, texts: Sequence[str]) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def prompts(engine: InferenceEngine) -> list[list[int]]:
-    """The token ids of `PROMPTS`."""
-    return rendered(engine, PROMPTS)
+    """The token ids of `ASKED`."""
+    return rendered(engine, ASKED)
 
 
 @pytest.fixture(scope="module")
 def answers(engine: InferenceEngine) -> GenerationOutput:
     """Greedy, in one batch, as text: the library renders and tokenizes."""
-    return engine.generate(PROMPTS, temperature=0.0, max_tokens=TOKENS)
+    return engine.generate(ASKED, temperature=0.0, max_tokens=TOKENS)
 
 
 # (a) Greedy picks.
 
 
-def test_greedy_answers_are_those_of_transformers(
+def test_greedy_answers_and_their_logprobs_are_those_of_transformers(
     reference: Reference, prompts: list[list[int]], answers: GenerationOutput
 ) -> None:
-    assert_same_answers(reference, prompts, answers.token_ids, reference.greedy(prompts, TOKENS))
+    assert_greedy(reference, prompts, answers, TOKENS)
 
 
 @pytest.mark.skipif(not GSM8K, reason="INF_GSM8K does not name GSM8K's test.jsonl")
 def test_greedy_answers_to_gsm8k_are_those_of_transformers(
     engine: InferenceEngine, reference: Reference
 ) -> None:
-    lines = Path(str(GSM8K)).read_text(encoding="utf-8").splitlines()[:50]
+    lines = Path(str(GSM8K)).read_text(encoding="utf-8").splitlines()[:25]
     questions = [json.loads(line)["question"] for line in lines]
     ids = rendered(engine, questions)
     output = engine.generate(questions, temperature=0.0, max_tokens=TOKENS)
     assert [row["prompt_tokens"] for row in output.metadata] == [len(each) for each in ids]
-    assert_same_answers(reference, ids, output.token_ids, reference.greedy(ids, TOKENS))
+    assert_greedy(reference, ids, output, TOKENS)
 
 
-def test_greedy_answers_of_the_tiny_referenceare_those_of_transformers(
+def test_greedy_answers_of_the_tiny_model_are_those_of_transformers(
     tiny: InferenceEngine, tiny_reference: Reference
 ) -> None:
     ids = token_prompts(100, 400, seed=1)
@@ -125,35 +132,23 @@ def assert_logprobs(
         assert total == pytest.approx(math.fsum(row.logprobs), abs=1e-6)
 
 
-def test_greedy_logprobs_are_those_of_transformers(
-    reference: Reference, prompts: list[list[int]], answers: GenerationOutput
-) -> None:
-    assert_logprobs(reference, prompts[::2], answers[::2])
-
-
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.8, "top_k": 50}], ids=str)
 def test_sampled_logprobs_are_those_of_transformers(
     engine: InferenceEngine, reference: Reference, prompts: list[list[int]], filters: dict[str, Any]
 ) -> None:
-    output = engine.generate(as_ids(prompts[::6]), temperature=0.7, max_tokens=24, **filters)
-    assert_logprobs(reference, prompts[::6], output, temperature=0.7)
+    output = engine.generate(as_ids(prompts[::3]), temperature=0.7, max_tokens=24, **filters)
+    assert_logprobs(reference, prompts[::3], output, temperature=0.7)
 
 
 @pytest.mark.parametrize("sampling", SAMPLING, ids=str)
-def test_logprobs_are_of_the_logits_over_temperature_before_the_filters(
+def test_filters_hold_and_logprobs_are_of_the_logits_over_temperature_before_them(
     tiny: InferenceEngine, tiny_reference: Reference, sampling: dict[str, Any]
 ) -> None:
     ids = token_prompts(40, 100, seed=2)
     output = tiny.generate(as_ids(ids), max_tokens=48, ignore_eos=True, **sampling)
     assert_logprobs(tiny_reference, ids, output, sampling["temperature"] or 1.0)
-
-
-@pytest.mark.parametrize("sampling", SAMPLING[2:], ids=str)
-def test_no_token_is_sampled_that_a_filter_excludes(
-    tiny: InferenceEngine, tiny_reference: Reference, sampling: dict[str, Any]
-) -> None:
-    ids = token_prompts(40, 100, seed=3)
-    output = tiny.generate(as_ids(ids), max_tokens=48, ignore_eos=True, **sampling)
+    if sampling["temperature"] == 0:
+        return
     for prompt, answer in zip(ids, output.token_ids, strict=True):
         logits = tiny_reference.logits(prompt, answer)
         allowed = filtered(torch.softmax(logits / sampling["temperature"], -1), sampling)
@@ -391,11 +386,11 @@ def picked(output: GenerationOutput, rows: Sequence[int]) -> GenerationOutput:
 def test_an_answer_does_not_depend_on_the_batch(
     engine: InferenceEngine, answers: GenerationOutput
 ) -> None:
-    rows = [45, 3, 28, 12, 37]
+    rows = [22, 3, 14, 12, 18]
     for row in rows[:2]:
-        alone = engine.generate(PROMPTS[row], temperature=0.0, max_tokens=TOKENS)
+        alone = engine.generate(ASKED[row], temperature=0.0, max_tokens=TOKENS)
         assert_alike(alone, picked(answers, [row]))
-    few = engine.generate([PROMPTS[row] for row in rows], temperature=0.0, max_tokens=TOKENS)
+    few = engine.generate([ASKED[row] for row in rows], temperature=0.0, max_tokens=TOKENS)
     assert_alike(few, picked(answers, rows))
 
 

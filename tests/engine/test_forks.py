@@ -15,7 +15,7 @@ from scripts import ended, script
 from inf import InferenceEngine
 
 FORKS = """
-import asyncio, contextlib, multiprocessing, os, pickle, signal, sys, tempfile, time, warnings
+import asyncio, contextlib, gc, multiprocessing, os, pickle, signal, sys, tempfile, time, warnings
 import datasets, torch
 warnings.simplefilter("ignore")
 datasets.disable_progress_bars()
@@ -92,19 +92,21 @@ say("pid", os.getpid())
 say("forks", {name: forked(lambda: told(call)) for name, call in CALLS.items()})
 say("pool", told(in_pool))
 say("loader", told(lambda: list(torch.utils.data.DataLoader(Rows(), num_workers=1))))
+gc.collect()  # its iterator, which complains of every later fork that ends
 rows = datasets.Dataset.from_dict({"x": [1, 2]})
 say("map", told(lambda: rows.map(ask, num_proc=2)))
 say("pickle", told(lambda: pickle.dumps(e)))
 say("answer", e.generate(**QUESTION).token_ids)
 """
+SAID = ("exit", "pid", "forks", "pool", "loader", "map", "pickle", "answer")
 
 
 @pytest.fixture(scope="module")
 def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """What a script with an engine heard in its forks, and how it ended."""
-    names = ["exit", "pid", "forks", "pool", "loader", "map", "pickle", "answer"]
-    with script(FORKS, tmp_path_factory.mktemp("forks")) as run:
-        report = {name: run.hear(name) for name in names}
+    folder = tmp_path_factory.mktemp("forks") / "spaces, 100% #1? é"
+    with script(FORKS, folder, stdin=True) as run:
+        report = {name: run.hear(name) for name in SAID}
         yield report | {"ended": ended(run)}
 
 
@@ -150,13 +152,18 @@ def test_engine_does_not_travel_in_a_pickle(forks: dict[str, Any]) -> None:
     assert kind == "InferenceError" and "another process" in message
 
 
-def test_fork_that_exits_inside_with_ends_well_and_in_silence(forks: dict[str, Any]) -> None:
+def test_fork_that_exits_inside_with_ends_well(forks: dict[str, Any]) -> None:
     assert forks["exit"] == 0
-    assert (forks["ended"].exit_code, forks["ended"].err) == (0, "")
 
 
-def test_temporary_folder_is_empty_after_an_engines_life(forks: dict[str, Any]) -> None:
-    assert forks["ended"].temporary == []
+def test_script_on_stdin_without_shutdown_ends_well_in_silence_and_leaves_nothing(
+    forks: dict[str, Any],
+) -> None:
+    end = forks["ended"]
+    assert (end.exit_code, end.err) == (0, "")
+    assert end.out.count("\n") == len(SAID)  # what it says itself, and nothing else
+    assert end.family >= 2  # a scheduler and the resource tracker
+    assert end.survivors == [] and end.temporary == []
 
 
 SPAWNS = """

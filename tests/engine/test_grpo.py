@@ -1,4 +1,4 @@
-"""`examples/grpo.py`, three steps of it, on a tiny model of its own."""
+"""`examples/grpo.py`, three steps of it, on a tiny model."""
 
 from __future__ import annotations
 
@@ -58,24 +58,26 @@ def test_few_rows_at_a_time_learn_what_all_at_once_do() -> None:
     assert distance(few, whole) < 1e-5 and distance(start, whole) > 1e-3
 
 
-def test_three_steps_move_the_served_model_with_the_trained_one(tmp_path: Path) -> None:
+def test_three_steps_move_the_served_model_with_the_trained_one(
+    mortal: InferenceEngine, tmp_path: Path
+) -> None:
     grpo = runpy.run_path(str(EXAMPLE))
-    rollout = {"dtype": "float32", "prompt_length": 64, "response_length": grpo["ROOM"]}
-    with InferenceEngine(model_path=str(tiny_model()), rollout=rollout) as engine:
-        model = Reference.of(engine).model
+    model = Reference.of(mortal).model
 
-        def served() -> list[float]:
-            (row,) = engine.get_logprobs({"prompt_token_ids": PROMPT}, [ANSWER])
-            return row
+    def served() -> tuple[list[float], int]:
+        (row,) = mortal.get_logprobs({"prompt_token_ids": PROMPT}, [ANSWER])
+        return row, mortal.generate("Hi", max_tokens=1).metadata[0]["weight_version"]
 
-        before = served()
-        curve = grpo["train"](engine, model, 3, 1e-2)
-        after = served()
-        version = engine.generate("Hi", max_tokens=1).metadata[0]["weight_version"]
+    before, first = served()
+    try:
+        curve = grpo["train"](mortal, model, 3, 1e-2)
+        after, last = served()
+    finally:
+        mortal.update_weights(Reference.of(mortal).model)  # the folder's again
     logits = Reference(model).logits(PROMPT, ANSWER)
     expected = torch.tensor(logprobs(logits, ANSWER, 1.0))
     assert (torch.tensor(after) - expected).abs().max() < 1e-3
     assert (torch.tensor(before) - expected).abs().max() > 1e-2
-    assert version == 3 and len(curve) == 3 and all(0 <= reward <= 1 for reward in curve)
+    assert last - first == 3 and len(curve) == 3 and all(0 <= reward <= 1 for reward in curve)
     grpo["draw"](curve, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

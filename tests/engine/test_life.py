@@ -1,7 +1,9 @@
 """An engine's life: what it leaves alone, and what is left when it or its caller ends.
 
 What changes the interpreter, gets a signal or ends is a script of its own, run once a module; its
-tests each read one claim from what it said.
+tests each read one claim from what it said. What is left of a caller that ends in another way:
+without a word (`test_forks.py`), by `sys.exit` (`test_abort.py`), an exception (`test_death.py`) or
+`kill -9` (`test_batch.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scripts import GONE_SECONDS, QUESTION, START_SECONDS, alive, ended, script, until
+from scripts import QUESTION, ended, script
 
 from inf import InferenceEngine
 
@@ -88,32 +90,25 @@ gc.collect()
 say("children", [p.cmdline() for p in children()])
 say("threads", [thread.name for thread in threading.enumerate()])
 say("left folders", temporary())
-c = engine()
-say("a second life", c.generate(**QUESTION).token_ids)
-c.shutdown()
 say("strangers", [psutil.Process(pid).status() for pid in strangers])
 for pid in strangers:
     os.kill(pid, signal.SIGKILL)
-d = engine()
-say("ready")
+c = engine()
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+say("a second life", c.generate(**QUESTION).token_ids)
 time.sleep(600)
 """
 
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What a script saw of two engines at once and two more after them, until it was killed."""
+    """What a script saw of two engines at once and one more after them, until SIGTERM ended it."""
     names = ["two at once", "changed", "open to", "folders", "after shutdown", "the other one"]
-    names += ["children", "threads", "left folders", "a second life", "strangers", "ready"]
+    names += ["children", "threads", "left folders", "strangers", "a second life"]
     with script(LIFE, tmp_path_factory.mktemp("life")) as run:
         report = {name: run.hear(name) for name in names}
-        report["family"] = len(alive(run.meet()))
-        run.send(signal.SIGKILL)
-        run.exit_code()
-        until(lambda: not alive(run.family), GONE_SECONDS)
-        report["survivors"] = [process.pid for process in alive(run.family)]
-        report["stderr"] = run.err
-        yield report
+        run.send(signal.SIGTERM)
+        yield report | {"end": ended(run)}
 
 
 def test_two_engines_in_one_process_answer_alike(life: dict[str, Any], answer: Answer) -> None:
@@ -156,6 +151,10 @@ def test_shutdown_removes_the_engines_folder(life: dict[str, Any]) -> None:
     assert life["left folders"] == []
 
 
+def test_engines_say_nothing_from_start_to_shutdown(life: dict[str, Any]) -> None:
+    assert life["end"].err == ""
+
+
 def test_another_engine_after_a_shutdown_works(life: dict[str, Any], answer: Answer) -> None:
     assert life["a second life"] == answer
 
@@ -164,63 +163,8 @@ def test_children_that_are_not_ours_survive_a_shutdown(life: dict[str, Any]) -> 
     assert life["strangers"] == ["sleeping"] * 4
 
 
-def test_kill_9_of_the_caller_takes_its_children_along(life: dict[str, Any]) -> None:
-    assert life["family"] >= 2  # a scheduler and the resource tracker
-    assert life["survivors"] == []
-
-
-# ─── Ends without a shutdown ───
-
-END = """
-import time
-e = engine()
-print(e.generate(**QUESTION).token_ids)
-time.sleep(1)
-"""
-TERMINATED = """
-import time
-e = engine()
-say("answer", e.generate(**QUESTION).token_ids)
-time.sleep(600)
-"""
-
-
-@pytest.fixture(scope="module")
-def ends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Two scripts at once: one comes to its end, the other one gets SIGTERM."""
-    folder = tmp_path_factory.mktemp("ends")
-    with (
-        script(END, folder / "spaces, 100% #1? é", stdin=True) as first,
-        script(TERMINATED, folder / "b") as second,
-    ):
-        until(lambda: first.meet() and first.out, START_SECONDS)
-        report: dict[str, Any] = {"answer": second.hear("answer")}
-        second.send(signal.SIGTERM)
-        yield report | {"end": ended(first), "SIGTERM": ended(second)}
-
-
-def test_two_processes_at_once_answer_alike(ends: dict[str, Any], answer: Answer) -> None:
-    assert ends["answer"] == answer
-    assert ends["end"].out == f"{answer}\n"
-
-
-def test_script_on_stdin_without_shutdown_ends_well_and_leaves_no_child(
-    ends: dict[str, Any],
-) -> None:
-    end = ends["end"]
-    assert (end.exit_code, end.err) == (0, "")
-    assert end.family >= 2  # a scheduler and the resource tracker
-    assert end.survivors == []
-
-
-def test_exit_without_shutdown_leaves_nothing_in_the_temporary_folder(
-    ends: dict[str, Any],
-) -> None:
-    assert ends["end"].temporary == []
-
-
-def test_sigterm_ends_the_caller_and_its_children(ends: dict[str, Any]) -> None:
-    end = ends["SIGTERM"]
+def test_sigterm_ends_the_caller_and_its_children(life: dict[str, Any]) -> None:
+    end = life["end"]
     assert end.exit_code == -signal.SIGTERM
-    assert end.family >= 2
+    assert end.family >= 2  # a scheduler and the resource tracker
     assert end.survivors == []

@@ -1,7 +1,7 @@
-"""Where an engine is used from: the main thread, others, async code, a notebook with its own loop.
+"""Where an engine is used from: the main thread, others, async code.
 
-The same question gets the same answer everywhere. Scripts without a `__main__` guard, on stdin and
-two at once are in `test_life.py`.
+The same question gets the same answer everywhere. A notebook, with a loop of its own, is in
+`test_examples.py`; a script on stdin, without a `__main__` guard, in `test_forks.py`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-import nbformat
+import psutil
 import pytest
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
-from nbclient.exceptions import DeadKernelError
-from scripts import START_SECONDS, environment, preamble
+from scripts import START_SECONDS
 from tiny import tiny_model
 
-from inf import InferenceEngine
+from inf import EngineDeadError, InferenceEngine, PromptError
 
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
@@ -114,86 +110,41 @@ def test_asyncio_run_twice_with_one_engine(tiny: InferenceEngine, answers: Answe
     assert run(work()) == run(work()) == answers
 
 
-def test_engine_started_and_stopped_in_async_code_on_a_thread(answers: Answers) -> None:
+@pytest.fixture(scope="module")
+def stopped() -> dict[str, Any]:
+    """An engine that async code on a thread starts, asks, and leaves by an exception."""
+    report: dict[str, Any] = {}
+
     async def work() -> Answers:
         with InferenceEngine(model_path=str(tiny_model()), rollout=SETTINGS) as engine:
-            return (await engine.agenerate(PROMPTS, **GREEDY)).token_ids
+            report["engine"] = engine
+            report["scheduler"] = psutil.Process(engine.rollout.host.children[0].pid)
+            report["answers"] = (await engine.agenerate(PROMPTS, **GREEDY)).token_ids
+            raise ZeroDivisionError
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        assert thread.submit(run, work()).result(START_SECONDS) == answers
+        report["raised"] = thread.submit(run, work()).exception(START_SECONDS)
+    return report
 
 
-CELLS = [
-    "e = engine()",
-    "e.generate(**QUESTION).token_ids == (await e.agenerate(**QUESTION)).token_ids",
-    "import asyncio\n"
-    "outputs = await asyncio.gather(*(e.agenerate(**QUESTION) for _ in range(20)))\n"
-    "len({tuple(output.token_ids[0]) for output in outputs})",
-    # What Jupyter's stop button does: SIGINT to the kernel's process group.
-    "import os, signal, threading\n"
-    "assert os.getpgrp() == os.getpid()\n"
-    "threading.Timer(1, os.killpg, (os.getpgrp(), signal.SIGINT)).start()\n"
-    "try:\n"
-    "    e.generate('One', **LONG)\n"
-    "except KeyboardInterrupt:\n"
-    "    interrupted = True\n"
-    "interrupted",
-    "await e.agenerate(['Is 1 < 2?', 'Two'], temperature=0, max_tokens=8, ignore_eos=True)",
-    "e.shutdown()",
-]
+def test_engine_started_and_stopped_in_async_code_on_a_thread_answers_alike(
+    stopped: dict[str, Any], answers: Answers
+) -> None:
+    assert stopped["answers"] == answers
 
 
-@pytest.fixture(scope="module")
-def cells(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
-    """The outputs of `CELLS`, run as a notebook by this very interpreter."""
-    folder = tmp_path_factory.mktemp("notebook")
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell(source) for source in [preamble(), *CELLS]]
-    )
-    # Without folders of kernels there is one: the interpreter that runs this.
-    manager = AsyncKernelManager(
-        kernel_name="python3", kernel_spec_manager=KernelSpecManager(kernel_dirs=[])
-    )
-    client = NotebookClient(notebook, km=manager, timeout=START_SECONDS)
-    private = {name: str(folder) for name in ("JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for name, value in environment(**private).items():
-            patch.setenv(name, value)
-        try:
-            client.execute(cwd=str(folder))
-        except DeadKernelError:
-            process = getattr(manager.provisioner, "process", None)
-            pytest.fail(f"the kernel ended with exit code {process and process.returncode}")
-    return [cell.outputs for cell in notebook.cells[1:]]
+def test_exception_inside_with_passes_and_leaves_no_child(stopped: dict[str, Any]) -> None:
+    assert isinstance(stopped["raised"], ZeroDivisionError)
+    assert not stopped["scheduler"].is_running()  # no zombie either
 
 
-def text(outputs: list[Any]) -> str:
-    """The one value that a cell shows; an erased bar may stand beside it where it took long."""
-    (output,) = [output for output in outputs if output["output_type"] == "execute_result"]
-    return str(output["data"]["text/plain"])
-
-
-def test_notebook_cell_that_starts_an_engine_shows_nothing(cells: list[list[Any]]) -> None:
-    assert cells[0] == []
-
-
-def test_notebook_cells_generate_and_await_agenerate(cells: list[list[Any]]) -> None:
-    assert text(cells[1]) == "True"
-    assert text(cells[2]) == "1"
-
-
-def test_notebooks_stop_button_interrupts_generate(cells: list[list[Any]]) -> None:
-    assert text(cells[3]) == "True"
-
-
-def test_notebook_shows_an_output_as_a_table(cells: list[list[Any]]) -> None:
-    (output,) = [output for output in cells[4] if output["output_type"] == "execute_result"]
-    table = output["data"]["text/html"]
-    assert table.startswith("<table>")
-    assert table.count("<tr>") == 3  # a head and two rows
-    assert "<th>completion</th>" in table
-
-
-def test_notebook_cell_shuts_the_engine_down_without_a_word(cells: list[list[Any]]) -> None:
-    assert cells[5] == []
+def test_call_after_shutdown_says_so_unless_it_is_wrong(stopped: dict[str, Any]) -> None:
+    engine = stopped["engine"]
+    for _ in range(2):
+        with pytest.raises(EngineDeadError, match="was shut down; restart"):
+            engine.generate("hi")
+        with pytest.raises(EngineDeadError, match="was shut down; restart"):
+            asyncio.run(engine.agenerate("hi"))
+        engine.shutdown()
+    with pytest.raises(PromptError):
+        engine.generate("")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scripts import START_SECONDS, environment, script
+import yaml
+from scripts import START_SECONDS, environment
 from tiny import tiny_model
 
 from _inf.apps.cli import main
@@ -66,53 +67,45 @@ def test_line_of_the_start_is_erased_when_the_engine_is_ready(newcomer: dict[str
     assert newcomer["err"].rstrip().endswith("\x1b[2K")  # erase in line
 
 
-USER = """
-import asyncio
-e = engine()
-print(e.generate(**QUESTION).token_ids == asyncio.run(e.agenerate(**QUESTION)).token_ids)
-e.shutdown()
-"""
-CURIOUS = """
-import sys
-from _inf.apps.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 @pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[str, str]]]:
-    """stdout and stderr of a script, and of the command under INF_LOG=debug, both at once."""
+def debugged(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """stdout and stderr of the command under INF_LOG=debug: a file, and assignments over it."""
     folder = tmp_path_factory.mktemp("quiet")
-    assignments = [f"model_path={tiny_model()}", "rollout.prompt_length=512"]
-    assignments += ["rollout.response_length=8", "rollout.dtype=float32"]
-    debug: dict[str, Any] = {
-        "arguments": [*(f"--set={each}" for each in assignments), QUESTION],
-        "variables": {"INF_LOG": "debug"},
-    }
-    with script(USER, folder / "a") as user, script(CURIOUS, folder / "b", **debug) as curious:
-        assert user.exit_code(START_SECONDS) == 0, user.err
-        assert curious.exit_code(START_SECONDS) == 0, curious.err
-        yield {"user": (user.out, user.err), "debug": (curious.out, curious.err)}
+    rollout = {"prompt_length": 64, "response_length": 16, "dtype": "float32"}
+    config = {"model_path": str(tiny_model()), "rollout": rollout}
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
+    arguments = ["-c", "tiny.yaml", "--set", "rollout.response_length=7"]
+    arguments += ["--set", "rollout.ignore_eos=true", "--n", "2", "--json", "Hello"]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *arguments],
+        cwd=folder,
+        env=environment(INF_LOG="debug"),
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
 
 
-def test_script_prints_only_what_it_prints_itself(printed: dict[str, tuple[str, str]]) -> None:
-    assert printed["user"] == ("True\n", "")
-
-
-def test_inf_log_debug_shows_what_others_say(printed: dict[str, tuple[str, str]]) -> None:
-    _, err = printed["debug"]
+def test_inf_log_debug_shows_what_others_say(debugged: tuple[str, str]) -> None:
+    _, err = debugged
     assert err.count("\n") > 20
     assert "DEBUG" in err
     assert "sglang" in err
     assert "UserWarning" in err
 
 
-def test_inf_log_debug_leaves_stdout_to_the_answer(
-    printed: dict[str, tuple[str, str]],
+def test_inf_log_debug_leaves_stdout_to_the_rows_of_the_configured_engine(
+    debugged: tuple[str, str],
 ) -> None:
-    out, _ = printed["debug"]
-    assert "Gloo" not in out
-    assert "INFO" not in out
+    rows = [json.loads(line) for line in debugged[0].splitlines()]
+    assert len(rows) == 2
+    for row in rows:
+        assert not {"response_ids", "response_mask", "metadata"} & set(row)  # padding, and a box
+        assert len(row["token_ids"]) == len(row["logprobs"]) == 7  # ours, not the file's 16
+        assert row["finish_reason"] == "length"
+        assert isinstance(row["completion"], str)
 
 
 def refused(capfd: pytest.CaptureFixture[str]) -> str:

@@ -34,15 +34,14 @@ ROLLOUT = {
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pad is EOS": (
         {"pad": "eos"},
-        {"truncate_prompt": "left", "rollout": {**ROLLOUT, "max_num_batched_tokens": 128}},
-    ),
-    "several EOS": (
-        {"eos": (IM_END, END_OF_TEXT, "d")},
-        {"truncate_prompt": "right", "rollout": {**ROLLOUT, "enable_prefix_caching": False}},
+        {
+            "truncate_prompt": "left",
+            "rollout": {**ROLLOUT, "max_num_batched_tokens": 128, "enable_prefix_caching": False},
+        },
     ),
     "llama, pad is one of several EOS": (
-        {"kind": "llama", "bos": True, "pad": "eos", "eos": (END_OF_TEXT, IM_END)},
-        {"rollout": {**ROLLOUT, "enable_chunked_prefill": False}},
+        {"kind": "llama", "bos": True, "pad": "eos", "eos": (END_OF_TEXT, IM_END, "d")},
+        {"truncate_prompt": "right", "rollout": {**ROLLOUT, "enable_chunked_prefill": False}},
     ),
 }
 

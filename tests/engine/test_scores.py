@@ -33,10 +33,10 @@ def test_scores_of_text_equal_transformers(engine, reference):
         assert score == pytest.approx(expected, abs=1e-3)
 
 
-def test_scores_of_a_batch_of_100_equal_what_generate_said(engine):
+def test_scores_of_a_batch_of_100_equal_what_generate_said(tiny):
     prompts = [f"{PROMPTS[i % 5]} ({i})" for i in range(100)]
-    output = engine.generate(prompts, max_tokens=8)
-    scores = engine.get_logprobs(prompts, output.token_ids)
+    output = tiny.generate(prompts, max_tokens=8)
+    scores = tiny.get_logprobs(prompts, output.token_ids)
     for said, scored in zip(output.logprobs, scores, strict=True):
         assert scored == pytest.approx(said, abs=1e-3)
 

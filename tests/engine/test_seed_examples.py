@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from _inf.config import load_config
+from _inf.tools.loading import load_tools
 from inf import InferenceEngine
 
 CONFIG = """
@@ -200,27 +202,30 @@ def test_interactive_chat(engine: InferenceEngine, monkeypatch: pytest.MonkeyPat
     assert output.metadata[0]["cached_tokens"] > 0  # the first turn was not computed again
 
 
-def test_tools_of_the_page_are_shown_and_a_call_comes_back(folder: Path) -> None:
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    config["rollout"]["multi_turn"] = {
+def test_tools_of_the_page_are_shown_and_a_call_comes_back(
+    engine: InferenceEngine, folder: Path
+) -> None:
+    """Given with the call, as the config's are in `test_tool_loop.py`; that saves a start."""
+    asked = yaml.safe_load((folder / "config.yaml").read_text())
+    asked["rollout"]["multi_turn"] = {
         "enable": True,
         "max_assistant_turns": 5,
         "tool_config_path": "tools.yaml",
         "format": "hermes",  # or llama3_json
     }
-    (folder / "tools_config.yaml").write_text(yaml.safe_dump(config))
+    turns = load_config(asked, {}).rollout.multi_turn
+    tools = [tool.schema for tool in load_tools(str(turns.tool_config_path))]
     messages = [{"role": "user", "content": "What is 25 * 4?"}]
-    with InferenceEngine("tools_config.yaml") as engine:
-        output = engine.generate([messages], **SHORT)
-        assert output.metadata[0]["prompt_tokens"] > 100  # the schema is in it
-        # "Parse and execute tool, then continue conversation": a model as small as this one hardly
-        # ever calls, so here the call is given.
-        inner = '{"name": "calculator", "arguments": {"expression": "25 * 4"}}'
-        text = f"<tool_call>\n{inner}\n</tool_call>"
-        [call] = engine.parse_tool_calls(text)
-        assert (call.name, call.arguments) == ("calculator", {"expression": "25 * 4"})
-        messages += [
-            {"role": "assistant", "content": text},
-            {"role": "tool", "content": "100"},
-        ]
-        assert engine.generate([messages], **SHORT).completions[0]
+    output = engine.generate([messages], tools=tools, **SHORT)
+    assert output.metadata[0]["prompt_tokens"] > 100  # the schema is in it
+    # "Parse and execute tool, then continue conversation": a model as small as this one hardly
+    # ever calls, so here the call is given.
+    inner = '{"name": "calculator", "arguments": {"expression": "25 * 4"}}'
+    text = f"<tool_call>\n{inner}\n</tool_call>"
+    [call] = engine.parse_tool_calls(text)
+    assert (call.name, call.arguments) == ("calculator", {"expression": "25 * 4"})
+    messages += [
+        {"role": "assistant", "content": text},
+        {"role": "tool", "content": "100"},
+    ]
+    assert engine.generate([messages], tools=tools, **SHORT).completions[0]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import stat
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +13,10 @@ from typing import Any
 
 import pytest
 from scripts import in_flight, until
-from tiny import tiny_model
 
 from _inf.backends.verl import memory
 from inf import ConfigError, InferenceEngine, InferenceError
 
-SETTINGS = {"dtype": "float32", "prompt_length": 64, "response_length": 64, "max_model_len": 1500}
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
 
 
@@ -25,38 +26,51 @@ def test_engine_without_the_key_cannot_sleep(tiny: InferenceEngine) -> None:
             verb()
 
 
-def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same() -> None:
-    settings = SETTINGS | {"free_cache_engine": True}
-    with InferenceEngine(model_path=str(tiny_model()), rollout=settings) as engine:
-        before = engine.generate("Hi", **GREEDY)
-        engine.wake_up()  # it was not asleep
-        done: list[Any] = []
-        long = threading.Thread(
-            target=lambda: done.append(engine.generate("Hi", max_tokens=1200, ignore_eos=True))
-        )
-        long.start()
-        assert until(lambda: in_flight(engine), 30)
-        slept = engine.sleep()
-        assert not in_flight(engine)
-        long.join(30)
-        assert done[0].metadata[0]["completion_tokens"] == 1200  # a call in flight finishes first
-        assert slept.freed_bytes == 0 and "on a CPU" in slept.note
-        assert engine.sleep().freed_bytes == 0
-        for ask in (
-            lambda: engine.generate("Hi"),
-            lambda: list(engine.stream("Hi")),
-            lambda: engine.get_logprobs("Hi", "you"),
-            lambda: engine.update_weights(engine_weights(engine)),
-        ):
-            with pytest.raises(InferenceError, match="asleep; wake_up"):
-                ask()
-        engine.wake_up()
-        page = (Path(__file__).parents[2] / "docs/training.md").read_text()
-        program = page.split("```python\n")[2].partition("```")[0]
-        exec(program, {"InferenceEngine": lambda **settings: engine})
-        after = engine.generate("Hi", **GREEDY)
-        assert after.token_ids == before.token_ids
-        assert after.metadata[0]["weight_version"] == 0
+def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same(
+    mortal: InferenceEngine,
+) -> None:
+    before = mortal.generate("Hi", **GREEDY)
+    mortal.wake_up()  # it was not asleep
+    done: list[Any] = []
+    long = threading.Thread(
+        target=lambda: done.append(mortal.generate("Hi", max_tokens=1200, ignore_eos=True))
+    )
+    long.start()
+    assert until(lambda: in_flight(mortal), 30)
+    slept = mortal.sleep()
+    assert not in_flight(mortal)
+    long.join(30)
+    assert done[0].metadata[0]["completion_tokens"] == 1200  # a call in flight finishes first
+    assert slept.freed_bytes == 0 and "on a CPU" in slept.note
+    assert mortal.sleep().freed_bytes == 0
+    for ask in (
+        lambda: mortal.generate("Hi"),
+        lambda: list(mortal.stream("Hi")),
+        lambda: mortal.get_logprobs("Hi", "you"),
+        lambda: mortal.update_weights(engine_weights(mortal)),
+    ):
+        with pytest.raises(InferenceError, match="asleep; wake_up"):
+            ask()
+    mortal.wake_up()
+    page = (Path(__file__).parents[2] / "docs/training.md").read_text()
+    program = page.split("```python\n")[2].partition("```")[0]
+    exec(program, {"InferenceEngine": lambda **settings: mortal})
+    after = mortal.generate("Hi", **GREEDY)
+    assert after.token_ids == before.token_ids
+    assert after.metadata[0]["weight_version"] == before.metadata[0]["weight_version"]
+
+
+def test_engine_killed_in_its_sleep_is_dead_at_once_and_leaves_its_log_to_the_user_alone(
+    mortal: InferenceEngine,
+) -> None:
+    host = mortal.rollout.host
+    mortal.sleep()
+    os.kill(host.children[0].pid, signal.SIGKILL)
+    assert until(lambda: host.death is not None, 5)  # also where nobody waits for an answer
+    assert stat.S_IMODE(host.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(host.log.stat().st_mode) == 0o600
+    mortal.shutdown()
+    assert list(host.folder.iterdir()) == [host.log]
 
 
 def engine_weights(engine: InferenceEngine) -> Any:

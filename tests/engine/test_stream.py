@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
+from inf import ConfigError, GenerationTimeout, InferenceEngine, PromptError
 
 
 def waits_until_idle(engine: InferenceEngine, seconds: float) -> bool:
@@ -126,18 +126,3 @@ def test_a_wrong_call_is_refused_before_the_first_chunk(tiny, prompt, params, er
         tiny.stream(prompt, **params)
     with pytest.raises(error):
         tiny.astream(prompt, **params)
-
-
-def test_a_stream_of_a_dead_engine_raises(tiny_model_engine):
-    engine = tiny_model_engine
-    chunks = engine.stream("go on", max_tokens=128, ignore_eos=True)
-    next(chunks)
-    engine.rollout.host.children[0].kill()
-    with pytest.raises(EngineDeadError):
-        list(chunks)
-
-
-@pytest.fixture
-def tiny_model_engine(tiny):
-    with InferenceEngine(tiny.config.to_dict()) as engine:
-        yield engine

@@ -364,18 +364,6 @@ def test_documented_update_works(served: InferenceEngine) -> None:
     exec(program.replace("InferenceEngine()", "served"), {"served": served})
 
 
-def test_restart_brings_back_the_folders_weights_as_version_0(
-    served: InferenceEngine, models: Any
-) -> None:
-    served.update_weights(models[0])
-    served.restart()
-    output = served.generate(as_ids(PROMPTS), **GREEDY)
-    assert {about["weight_version"] for about in output.metadata} == {0}
-    reference = Reference.of(served)
-    assert_same_answers(reference, PROMPTS, output.token_ids, reference.greedy(PROMPTS, 24))
-    assert served.update_weights(models[0]) == 1
-
-
 def test_engine_killed_in_an_update_is_dead_at_once(
     served: InferenceEngine, models: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

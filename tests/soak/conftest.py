@@ -1,6 +1,6 @@
 """The soak suite's one table: `python -m pytest -m soak -q` prints it at the end, as Markdown.
 
-A test notes each figure it measured with `figures(room, what, value)`; docs/reliability.md has the
+A test notes each figure it measured with `figures(part, what, value)`; docs/reliability.md has the
 table of a whole run.
 """
 
@@ -18,7 +18,7 @@ NOTED = pytest.StashKey[list[tuple[str, str, str]]]()
 def figures(request: pytest.FixtureRequest) -> Iterator[Figures]:
     """Called as `figures("faults", "kills of the scheduler", 12)`."""
     noted = request.config.stash.setdefault(NOTED, [])
-    yield lambda room, what, value: noted.append((room, what, str(value)))
+    yield lambda part, what, value: noted.append((part, what, str(value)))
 
 
 def pytest_terminal_summary(
@@ -26,6 +26,6 @@ def pytest_terminal_summary(
 ) -> None:
     if noted := config.stash.get(NOTED, []):
         terminalreporter.section("soak")
-        terminalreporter.write_line("| room | figure | value |\n|---|---|---|")
+        terminalreporter.write_line("| part | figure | value |\n|---|---|---|")
         for row in noted:
             terminalreporter.write_line("| " + " | ".join(row) + " |")

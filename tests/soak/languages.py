@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from call_strategies import SCHEMAS, TOOL_LISTS, WRAPPED, as_yaml
 from hypothesis import strategies as st
 from strategies import ANYTHING, ATOMS, JSON, SCALARS, Cases, damaged, mostly
 from tiny import IM_END, IM_START
 from tool_call_forms import written_call
-from wishes import SCHEMAS, TOOL_LISTS, WRAPPED, as_yaml
 
 from _inf.config.tool_formats import FORMATS
 from _inf.request.grammar import KEYWORDS

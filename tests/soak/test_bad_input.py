@@ -1,6 +1,6 @@
 """Whatever comes in ends in a right answer, or in an exception of ours that says where.
 
-The rooms without an engine are tried each in a process of its own (`rooms.py`), so that a case that
+What needs no engine is fuzzed in a process for each target (`fuzz_targets.py`), so that a case that
 kills or hangs is counted, and shown; then the same shapes go through a live engine.
 """
 
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from call_strategies import KEYWORDS, PROMPTS, SMALL
+from fuzz_targets import TARGETS
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from languages import GRAMMARS
-from rooms import ROOMS
 from strategies import one_of
-from wishes import KEYWORDS, PROMPTS, SMALL
 
 import inf
 from inf import EngineDeadError, InferenceEngine, InferenceError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.soak
 
 HERE = Path(__file__).parent
-ROOM_SECONDS = 240.0
+TARGET_SECONDS = 240.0
 CALL_SECONDS = 60.0
 WITHOUT_ENGINE, THROUGH_ENGINE = 20_000, 1_000
 KNOWN: dict[str, Any] = {"prompts": "What is the capital of France?", "temperature": 0}
@@ -43,40 +43,40 @@ KNOWN |= {"max_tokens": 8}
 tried: Counter[str] = Counter()
 
 
-def run(room: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def run(target: str, folder: Path) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(Path(inf.__file__).parent), str(HERE.parent), str(HERE)])
-    cache = {"XDG_CACHE_HOME": str(folder)} if room == ".gguf files" else {}
+    cache = {"XDG_CACHE_HOME": str(folder)} if target == ".gguf files" else {}
     return subprocess.run(
-        [sys.executable, str(HERE / "rooms.py"), room, str(folder)],
+        [sys.executable, str(HERE / "fuzz_targets.py"), target, str(folder)],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **cache},
         capture_output=True,
         text=True,
-        timeout=ROOM_SECONDS,
+        timeout=TARGET_SECONDS,
         cwd=folder,
     )
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_no_case_kills_or_hangs_or_escapes(room: str, tmp_path: Path, figures: Figures) -> None:
-    done = run(room, tmp_path)
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_case_kills_or_hangs_or_escapes(target: str, tmp_path: Path, figures: Figures) -> None:
+    done = run(target, tmp_path)
     hung = int("Timeout (" in done.stderr and "most recent call first" in done.stderr)
     killed = int(done.returncode < 0)
     if done.returncode:
         last = (tmp_path / "last").read_text() if (tmp_path / "last").exists() else "none"
         how = "it hung" if hung else f"exit code {done.returncode}"
         pytest.fail(
-            f"{room}: {how} in the case {last[:2000]}\n{done.stderr[-6000:]}", pytrace=False
+            f"{target}: {how} in the case {last[:2000]}\n{done.stderr[-6000:]}", pytrace=False
         )
     tally = json.loads(done.stdout.splitlines()[-1])
     said = ", ".join(f"{count:,} {name}" for name, count in tally.items())
-    figures("bad input", room, f"{said}, {killed} killed, {hung} hung")
+    figures("bad input", target, f"{said}, {killed} killed, {hung} hung")
     tried.update(tally)
-    assert tally["tried"] >= ROOMS[room][2]
+    assert tally["tried"] >= TARGETS[target][2]
 
 
-def test_rooms_without_an_engine_tried_enough_cases(figures: Figures) -> None:
-    if len(ROOMS) > 1 and tried["tried"] == 0:
-        pytest.skip("the rooms did not run")
+def test_targets_without_an_engine_tried_enough_cases(figures: Figures) -> None:
+    if len(TARGETS) > 1 and tried["tried"] == 0:
+        pytest.skip("the targets did not run")
     figures("bad input", "without an engine", f"{tried['tried']:,} tried")
     assert tried["tried"] >= WITHOUT_ENGINE
 

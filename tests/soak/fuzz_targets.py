@@ -1,7 +1,7 @@
-"""The rooms that need no engine, tried each in a process of its own: `python rooms.py ROOM FOLDER`.
+"""What is fuzzed without an engine, a process each: `python fuzz_targets.py TARGET FOLDER`.
 
 A case is answered rightly (True), or refused by one of our exceptions that names the place (False);
-whatever else comes out of it fails the room. A case that takes over `CASE_SECONDS` ends the
+whatever else comes out of it fails the target. A case that takes over `CASE_SECONDS` ends the
 process, also inside C code. On stdout: the tally, as JSON. `FOLDER/last` has the last case begun.
 """
 
@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attempts
+import attempt_outcomes
+import call_strategies
 import languages
 import strategies
-import wishes
-from attempts import told
+from attempt_outcomes import told
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from strategies import Cases
@@ -66,7 +66,7 @@ def batch_line(case: Any, folder: Path) -> bool:
     from _inf.apps.batch.output_file import _json_line
     from _inf.response.output import GenerationOutput
 
-    job = parse(case, 7, "m", attempts.tokenizer())
+    job = parse(case, 7, "m", attempt_outcomes.tokenizer())
     assert job.line == 7
     if isinstance(job, BadLine):
         assert job.reason
@@ -125,27 +125,30 @@ def whole_gguf() -> bytes:
 
 
 TEMPLATE_CASES: Cases = st.tuples(
-    languages.TEMPLATES, wishes.KWARGS, st.booleans(), st.sampled_from(["hi", "é" * 600, "\0"])
+    languages.TEMPLATES,
+    call_strategies.KWARGS,
+    st.booleans(),
+    st.sampled_from(["hi", "é" * 600, "\0"]),
 )
-ROOMS: dict[str, tuple[Attempt, Callable[[], Cases], int]] = {
-    "configs": (attempts.config_mapping, lambda: strategies.CONFIGS, 3500),
-    "config.yaml": (attempts.config_text, lambda: strategies.YAMLS, 2500),
-    "--set": (attempts.assignment, lambda: strategies.ASSIGNMENTS, 1000),
-    "parameters": (attempts.parameters, lambda: wishes.CALLS, 3500),
-    "prompts": (attempts.prompts, lambda: wishes.BATCHES, 3000),
-    "responses": (attempts.responses, lambda: wishes.BATCHES, 1000),
-    "chat templates": (attempts.templates, lambda: TEMPLATE_CASES, 1500),
-    "tools": (tools_given, lambda: wishes.TOOL_LISTS, 1500),
+TARGETS: dict[str, tuple[Attempt, Callable[[], Cases], int]] = {
+    "configs": (attempt_outcomes.config_mapping, lambda: strategies.CONFIGS, 3500),
+    "config.yaml": (attempt_outcomes.config_text, lambda: strategies.YAMLS, 2500),
+    "--set": (attempt_outcomes.assignment, lambda: strategies.ASSIGNMENTS, 1000),
+    "parameters": (attempt_outcomes.parameters, lambda: call_strategies.CALLS, 3500),
+    "prompts": (attempt_outcomes.prompts, lambda: call_strategies.BATCHES, 3000),
+    "responses": (attempt_outcomes.responses, lambda: call_strategies.BATCHES, 1000),
+    "chat templates": (attempt_outcomes.templates, lambda: TEMPLATE_CASES, 1500),
+    "tools": (tools_given, lambda: call_strategies.TOOL_LISTS, 1500),
     "tools.yaml": (tool_file, lambda: languages.TOOL_FILES, 1500),
-    "JSONL lines": (batch_line, lambda: wishes.FILE_LINES, 2500),
+    "JSONL lines": (batch_line, lambda: call_strategies.FILE_LINES, 2500),
     "grammars": (grammar, lambda: languages.GRAMMARS, 1500),
     "answers with calls": (model_text, lambda: languages.SAID, 2000),
     ".gguf files": (gguf, lambda: languages.ggufs(whole_gguf()), 300),
 }
 
 
-def main(room: str, folder: Path) -> None:
-    attempt, cases, count = ROOMS[room]
+def main(target: str, folder: Path) -> None:
+    attempt, cases, count = TARGETS[target]
     tally = {"tried": 0, "refused": 0, "answered": 0}
 
     @settings(
