@@ -1,11 +1,11 @@
 """SGLang's llguidance backend in the scheduler's process, with what it gets wrong corrected.
 
-It corrects `srt/constrained/llguidance_backend.py` of sglang 0.5.9, where the mask is used again in the next step, whose rows may be
-others, or have no grammar; logits wider than the tokenizer, and all end tokens but one, are
-ruled out; every row compiles its grammar anew; PyTorch compiles the kernel that applies the mask,
-for which a CPU needs a C++ compiler; a grammar that meets one of llguidance's limits counts as
-finished; and the tokenizer, which takes seconds, is read before anybody wants a grammar. Two more
-corrections of it stand in `patches.py`.
+It corrects `srt/constrained/llguidance_backend.py` of sglang 0.5.9, where the mask is used again in
+the next step, whose rows may be others, or have no grammar; logits wider than the tokenizer, and
+all end tokens but one, are ruled out; every row compiles its grammar anew; PyTorch compiles the
+kernel that applies the mask, for which a CPU needs a C++ compiler; a grammar that meets one of
+llguidance's limits counts as finished; and the tokenizer, which takes seconds, is read before
+anybody wants a grammar. Two more corrections of it stand in `patches.py`.
 """
 
 from __future__ import annotations
