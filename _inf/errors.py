@@ -20,6 +20,10 @@ class EngineRefusal(InferenceError):
     """The engine takes no request now: it sleeps, or its weights are half updated."""
 
 
+class RequestFailure(InferenceError):
+    """The engine gave one request up; others are not concerned."""
+
+
 class ConfigError(InferenceError, ValueError):
     """A config key or a parameter of a call that cannot be used; the message begins with its
     path."""

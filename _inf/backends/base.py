@@ -10,7 +10,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-from _inf.errors import ConfigError
 from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
 
 
@@ -73,9 +72,3 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Stop the engine and its processes; safe to call twice, and does nothing in a fork."""
-
-
-def require(backend: Backend, feature: str, keyword: str) -> None:
-    """Refuse a keyword that needs what the backend cannot do."""
-    if feature not in backend.supports:
-        raise ConfigError(f"{keyword}: the backend {backend.name!r} has no {feature}.")

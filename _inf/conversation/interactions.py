@@ -7,13 +7,12 @@ with the row's `error`. verl is imported when a file is loaded.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import yaml
 
 from _inf.conversation.episode import Episode
-from _inf.conversation.tool_lifecycle import noted
+from _inf.conversation.tool_lifecycle import bounded, noted
 from _inf.errors import ConfigError, shown
 from _inf.tools.user_module import import_beside
 
@@ -61,7 +60,7 @@ class RowInteraction:
         """What goes wrong here ends the row before it begins."""
         episode, self._started = self._episode, True
         started = self._interaction.start_interaction(episode.name, **episode.interaction_kwargs)
-        await asyncio.wait_for(started, episode.rules.tool_timeout)
+        await bounded(started, episode.rules.tool_timeout)
 
     async def respond(self) -> tuple[bool, str, float | None]:
         """Whether the conversation is over, the user's next message, and its reward."""

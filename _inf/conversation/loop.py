@@ -83,12 +83,19 @@ async def _row(
     except Exception as failure:
         episode.abort(None, f"{type(failure).__name__}: {failure}")
     finally:
-        for tool in tools:
-            await tool.release()
-        if interaction is not None:
-            await interaction.finalize()
+        ending = asyncio.ensure_future(_end(tools, interaction))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:  # the row is whole: its tools are released all the same
+            await ending
     episode.finished = True
     progressed()
+
+
+async def _end(tools: Sequence[RowTool], interaction: RowInteraction | None) -> None:
+    await asyncio.gather(*(tool.release() for tool in tools))
+    if interaction is not None:
+        await interaction.finalize()
 
 
 async def _turns(

@@ -8,11 +8,26 @@ is the row's own `error`, and no more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from _inf.conversation.episode import Episode
 from _inf.errors import ToolError
+
+
+async def bounded(work: Awaitable[Any], timeout: float) -> Any:
+    """Await a tool's or an interaction's own code, in a task of its own: it may be cancelled from
+    within, which is an error like any other, and no cancellation of the row."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=timeout)
+    finally:
+        task.cancel()  # if it still runs
+    if not task.done():
+        raise TimeoutError(f"no answer within {timeout:g} seconds")
+    if task.cancelled():
+        raise RuntimeError("it was cancelled")
+    return task.result()
 
 
 async def noted(
@@ -20,7 +35,7 @@ async def noted(
 ) -> Any:
     """What `method` returns; None, and the episode's `error`, where it raises or takes too long."""
     try:
-        return await asyncio.wait_for(method(*args, **kwargs), episode.rules.tool_timeout)
+        return await bounded(method(*args, **kwargs), episode.rules.tool_timeout)
     except Exception as failure:
         episode.error = episode.error or f"{name}: {type(failure).__name__}: {failure}"
         return None
@@ -39,7 +54,7 @@ class RowTool:
         """What goes wrong here ends the row before it begins."""
         episode, self._created = self._episode, True
         created = self._tool.create(episode.name, **self._kwargs.get("create_kwargs", {}))
-        _, response = await asyncio.wait_for(created, episode.rules.tool_timeout)
+        _, response = await bounded(created, episode.rules.tool_timeout)
         if not response.is_empty():
             raise ToolError(
                 f"{self._tool.name}: create() answers with a message, which is not served."

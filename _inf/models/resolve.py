@@ -15,6 +15,7 @@ network, and a cached model is found without importing torch.
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import importlib.util
 import json
@@ -218,12 +219,13 @@ def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
             ggufs = [name for name in names if name.endswith(".gguf")]
             hint = f"; download {ggufs[0]} from it and name that file" if ggufs else ""
             raise ConfigError(f"{looked}: the repository lacks config.json{hint}")
-        safe = any(name.endswith(".safetensors") for name in names)
+        # Mistral's repositories hold their weights a second time as consolidated*.safetensors.
+        surplus = ["*/*", "consolidated*", "adapter_model.*", "optimizer.*", "training_args.*"]
+        kept = [n for n in names if not any(fnmatch.fnmatch(n, each) for each in surplus)]
+        safe = any(name.endswith(".safetensors") for name in kept)
         wanted = ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
         wanted += ["*.safetensors"] if safe else ["*.bin", "*.pt"]
         wanted += ["*.py"] if trust_remote_code else []
-        # Mistral's repositories hold their weights a second time as consolidated*.safetensors.
-        surplus = ["*/*", "consolidated*"]
         folder = Path(
             snapshot_download(
                 repo, allow_patterns=wanted, ignore_patterns=surplus, etag_timeout=HUB_TIMEOUT

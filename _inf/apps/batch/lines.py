@@ -6,6 +6,7 @@ with it. Knows nothing of engines; prompts and the ranges of values are `generat
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import json
 import time
@@ -109,7 +110,7 @@ def parse(text: bytes, line: int, model: str = "", tokenizer: Any = None) -> Job
     """`model`: what OpenAI's form calls the model that answers. `tokenizer`: the engine's. Both are
     needed when an answer comes."""
     try:
-        value = from_json(text)
+        value = from_json(text.removeprefix(codecs.BOM_UTF8))
         json.dumps(value, allow_nan=False)  # 1e400, which no JSON could give back
     except ValueError as failure:
         return BadLine(line, f"it is not JSON: {failure}")

@@ -1,9 +1,10 @@
 """OUT.jsonl, a row for each line of a batch's input, and OUT.meta.json, what the rows depend on.
 
 Rows are appended as they come, each with the number of its `line`; `sort` puts them in order when
-all are there. So an answer is safe as soon as it is known, and a run that was stopped at any moment
-goes on with the lines that have none. Of several rows for one line the last one counts: an error
-may be followed by an answer. One process writes at a time. Knows nothing of engines.
+all are there. So an answer outlives the process as soon as it is known (a power cut may take the
+last ones), and a run that was stopped at any moment goes on with the lines that have none. Of
+several rows for one line the last one counts: an error may be followed by an answer. One process
+writes at a time. Knows nothing of engines.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class OutputFile:
         self.meta = Path(f"{str(path).removesuffix('.jsonl')}.meta.json")
         self._offsets = array.array("q")  # of the last row of each line: 8 bytes a line
         self._failed: set[int] = set()
+        self._superseded = False  # whether a line has two rows
         self._size = 0
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
@@ -42,6 +44,9 @@ class OutputFile:
         except BlockingIOError:
             os.close(self._file)
             raise ConfigError(f"{path}: another run is writing it; wait for its end.") from None
+        if not os.path.samestat(os.fstat(self._file), os.stat(path)):
+            os.close(self._file)
+            raise ConfigError(f"{path}: another run has just sorted it; start this one again.")
 
     def __enter__(self) -> OutputFile:
         return self
@@ -76,6 +81,7 @@ class OutputFile:
                 f"{self.path} holds rows, and no {self.meta.name} says whose; name another file, "
                 "or empty it with --restart."
             ) from None
+        known = known if isinstance(known, dict) else {}
         for name in {**about, **known}:
             if about.get(name) != known.get(name):
                 raise ConfigError(
@@ -102,6 +108,7 @@ class OutputFile:
 
     def _note(self, line: int, failed: bool, size: int) -> None:
         self._offsets.extend(itertools.repeat(NO_ROW, line - len(self._offsets)))
+        self._superseded |= self._offsets[line - 1] != NO_ROW
         self._offsets[line - 1] = self._size
         (self._failed.add if failed else self._failed.discard)(line)
         self._size += size
@@ -134,7 +141,7 @@ class OutputFile:
 
     def append(self, line: int, row: Mapping[str, Any]) -> None:
         """Raises `not_written` where the disk takes no more, and leaves no half row."""
-        text = _json_line({"line": line, **row})
+        text = _json_line({"line": line} | {**row, "line": line})
         try:
             rest = memoryview(text)
             while rest:
@@ -147,6 +154,9 @@ class OutputFile:
     def sort(self) -> None:
         """Put the rows in the order of their lines, each line's last one alone. None may be
         appended after it."""
+        starts = (offset for offset in self._offsets if offset != NO_ROW)
+        if not self._superseded and all(a < b for a, b in itertools.pairwise(starts)):
+            return
         new = self.path.with_name(f"{self.path.name}.new")
         offsets = array.array("q", [NO_ROW]) * len(self._offsets)
         try:
@@ -160,7 +170,7 @@ class OutputFile:
         except OSError as failure:
             new.unlink(missing_ok=True)
             raise not_written(new, failure) from failure
-        self._offsets = offsets
+        self._offsets, self._superseded = offsets, False
 
 
 def is_error(row: Mapping[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from _inf.apps.batch.lines import BadLine, Job, error_row, parse, read_lines
 from _inf.apps.batch.output_file import OutputFile, is_error
 from _inf.config import Config
-from _inf.errors import ConfigError, GenerationTimeout, PromptError, ToolError
+from _inf.errors import ConfigError, GenerationTimeout, PromptError, RequestFailure, ToolError
 from _inf.request.sampling import GenerateParams, prompt_seed
 from _inf.runtime.progress import progress
 
@@ -126,6 +126,8 @@ async def answer_one(
         output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
     except GenerationTimeout as failure:
         return error_row(job, "timeout", str(failure)), 0
+    except RequestFailure as failure:
+        return error_row(job, "server_error", str(failure)), 0
     except (PromptError, ConfigError, ToolError) as failure:
         reason = str(failure).replace("prompt 0", "the prompt", 1)
         return error_row(job, "invalid_request", reason), 0

@@ -63,6 +63,8 @@ def batch(
                         for line, text in waiting
                     )
                     stats = answer(engine, jobs, file, params, total=left, on_error=on_error)
+            else:
+                file.sort()  # a run may have ended between its last answer and this
         except KeyboardInterrupt:
             typer.echo(f"inf: stopped; the same command goes on with what {out} lacks", err=True)
             raise

@@ -94,6 +94,8 @@ def _answered(
             params = {**call.params, "tools": task.tools()} if about["tool"] else call.params
             with call.start() as engine:
                 stats = answer(engine, left, file, params, total=len(left))
+        else:
+            file.sort()  # a run may have ended between its last answer and this
         rows = [row for row in file.rows() if "scores" in row and row["line"] <= len(jobs)]
     return rows, stats.tokens_per_second or None
 

@@ -22,7 +22,7 @@ from _inf.backends.verl.child.heartbeat import last_heartbeat
 from _inf.backends.verl.child.setup import SCHEDULER, SETUP
 from _inf.backends.verl.sampling import LOGPROB_START, TOP_LOGPROBS
 from _inf.backends.verl.server import CPU_ATTENTION
-from _inf.errors import EngineRefusal, InferenceError
+from _inf.errors import EngineRefusal, InferenceError, RequestFailure
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.interpreter import interpreter_left_alone
 from _inf.runtime.worker import Worker
@@ -245,7 +245,8 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Reques
     meta, ids = output["meta_info"], list(output["output_ids"])
     finish = meta["finish_reason"] or {"type": None}
     if finish["type"] == "abort":
-        raise InferenceError(f"The engine gave a request up: {finish.get('message', 'aborted')}")
+        reason = finish.get("message", "aborted")
+        raise RequestFailure(f"The engine gave a request up: {reason}")
     if finish["type"] == "length" and ids and ids[-1] in (params.get("stop_token_ids") or ()):
         # SGLang looks at the length first, also where the last token allowed is a stop.
         finish = {"type": "stop", "matched": ids[-1]}
@@ -284,7 +285,7 @@ def _check_finite(logprobs: list[float | None], row: int) -> None:
     if math.isfinite(sum(value for value in logprobs if value is not None)):
         return
     place = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
-    raise InferenceError(
+    raise RequestFailure(
         f"Row {row} of this call has the log prob {logprobs[place]} at token {place}: the model's "
         "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "
         "model was trained in bfloat16 (use bfloat16 or float32), or its weights diverged in "

@@ -165,7 +165,7 @@ class PrefillRow:
         new = self.last - self.first
         prefix = len(self.slots) - new
         plain = prefix == 0 and not layer.logit_cap and not 0 <= window < new - 1
-        for start in range(0, new, new if plain else BLOCK):
+        for start in range(0, new, max(1, new) if plain else BLOCK):
             end = new if plain else min(start + BLOCK, new)
             # Nobody in the block sees the tokens before this one.
             first = max(0, prefix + start - window) if window >= 0 else 0

@@ -11,6 +11,7 @@ anybody wants a grammar. Two more corrections of it stand in `patches.py`.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.hf import from_tokenizer
 from llguidance.torch import allocate_token_bitmask, fill_next_token_bitmask
 from sglang.srt.constrained.base_grammar_backend import (
+    INVALID_GRAMMAR_OBJ,
     BaseGrammarBackend,
     BaseGrammarObject,
     register_grammar_backend,
@@ -28,6 +30,8 @@ from sglang.srt.constrained.llguidance_backend import GuidanceBackend
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN, Req
 from sglang.srt.sampling.penaltylib import BatchedMinNewTokensPenalizer
 from xgrammar import apply_token_bitmask_inplace
+
+logger = logging.getLogger(__name__)
 
 
 def register_grammars() -> None:
@@ -94,10 +98,16 @@ class _Backend(GuidanceBackend):
         self._lock = threading.Lock()
         self._vocabulary: _Vocabulary | None = None
 
-    def _from_serialized(self, serialized_grammar: str) -> _Grammar:
+    def _from_serialized(self, serialized_grammar: str) -> BaseGrammarObject:
+        """For a tokenizer that llguidance cannot read an invalid grammar, which ends its request:
+        an exception would end the process."""
         with self._lock:
             if self._vocabulary is None:
-                self._vocabulary = self._read_vocabulary()
+                try:
+                    self._vocabulary = self._read_vocabulary()
+                except Exception as failure:
+                    logger.error("llguidance cannot read this tokenizer: %r", failure)
+                    return INVALID_GRAMMAR_OBJ
         matcher = LLMatcher(self._vocabulary.tokenizer, serialized_grammar, log_level=0)
         return _Grammar(self._vocabulary, matcher)
 

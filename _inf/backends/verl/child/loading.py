@@ -2,9 +2,10 @@
 
 It corrects sglang 0.5.9, `srt/model_loader/loader.py` and the `load_weights` of `srt/models/`: a
 weight whose name a model class does not know is dropped without a word, and a parameter that no
-weight was loaded into holds whatever was in memory. Here both are errors: a line in the log, which
-the caller's process finds with `refusal`. Quantized models are left alone: their parameters are not
-the checkpoint's.
+weight was loaded into holds whatever was in memory. Here both are errors: at the start a line in
+the log, which the caller's process finds with `refusal`; in an update the engine's answer (only
+dropped weights: an update may come in parts). Quantized models are left alone: their parameters are
+not the checkpoint's.
 """
 
 from __future__ import annotations
@@ -57,6 +58,15 @@ def load_checked(
     except WeightsNotTaken as fault:
         print(f"\n{REFUSED}{fault}", flush=True)
         raise
+
+
+def answer_a_refused_update(update: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Around `ModelRunner.update_weights_from_tensor`: a dropped weight is the engine's answer, and
+    not the end of its process."""
+    try:
+        return update(*args, **kwargs)
+    except WeightsNotTaken as fault:
+        return False, str(fault)
 
 
 def _floats(model: Any) -> list[tuple[str, torch.Tensor]]:

@@ -18,6 +18,7 @@ from sglang.srt.layers.sampler import Sampler
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.model_loader.loader import DefaultModelLoader
 from sglang.srt.models.commandr import CohereAttention
 from sglang.srt.models.gemma import GemmaForCausalLM
@@ -88,6 +89,9 @@ def patches(folder: Path, *, trust_remote_code: bool) -> list[Replace]:
              "model_loader/loader.py and load_weights of models/",
              "a weight that a class does not know is dropped without a word, and a parameter that "
              "no weight was loaded into holds whatever was in memory"),
+        Wrap(ModelRunner, "update_weights_from_tensor", loading.answer_a_refused_update,
+             "managers/scheduler_update_weights_mixin.py",
+             "an exception in an update ends the process"),
         Replace(DynamicNTKScalingRotaryEmbedding, "_compute_cos_sin_cache",
                 RotaryEmbedding._compute_cos_sin_cache,
                 "layers/rotary_embedding.py",

@@ -1,0 +1,109 @@
+"""The loop of a conversation, over tools that misbehave as no real ones can be made to.
+
+The loop on the real engine is tests/engine/test_tool_loop.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from _inf.conversation.episode import Episode, Rules
+from _inf.conversation.loop import hold
+from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
+
+
+class Backend:
+    """Answers every turn with one token, after as many steps of the loop as the prompt says."""
+
+    interactions: dict[str, Any] = {}
+    weight_version = 3
+
+    async def turn(self, request: Request) -> RequestOutput:
+        for _ in range(request.token_ids[0]):
+            await asyncio.sleep(0.005)
+        return RequestOutput([7], [-1.0], [], "stop", 7, 1, 1, 0, 3)
+
+
+class VerlTool:
+    """Notes what is done with it, and does `misbehave` on the way."""
+
+    def __init__(self, name: str, log: list[str], **misbehave: Any) -> None:
+        self.name = name
+        self._log, self._misbehave = log, misbehave
+
+    async def _done(self, method: str, instance_id: str) -> None:
+        self._log.append(f"{self.name}.{method}")
+        if method in self._misbehave:
+            await self._misbehave[method]()
+
+    async def create(self, instance_id: str) -> tuple[str, Any]:
+        await self._done("create", instance_id)
+        return instance_id, SimpleNamespace(is_empty=lambda: True)
+
+    async def calc_reward(self, instance_id: str) -> float:
+        await self._done("calc_reward", instance_id)
+        return 1.0
+
+    async def release(self, instance_id: str) -> None:
+        await self._done("release", instance_id)
+        self._log.append(f"{self.name} released")
+
+
+def held(turns: list[int], tools: list[VerlTool], over_sample_rate: float = 0.0) -> list[Any]:
+    """A row for each of `turns`, by how long its turn takes."""
+    rules = Rules(
+        tools={tool.name: Tool(tool.name, {}, verl=tool) for tool in tools},
+        format="hermes",
+        max_assistant_turns=9,
+        max_user_turns=9,
+        max_parallel_calls=1,
+        max_result=99,
+        truncate_side="middle",
+        tool_timeout=5.0,
+        response_length=99,
+        max_model_len=999,
+        vocabulary=100,
+        over_sample_rate=over_sample_rate,
+        eos_token_ids=frozenset([7]),
+    )
+    tokenizer = SimpleNamespace(decode=lambda ids, **kwargs: "a" * len(ids))
+    template: Any = None  # no turn follows a turn
+    episodes = [
+        Episode(
+            Prompt([turn], messages=[{"role": "user", "content": "hi"}]),
+            SamplingParams(max_tokens=5),
+            rules,
+            template,
+            tokenizer,
+            TurnOptions(),
+        )
+        for turn in turns
+    ]
+    return asyncio.run(hold(episodes, Backend(), None))
+
+
+@pytest.mark.parametrize("method", ["create", "calc_reward", "release"])
+def test_tool_that_is_cancelled_from_within_ends_its_own_row_alone(method: str) -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError("from inside the tool")
+
+    rows = held([1, 1], [VerlTool("a", [], **{method: cancelled})])
+    for row in rows:
+        assert "it was cancelled" in row.transcript.error
+        assert row.finish_reason == ("abort" if method == "create" else "stop")
+        assert row.weight_version == 3
+
+
+def test_all_tools_of_a_row_are_released_though_it_is_given_up_meanwhile() -> None:
+    """The first row ends the call while the second one's tools are being released."""
+    log: list[str] = []
+    slow = VerlTool("slow", log, release=lambda: asyncio.sleep(0.1))
+    rows = held([1, 2, 400], [slow, VerlTool("quick", log)], over_sample_rate=0.34)
+    assert sorted(log).count("slow released") == sorted(log).count("quick released") == 3
+    assert [row.finish_reason for row in rows] == ["stop", "stop", "abort"]
+    assert rows[2].transcript.limit == "over_sample_rate"
+    assert rows[1].transcript.tool_rewards == {"slow": 1.0, "quick": 1.0}
