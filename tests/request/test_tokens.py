@@ -314,7 +314,7 @@ BAD: list[tuple[Any, str]] = [
     ([message(content=None)], ", message 0: content is None"),
     ([message(content=5)], ", message 0: content is of type int"),
     ([message(content=b"hi")], ", message 0: content is of type bytes"),
-    ([message(content=["hi"])], ", message 0: content[0] is of type str; only text is taken"),
+    ([message(content=["hi"])], ", message 0: content[0] is of type str; only text is supported"),
     ([message(content=[{"text": "hi"}])], ", message 0: content[0] is of type dict"),
     ([message(content=[TEXT, {"type": "text"}])], ", message 0: content[1]: text is None"),
     (
