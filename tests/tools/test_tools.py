@@ -139,8 +139,8 @@ def test_text_of_others_does_not_break_the_sentence_around_it() -> None:
     [
         ("weather", "tools: 'weather' is not a list"),
         (WEATHER, "tools: .* is not a list"),
-        ([3], r"tools\[0\]: 3 is no schema, function or verl tool"),
-        ([dict], r"tools\[0\]: .*dict.* is no schema"),
+        ([3], r"tools\[0\]: 3 is not a schema, function or verl tool"),
+        ([dict], r"tools\[0\]: .*dict.* is not a schema"),
         ([WEATHER, WEATHER], r"tools\[1\]: the name 'weather' is taken by tools\[0\]"),
         ([{**WEATHER, "name": "a b"}], r"tools\[0\]\.name: 'a b'"),
         ([{"description": "x"}], r"tools\[0\]\.name: Field required"),
