@@ -122,7 +122,7 @@ PARAMS: list[tuple[dict[str, Any], str]] = [
     ({"seed": -1}, "seed: -1 is out of range"),
     ({"seed": 2**63}, "seed: 9223372036854775808 is out of range"),
     ({"repetition_penalty": 0}, "repetition_penalty: 0 is out of range"),
-    ({"json_schema": {}, "regex": "a+"}, "regex: an answer follows one grammar"),
+    ({"json_schema": {}, "regex": "a+"}, "regex: an answer can follow one grammar"),
     ({"prompt_logprobs": 1}, "prompt_logprobs: 1 is not a bool"),
     ({"progress": "no"}, "progress: 'no' is not a bool"),
     ({"temperature": [0.5] * 5}, "temperature: a list of 5 values for "),

@@ -621,12 +621,16 @@ def test_trainers_tensors_are_whole(caller: InferenceEngine) -> None:
         (
             ConfigError,
             {"tools": [CALCULATOR], "tools_kwargs": {"calculator": {"execute_kwargs": {}}}},
-            "execute_kwargs reach verl tools only",
+            "execute_kwargs need a verl tool",
         ),
         (ConfigError, {"interaction_kwargs": {"name": "chess"}}, "chess"),
         (ConfigError, {"tools": [], "max_tokens_per_turn": 4}, "max_tokens_per_turn"),
         (ConfigError, {"max_tokens_per_turn": 0}, "max_tokens_per_turn"),
-        (ConfigError, {"regex": "a+"}, "regex: not beside tools (calculator); say tools=[]."),
+        (
+            ConfigError,
+            {"regex": "a+"},
+            "regex: cannot be used with tools (calculator); pass tools=[].",
+        ),
         (ConfigError, {"prompt_logprobs": True}, "prompt_logprobs"),
     ],
 )
