@@ -76,7 +76,7 @@ def test_example_that_is_scored_too_is_refused() -> None:
         examples(problems, 2, OWN)
     assert examples(problems, 0, OWN) == []
     assert examples(problems[2:], 2, OWN) == problems[:2]
-    with pytest.raises(ConfigError, match="11 were asked for"):
+    with pytest.raises(ConfigError, match="11 are needed"):
         examples([], 11, OWN)
 
 

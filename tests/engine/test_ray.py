@@ -113,7 +113,7 @@ def test_address_where_no_cluster_is_is_refused_by_name(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(ConfigError, match=f"RAY_ADDRESS: no cluster lets us in at {address}"):
+    with pytest.raises(ConfigError, match=f"RAY_ADDRESS: no cluster answers at {address}"):
         with cluster():
             pass
 
