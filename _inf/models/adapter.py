@@ -67,9 +67,7 @@ def _merged(base: Path, adapter: Path, trust_remote_code: bool) -> Any:
     adapted = PeftModel(model, config)
     loaded = adapted.load_adapter(str(adapter), "default", torch_device="cpu")
     if names := loaded.unexpected_keys:
-        raise ValueError(
-            f"the base has no place for {len(names)} of its weights, such as {names[0]}"
-        )
+        raise ValueError(f"the base has no place for {len(names)} of its weights, e.g. {names[0]}")
     if names := loaded.missing_keys:
-        raise ValueError(f"it lacks {len(names)} of its weights, such as {names[0]}")
+        raise ValueError(f"it lacks {len(names)} of its weights, e.g. {names[0]}")
     return adapted.merge_and_unload(safe_merge=True)

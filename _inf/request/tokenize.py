@@ -84,9 +84,7 @@ def _response(response: Any, tokenizer: Any, limits: Limits, index: int) -> list
         try:
             response.encode()  # the tokenizer's own message for a lone surrogate is unclear
         except UnicodeEncodeError:
-            raise PromptError(
-                f"{where} has a lone surrogate, which is not valid Unicode."
-            ) from None
+            raise PromptError(f"{where} has a lone surrogate: not valid Unicode.") from None
         ids = tokenizer(response, add_special_tokens=False)["input_ids"] if response else []
         return _known(list(ids), limits, f"{where}: the text's token")
     ids = as_list(response)

@@ -145,7 +145,7 @@ def test_lines_with_errors_are_counted_and_after_ten_of_them_the_file_is_named(
     assert {row["error"]["code"] for row in rows[4:]} == {"invalid_request"}
 
 
-def test_same_command_tries_what_failed_once_more(batch: Callable[..., Ran]) -> None:
+def test_same_command_tries_failed_lines_again(batch: Callable[..., Ran]) -> None:
     code, err = batch(PROMPTS, late="p2")
     assert code == 1 and "in.jsonl, line 3: too late" in err
     lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
@@ -158,7 +158,7 @@ def test_same_command_tries_what_failed_once_more(batch: Callable[..., Ran]) -> 
     ]
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on_and_keeps_what_was_finished(
+def test_ctrl_c_says_that_the_same_command_resumes_and_keeps_finished_rows(
     batch: Callable[..., Ran],
 ) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` leaves it ignored

@@ -250,7 +250,7 @@ def test_verls_own_file_alone_says_what_is_missing() -> None:
     assert mode.startswith("rollout.mode: must be 'async', not 'sync'")
 
 
-def test_whole_verl_config_is_told_where_its_parts_go_and_they_load_there() -> None:
+def test_whole_verl_config_is_refused_with_the_right_place_of_its_parts() -> None:
     whole = OmegaConf.load(VERL_YAML.parent.parent / "_generated_ppo_trainer.yaml")
     (said,) = faults(whole)
     assert said.startswith("actor_rollout_ref: ") and "model_path=whole.model.path" in said

@@ -175,7 +175,9 @@ def test_wrong_value_in_a_list_names_its_prompt_and_sends_none_of_the_batch(
         guarded.generate(["hi"] * 3, top_p=[0.5, None, 1], stop=[["a"], None, []])
 
 
-def test_room_behind_the_prompt_is_refused_to_the_token(guarded: InferenceEngine) -> None:
+def test_prompt_and_max_tokens_above_the_limit_are_refused_to_the_token(
+    guarded: InferenceEngine,
+) -> None:
     full = {"prompt_token_ids": [5] * 512}
     says = "prompt 2 has 512 tokens; with max_tokens=129 that is 641, above the limit of 640"
     with pytest.raises(PromptError) as caught:

@@ -137,7 +137,7 @@ def test_share_is_a_gpu_or_an_even_part_of_the_cores(
 
 
 @pytest.mark.parametrize("resources", [{"CPU": 2.0}, {"CPU": 64.0, "GPU": 2.0}])
-def test_more_engines_than_the_cluster_has_room_for_are_refused(
+def test_more_engines_than_the_cluster_has_resources_for_are_refused(
     resources: dict[str, float],
 ) -> None:
     with pytest.raises(ConfigError, match="--workers: 3 engines .* ask for 2 at most"):

@@ -155,7 +155,7 @@ def test_every_keyword_wins_over_the_config() -> None:
         ({"temperature": 0.7}, {"temperature": -0.0}, 0),
     ],
 )
-def test_greedy_is_temperature_zero_however_it_is_said(
+def test_greedy_is_temperature_zero_by_any_keyword(
     says: dict[str, Any], params: dict[str, Any], temperature: float
 ) -> None:
     sampling = sampled(config(**says), **params)
@@ -198,7 +198,7 @@ def test_do_sample_false_beside_what_it_would_ignore_is_refused(asked: dict[str,
 
 
 @pytest.mark.parametrize("asked", ASKING[:-1], ids=str)
-def test_temperature_zero_agrees_with_do_sample_false_whatever_else_is_said(
+def test_temperature_zero_agrees_with_do_sample_false_beside_any_keyword(
     asked: dict[str, Any],
 ) -> None:
     assert sampled(do_sample=False, temperature=0.0, **asked).greedy

@@ -1,6 +1,6 @@
 """Who can reach a running engine, read its files and its logs, and what a tool's text can do.
 
-That nothing listens beyond loopback, `engine/test_life.py` holds too; here it is looked at while
+That nothing listens beyond loopback, `engine/test_lifecycle.py` holds too; here it is looked at while
 rows run, and after a crash. docs/reliability.md judges the advisories on what is installed.
 """
 

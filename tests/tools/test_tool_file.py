@@ -207,9 +207,7 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
         ([{**ENTRY, "config": {"type": "mcp"}}], r"'mcp' is not 'native'; instead of an MCP tool"),
     ],
 )
-def test_what_is_wrong_is_named_by_file_entry_and_field(
-    written: Any, content: Any, says: str
-) -> None:
+def test_faults_are_named_by_file_entry_and_field(written: Any, content: Any, says: str) -> None:
     path = written(content)
     with pytest.raises(ToolError, match=says) as refused:
         load_tools(path)

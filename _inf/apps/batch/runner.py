@@ -71,9 +71,7 @@ def answer(
     params: for all jobs; a job's own override them. A job that cannot be answered gets a row with
     the reason. Raises errors that end the run: `EngineDeadError`, a full disk. Written rows stay.
     """
-    engine.generate(
-        [], **cast(GenerateParams, params)
-    )  # refuse a wrong parameter once, not per line
+    engine.generate([], **cast(GenerateParams, params))  # refuse wrong ones once, not per line
     at_once = calls_at_once(engine.config, engine.rollout.on_cpu)
 
     def answers(keep: Keep) -> None:
@@ -123,9 +121,7 @@ async def answer_one(
         return error_row(job, "invalid_request", job.reason), 0
     own = {**params, "n": 1, **job.params, "progress": False}
     if params.get("seed") is not None and "seed" not in job.params:
-        own["seed"] = prompt_seed(
-            params["seed"], job.line - 1
-        )  # the seeds of one call with all lines
+        own["seed"] = prompt_seed(params["seed"], job.line - 1)  # as in one call
     try:
         output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
     except GenerationTimeout as failure:

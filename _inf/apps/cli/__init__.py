@@ -113,9 +113,7 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-        ),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit."),
     ] = False,
 ) -> None:
     pass

@@ -41,9 +41,7 @@ def gsm8k(
         Path | None, typer.Option(help="A file of solved examples; else the Hub's train split.")
     ] = None,
     tool: Annotated[bool, typer.Option("--tool", help="Use Gsm8kTool and a calculator.")] = False,
-    out: Annotated[Path, typer.Option(help="The file of rows, one per question.")] = Path(
-        "gsm8k.jsonl"
-    ),
+    out: Annotated[Path, typer.Option(help="One row per question.")] = Path("gsm8k.jsonl"),
     restart: Annotated[bool, typer.Option("--restart", help="Empty OUT and start again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
     **options: Any,
