@@ -1,9 +1,8 @@
 """Converts every accepted form of a prompt into messages, token ids or plain text.
 
 In: the `prompts` of `InferenceEngine.generate`, one or many, mixed. Out: one `Form` per prompt, in
-order. A new form of prompt is added in `_one`. Knows no tokenizer, and imports no library of
-arrays, tables or messages: it checks the attributes of an object instead. Every refusal is a
-`PromptError` that begins with the prompt's index.
+order. A new form is added in `_one`. Knows no tokenizer, and imports no library of arrays, tables
+or messages: it checks attributes instead. Every refusal is a `PromptError` with the prompt's index.
 """
 
 from __future__ import annotations

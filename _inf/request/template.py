@@ -59,7 +59,7 @@ class Template:
         answers = [{**m, "tool_calls": None} if m["role"] == "assistant" else m for m in called]
         try:
             text, _ = self._text_after(answers, 5, called)
-            failure = "" if RESULT in text else f"it goes on with {text[:40]!r}"
+            failure = "" if RESULT in text else f"it continues with {text[:40]!r}"
         except Exception as refusal:
             failure = told(refusal)
         if failure:

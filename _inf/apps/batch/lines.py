@@ -154,12 +154,8 @@ def _conversation(value: dict[str, Any], line: int) -> Job:
 
     def row(output: GenerationOutput) -> dict[str, Any]:
         [answer] = output
-        messages = answer.messages or [*form.messages, message(answer)]
-        return {
-            **value,
-            "messages": messages,
-            "metadata": {**(form.metadata or {}), **_about(output)},
-        }
+        chat = answer.messages or [*form.messages, message(answer)]
+        return {**value, "messages": chat, "metadata": {**(form.metadata or {}), **_about(output)}}
 
     return Job(line, form.messages, row, form.keywords())
 

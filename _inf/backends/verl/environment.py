@@ -99,7 +99,7 @@ def check_pins() -> None:
     if broken:
         raise ConfigError(
             f"environment ({sys.prefix}): {'; '.join(broken)}; run `bash install.sh`, "
-            "or set INF_SKIP_PIN_CHECK=1 to go on with versions that nobody tested"
+            "or set INF_SKIP_PIN_CHECK=1 to use versions that were never tested"
         )
 
 
