@@ -1,4 +1,4 @@
-"""Look at a language model through exactly the stack that trains it: verl's `SGLangRollout`.
+"""Run a language model with the rollout that verl trains with: `SGLangRollout`.
 
     from inf import InferenceEngine
 
@@ -70,12 +70,12 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """What completion shows: the public names."""
+    """The public names, for completion."""
     return [*__all__, "__version__", "__doc__"]
 
 
 def __getattr__(name: str) -> Any:
-    """`InferenceWorker` is made of the command's parts, and these of this module."""
+    """Import `InferenceWorker` on first use, because its modules import this module."""
     if name == "InferenceWorker":
         from _inf.apps.ray.worker import InferenceWorker
 
@@ -84,43 +84,43 @@ def __getattr__(name: str) -> Any:
 
 
 class InferenceEngine(RunningEngine):
-    """A model on verl's rollout and SGLang's engine, in this process and its child.
+    """A model on verl's rollout and SGLang's engine, in this process and a child process.
 
     config: a path to a YAML file, a mapping, or None for the embedded default
         (SmolLM2-135M-Instruct, no download, any machine). `overrides` are merged over it, deeply:
         `InferenceEngine("config.yaml", rollout={"dtype": "float32"})`.
 
-    A context manager. It is stopped by `shutdown`, when it is garbage, or at interpreter exit. It
-    may be used from any thread, from several at once, inside `async` code and in notebooks; in a
-    fork of the process (`os.fork`, multiprocessing's "fork") its calls raise `InferenceError`.
+    A context manager; it also stops with `shutdown`, when it is garbage collected, and at
+    interpreter exit. It may be used from several threads at once, in `async` code and in notebooks;
+    in a fork of the process (`os.fork`, multiprocessing's "fork") calls raise `InferenceError`.
 
     Attributes: `config` (frozen), `tokenizer` (Transformers), `model_config` (verl's
     `HFModelConfig`), `rollout` (verl's `SGLangRollout` itself).
 
-    Raises `ConfigError`, `EngineDeadError` where the engine dies while it starts, and
-    `InferenceError` in a process that cannot have one (daemonic, or a fork of one that had one).
+    Raises `ConfigError`, `EngineDeadError` if the engine dies while it starts, and `InferenceError`
+    in a process that cannot have an engine (daemonic, or a fork of a process that had one).
     """
 
     @names_keywords
     def generate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
-        """Answer `prompts`; rows come back in order, prompt-major.
+        """Answer `prompts`; rows are returned in order, prompt-major.
 
-        prompts: each alone or in a list (an array, a Series, a column), mixed as one likes:
+        prompts: one or a list (an array, a Series, a column) of these forms, in any mixture:
             `"text"` (one user message), a list of messages (a conversation; `{"role", "content"}`
-            or objects with these), `{"prompt_token_ids": [...]}`, or `{"text": "..."}`, which no
-            template touches. An empty list gives an empty output.
+            or objects with these), `{"prompt_token_ids": [...]}`, or `{"text": "..."}` (text
+            without the chat template). An empty list gives an empty output.
 
-        Raises `PromptError` (which prompt), `ConfigError` (which keyword), both before anything is
-        sent; `EngineDeadError` when the engine has died or was shut down; `GenerationTimeout`.
+        Raises `PromptError` (which prompt) or `ConfigError` (which keyword) before anything is
+        sent, `EngineDeadError` if the engine has died or was shut down, and `GenerationTimeout`.
         """
         return self._generate(prompts, params)
 
     @names_keywords
     async def agenerate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
-        """`generate` for async code; cancelling it aborts it in the engine."""
-        self._backend.check_process()  # a fork has none of the pool's threads
+        """`generate` for async code; cancelling it aborts the requests in the engine."""
+        self._backend.check_process()  # a fork lacks the pool's threads
         cancel = CancelToken()
-        context = contextvars.copy_context()  # a tool's call is let through where its row's is
+        context = contextvars.copy_context()  # so that a tool may call the engine
         call = self._threads.submit(context.run, self._generate, prompts, params, cancel)
         try:
             return await asyncio.wrap_future(call)
@@ -139,7 +139,7 @@ class InferenceEngine(RunningEngine):
         return self._decode(call, self._roll_out(call, cancel or CancelToken()))
 
     def _prepare(self, prompts: Any, params: GenerateParams) -> PreparedCall:
-        """Messages, then parameters, then token ids, each of them checked."""
+        """Check and convert messages, then parameters, then token ids."""
         conversations = normalize(prompts)
         sampling, plan = self._plan(params, len(conversations))
         limits = self._backend.model.limits.truncating(sampling.truncate_prompt)
@@ -172,10 +172,10 @@ class InferenceEngine(RunningEngine):
 
     @names_keywords
     def stream(self, prompt: Any, **params: Unpack[GenerateParams]) -> Iterator[StreamChunk]:
-        """Answer one prompt, chunk by chunk, with `generate`'s keywords (n is 1).
+        """Answer one prompt in chunks, with `generate`'s keywords (n is 1).
 
-        The chunks' texts joined are the completion, their token ids the row's. Abandoning the
-        iterator aborts the request. A wrong call raises before the first chunk is asked for.
+        The chunks' joined texts are the completion, their joined token ids those of the row.
+        Closing the iterator aborts the request. A wrong call raises here, not at the first chunk.
         """
         return self._stream(prompt, params).chunks()
 
@@ -191,13 +191,13 @@ class InferenceEngine(RunningEngine):
         return Stream(begin, request, call.sampling, finish_reason, tokenizer, self._stats)
 
     def score(self, prompts: Any, responses: Any) -> list[Score]:
-        """How likely each given response is: its log probs, and whether greedy would say the same.
+        """Score given responses: their log probs, and whether greedy decoding would agree.
 
         prompts: as in `generate`; without `truncate_prompt` in the config they may be longer than
-            `prompt_length`. responses: one each, in order, as text (encoded without special tokens)
-            or token ids; a single prompt takes a single one. An empty one is greedy.
+            `prompt_length`. responses: one per prompt, in order, as text (encoded without special
+            tokens) or token ids; one prompt takes one response. An empty response is greedy.
 
-        Raises `PromptError`, also where prompt and response together are above `max_model_len`.
+        Raises `PromptError`, also if prompt and response together exceed `max_model_len`.
         """
         _, plan = self._plan({}, 1)
         limits = self._backend.model.limits
@@ -206,39 +206,39 @@ class InferenceEngine(RunningEngine):
             return scores(sequences, self._backend.score(sequences, CancelToken()))
 
     def get_logprobs(self, prompts: Any, responses: Any) -> list[list[float]]:
-        """`score`'s log probs alone: one float a response token, the log of softmax(logits)."""
+        """Only the log probs of `score`: one float per response token, log(softmax(logits))."""
         return [row.logprobs for row in self.score(prompts, responses)]
 
     def parse_tool_calls(
         self, text: str, *, format: str | None = None, tools: Sequence[Any] | None = None
     ) -> list[ToolCall]:
-        """The tool calls that `text` holds, in order.
+        """Return the tool calls in `text`, in order.
 
-        format: how they are written (docs/tools.md has the names). tools: as in `generate`, for the
-            formats that need to know them. Both by default the config's.
+        format: the name of their format (listed in docs/tools.md). tools: as in `generate`; some
+            formats need them. The default of both is the config's.
         """
-        given = self._backend.tools if tools is None else as_tools(tools)
-        return parse(text, format or self.config.rollout.multi_turn.format, given).calls
+        known = self._backend.tools if tools is None else as_tools(tools)
+        return parse(text, format or self.config.rollout.multi_turn.format, known).calls
 
     @names_keywords
     def rollout_batch(
         self, prompts: Any, *, uid: Any = None, extra: Any = None, **params: Unpack[GenerateParams]
     ) -> DataProto:
-        """`generate`, as what a verl trainer consumes: a `DataProto`, `n` rows a prompt.
+        """`generate` for a verl trainer: returns a `DataProto` with `n` rows per prompt.
 
-        uid: a list or an array, one a prompt, kept; by default new ones. extra: columns to pass
-        through, `{"data_source": [...], ...}`, one value a prompt, repeated for its rows.
+        uid: a list or an array with an id per prompt; by default new ids. extra: columns to pass
+        through, `{"data_source": [...], ...}`, one value per prompt, repeated for its rows.
 
-        With P = `rollout.prompt_length` and R = `rollout.response_length`, so that batches
-        concatenate: `prompts` (rows x P, padded left), `responses` and `response_mask` (rows x R,
-        padded right; 1 = sampled), `input_ids`, `attention_mask`, `position_ids` (rows x (P + R)),
-        `rollout_log_probs` (rows x R, 0 where the mask is 0); `uid` (one a prompt), `completions`,
-        `prompt_index`, `finish_reason`, `weight_version` and, after tools or interactions,
-        `messages`, `reward_scores` and `__num_turns__` (verl's names).
+        The widths are always P = `rollout.prompt_length` and R = `rollout.response_length`, so that
+        batches can be concatenated: `prompts` (rows x P, padded left), `responses` and
+        `response_mask` (rows x R, padded right; 1 = sampled), `input_ids`, `attention_mask`,
+        `position_ids` (rows x (P + R)), `rollout_log_probs` (rows x R, 0 where the mask is 0);
+        `uid`, `completions`, `prompt_index`, `finish_reason`, `weight_version` and, after tools or
+        interactions, `messages`, `reward_scores` and `__num_turns__` (verl's names).
 
-        Raises what `generate` does; `ConfigError` where `max_tokens` is above R, where greedy rows
-        of one prompt would all be the same, or where `uid` or a column of `extra` has another
-        length, or a name that the batch has itself.
+        Raises what `generate` does, and `ConfigError` if `max_tokens` is above R, if greedy rows of
+        one prompt would all be the same, or if `uid` or a column of `extra` has a wrong length or a
+        name that the batch already has.
         """
         call = self._prepare(prompts, params)
         rollout = self.config.rollout

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes .venv beside this file: the locked stack, the embedded model, inf itself. See --help.
+# Creates .venv beside this file: the locked packages, the embedded model, and inf. See --help.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -112,13 +112,13 @@ make_venv() {
     if [[ -e $venv ]]; then
         [[ -f $log ]] ||
             fail "$venv is there, not made by install.sh and not usable here; move it away."
-        say "the .venv that is here is broken, unfinished, moved or of another Python: making it anew"
+        say "the .venv that is here is broken, unfinished, moved or of another Python: creating it again"
         rm -rf -- "$venv"
     fi
     { read -r _ && read -r _ _ _ free _; } < <(df -Pk "$here")
     ((free >= needed_gb * 1024 * 1024)) ||
         fail "$here has $((free / 1024 / 1024)) GB free, and the packages take up to $needed_gb GB; make room."
-    say "Python $(version_of "$python"); making .venv, about 10 GB, some five minutes the first time"
+    say "Python $(version_of "$python"); creating .venv, about 10 GB, some five minutes the first time"
     mkdir -p "$venv"
     if find_uv; then
         logged "uv could not make .venv" "$uv" venv --allow-existing --python "$python" "$venv"

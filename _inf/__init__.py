@@ -1,3 +1,3 @@
-"""The package beside `inf.py`. Each folder says in its `__init__.py` what comes in, what goes out
-and what it refuses to know; imports run downwards only (`[tool.importlinter]` in pyproject.toml).
+"""The private package of `inf.py`. Each folder's `__init__.py` says what comes in, what goes out
+and what the folder must not know; `[tool.importlinter]` in pyproject.toml has the allowed imports.
 """

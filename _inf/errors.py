@@ -1,7 +1,7 @@
 """The exceptions of this library, all under `InferenceError`.
 
 Every message says what was wrong, where (prompt index, key path, file) and what to do.
-`inf` re-exports them; nothing else of ours is ever raised on purpose.
+`inf` re-exports them; the library raises no other exceptions on purpose.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ SHOWN_CHARACTERS = 80
 
 
 class InferenceError(Exception):
-    """Whatever this library raises on purpose."""
+    """The base class of all exceptions that this library raises."""
 
 
 class EngineRefusal(InferenceError):
-    """The engine takes no request now: it sleeps, or its weights are half updated."""
+    """The engine takes no requests now: it is asleep, or its weights are half updated."""
 
 
 class RequestFailure(InferenceError):
@@ -46,21 +46,21 @@ class GenerationTimeout(InferenceError, TimeoutError):
 
 
 def shown(value: object) -> str:
-    """A caller's value as a message shows it: short, and never an error of its own."""
+    """Return a caller's value as short text for a message; never raises."""
     try:
         text = repr(value)
-    except Exception:  # an int of over 4300 digits, or a __repr__ of the caller's
+    except Exception:  # an int of over 4300 digits, or the caller's own __repr__
         text = f"a {type(value).__name__}"
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
 def unended(text: object) -> str:
-    """Another's text as part of a sentence of ours: without the end of its own."""
+    """Return foreign text without its final punctuation, to put it into a sentence of ours."""
     return str(text).strip().rstrip(".!?:;, ")
 
 
 def told(failure: BaseException) -> str:
-    """Another's exception as part of a sentence of ours."""
+    """Return a foreign exception as text, to put it into a sentence of ours."""
     return f"{type(failure).__name__}: {unended(failure)}".removesuffix(": ")
 
 

@@ -1,7 +1,6 @@
-"""The records that pass between folders: frozen, of the standard library only.
+"""The frozen dataclasses that pass between folders; they use the standard library only.
 
-They know nothing of each other's makers: a request is the same for every backend, and so is its
-output.
+A `Request` and a `RequestOutput` are the same for every backend.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-Message: TypeAlias = "dict[str, Any]"  # OpenAI's: role, content and, of an assistant, tool_calls
+Message: TypeAlias = "dict[str, Any]"  # OpenAI's: role, content and, for an assistant, tool_calls
 Side: TypeAlias = Literal["left", "right"]
 
-# Told the rows finished and the tokens generated so far, on the engine's thread.
+# Called on the engine's thread with the finished rows and the tokens generated so far.
 Report: TypeAlias = "Callable[[int, int], None]"
 
 TIMED_OUT = "timeout: the call took longer than its timeout; it was aborted."
@@ -23,8 +22,8 @@ TIMED_OUT = "timeout: the call took longer than its timeout; it was aborted."
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt as it is sent: `token_ids`, how many were cut off by `truncate_prompt`, and the
-    messages they were rendered from, if any."""
+    """One prompt as sent to the engine: `token_ids`, how many tokens `truncate_prompt` cut off, and
+    the messages from which the ids were rendered, if any."""
 
     token_ids: list[int]
     truncated_tokens: int = 0
@@ -33,7 +32,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Limits:
-    """Token counts: of a prompt, and of a prompt with its answer; and the vocabulary's size."""
+    """The most tokens of a prompt, and of a prompt with its answer; and the vocabulary's size."""
 
     prompt: int
     total: int
@@ -41,14 +40,14 @@ class Limits:
     truncate: Side | None = None
 
     def truncating(self, side: Side | None) -> Limits:
-        """The limits of a call that asks to cut its prompts, or asks nothing."""
+        """The limits of a call with its own `truncate_prompt`, or the same if it has none."""
         return self if side is None else replace(self, truncate=side)
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What is known of the model that answers. tokenizer: Transformers'. eos_token_ids: any of them
-    ends an answer, whichever file of the model names it."""
+    """The served model. tokenizer: Transformers'. eos_token_ids: from all files of the model; each
+    one ends an answer."""
 
     tokenizer: Any
     eos_token_ids: frozenset[int]
@@ -57,8 +56,8 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class Tool:
-    """schema: OpenAI's `{"type": "function", "function": {...}}`, checked. function, verl: what
-    executes it, if anything does (`verl` is a verl `BaseTool`)."""
+    """A tool. schema: OpenAI's `{"type": "function", "function": {...}}`, checked. function, verl:
+    the Python function or verl `BaseTool` that runs it; both None: only the schema is known."""
 
     name: str
     schema: dict[str, Any]
@@ -67,7 +66,7 @@ class Tool:
 
     @property
     def executable(self) -> bool:
-        """Whether a call of it is run here; else it is left to the caller."""
+        """Whether this library runs its calls; otherwise they are returned to the caller."""
         return self.function is not None or self.verl is not None
 
     @property
@@ -79,8 +78,8 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """`text[start_pos:end_pos]` of the parsed text is `raw_text`. error: why it cannot be read;
-    `arguments` are then {} and `name` may be empty."""
+    """A call in parsed text: `text[start_pos:end_pos]` is `raw_text`. error: why the call cannot be
+    read; `arguments` are then {} and `name` may be empty."""
 
     name: str
     arguments: dict[str, Any]
@@ -92,7 +91,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class TurnOptions:
-    """What one prompt's conversation takes beside sampling parameters, under verl's names."""
+    """The options of one prompt's conversation besides sampling, with verl's names."""
 
     max_tokens_per_turn: int | None = None
     tools_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -103,10 +102,10 @@ class TurnOptions:
 class Transcript:
     """A finished conversation.
 
-    mask, logprobs: one for each id after the prompt; 1 and a log prob where the model sampled it,
-    0 and 0.0 where a tool, a user or the template said it. answer_ids: the last turn's.
-    pending: calls that were left to the caller. limit: which limit ended it, or kept calls from
-    being run; None where the model came to its own end.
+    mask, logprobs: one per id after the prompt; 1 and a log prob for an id that the model sampled,
+    0 and 0.0 for an id of a tool, a user or the template. answer_ids: those of the last turn.
+    pending: calls returned to the caller. limit: the limit that ended the conversation or stopped
+    calls from running; None if the model ended it.
     """
 
     messages: list[Message]
@@ -127,10 +126,9 @@ class Transcript:
 class SamplingParams:
     """How one row is sampled: complete and checked, under OpenAI's and vLLM's names.
 
-    stop_token_ids: the caller's and, unless `ignore_eos`, the model's own EOS ids. seed: None where
-    none was asked for. json_schema: as JSON text. logprobs: of how many of the likeliest tokens the
-    log probs are told at each position (0: of none); prompt_logprobs: whether the prompt's tokens
-    are scored.
+    stop_token_ids: the caller's and, unless `ignore_eos`, the model's own EOS ids. seed: None for
+    no seed. json_schema: as JSON text. logprobs: how many of the likeliest tokens' log probs are
+    returned at each position. prompt_logprobs: whether the prompt's tokens are scored.
     """
 
     max_tokens: int
@@ -154,13 +152,13 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether it takes the likeliest token always."""
+        """Whether the likeliest token is always taken."""
         return self.temperature == 0
 
 
 @dataclass(frozen=True)
 class Request:
-    """One row to be answered: its prompt's token ids and its parameters."""
+    """One row to answer: its prompt's token ids and its parameters."""
 
     token_ids: list[int]
     params: SamplingParams
@@ -168,14 +166,14 @@ class Request:
 
 @dataclass(frozen=True)
 class RequestOutput:
-    """One row as a backend answered it.
+    """One row as answered by a backend.
 
-    token_ids: what was generated, the stop token included; logprobs: one each.
-    finish_reason: `stop`, `length` or `tool_calls`; None while it runs.
-    prompt_logprobs: from the position on that was asked for; None for a token nothing precedes.
-    likeliest_logprobs: at the same positions that of the likeliest token, where asked for.
-    top_logprobs: at each generated token the likeliest ids and its own, where asked for.
-    transcript: of a conversation of more than one turn, or with tools.
+    token_ids: the generated tokens, including the stop token; logprobs: one per token.
+    finish_reason: `stop`, `length` or `tool_calls`; None while the row runs.
+    prompt_logprobs: from the requested position on; None for the first token of all.
+    likeliest_logprobs: the likeliest token's, at the same positions, if requested.
+    top_logprobs: per generated token, the likeliest ids and the generated one, if requested.
+    transcript: of a conversation with more than one turn or with tools.
     """
 
     token_ids: list[int]
@@ -194,14 +192,14 @@ class RequestOutput:
 
 @dataclass(frozen=True)
 class SleepResult:
-    """What going to sleep gave back: bytes of the accelerator's memory, as its driver counts."""
+    """What `sleep` freed: bytes of the accelerator's memory, as counted by its driver."""
 
     freed_bytes: int
     note: str
 
 
 class CancelToken:
-    """One call's right to run: it ends when its time is over, or when it is cancelled."""
+    """Cancels one call, by hand or when its timeout is over."""
 
     def __init__(self) -> None:
         self._deadline: float | None = None
@@ -213,17 +211,17 @@ class CancelToken:
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
     def seconds_left(self) -> float | None:
-        """Until the timeout; None without one."""
+        """Seconds until the timeout; None without a timeout."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def admit(self, work: concurrent.futures.Future[Any]) -> None:
-        """From now on `cancel` cancels `work`."""
+        """Make `cancel` cancel `work`."""
         self._work = work
         if self._cancelled:
             work.cancel()
 
     def cancel(self) -> None:
-        """End the call; from any thread."""
+        """End the call; may be called from any thread."""
         self._cancelled = True
         if self._work is not None:
             self._work.cancel()

@@ -1,12 +1,12 @@
-"""How soon does a chat's next answer begin: with and without reuse of the prefix, and with SGLang's
-own attention for a CPU?
+"""Measures the time to the first token of a chat's next answer: with and without reuse of the
+prefix, and with SGLang's own attention for a CPU.
 
     python benchmarks/chat.py
     python benchmarks/chat.py --pairs 5 --json out.json
 
-Three engines are up in one process, one at work at a time. `reuse` keeps the KV cache across calls
+Three engines run in one process, one working at a time. `reuse` keeps the KV cache across calls
 (the default), `none` has `enable_prefix_caching: false`, `torch_native` keeps it too, and has the
-attention of SGLang that is called so. All hold the same conversation of ten turns, turn by turn
+attention of SGLang with that name. All have the same conversation of ten turns, turn by turn
 through `engine.stream`, in an order that alternates; the history holds the answers of `reuse`. A
 conversation is new in each round, so nothing but its own history can be reused (and the template's
 few words before it). Answers are greedy and `--tokens` long.

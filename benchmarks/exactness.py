@@ -1,4 +1,4 @@
-"""How far are the engine's tokens and log probs from Transformers', in float32 and in bfloat16?
+"""Compares the engine's tokens and log probs with Transformers', in float32 and in bfloat16.
 
     python benchmarks/exactness.py
     python benchmarks/exactness.py -c config.yaml --set model_path=/models/x --json out.json
@@ -9,11 +9,10 @@ prompt greedily, and scores the engine's answers.
 
 How to read the table. Equal: answers that equal Transformers', token for token. Same start: the
 part of all tokens that come before the first difference in their row. Log probs: the largest and
-the mean absolute difference to Transformers', of `generate` and (scored) of
-`get_logprobs`. In float32 on a
-CPU all answers are equal and no log prob is off by more than 1e-3. In bfloat16, and on a GPU where
-kernels use TF32, near ties fall either way, and the means are what to look at. Memory: what the
-engine took of the GPU, ready and after the answers, with no `sleep`; 0 on a CPU.
+the mean absolute difference to Transformers', of `generate` and (scored) of `get_logprobs`. In
+float32 on a CPU all answers are equal and no log prob is off by more than 1e-3. In bfloat16, and on
+a GPU where kernels use TF32, near ties may differ, so look at the means. Memory: what the engine
+took of the GPU, ready and after the answers, with no `sleep`; 0 on a CPU.
 The exit code is 1 where a mean is above its dtype's bar.
 """
 
@@ -114,7 +113,7 @@ def compare(dtype: str, config: str | None, assignments: list[str], tokens: int)
 
 
 def free_gpu_bytes() -> int:
-    """Of the whole device, whoever holds the rest; 0 without one."""
+    """Memory used on the whole device, by any process; 0 without a GPU."""
     import torch
 
     return int(torch.cuda.mem_get_info()[0]) if torch.cuda.is_available() else 0

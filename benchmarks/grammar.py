@@ -1,11 +1,11 @@
-"""What does a grammar cost? Tokens per second with a JSON schema and a regex, and without.
+"""Measures tokens per second with a JSON schema, with a regex, and without a grammar.
 
     python benchmarks/grammar.py
     python benchmarks/grammar.py --pairs 9 --rows 1,16
 
-One engine, one load at a time: so many rows, each with an answer of exactly `--tokens` tokens
+One engine, one load at a time: a number of rows, each with an answer of exactly `--tokens` tokens
 (`min_tokens` and `max_tokens`), without a grammar, with a schema, with a regex. The schema and the
-regex have no end before that; both let many tokens through at nearly every place, as free text
+regex have no end before that; both allow many tokens at nearly every position, as free text
 does. The three alternate, and their order from pair to pair; one untimed run of each comes first.
 
 How to read the table. tok/s: the median over the pairs. Ratio: to the run without, the median of

@@ -1,11 +1,11 @@
-"""How long does the engine read a prompt on a CPU, with its own attention and with SGLang's?
+"""Measures how long a prompt takes on a CPU, with the library's attention and with SGLang's.
 
     python benchmarks/prefill.py
     python benchmarks/prefill.py --pairs 9
 
-Two engines are up in one process, one at work at a time: `ours` with the library's attention for a
+Two engines run in one process, one working at a time: `ours` with the library's attention for a
 CPU, `torch_native` with SGLang's. Each load is a prompt of random token ids, new in each pair,
-behind a beginning that is in the cache or not, and one token is generated. The order alternates.
+after a prefix that is in the cache or not, and one token is generated. The order alternates.
 
 How to read the table. Seconds: of the call, the median over the pairs, with their lowest and
 highest. Ratio: `torch_native` over `ours`, the median of the pairs' ratios.

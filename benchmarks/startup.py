@@ -1,4 +1,4 @@
-"""Where do the seconds go from `python` to an engine that is ready, and whose are they?
+"""Measures the phases of a start, from `python` to an engine that is ready.
 
     python benchmarks/startup.py
     python benchmarks/startup.py --runs 3 --json out.json
@@ -9,13 +9,13 @@ path of that interpreter and of the engine's child: it times every import and th
 `WATCHED`, with a stack, so that a phase counts only the seconds that no phase inside it counts.
 
 How to read the tables. Milestones: seconds since the interpreter was started, untraced; "traced"
-beside them says what tracing cost. Phases: the caller's process first, then the engine's child,
+beside them is the time with tracing. Phases: the caller's process first, then the engine's child,
 which starts while the caller waits; median over the runs, lowest and highest. "imports X" are the
 modules of package X, their own code and not what they import. Whose: ours is `inf`, `_inf` and
 their functions; everything else is a third party's. A `wait` is for the other thread or process and
-nobody's own. Phases below 0.05 s are summed up as "the rest". The bar: no phase of ours above 1 s,
-which a line below the tables answers. The first run after an installation is slower: the disk is
-cold.
+counts for neither. Phases below 0.05 s are summed up as "the rest". The bar: no phase of ours above
+1 s, which a line below the tables answers. The first run after an installation is slower: the disk
+is cold.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ with InferenceEngine() as engine:
 times["shut down"] = time.monotonic()
 print(json.dumps(times))
 """
-# Module, function in it, whose ("wait" is nobody's). Inside, other phases are subtracted.
+# Module, function in it, whose ("wait" counts for neither). Inside, other phases are subtracted.
 WATCHED = (
     ("_inf.config.load", "load_config", "ours"),
     ("_inf.backends.verl.environment", "prepare", "ours"),

@@ -1,20 +1,20 @@
-"""How fast is `engine.generate`, beside the raw SGLang engine and Transformers' `generate`?
+"""Compares `engine.generate` with the raw SGLang engine and Transformers' `generate` in tok/s.
 
     python benchmarks/throughput.py
     python benchmarks/throughput.py --loads 1 --pairs 3 --json out.json
 
-Three contestants, each in a process of its own, all up at once, one at work at a time:
+Three engines, each in its own process, all loaded at once, one working at a time:
 
     ours            `InferenceEngine.generate`
     raw             `sglang.Engine.generate` with the very `ServerArgs` object of ours (ports aside)
     Transformers    `model.generate` on the rows as one batch, left-padded, in the engine's dtype
 
 All get the same token ids and the same sampling (temperature 1, no filter, EOS ignored, so that
-every row has the length it was asked for); both engines also return log probs. A load is either so
+every row has the requested length); both engines also return log probs. A load is either so
 many rows of equal length (prompts of 64 tokens, answers of `--tokens`), or `mixed`: 64 word
 problems of very different lengths, answers of a quarter of `--tokens` to four times `--tokens`
-(16 to 256). Transformers generates all rows to the longest answer; only the tokens that were asked
-for count. Prompts are new in each pair, so nobody has them in a cache. The contestants alternate
+(16 to 256). Transformers generates all rows to the longest answer; only the requested
+tokens count. Prompts are new in each pair, so no engine has them in a cache. The engines alternate
 within a pair, and their order from pair to pair. Each first does one untimed run of the load.
 
 How to read the table. tok/s: the median over the pairs. ours/raw: the ratio of those medians, then

@@ -1,6 +1,6 @@
-"""A chat whose model may use tools.yaml: `python examples/chat_with_tools.py [MODEL]`.
+"""A chat with the tools of tools.yaml: `python examples/chat_with_tools.py [MODEL]`.
 
-Without MODEL a tiny one answers, which was trained to call tools: ask it "What is 12 * 7?".
+The default is a tiny model that was trained to call tools: ask it "What is 12 * 7?".
 An empty line ends the chat.
 """
 

@@ -3,7 +3,7 @@
     python examples/eval_gsm8k.py [FILE.jsonl] [QUESTIONS]
 
 Without a file it asks the ten problems beside it. `inf eval gsm8k` has more rules, examples before
-the question, a plot, and goes on where it was stopped.
+the question, a plot, and can resume a stopped run.
 """
 
 import json

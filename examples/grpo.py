@@ -2,8 +2,8 @@
 
     python examples/grpo.py
 
-The model learns to be brief: an answer's reward is the part of its room that it leaves empty. The
-reward of each step goes to stdout, and the curve to grpo.png. Two CPU cores need some minutes.
+The model learns to be brief: an answer's reward is the share of MAX_TOKENS that it does not use.
+The reward of each step goes to stdout, and the curve to grpo.png. Two CPU cores need some minutes.
 
 Each step is what verl's trainer does: `rollout_batch` (n samples a prompt), rewards, advantages by
 verl's own function, one clipped policy-gradient step, `update_weights`.
@@ -25,8 +25,8 @@ QUESTIONS = [
     "Name a fruit and say why you like it.",
     "What does a plumber do?",
 ]
-SAMPLES = 8  # a question: GRPO compares them with each other
-ROOM = 24  # tokens an answer may have
+SAMPLES = 8  # per question: GRPO compares them with each other
+MAX_TOKENS = 24  # of an answer
 LEARNING_RATE = 1e-5
 CLIP = 0.2  # PPO's
 ROWS_AT_ONCE = 2  # in one backward pass, which holds a number for every token of the vocabulary
@@ -36,7 +36,7 @@ def rewards(batch: Any) -> torch.Tensor:
     """One a row: 1 for saying nothing, 0 for an answer that had to be cut."""
     lengths = batch.batch["response_mask"].sum(dim=1).float()
     cut = torch.tensor([reason == "length" for reason in batch.non_tensor_batch["finish_reason"]])
-    return torch.where(cut, 0.0, 1.0 - lengths / ROOM)
+    return torch.where(cut, 0.0, 1.0 - lengths / MAX_TOKENS)
 
 
 def advantages(batch: Any, scores: torch.Tensor) -> torch.Tensor:
@@ -89,7 +89,7 @@ def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: flo
     curve = []
     for step in range(steps):
         batch = engine.rollout_batch(
-            QUESTIONS, n=SAMPLES, temperature=1.0, max_tokens=ROOM, seed=step
+            QUESTIONS, n=SAMPLES, temperature=1.0, max_tokens=MAX_TOKENS, seed=step
         )
         scores = rewards(batch)
         learn(model, optimizer, batch, advantages(batch, scores))
@@ -128,7 +128,7 @@ def main() -> None:
     rollout = {
         # Every batch is as wide as these two: what is not needed would be computed all the same.
         "prompt_length": 64,
-        "response_length": ROOM,
+        "response_length": MAX_TOKENS,
         "update_weights_bucket_megabytes": 64,  # what is copied at a time
     }
     with InferenceEngine(rollout=rollout) as engine:

@@ -1,4 +1,4 @@
-"""The quick start: one question, one answer, then a batch. Runs anywhere, with no argument."""
+"""The quick start: one question, one answer, then a batch. Runs on any machine."""
 
 from inf import InferenceEngine
 
@@ -9,5 +9,5 @@ with InferenceEngine() as engine:
 
     prompts = ["What is 10 * 5?", [{"role": "user", "content": "Name a primary color."}]]
     for row in engine.generate(prompts, temperature=0.7, max_tokens=40, n=2):
-        place = f"{row.metadata['prompt_index']}.{row.metadata['sample_index']}"
-        print(f"{place}  {row.completion!r}  (log prob {row.metadata['cumulative_logprob']:.1f})")
+        index = f"{row.metadata['prompt_index']}.{row.metadata['sample_index']}"
+        print(f"{index}  {row.completion!r}  (log prob {row.metadata['cumulative_logprob']:.1f})")

@@ -3,7 +3,7 @@
     python examples/tool_calling.py                   a tiny model that was trained to call tools
     python examples/tool_calling.py Qwen/Qwen3-0.6B   a real one
 
-The rollout runs the calls and shows the model the results; a bare schema's call comes back to you.
+The rollout runs the calls and shows the model the results; the call of a schema is returned to you.
 """
 
 from __future__ import annotations

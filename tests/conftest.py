@@ -65,7 +65,7 @@ def mortal(
 ) -> InferenceEngine:
     """One of 4,096 tokens that tests kill, put to sleep or give other weights.
 
-    Alive and with its folder's weights for each test: whoever leaves it otherwise costs a start.
+    Alive and with its folder's weights for each test: a test that changes this costs a start.
     """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("mortal")))
     if not _mortal:

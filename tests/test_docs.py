@@ -1,4 +1,4 @@
-"""The pages that are made from the code, and those that are held to it."""
+"""Tests of the pages that are generated from the code or compared with it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Does the rollout give this model's tokens the log probs that Transformers gives them?
+"""Compares the log probs of the rollout with those of Transformers.
 
-In: a running engine and prompts. Out: a frozen `CheckReport`, which can show itself as a table.
-Each token of a greedy answer is asked about after the same tokens before it, so that one close call
-does not make everything after it differ. Transformers loads the engine's folder a second time, in
-the engine's dtype and on its device: there must be memory for both.
+In: a running engine and prompts. Out: a frozen `CheckReport`, which can be shown as a table. Each
+token of a greedy answer is compared after the same preceding tokens, so that one near tie does not
+change the rest. Transformers loads the engine's folder a second time, in the engine's dtype and on
+its device: there must be memory for both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROMPTS = (
     "A baker sells 36 rolls in the morning and a third as many in the afternoon. How many in all?",
 )
 MAX_TOKENS = 16
-# What rounding explains: float32's last bits in other orders of summing, and half precision's.
+# The differences that rounding explains, in float32 and in half precision.
 THRESHOLDS = {"float32": 1e-3}
 HALF_THRESHOLD = 0.2
 STACK = ("verl", "sglang", "torch", "transformers")
@@ -38,7 +38,7 @@ STACK = ("verl", "sglang", "torch", "transformers")
 @dataclasses.dataclass(frozen=True)
 class DifferentToken:
     """The first token that Transformers would not have chosen. logprob_gap: how much more likely
-    its own choice is to it, in nats."""
+    Transformers' own choice is, in nats."""
 
     prompt: int
     position: int
@@ -49,8 +49,8 @@ class DifferentToken:
 
 @dataclasses.dataclass(frozen=True)
 class CheckReport:
-    """`passed`: no log prob differs by more than `allowed_logprob_difference`. Differences are in
-    nats; `same_greedy_tokens` counts those of `tokens` that Transformers would choose too."""
+    """The result. `passed`: no log prob differs by more than `allowed_logprob_difference`.
+    Differences are in nats. `same_greedy_tokens`: those that Transformers would choose too."""
 
     passed: bool
     max_logprob_difference: float
@@ -66,7 +66,7 @@ class CheckReport:
     versions: dict[str, str]
 
     def table(self) -> Table:
-        """For people, at a terminal."""
+        """Return the report as a table for a terminal."""
         from rich.table import Table
 
         other = self.first_different_token
@@ -94,9 +94,9 @@ class CheckReport:
 def measure(
     engine: InferenceEngine, prompts: Sequence[str] = (), threshold: float | None = None
 ) -> CheckReport:
-    """Generate some tokens for each prompt (by default `PROMPTS`) and ask Transformers about them.
+    """Generate some tokens for each prompt (by default `PROMPTS`) and compare them.
 
-    threshold: of |delta logprob|; by default what the dtype's rounding explains.
+    threshold: the largest allowed |delta logprob|; by default what rounding explains.
     """
     if threshold is not None and not threshold >= 0:
         raise ConfigError(f"threshold: expected a number from 0 on, got {threshold}")
@@ -105,9 +105,9 @@ def measure(
             "check: the engine serves updated weights, and Transformers would load the folder's; "
             "check before the first update_weights(), or after restart()"
         )
-    asked = [_ids(engine.tokenizer, text) for text in prompts or PROMPTS]
+    sent = [_ids(engine.tokenizer, text) for text in prompts or PROMPTS]
     output = engine.generate(
-        [{"prompt_token_ids": ids} for ids in asked],
+        [{"prompt_token_ids": ids} for ids in sent],
         temperature=0,
         n=1,
         max_tokens=MAX_TOKENS,
@@ -115,15 +115,15 @@ def measure(
     )
     dtype = str(engine.rollout.dtype).removeprefix("torch.")
     bound = THRESHOLDS.get(dtype, HALF_THRESHOLD) if threshold is None else threshold
-    differences, same, different = _compared(engine, asked, output)
+    differences, same, different = _compared(engine, sent, output)
     return CheckReport(
-        passed=all(each <= bound for each in differences),  # NaN is not
+        passed=all(value <= bound for value in differences),  # NaN is not
         max_logprob_difference=max(differences),
         allowed_logprob_difference=bound,
         mean_logprob_difference=sum(differences) / len(differences),
         same_greedy_tokens=same,
         tokens=len(differences),
-        prompts=len(asked),
+        prompts=len(sent),
         first_different_token=different,
         model=str(engine.model_config.local_path),
         device="cpu" if engine.rollout.on_cpu else "cuda",
@@ -141,9 +141,9 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def _compared(
-    engine: InferenceEngine, asked: Sequence[list[int]], output: Any
+    engine: InferenceEngine, sent: Sequence[list[int]], output: Any
 ) -> tuple[list[float], int, DifferentToken | None]:
-    """|delta logprob| of each token, how many Transformers would choose too, the first other."""
+    """Return each token's |delta logprob|, how many agree, and the first that differs."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -156,7 +156,7 @@ def _compared(
     model = model.to("cpu" if engine.rollout.on_cpu else "cuda").eval()
     differences: list[float] = []
     same, different = 0, None
-    for index, (prompt, row) in enumerate(zip(asked, output, strict=True)):
+    for index, (prompt, row) in enumerate(zip(sent, output, strict=True)):
         ids = torch.tensor([prompt + row.token_ids], device=model.device)
         with torch.no_grad():
             logits = model(ids, logits_to_keep=len(row.token_ids) + 1).logits[0, :-1]

@@ -1,7 +1,7 @@
-"""OpenAI's chat completions: a request to `generate`'s keywords, its rows to a response's parts.
+"""Converts OpenAI's chat completions: requests to `generate`'s keywords, rows to responses.
 
-In: a request as JSON has it; the rows of its answer. Out: a `ChatRequest`, or a `BadRequest` that
-names the key; plain JSON. The ranges of values are `generate`'s to check.
+In: a request as parsed JSON; the rows of its answer. Out: a `ChatRequest`, or a `BadRequest` that
+names the key; JSON values. `generate` checks the ranges of values.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ FormT = TypeVar("FormT", bound="Form")
 
 
 class BadRequest(ValueError):
-    """What is wrong with a request; it begins with the key."""
+    """A wrong request; the message begins with the key."""
 
 
 class Form(BaseModel):
-    """An object whose keys are known; null is as good as absent."""
+    """An object with known keys only; null means absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -37,8 +37,8 @@ class Form(BaseModel):
 
 
 class Keywords(Form):
-    """What a request may ask of the engine: OpenAI's names, and those that SGLang's and vLLM's
-    servers take beside them."""
+    """The sampling keys of a request: OpenAI's names, and those that SGLang's and vLLM's servers
+    accept too."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -67,7 +67,7 @@ class Keywords(Form):
     response_format: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    # Not offered: only the values that ask for nothing.
+    # Not supported; accepted only at the value without effect.
     stream: Literal[False] | None = None
     parallel_tool_calls: Literal[True] | None = None
     modalities: list[Literal["text"]] | None = None
@@ -75,25 +75,25 @@ class Keywords(Form):
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Keywords:
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise ValueError("max_completion_tokens: max_tokens is there too; drop one of them")
+            raise ValueError("max_completion_tokens: max_tokens is set too; remove one of them")
         if self.top_logprobs and not self.logprobs:
-            raise ValueError('top_logprobs: it goes with "logprobs": true')
+            raise ValueError('top_logprobs: it needs "logprobs": true')
         if self._schema() is not None and self.json_schema is not None:
-            raise ValueError("response_format: json_schema is there too; drop one of them")
+            raise ValueError("response_format: json_schema is set too; remove one of them")
         return self
 
     def keywords(self) -> dict[str, Any]:
-        """`generate`'s; tools are schemas, whose calls are left to the caller."""
+        """Return `generate`'s keywords; tools are schemas, whose calls the caller must run."""
         same = GenerateParams.__annotations__.keys() & (Keywords.model_fields.keys() - {"logprobs"})
-        asked = {name: getattr(self, name) for name in same}
-        asked["logprobs"] = self.top_logprobs or None
+        named = {name: getattr(self, name) for name in same}
+        named["logprobs"] = self.top_logprobs or None
         if self.max_tokens is None:
-            asked["max_tokens"] = self.max_completion_tokens
+            named["max_tokens"] = self.max_completion_tokens
         if self.json_schema is None:
-            asked["json_schema"] = self._schema()
+            named["json_schema"] = self._schema()
         if self.tool_choice == "none":
-            asked["tools"] = []
-        return {name: value for name, value in asked.items() if value is not None}
+            named["tools"] = []
+        return {name: value for name, value in named.items() if value is not None}
 
     def _schema(self) -> dict[str, Any] | None:
         match self.response_format:
@@ -114,7 +114,7 @@ class ChatRequest(Keywords):
 
     messages: list[dict[str, Any]]
     temperature: Annotated[float, Field(le=2)] | None = None  # OpenAI's bound
-    model: Any = None  # as all below, it changes no answer
+    model: Any = None  # like all below, it has no effect
     user: Any = None
     metadata: Any = None
     store: Any = None
@@ -134,24 +134,24 @@ def read(form: type[FormT], value: Any) -> FormT:
         return form.model_validate(value)
     except ValidationError as failure:
         error = failure.errors()[0]
-    # Of a union's members and a list's items the key alone is named.
+    # For members of a union and items of a list, only the key is named.
     where = ".".join(map(str, error["loc"][: 1 + (error["loc"][:1] == ("body",))]))
     match error["type"]:
         case "extra_forbidden":
             known = ChatRequest if where.startswith("body.") else form
             hint = did_you_mean(str(error["loc"][-1]), known.model_fields)
-            said = f"{where}: unknown{hint}"
+            reason = f"{where}: unknown{hint}"
         case "value_error":
-            said = ".".join(filter(None, [where, str(error["ctx"]["error"])]))
+            reason = ".".join(filter(None, [where, str(error["ctx"]["error"])]))
         case "missing":
-            said = f"{where}: it is missing"
+            reason = f"{where}: it is missing"
         case _:
-            said = f"{where}: {shown(error['input'])}: {error['msg']}"
-    raise BadRequest(said)
+            reason = f"{where}: {shown(error['input'])}: {error['msg']}"
+    raise BadRequest(reason)
 
 
 def message(row: GenerationRow) -> dict[str, Any]:
-    """The assistant's, with the tool calls that are left to the caller."""
+    """Return the assistant's message, with the tool calls that the caller must run."""
     if not row.tool_calls:
         return {"role": "assistant", "content": row.completion}
     content = row.messages[-1]["content"] if row.messages else row.completion
@@ -175,7 +175,7 @@ def message(row: GenerationRow) -> dict[str, Any]:
 def choices(
     output: GenerationOutput, tokenizer: Any, *, likeliest: int | None
 ) -> list[dict[str, Any]]:
-    """A choice a row; `likeliest` as in `ChatRequest`."""
+    """Return one choice per row; `likeliest` as in `ChatRequest`."""
     return [
         {
             "index": index,
@@ -188,7 +188,7 @@ def choices(
 
 
 def _logprobs(row: GenerationRow, tokenizer: Any, likeliest: int) -> dict[str, Any]:
-    """An entry for every generated token, the one that it stopped at included."""
+    """Return an entry for every generated token, including the stop token."""
     tops = row.top_logprobs or [{} for _ in row.token_ids]
     content = [
         {
@@ -202,12 +202,12 @@ def _logprobs(row: GenerationRow, tokenizer: Any, likeliest: int) -> dict[str, A
 
 def _token(token: int, logprob: float, tokenizer: Any) -> dict[str, Any]:
     text = tokenizer.decode([token], clean_up_tokenization_spaces=False)
-    part = "\N{REPLACEMENT CHARACTER}" in text  # of a character
+    part = "\N{REPLACEMENT CHARACTER}" in text  # part of a character
     return {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
 
 
 def usage(output: GenerationOutput) -> Mapping[str, Any]:
-    """The prompt counts once, however many answers it got."""
+    """Return the token counts; the prompt counts once for all its answers."""
     prompt = output.metadata[0]["prompt_tokens"]
     completion = sum(row["completion_tokens"] for row in output.metadata)
     return {

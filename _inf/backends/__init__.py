@@ -1,1 +1,2 @@
-"""What can answer requests. `verl` is verl's SGLangRollout on SGLang."""
+"""The engines that answer requests: `verl` is verl's SGLangRollout on SGLang. A new backend is a
+folder with a class that implements `Backend` (`base.py`); `running.py` starts it."""

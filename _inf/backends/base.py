@@ -1,7 +1,7 @@
-"""The protocol: what an engine of any make must be able to do, and how it says what it cannot.
+"""The `Backend` protocol: the methods that every engine must have, and how it lists its features.
 
 Everything else (prompts, conversations, tools, timeouts, totals, a trainer's tensors) is written
-once above it. Token ids go in and out; text is nobody's business here.
+once, in the folders above. Token ids go in and out; a backend never handles text.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, S
 
 
 class Backend(Protocol):
-    """A running engine. Every method may be called from any thread, from several at once.
+    """A running engine. Every method may be called from any thread, and from several at once.
 
-    supports: the names of what it can do beside `generate`: "stream", "turn", "score", "grammar",
+    supports: the names of its features besides `generate`: "stream", "turn", "score", "grammar",
         "seed", "logit_bias", "top_logprobs", "prompt_logprobs", "update_weights", "sleep".
-    tools, interactions: those that the config's files name, loaded before the engine was started.
+    tools, interactions: those named in the config's files, loaded before the engine was started.
 
-    Raises `EngineDeadError` once its engine has died or was closed, `GenerationTimeout` where the
+    Raises `EngineDeadError` after its engine died or was closed, `GenerationTimeout` when the
     call's time is over, `InferenceError` in a fork of the process that started it.
     """
 
@@ -32,10 +32,10 @@ class Backend(Protocol):
 
     @property
     def weight_version(self) -> int:
-        """Of the weights that are served now; 0 until they are updated."""
+        """The version of the weights in use now; 0 until they are updated."""
 
     def check_process(self) -> None:
-        """Raise in a fork of the process that has the engine, where every call would hang."""
+        """Raise in a fork of the process that owns the engine; every call would hang there."""
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
@@ -45,7 +45,7 @@ class Backend(Protocol):
     def stream(
         self, request: Request, put: Callable[[RequestOutput], None], cancel: CancelToken
     ) -> Future[None]:
-        """Answer one request; `put` gets the output so far, on the engine's thread."""
+        """Answer one request; `put` is called with the output so far, on the engine's thread."""
 
     async def turn(self, request: Request) -> RequestOutput:
         """Answer one request inside `converse`."""
@@ -58,17 +58,17 @@ class Backend(Protocol):
     def score(
         self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken
     ) -> list[RequestOutput]:
-        """For each `(ids, start)` an output whose `prompt_logprobs` and `likeliest_logprobs` begin
-        before `ids[start]`."""
+        """Score each `(ids, start)`: the `prompt_logprobs` and `likeliest_logprobs` of its output
+        begin before `ids[start]`."""
 
     def update_weights(self, weights: Any, version: int | None) -> int:
-        """Serve new weights, all of them, when the calls inside have ended; their version."""
+        """Load new weights, all of them, after the running calls have ended; return the version."""
 
     def sleep(self) -> SleepResult:
-        """Give the accelerator's memory back when the calls inside have ended."""
+        """Free the accelerator's memory after the running calls have ended."""
 
     def wake_up(self) -> None:
-        """Take it again, and serve the same weights."""
+        """Take the memory again and serve the same weights."""
 
     def close(self) -> None:
         """Stop the engine and its processes; safe to call twice, and does nothing in a fork."""

@@ -1,7 +1,7 @@
-"""The life of an engine in this process: started, given new weights, asleep, restarted, stopped.
+"""Starts an engine in this process, updates its weights, puts it to sleep, restarts and stops it.
 
-In: what a config may be. Out: a `Backend` that answers, and what is known of it. Knows nothing of
-prompts and answers.
+In: a config in any accepted form. Out: a running `Backend`, its totals and its attributes. Knows
+nothing of prompts and answers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Self = TypeVar("Self", bound="RunningEngine")
 
 
 class RunningEngine:
-    """What `InferenceEngine` is beside its calls."""
+    """The part of `InferenceEngine` that does not depend on prompts."""
 
     def __init__(
         self, config: str | os.PathLike[str] | Mapping[str, Any] | None = None, **overrides: Any
@@ -52,35 +52,36 @@ class RunningEngine:
         )
 
     def update_weights(self, weights: Any, *, version: int | None = None) -> int:
-        """Serve new weights, and return their version, which every row's metadata names.
+        """Load new weights, and return their version, which is in every later row's metadata.
 
         weights: a Transformers module, its state dict, or pairs of (name, tensor), on any device,
-            with all of the model's weights (of tied ones either or both); an iterator is drained
-            first. The caller's tensors stay as they are.
-        version: what to call them; by default one more than before.
+            with all of the model's weights (of tied weights, one name is enough); an iterator is
+            read to its end first. The caller's tensors are not changed.
+        version: the number of these weights; by default one more than before.
 
-        Calls in flight finish on the old weights, later ones wait: no row sees some of each. The
-        prefix cache is emptied. Raises `ConfigError` (which name, which shape) before anything is
-        sent: the old weights serve on.
+        Running calls finish with the old weights and later calls wait, so no row mixes the two.
+        The prefix cache is emptied. Raises `ConfigError` with the name and shape at fault before
+        anything is sent; the old weights then stay in use.
         """
         return self._backend.update_weights(weights, version)
 
     def sleep(self) -> SleepResult:
-        """Give the accelerator's memory back, until `wake_up`; calls in flight finish first.
+        """Free the accelerator's memory until `wake_up`; running calls finish first.
 
-        Returns how many bytes came free (on a CPU none, and its `note` says so). Meanwhile calls
-        raise `InferenceError`. Raises `ConfigError` without `rollout.free_cache_engine: true`.
+        Returns how many bytes were freed (on a CPU none, and `note` says so). Until `wake_up`,
+        calls raise `InferenceError`. Raises `ConfigError` without
+        `rollout.free_cache_engine: true`.
         """
         return self._backend.sleep()
 
     def wake_up(self) -> None:
-        """Take the memory again and serve the same weights; nothing where it is awake."""
+        """Take the memory again and serve the same weights; does nothing if already awake."""
         self._backend.wake_up()
 
     def stats(self) -> dict[str, float]:
         """Totals since the start: `calls`, `requests` (rows), `prompt_tokens`,
-        `completion_tokens`, `cached_tokens`, `restarts`, `busy_seconds` and the
-        `tokens_per_second` generated in them."""
+        `completion_tokens`, `cached_tokens`, `restarts`, `busy_seconds`, and the
+        `tokens_per_second` generated in those busy seconds."""
         return self._stats.snapshot()
 
     def restart(self) -> None:
@@ -90,7 +91,7 @@ class RunningEngine:
         self._stats.add_restart()
 
     def shutdown(self) -> None:
-        """Stop the engine and its child processes; safe to call twice. In a fork: nothing."""
+        """Stop the engine and its child processes; safe to call twice; does nothing in a fork."""
         self._finalizer()
 
     def __enter__(self: Self) -> Self:

@@ -1,4 +1,4 @@
-"""A resolved document becomes a `Config`, or a `ConfigError` with a line for each of its faults."""
+"""Turns a resolved document into a `Config`, or a `ConfigError` with a line per fault."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 _KEYS = [*_paths(Config().to_dict()), *(f"rollout.{key}" for key in ONE_VALUE if "." not in key)]
-# Where a key that stands in the wrong place belongs; of two places, the one nearest the top.
+# From a key to its right path, for keys in the wrong place; of two paths, the shorter one.
 _PLACES: Mapping[str, str] = {
     **{key.rpartition(".")[2]: key for key in sorted(_KEYS, key=lambda key: -key.count("."))},
     **RENAMED,
@@ -32,7 +32,7 @@ _PLACES: Mapping[str, str] = {
 
 
 def check(document: dict[str, Any]) -> Config:
-    """The config that `document` says; takes the keys of `ONE_VALUE` out of it."""
+    """Return the config of `document`; removes the keys of `ONE_VALUE` from it."""
     faults = dict([*_take_one_valued(document.get("rollout")), *_owned_arguments(document)])
     try:
         config = Config.model_validate(document)
@@ -46,7 +46,7 @@ def check(document: dict[str, Any]) -> Config:
 
 
 def check_engine_kwargs(config: Config, known_fields: Collection[str]) -> None:
-    """Refuse `engine_kwargs.sglang` keys that are no field of SGLang's ServerArgs."""
+    """Refuse `engine_kwargs.sglang` keys that are not fields of SGLang's ServerArgs."""
     path, why = "rollout.engine_kwargs.sglang", "SGLang has no such argument"
     unknown = [key for key in config.rollout.engine_kwargs["sglang"] if key not in known_fields]
     if unknown:
@@ -55,7 +55,7 @@ def check_engine_kwargs(config: Config, known_fields: Collection[str]) -> None:
 
 
 def _take_one_valued(rollout: Any) -> Faults:
-    """Take the keys of `ONE_VALUE` out; the faults are those that do not stand at their value."""
+    """Remove the keys of `ONE_VALUE`; yield a fault for each that has another value."""
     for name, (neutral, reason) in ONE_VALUE.items():
         section, _, key = name.rpartition(".")
         holder = at(rollout, section) if section else rollout
@@ -69,12 +69,12 @@ def _take_one_valued(rollout: Any) -> Faults:
             for rest in () if off else section_keys:
                 yield f"{path}.{rest}", f"must be left out: {reason}"
         elif (value, isinstance(value, bool)) not in [(v, isinstance(v, bool)) for v in accepted]:
-            said = " or ".join(map(shown, accepted))
-            yield path, f"must be {said}, not {shown(value)}: {reason}"
+            allowed = " or ".join(map(shown, accepted))
+            yield path, f"must be {allowed}, not {shown(value)}: {reason}"
 
 
 def _owned_arguments(document: dict[str, Any]) -> Faults:
-    """SGLang's arguments that a config key or this library sets."""
+    """Yield a fault for each SGLang argument that a config key or this library sets."""
     path = "rollout.engine_kwargs.sglang"
     arguments = at(document, path)
     for key in arguments if isinstance(arguments, dict) else ():

@@ -1,7 +1,7 @@
-"""Layers of config become one document, and the document a checked `Config`.
+"""Merges the layers of a config into one document, and turns it into a checked `Config`.
 
-The flat keys of the older form find their place in each layer before the layers merge, so that an
-override in either form wins over the file's in the other.
+The flat keys of the older form are moved to their new path before the layers are merged, so that an
+override in either form wins over the file's key in the other form.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from _inf.config.schema import Config, Rollout
 from _inf.config.source import ABSENT, Source, at, first_line, not_yaml, plain, read_source
 from _inf.errors import ConfigError, shown
 
-# Keys whose values ask for sampling, but for the one that does not.
+# Keys that turn sampling on, with the value that does not.
 ASKS_TO_SAMPLE: Mapping[str, float] = {"temperature": 0, "top_p": 1.0, "top_k": -1}
-# Keys of the older form, and where they stand now.
+# Keys of the older form, and their path now.
 FLAT: Mapping[str, str] = {
     **{key: f"rollout.{key}" for key in [*Rollout.model_fields, *ONE_VALUE] if "." not in key},
     **RENAMED,
 }
 WHOLE_VERL_CONFIG = (
     "actor_rollout_ref: this is a whole verl config; with whole = OmegaConf.load(FILE)."
-    "actor_rollout_ref, say InferenceEngine(model_path=whole.model.path, rollout=whole.rollout)"
+    "actor_rollout_ref, use InferenceEngine(model_path=whole.model.path, rollout=whole.rollout)"
 )
 
 
@@ -42,9 +42,9 @@ def load_config(source: Source, overrides: Mapping[str, Any]) -> Config:
         merged = OmegaConf.create(_over(_lift_flat_keys(below), above))
         document: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     except RecursionError:
-        raise ConfigError("config: a value holds itself, or lies too deep") from None
+        raise ConfigError("config: a value contains itself, or is nested too deeply") from None
     except MissingMandatoryValue as error:
-        why = "is '???', which means that it must be given; set it"
+        why = "is '???', which means that it must be set"
         raise ConfigError(f"{error.full_key}: {why}") from None
     except OmegaConfBaseException as error:
         where = error.full_key or "config"
@@ -56,7 +56,7 @@ def load_config(source: Source, overrides: Mapping[str, Any]) -> Config:
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
     """`["rollout.dtype=float32"]` -> `{"rollout": {"dtype": "float32"}}`: the values are YAML, and
-    of one key the last wins."""
+    the last value of a key wins."""
     merged: dict[str, Any] = {}
     for text in texts:
         path, equals, value = text.partition("=")
@@ -65,14 +65,14 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"{text}: expected KEY=VALUE, such as rollout.dtype=float32")
         try:
             tree: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"{path}={value}"]))
-        except Exception as error:  # PyYAML's constructors raise what they meet
+        except Exception as error:  # PyYAML's constructors may raise anything
             raise not_yaml(path, error) from None
         merged = _over(merged, tree)
     return merged
 
 
 def _sample_where_asked(document: dict[str, Any], above: Mapping[str, Any]) -> None:
-    """The embedded default is greedy only where nothing that is laid over it asks for sampling."""
+    """Switch the greedy embedded default to sampling if an override asks for sampling."""
     for name, neutral in ASKS_TO_SAMPLE.items():
         path = f"rollout.{name}"
         if at(above, path) is not ABSENT and at(document, path) != neutral:
@@ -80,7 +80,7 @@ def _sample_where_asked(document: dict[str, Any], above: Mapping[str, Any]) -> N
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Mappings merge, all else is replaced; `???` (OmegaConf's "not said") replaces nothing."""
+    """Merge mappings and replace other values; `???` (OmegaConf's "missing") replaces nothing."""
     merged = dict(below)
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
@@ -96,13 +96,13 @@ def _lift_flat_keys(layer: dict[str, Any]) -> dict[str, Any]:
         return layer
     lifted = {key: value for key, value in layer.items() if key not in FLAT}
     for key in flat:
-        place, value = FLAT[key], layer[key]
-        warnings.warn(f"config key {key!r} is now {place!r}", DeprecationWarning, stacklevel=4)
-        nested = at(lifted, place)
+        path, value = FLAT[key], layer[key]
+        warnings.warn(f"config key {key!r} is now {path!r}", DeprecationWarning, stacklevel=4)
+        nested = at(lifted, path)
         if nested is not ABSENT and nested != value:
-            said = f"{shown(value)} contradicts {shown(nested)} at {place}"
-            raise ConfigError(f"{key}: {said}; say it once, as {place}")
-        for name in reversed(place.split(".")):
+            fault = f"{shown(value)} contradicts {shown(nested)} at {path}"
+            raise ConfigError(f"{key}: {fault}; set only {path}")
+        for name in reversed(path.split(".")):
             value = {name: value}
         lifted = _over(lifted, value)
     return lifted

@@ -1,4 +1,4 @@
-"""What the models cannot say: verl's keys that have one value here, and who owns which argument.
+"""Tables of verl's keys with one allowed value, and of SGLang arguments set elsewhere.
 
 Read against verl 0.6.1's `verl/workers/rollout/sglang_rollout/sglang_rollout.py` and SGLang 0.5.9's
 `ServerArgs`.
@@ -15,16 +15,16 @@ _ACTOR = "verl's actor reads it, not the rollout"
 _VLLM = "vLLM reads it, SGLang does not"
 _RENDERED = "the ids that were sampled are never rendered again"
 
-# Keys under `rollout` that are accepted at their value here, so that verl's own files load, and
-# refused with the reason at any other. A tuple holds several values. `{}` is a section that must be
-# empty but for its keys above it, or say `enable: false`.
+# Keys under `rollout` that are accepted at this value, so that verl's own files load, and refused
+# with the reason at any other. A tuple holds several values. `{}` is a section that must have no
+# keys except those above it, or have `enable: false`.
 ONE_VALUE: Mapping[str, tuple[object, str]] = {
     "name": ("sglang", "SGLang is the only engine here"),
     "mode": ("async", "verl's sync mode is not offered (upstream removed it)"),
     "engine_kwargs.vllm": ({}, "SGLang is the only engine here"),
     "skip_tokenizer_init": (True, "the engine takes and gives token ids"),
     "pipeline_model_parallel_size": (1, "verl's rollout has no pipeline parallelism"),
-    # What SGLangRollout, as this library runs it, never reads.
+    # Keys that SGLangRollout, as used by this library, never reads.
     "agent.num_workers": (8, _AGENT),
     "agent.default_agent_loop": ("single_turn_agent", _AGENT),
     "agent.agent_loop_config_path": (None, _AGENT),
@@ -62,7 +62,7 @@ ONE_VALUE: Mapping[str, tuple[object, str]] = {
     "multi_turn.num_repeat_rollouts": (None, "nothing in verl's rollouts reads it"),
 }
 
-# SGLang arguments that a config key owns...
+# SGLang arguments that a config key sets.
 OWNED_BY_KEY: Mapping[str, str] = {
     "model_path": "model_path",
     "trust_remote_code": "trust_remote_code",
@@ -85,14 +85,14 @@ OWNED_BY_KEY: Mapping[str, str] = {
     "enable_memory_saver": "rollout.free_cache_engine",
     "watchdog_timeout": "hang_timeout",
 }
-# ... and those that this library sets itself.
+# SGLang arguments that this library sets itself.
 OWNED_BY_ENGINE: frozenset[str] = frozenset(
     "host port nccl_port dist_init_addr nnodes node_rank base_gpu_id gpu_id_step dist_timeout"
     " log_level tokenizer_path disable_overlap_schedule enable_custom_logit_processor"
     " weight_version custom_sigquit_handler grammar_backend".split()
 )
 
-# Keys of the older, flat form whose name is not the new one's last word.
+# Keys of the older, flat form whose name has changed.
 RENAMED: Mapping[str, str] = {
     "max_prompt_length": "rollout.prompt_length",
     "max_response_length": "rollout.response_length",

@@ -1,8 +1,8 @@
-"""The shape of a config: frozen, typed models, and the limits of each key and of keys together.
+"""The keys of a config as frozen, typed models, with their limits.
 
-Knows nothing of files or of merging. The names under `rollout` are those of verl 0.6.1
-(`verl/workers/config/rollout.py`), and so are the defaults, but for those that `Rollout` says are
-ours. verl's keys that change nothing here are in `rules.ONE_VALUE`.
+Knows nothing of files or merging. The names and defaults under `rollout` are those of verl 0.6.1
+(`verl/workers/config/rollout.py`), except the defaults listed at `Rollout`. verl's keys that have
+no effect here are in `rules.ONE_VALUE`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic import (
 from _inf.config.tool_formats import check_format
 from _inf.errors import ToolError
 
-MOST_SAMPLES = 2**16  # of a prompt: each is a row in the caller's memory before any is answered
+MOST_SAMPLES = 2**16  # of a prompt: each is a row in the caller's memory from the start
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Samples: TypeAlias = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
 Turns: TypeAlias = Count | None
@@ -33,10 +33,10 @@ Text: TypeAlias = Annotated[str, Field(min_length=1)]
 Temperature: TypeAlias = Annotated[float, Field(ge=0)]
 TopP: TypeAlias = Annotated[float, Field(gt=0, le=1)]
 Seconds: TypeAlias = Annotated[float, Field(gt=0)]
-# What SGLang's `--dtype` takes.
+# The values of SGLang's `--dtype`.
 DType: TypeAlias = Literal["auto", "half", "float16", "bfloat16", "float", "float32"]
 # SGLang's LOAD_FORMAT_CHOICES without `gguf` (a .gguf file is dequantized before SGLang sees it)
-# and without those that fetch weights from a server of its own (`remote*`, `private`).
+# and without those that fetch weights from a server (`remote*`, `private`).
 LoadFormat: TypeAlias = Literal[
     "auto",
     "safetensors",
@@ -61,7 +61,7 @@ TopK: TypeAlias = Annotated[int, Field(le=2**31 - 1), AfterValidator(_off_or_pos
 
 
 def _with_sglang(value: Any) -> Any:
-    """`sglang` is always there, and an engine with nothing under it has no arguments."""
+    """Add a missing `sglang`, and replace null by no arguments."""
     if isinstance(value, Mapping):
         value = {name: {} if kwargs is None else kwargs for name, kwargs in value.items()}
         return {"sglang": {}} | value
@@ -73,7 +73,7 @@ EngineKwargs: TypeAlias = Annotated[SGLangArguments, BeforeValidator(_with_sglan
 
 
 class Section(BaseModel):
-    """A level of the config. A section with nothing under it (`null` in YAML) is one left out."""
+    """A level of the config. An empty section (`null` in YAML) counts as left out."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
@@ -86,7 +86,7 @@ class Section(BaseModel):
 
 
 class ValKwargs(Section):
-    """Sampling where a trainer's batch says `meta_info["validate"]`; no call of ours reads it."""
+    """Sampling if a trainer's batch sets `meta_info["validate"]`; our own calls do not use it."""
 
     temperature: Temperature = Field(1.0, description="The sampling temperature; 0 is greedy.")
     top_k: TopK = Field(-1, description="Sample from the k likeliest tokens; -1 is all of them.")
@@ -125,10 +125,10 @@ class MultiTurn(Section):
 
 
 class Rollout(Section):
-    """verl's RolloutConfig. Ours are the defaults of `dtype`, `load_format`, `free_cache_engine`,
-    `tensor_model_parallel_size` and `multi_turn.max_parallel_calls` (verl's drops the second call
-    of a turn); that of `enforce_eager` is verl's rollout.yaml's (its dataclass, the source of the
-    rest, would run without CUDA graphs).
+    """verl's RolloutConfig, with verl's defaults except for `dtype`, `load_format`,
+    `free_cache_engine`, `tensor_model_parallel_size` and `multi_turn.max_parallel_calls` (verl's
+    drops the second call of a turn). The default of `enforce_eager` comes from verl's rollout.yaml;
+    verl's dataclass would run without CUDA graphs.
     """
 
     name: str = Field("sglang", description="The engine; sglang is the only one.")
@@ -173,10 +173,10 @@ class Rollout(Section):
     @field_validator("do_sample")
     @classmethod
     def _greedy_has_no_filters(cls, value: bool, info: ValidationInfo) -> bool:
-        """verl's own files say the neutral values beside it."""
+        """Refuse filters with `do_sample: false`, but not the neutral values of verl's files."""
         for name, neutral in (("temperature", (0, 1)), ("top_p", (1,)), ("top_k", (-1,))):
-            if not value and (said := info.data.get(name, neutral[0])) not in neutral:
-                raise ValueError(f"false means greedy, but {name} is {said}; drop one of the two")
+            if not value and (other := info.data.get(name, neutral[0])) not in neutral:
+                raise ValueError(f"false means greedy, but {name} is {other}; remove one of them")
         return value
 
     @field_validator("max_model_len")
@@ -220,16 +220,16 @@ class Config(Section):
 
     @property
     def model_name(self) -> str:
-        """What people are told is served."""
+        """The name of the model for messages."""
         return self.model_path or "SmolLM2-135M-Instruct"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain nested dicts; `load_config` reads it back to an equal config."""
+        """Return all keys as nested dicts, which `load_config` turns into an equal config."""
         return self.model_dump()
 
     def verl_rollout(self) -> dict[str, Any]:
-        """Keyword arguments for verl 0.6.1's RolloutConfig.
+        """Return keyword arguments for verl 0.6.1's RolloutConfig.
 
-        `multi_turn` and `val_kwargs` are plain dicts too: make verl's dataclasses of them first.
+        `multi_turn` and `val_kwargs` are plain dicts, to be converted to verl's dataclasses first.
         """
         return self.rollout.model_dump()

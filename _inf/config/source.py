@@ -1,7 +1,7 @@
-"""One source of config (a file, a mapping, None) as plain dicts, lists and scalars, unchecked.
+"""Reads one source of config (a file, a mapping, None) into plain, unchecked values.
 
-YAML is read by OmegaConf (`1e3` is a number, a key said twice is a fault), and interpolations are
-left as they are. Knows no key but the few that hold the path of a file.
+OmegaConf reads YAML (`1e3` is a number, a repeated key is a fault); interpolations are kept. Knows
+only the few keys that hold the path of a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from _inf.errors import ConfigError, shown
 
 MOST_VALUES = 10_000
 ABSENT: Any = object()
-# A file that a config names is looked for where the caller runs, then beside the config.
+# A file that a config names is searched in the working folder, then beside the config.
 _NAMED_FILES = (
     "model_path",
     "rollout.multi_turn.tool_config_path",
@@ -31,7 +31,7 @@ Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | None
 
 
 def at(tree: Any, path: str) -> Any:
-    """What stands at a dotted path, or `ABSENT`."""
+    """Return the value at a dotted path, or `ABSENT`."""
     for key in path.split("."):
         if not isinstance(tree, Mapping) or key not in tree:
             return ABSENT
@@ -40,7 +40,7 @@ def at(tree: Any, path: str) -> Any:
 
 
 def read_source(source: Source) -> dict[str, Any]:
-    """The keys that `source` says."""
+    """Return the keys of `source`."""
     if isinstance(source, Mapping):
         return dict(plain(source))
     if source is None:
@@ -56,13 +56,13 @@ def read_source(source: Source) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Dicts, lists and text in place of other mappings, tuples and paths; Hydra's `_target_`
-    goes."""
+    """Convert other mappings, tuples and paths to dicts, lists and text; drop Hydra's
+    `_target_`."""
     if OmegaConf.is_config(value):
         value = OmegaConf.to_container(value, resolve=True)
     if isinstance(value, Mapping):
         if odd := [key for key in value if not isinstance(key, str)]:
-            raise ConfigError(f"config: a key must be a word, not {shown(odd[0])}; quote it")
+            raise ConfigError(f"config: a key must be text, not {shown(odd[0])}; quote it")
         return {key: plain(item) for key, item in value.items() if key != "_target_"}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
@@ -70,7 +70,7 @@ def plain(value: Any) -> Any:
 
 
 def not_yaml(name: str, error: Exception) -> ConfigError:
-    """Whatever PyYAML and OmegaConf raise over a text, with its line or key where it is known."""
+    """Turn an error of PyYAML or OmegaConf into a `ConfigError` with its line or key."""
     name = getattr(error, "full_key", None) or name
     mark = getattr(error, "problem_mark", None)
     line = f", line {mark.line + 1}" if mark else ""
@@ -83,10 +83,10 @@ def first_line(error: Exception) -> str:
 
 
 def written_out(node: yaml.Node, known: dict[int, int]) -> int:
-    """How many values there are with each alias written out, as OmegaConf does: ten lines can stand
-    for billions."""
+    """Count the values after each alias is expanded, as OmegaConf does: ten lines can expand to
+    billions."""
     if id(node) not in known:
-        known[id(node)] = 0  # one that holds itself is refused elsewhere
+        known[id(node)] = 0  # a node that contains itself is refused elsewhere
         parts = [] if isinstance(node, yaml.ScalarNode) else node.value
         flat = [item for part in parts for item in (part if isinstance(part, tuple) else (part,))]
         known[id(node)] = 1 + sum(written_out(item, known) for item in flat)
@@ -101,11 +101,11 @@ def _parse(text: str, name: str) -> dict[str, Any]:
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{name}: expected keys and values at the top")
         if written_out(node, {}) > MOST_VALUES:
-            raise ConfigError(f"{name}: its aliases stand for over {MOST_VALUES:,} values")
+            raise ConfigError(f"{name}: its aliases expand to over {MOST_VALUES:,} values")
         document: dict[str, Any] = plain(OmegaConf.to_container(OmegaConf.load(io.StringIO(text))))
     except ConfigError:
         raise
-    except Exception as error:  # PyYAML's constructors raise what they meet
+    except Exception as error:  # PyYAML's constructors may raise anything
         raise not_yaml(name, error) from None
     return document
 
@@ -118,7 +118,7 @@ def _text_of(path: Path) -> str:
         why = "no such config file" if missing else "not a config file that can be read"
         why += f" ({getattr(error, 'strerror', None) or error}; looked for {path.absolute()})"
         if path.suffix not in (".yaml", ".yml"):
-            why += f'; if it is a model, say model_path="{path}" (in the shell: --set'
+            why += f'; if it is a model, use model_path="{path}" (in the shell: --set'
             why += f" model_path={path})"
         raise ConfigError(f"{path}: {why}") from None
 

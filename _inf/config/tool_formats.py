@@ -1,7 +1,7 @@
 """The names of the formats in which a model may write a tool call.
 
-Our own, which `_inf.tools.readers` reads; those of the parsers of sglang 0.5.9; and other names of
-the same, verl's included.
+`OWN` formats are read by `_inf.tools.readers`, `SGLANG` formats by the parsers of sglang 0.5.9;
+`ALIASES` are other names of these, including verl's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 from _inf.errors import ToolError, did_you_mean, shown
 
 OWN = ("hermes", "json", "xml", "function", "pythonic")
-# SGLang's parsers, and what begins each call (`lfm2`, `mistral`: one call or more).
+# SGLang's parsers, and the text that begins a call (`lfm2`, `mistral`: one call or more).
 SGLANG = {
     "deepseekv3": "<｜tool▁call▁begin｜>",
     "deepseekv31": "<｜tool▁call▁begin｜>",
@@ -38,7 +38,7 @@ FORMATS = (*OWN, *SGLANG, *ALIASES)
 
 
 def check_format(name: Any) -> str:
-    """`name` if it is a format's; `ToolError` otherwise."""
+    """Return `name` if it is a format's name; raise `ToolError` otherwise."""
     if name not in FORMATS:
         hint = did_you_mean(str(name), FORMATS) or "."
         raise ToolError(

@@ -1,5 +1,4 @@
-"""One row's turns: what the model is sent next, the mask and log probs of what came, and when it
-ends.
+"""Runs the turns of a conversation: its next request, its mask and log probs, and its end.
 
 In: a prompt, tools, limits, and a backend that answers one turn. Out: a `RequestOutput` with its
 `Transcript`. Knows nothing of how the backend works.

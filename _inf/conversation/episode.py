@@ -1,8 +1,8 @@
-"""One row's conversation: what was sampled, what was added around it, and when it ends.
+"""The state of one row's conversation: sampled tokens, added tokens, and whether it has ended.
 
-In: a prompt with its messages, the engine's answer of each turn, the results of tools, a user's
-next words. Out: the ids of the next turn's prompt, a mask that is 1 on exactly the sampled tokens,
-the calls to run, and a `Transcript`. Knows the template and the tools; nothing of verl or SGLang.
+In: a prompt with its messages, the engine's answer of each turn, tool results, user messages. Out:
+the ids of the next turn's prompt, a mask that is 1 on exactly the sampled tokens, the calls to run,
+and a `Transcript`. Knows the template and the tools; nothing of verl or SGLang.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from _inf.types import (
     TurnOptions,
 )
 
-DEFAULT_INTERACTION = "gsm8k"  # verl's, where `interaction_kwargs` has no name
+DEFAULT_INTERACTION = "gsm8k"  # verl's default if `interaction_kwargs` has no name
 THOUGHT_ENDS = "</think>"
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What holds for every row of a call. Lengths are in tokens, `max_result` in characters."""
+    """The rules for all rows of a call. Lengths are in tokens, `max_result` in characters."""
 
     tools: Mapping[str, Tool]
     format: str
@@ -54,7 +54,7 @@ class Rules:
 
 
 class Episode:
-    """One row while it is under way; used on one thread."""
+    """One row while it runs; used on one thread."""
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class Episode:
         self.logprobs: list[float] = []
         self.messages: list[dict[str, Any]] = [dict(message) for message in prompt.messages or ()]
         self.to_run: list[ToolCall] = []
-        self.outputs: list[RequestOutput] = []  # the backend's, a turn each
+        self.outputs: list[RequestOutput] = []  # the backend's, one per turn
         self.reward_scores: dict[str, Any] = {}
         self.finish_reason: str | None = None
         self.limit: str | None = None
         self.error: str | None = None
-        self.over = False  # no further turn
-        self.concluded = not turns.interaction_kwargs  # by the interaction itself
+        self.over = False  # no further turn follows
+        self.concluded = not turns.interaction_kwargs  # ended by the interaction itself
         self.finished = False
         self._pending: list[ToolCall] = []
         self._records: list[dict[str, Any]] = []
@@ -91,10 +91,10 @@ class Episode:
         self._template = template
         self._tokenizer = tokenizer
 
-    # ─── A turn of the model's ───
+    # ─── The model's turns ───
 
     def next_request(self) -> Request:
-        """The next turn's, within all limits; a seed gives each turn its own."""
+        """The request of the next turn, within all limits; each turn derives its own seed."""
         left, _ = self._tokens_left()
         least = min(max(0, self._params.min_tokens - sum(self.mask)), left)
         params = dataclasses.replace(self._params, max_tokens=left, min_tokens=least)
@@ -103,8 +103,8 @@ class Episode:
             params = dataclasses.replace(params, seed=seed)
         return Request(self.prompt_ids + self.ids, params)
 
-    def may_hear_user(self, user_turns: int) -> bool:
-        """Whether the limits let the user speak after `user_turns` of its messages."""
+    def may_add_user_message(self, user_turns: int) -> bool:
+        """Whether the limits allow another user message after `user_turns` of them."""
         rules = self.rules
         return user_turns < rules.max_user_turns and len(self.outputs) < rules.max_assistant_turns
 
@@ -116,14 +116,14 @@ class Episode:
         }
 
     def _tokens_left(self) -> tuple[int, str]:
-        """Tokens that the next turn may have, and the limit that says so."""
+        """The most tokens of the next turn, and the name of the limit that applies."""
         left = {"max_tokens": self._params.max_tokens - sum(self.mask)}
         if self._max_tokens_per_turn is not None:
             left["max_tokens_per_turn"] = self._max_tokens_per_turn
         return _least(left | self._tensor_tokens_left())
 
     def add_assistant_turn(self, answer: RequestOutput) -> None:
-        """The output of the request that `next_request` made."""
+        """Add the backend's answer to the request from `next_request`."""
         _, limit = self._tokens_left()
         self.outputs.append(answer)
         self._extend(answer.token_ids, answer.logprobs)
@@ -153,10 +153,10 @@ class Episode:
         self.messages.append(message)
 
     def _call_id(self, index: int) -> str:
-        return f"call{len(self.outputs):03}{index:02}"  # nine letters and digits, as Mistral asks
+        return f"call{len(self.outputs):03}{index:02}"  # Mistral requires nine letters and digits
 
     def _decide(self, calls: list[ToolCall]) -> None:
-        """Run them, or leave them all to the caller."""
+        """Mark the calls to be run, or return all of them to the caller."""
         tools = self.rules.tools
         left, limit = self._tokens_left()
         schemas = [t.name for t in tools.values() if not t.executable]
@@ -173,13 +173,13 @@ class Episode:
             self.to_run = calls
 
     def end(self, finish_reason: str, limit: str | None) -> None:
-        """No further turn."""
+        """End the conversation: no further turn follows."""
         self.finish_reason, self.limit, self.over = finish_reason, limit, True
 
-    # ─── What others say in between ───
+    # ─── Tool results and user messages ───
 
     async def run(self, index: int) -> Executed:
-        """The result of one of `to_run`; it never raises, and is safe to put into a prompt."""
+        """Run one call of `to_run`; never raises, and its text is safe to put into a prompt."""
         call, rules = self.to_run[index], self.rules
         fault = self._fault(index, call)
         if fault is not None:
@@ -197,9 +197,9 @@ class Episode:
         return dataclasses.replace(done, text=self._template.harmless(done.text))
 
     def _fault(self, index: int, call: ToolCall) -> str | None:
-        most = self.rules.max_parallel_calls
-        if index >= most:
-            return f"Error: at most {most} calls may be made in one turn; this one was not run."
+        limit = self.rules.max_parallel_calls
+        if index >= limit:
+            return f"Error: at most {limit} calls may be made in one turn; this one was not run."
         tools = self.rules.tools
         if call.error is None and call.name in tools:
             if (fault := argument_fault(tools[call.name], call.arguments)) is None:
@@ -208,7 +208,7 @@ class Episode:
         return wrong_call_text(call, list(tools.values()), call.error)
 
     def add_tool_results(self, results: Sequence[Executed]) -> None:
-        """The results of all of `to_run`, in order."""
+        """Add the results of all calls in `to_run`, in order."""
         index = len(self._conversation) - 1
         for number, (call, done) in enumerate(zip(self.to_run, results, strict=True)):
             message = {
@@ -235,7 +235,7 @@ class Episode:
         self._append_template_tokens(index)
 
     def add_user_message(self, content: str) -> None:
-        """An interaction's next message."""
+        """Add an interaction's message."""
         index = len(self._conversation) - 1
         message = {"role": "user", "content": self._template.harmless(content)}
         self._conversation.append(message)
@@ -243,16 +243,16 @@ class Episode:
         self._append_template_tokens(index)
 
     def _append_template_tokens(self, index: int) -> None:
-        """The template's ids from the last answer to the next one, if the next one fits."""
+        """Add the template's ids between the last answer and the next one, if they fit."""
         matched = self.outputs[-1].matched_stop
         ended = isinstance(matched, int) and matched in self.rules.eos_token_ids
         try:
             ids = self._template.after(self._conversation, index, ended=ended, called=self.messages)
-        except Exception as failure:  # the model's template refuses what came of it: keep the rest
+        except Exception as failure:  # the template refuses the new messages: keep the rest
             self.error = f"the chat template refused the next turn: {failure}"
             self.end("abort", None)
             return
-        if unknown := [each for each in ids if each >= self.rules.vocabulary]:  # the engine dies
+        if unknown := [i for i in ids if i >= self.rules.vocabulary]:  # the engine would die
             self.error = f"the next turn has token {unknown[0]}, outside the model's vocabulary"
             self.end("abort", None)
             return
@@ -273,22 +273,22 @@ class Episode:
     # ─── The end ───
 
     def conclude(self, reward_scores: dict[str, Any]) -> None:
-        """Every turn is there; say which limit kept an interaction from going on."""
+        """Record the rewards, and the limit that ended the interaction, if one did."""
         self.reward_scores = reward_scores
         if not self.concluded and not self.over:
             turns = len(self.outputs) >= self.rules.max_assistant_turns
             self.limit = "max_assistant_turns" if turns else "max_user_turns"
 
     def abort(self, limit: str | None, error: str | None = None) -> None:
-        """The row was given up; nothing of it counts."""
+        """Drop everything of a row that was given up."""
         self.ids, self.mask, self.logprobs, self.outputs = [], [], [], []
         self.reward_scores = {}
         self.error = error
         self.end("abort", limit)
 
     def output(self, weight_version: int) -> RequestOutput:
-        """The row, whole; `weight_version`: of one that had no turn."""
-        sampled = [index for index, mine in enumerate(self.mask) if mine]
+        """Return the finished row; `weight_version` is used if the row had no turn."""
+        sampled = [index for index, bit in enumerate(self.mask) if bit]
         first, last = self.outputs[:1], self.outputs[-1:]
         return RequestOutput(
             token_ids=[self.ids[index] for index in sampled],
@@ -328,19 +328,19 @@ def _least(tokens_left: Mapping[str, int]) -> tuple[int, str]:
 
 
 def answered_calls(answer: RequestOutput, rules: Rules, tokenizer: Any) -> Parsed:
-    """The calls in `answer`; one that was cut by a limit has none."""
+    """Parse the calls in `answer`; an answer that was cut by a limit has none."""
     shown = shown_text(answer, tokenizer, skip_special_tokens=True)
     if answer.finish_reason == "length" or not rules.tools:
         return Parsed(shown, [])
     raw = shown_text(answer, tokenizer, skip_special_tokens=False)
-    if isinstance(answer.matched_stop, str):  # it may be what closes a call
+    if isinstance(answer.matched_stop, str):  # it may be the end of a call
         raw += answer.matched_stop
     elif answer.matched_stop in rules.eos_token_ids:  # some formats are made of special tokens
         raw = tokenizer.decode(
             answer.token_ids[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
-    thought, end, said = raw.rpartition(THOUGHT_ENDS)  # a call in a thought is not meant
-    parsed = parse(said, rules.format, list(rules.tools.values()))
+    thought, end, text = raw.rpartition(THOUGHT_ENDS)  # calls in a thought do not count
+    parsed = parse(text, rules.format, list(rules.tools.values()))
     return (
         Parsed(thought + end + parsed.content, parsed.calls) if parsed.calls else Parsed(shown, [])
     )

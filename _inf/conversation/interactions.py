@@ -1,8 +1,8 @@
-"""verl's interactions: loaded from their file, and one row's conversation with one of them.
+"""Loads verl's interactions from their file, and runs one of them for one row.
 
-In verl 0.6.1 (`workers/rollout/sglang_rollout/sglang_rollout.py`) what an interaction raises
-cancels the whole batch, it is never finalized, and nothing has a timeout. Here it ends its own row,
-with the row's `error`. verl is imported when a file is loaded.
+In verl 0.6.1 (`workers/rollout/sglang_rollout/sglang_rollout.py`) an exception in an interaction
+cancels the whole batch, interactions are never finalized, and nothing has a timeout. Here a failure
+ends only its row and sets the row's `error`. verl is imported when a file is loaded.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PATH_KEY = "rollout.multi_turn.interaction_config_path"
 
 
 def load_interactions(path: str | None) -> dict[str, Any]:
-    """verl's `BaseInteraction`s by name; their modules may lie beside the file, where verl alone
-    takes those that are imported already (`interactions/utils/interaction_registry.py`)."""
+    """Load verl's `BaseInteraction`s by name. Their modules may be beside the file; verl itself
+    uses only modules already imported (`interactions/utils/interaction_registry.py`)."""
     if path is None:
         return {}
     from verl.interactions.utils.interaction_registry import initialize_interactions_from_config
@@ -48,7 +48,7 @@ def load_interactions(path: str | None) -> dict[str, Any]:
 
 
 class RowInteraction:
-    """An interaction's part in one row: started, asked for the user's next message, finalized."""
+    """Starts an interaction for one row, asks it for user messages, and finalizes it."""
 
     def __init__(self, name: str, interaction: Any, episode: Episode) -> None:
         self._name = name
@@ -57,13 +57,13 @@ class RowInteraction:
         self._started = False
 
     async def start(self) -> None:
-        """What goes wrong here ends the row before it begins."""
+        """Start the interaction; a failure ends the row before its first turn."""
         episode, self._started = self._episode, True
         started = self._interaction.start_interaction(episode.name, **episode.interaction_kwargs)
         await bounded(started, episode.rules.tool_timeout)
 
     async def respond(self) -> tuple[bool, str, float | None]:
-        """Whether the conversation is over, the user's next message, and its reward."""
+        """Return whether the conversation is over, the user's next message, and its reward."""
         episode = self._episode
         messages = [{"role": m["role"], "content": m["content"]} for m in episode.messages]
         response = await noted(
@@ -78,10 +78,10 @@ class RowInteraction:
         return done, content, reward
 
     async def finalize(self) -> None:
-        """If it was started and has such a method (verl's base class takes no instance there)."""
+        """Finalize it if it was started and overrides verl's method, which takes no instance."""
         from verl.interactions.base import BaseInteraction
 
-        own = type(self._interaction).finalize_interaction
-        if self._started and own is not BaseInteraction.finalize_interaction:
+        method = type(self._interaction).finalize_interaction
+        if self._started and method is not BaseInteraction.finalize_interaction:
             finalize = self._interaction.finalize_interaction
             await noted(self._episode, self._name, finalize, self._episode.name)

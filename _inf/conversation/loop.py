@@ -1,11 +1,10 @@
-"""The loop of a conversation: a turn of the model's, then its tools' or its user's, and again.
+"""The loop of a conversation: the model answers, then tools or a user reply, and so on.
 
-In: an `Episode` a row, and a backend that answers one turn. Out: a `RequestOutput` a row. It
-follows verl 0.6.1's own (`workers/rollout/sglang_rollout/sglang_rollout.py`,
-`_async_rollout_a_request`): the order of create, execute, calc_reward and release, the turn limits,
-`over_sample_rate`. What it does not take over from there: prompts rendered anew at every turn, so
-that the ids that come out are not those that were sampled; lost calls, log probs and finish
-reasons; a tool that raises and cancels the whole batch.
+In: an `Episode` per row, and a backend that answers one turn. Out: a `RequestOutput` per row. The
+order of create, execute, calc_reward and release, the turn limits and `over_sample_rate` are those
+of verl 0.6.1 (`workers/rollout/sglang_rollout/sglang_rollout.py`, `_async_rollout_a_request`).
+Unlike verl, it never renders a prompt again, so the returned ids are those that were sampled; it
+keeps calls, log probs and finish reasons; and a tool that raises does not cancel the whole batch.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ async def hold(
     backend: Answers,
     report: Report | None,
 ) -> list[RequestOutput]:
-    """All of them, side by side. Past `over_sample_rate` the rows that still run are given up."""
+    """Run all episodes in parallel; abort the last share of them, `over_sample_rate`."""
 
     def progressed() -> None:
         if report is not None:
@@ -65,7 +64,7 @@ async def _row(
     backend: Answers,
     progressed: Callable[[], None],
 ) -> None:
-    """One conversation; what goes wrong in it is its own, but for what ends the whole call."""
+    """Run one conversation; a failure aborts this row only, unless the engine is gone."""
     tools = [RowTool(tool.verl, episode) for tool in episode.rules.tools.values() if tool.verl]
     interaction = None
     if episode.interaction_kwargs:
@@ -104,7 +103,7 @@ async def _turns(
     interaction: RowInteraction | None,
     progressed: Callable[[], None],
 ) -> list[float | None]:
-    """Until somebody ends it; the rewards of the user's turns."""
+    """Run turns until the conversation ends; return the rewards of the user's messages."""
     rewards: list[float | None] = []
     while not episode.over:
         episode.add_assistant_turn(await backend.turn(episode.next_request()))
@@ -114,7 +113,7 @@ async def _turns(
         if episode.to_run:
             calls = range(len(episode.to_run))
             episode.add_tool_results(await asyncio.gather(*map(episode.run, calls)))
-        elif interaction is None or not episode.may_hear_user(len(rewards)):
+        elif interaction is None or not episode.may_add_user_message(len(rewards)):
             break
         else:
             done, content, reward = await interaction.respond()

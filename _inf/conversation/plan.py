@@ -1,7 +1,7 @@
-"""From a call's tools and the config to the rules and the episodes of its conversations.
+"""Turns a call's tools and the config into the rules and the episodes of its conversations.
 
 In: checked parameters (`Sampling`), tokenized prompts, the config. Out: a `Template` that shows the
-tools, and an `Episode` a row. What cannot be held as a conversation is refused here.
+tools, and an `Episode` per row. Refuses calls that no conversation can serve.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Converses(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ConversationPlan:
-    """How a call's conversations are shown to the model and held. rules: None where there is one
-    turn and no tool: nothing to hold."""
+    """The template and rules of a call's conversations. rules: None if the call has one turn and no
+    tools."""
 
     template: Template
     rules: Rules | None
@@ -46,10 +46,10 @@ class ConversationPlan:
         config: Config,
         backend: Converses,
     ) -> ConversationPlan:
-        """The backend's tools are the call's where it names none."""
+        """Build the plan; a call without `tools` uses the backend's tools."""
         model, interactions = backend.model, backend.interactions
-        given = backend.tools if sampling.tools is None else sampling.tools
-        rules = _rules(sampling, config, model, {t.name: t for t in given}, interactions)
+        named = backend.tools if sampling.tools is None else sampling.tools
+        rules = _rules(sampling, config, model, {t.name: t for t in named}, interactions)
         tools = list(rules.tools.values()) if rules else []
         template = Template(
             model.tokenizer,
@@ -63,7 +63,7 @@ class ConversationPlan:
         return cls(template, rules, model.tokenizer)
 
     def check(self, prompts: Sequence[Prompt]) -> None:
-        """Refuse token ids and plain text where turns are added to messages."""
+        """Refuse token ids and plain text in a call with tools or interactions."""
         for index, prompt in enumerate(prompts if self.rules else ()):
             if prompt.messages is None:
                 raise PromptError(
@@ -72,7 +72,7 @@ class ConversationPlan:
                 )
 
     def episodes(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Episode]:
-        """A row each, prompt-major: each prompt's `n` samples stand together."""
+        """Return one episode per row; the `n` samples of a prompt are next to each other."""
         if self.rules is None:
             return []
         return [
@@ -88,22 +88,22 @@ class ConversationPlan:
         ]
 
     def check_one_turn(self, sampling: Sampling) -> None:
-        """What `stream` can serve: no tool that runs, no interaction."""
+        """Raise if `stream` cannot serve the call: tools would run, or there is an interaction."""
         if self.rules is None:
             return
         if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
-            raise ConfigError("max_tokens_per_turn: stream() has one turn; say max_tokens.")
+            raise ConfigError("max_tokens_per_turn: stream() has one turn; use max_tokens.")
         for name, tool in self.rules.tools.items():
             if tool.executable:
                 raise ToolError(
-                    f"tools: {name} would run; stream() takes schemas only: use generate(), or say "
-                    "tools=[]."
+                    f"tools: {name} would run; stream() takes schemas only: use generate(), or "
+                    "pass tools=[]."
                 )
         if not self.rules.tools:
             raise ConfigError("interaction_kwargs: stream() has one turn; use generate().")
 
     def finish_reason(self, row: RequestOutput) -> str | None:
-        """`tool_calls` where a streamed row, now whole, has some."""
+        """The finish reason of a finished streamed row: `tool_calls` if it has calls."""
         if row.finish_reason != "stop" or self.rules is None:
             return row.finish_reason
         calls = answered_calls(row, self.rules, self.tokenizer).calls
@@ -112,7 +112,7 @@ class ConversationPlan:
 
 @dataclasses.dataclass(frozen=True)
 class PreparedCall:
-    """A call, checked whole: nothing in it will be refused once something is sent."""
+    """A completely checked call; nothing in it is refused after the first request is sent."""
 
     prompts: list[Prompt]
     sampling: Sampling
@@ -120,11 +120,11 @@ class PreparedCall:
 
     @property
     def rows(self) -> int:
-        """How many there will be."""
+        """The number of rows that the call returns."""
         return len(self.prompts) * self.sampling.n
 
     def streamed_request(self) -> Request:
-        """The only one, where `stream` can serve the call: one prompt, one answer, one turn."""
+        """Return the single request of a `stream` call, or raise if `stream` cannot serve it."""
         sampling = self.sampling
         if len(self.prompts) != 1:
             count = len(self.prompts)
@@ -139,7 +139,7 @@ class PreparedCall:
         return request
 
     def requests(self) -> list[Request]:
-        """A row each, prompt-major; of a conversation the first turn's."""
+        """Return one request per row; for a conversation, that of its first turn."""
         n = self.sampling.n
         return [
             Request(self.prompts[row // n].token_ids, params)
@@ -160,7 +160,7 @@ def _rules(
         if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
             raise ConfigError(
                 "max_tokens_per_turn: without tools or interactions there is one turn; "
-                "say max_tokens."
+                "use max_tokens."
             )
         return None
     one_turn = {
@@ -191,16 +191,16 @@ def _rules(
 
 
 def _refuse_beside(name: str, tools: Collection[str], sampling: Sampling) -> None:
-    """`name` holds for one turn: say what makes more of them, and how to be without."""
+    """Refuse `name`, which needs a call of one turn; name what makes more turns."""
     asked = any(turns.interaction_kwargs for turns in sampling.turns)
     why, instead = [], []
     if tools:
         why.append(f"tools ({', '.join(tools)})")
-        instead.append("say tools=[]")
+        instead.append("pass tools=[]")
     if asked:
         why.append("interaction_kwargs")
         instead.append("leave interaction_kwargs out")
-    raise ConfigError(f"{name}: not beside {' and '.join(why)}; {' and '.join(instead)}.")
+    raise ConfigError(f"{name}: cannot be used with {' and '.join(why)}; {' and '.join(instead)}.")
 
 
 def _check_turns(
@@ -211,7 +211,7 @@ def _check_turns(
             hint = did_you_mean(name, tools) or f"; there are {', '.join(tools) or 'none'}."
             raise ConfigError(f"tools_kwargs.{name}: this call has no such tool{hint}")
         if kwargs and tools[name].verl is None:
-            raise ConfigError(f"tools_kwargs.{name}: {', '.join(kwargs)} reach verl tools only.")
+            raise ConfigError(f"tools_kwargs.{name}: {', '.join(kwargs)} need a verl tool.")
     if turns.interaction_kwargs:
         if not interactions:
             raise ConfigError(
@@ -219,7 +219,7 @@ def _check_turns(
                 "set rollout.multi_turn.interaction_config_path."
             )
         named = turns.interaction_kwargs.get("name", DEFAULT_INTERACTION)
-        if named not in list(interactions):  # it may be anything
+        if named not in list(interactions):  # `named` may be of any type
             raise ConfigError(_unknown_interaction(turns.interaction_kwargs, interactions))
 
 

@@ -1,8 +1,8 @@
-"""verl's tools around one row: created before it, rewarded after it, and always released.
+"""Creates verl's tools before a row, computes their rewards after it, and always releases them.
 
-In verl 0.6.1 (`workers/rollout/sglang_rollout/sglang_rollout.py`) what a tool raises there cancels
-the whole batch, a row that is given up never releases its tools, and nothing has a timeout. Here it
-is the row's own `error`, and no more.
+In verl 0.6.1 (`workers/rollout/sglang_rollout/sglang_rollout.py`) an exception in these methods
+cancels the whole batch, an aborted row never releases its tools, and nothing has a timeout. Here a
+failure only sets the row's `error`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def bounded(work: Awaitable[Any], timeout: float) -> Any:
 async def noted(
     episode: Episode, name: str, method: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    """What `method` returns; None, and the episode's `error`, where it raises or takes too long."""
+    """Await `method`; if it fails or takes too long, set the episode's `error`, return None."""
     try:
         return await bounded(method(*args, **kwargs), episode.rules.tool_timeout)
     except Exception as failure:
@@ -42,7 +42,7 @@ async def noted(
 
 
 class RowTool:
-    """One verl tool's part in one row."""
+    """One verl tool in one row."""
 
     def __init__(self, tool: Any, episode: Episode) -> None:
         self._tool = tool
@@ -51,23 +51,23 @@ class RowTool:
         self._created = False
 
     async def create(self) -> None:
-        """What goes wrong here ends the row before it begins."""
+        """Create the tool; a failure ends the row before its first turn."""
         episode, self._created = self._episode, True
         created = self._tool.create(episode.name, **self._kwargs.get("create_kwargs", {}))
         _, response = await bounded(created, episode.rules.tool_timeout)
         if not response.is_empty():
             raise ToolError(
-                f"{self._tool.name}: create() answers with a message, which is not served."
+                f"{self._tool.name}: create() returns a message, which is not supported."
             )
 
     async def reward(self) -> tuple[str, Any]:
-        """The tool's name, and what its `calc_reward` says; None where it fails."""
+        """Return the tool's name and its `calc_reward`; None if that fails."""
         kwargs = self._kwargs.get("calc_reward_kwargs", {})
         tool, episode = self._tool, self._episode
         return tool.name, await noted(episode, tool.name, tool.calc_reward, episode.name, **kwargs)
 
     async def release(self) -> None:
-        """If it was created."""
+        """Release the tool if it was created."""
         if self._created:
             kwargs = self._kwargs.get("release_kwargs", {})
             tool, episode = self._tool, self._episode

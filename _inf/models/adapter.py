@@ -1,9 +1,9 @@
-"""A base model's folder and a PEFT adapter's in, the folder of the two as one model out.
+"""Merges a PEFT adapter into a base model: two folders in, one model folder out.
 
-PEFT merges them, in the base's own dtype. Whatever of the adapter finds no place in the base, or
-lacks its weights, is a `ConfigError` that begins with `adapter_path:`. Knows nothing of caches. It
-corrects that PEFT (0.21, `import_utils.py`) stops at the torchao that sglang 0.5.9 pins, which it
-only needs for models that torchao quantized.
+PEFT merges them in the base's dtype. Adapter weights that do not fit the base, or are missing, are
+a `ConfigError` that begins with `adapter_path:`. Knows nothing of caches. It corrects that PEFT
+(0.21, `import_utils.py`) refuses the torchao that sglang 0.5.9 pins, although it needs torchao only
+for models that torchao quantized.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 from _inf.errors import ConfigError, told
 from _inf.runtime import quiet
 
-FORMAT = 1  # raise it when what is written here changes
+FORMAT = 1  # increase it when the written files change
 
 
 def adapter_files(adapter: Path) -> list[Path]:
-    """What a PEFT folder is made of."""
+    """Return the files of a PEFT folder."""
     weights = [adapter / f"adapter_model.{kind}" for kind in ("safetensors", "bin")]
     files = [file for file in (adapter / "adapter_config.json", *weights) if file.is_file()]
     if len(files) < 2:
@@ -34,7 +34,7 @@ def adapter_files(adapter: Path) -> list[Path]:
 def write_adapted(
     base: Path, others: Sequence[Path], adapter: Path, folder: Path, *, trust_remote_code: bool
 ) -> None:
-    """Merge into the existing, empty `folder`; `others` are the base's files but its weights."""
+    """Merge into the existing, empty `folder`; `others`: the base's files except its weights."""
     with quiet.third_party():
         try:
             merged = _merged(base, adapter, trust_remote_code)
@@ -67,7 +67,7 @@ def _merged(base: Path, adapter: Path, trust_remote_code: bool) -> Any:
     adapted = PeftModel(model, config)
     loaded = adapted.load_adapter(str(adapter), "default", torch_device="cpu")
     if names := loaded.unexpected_keys:
-        raise ValueError(f"the base has no place for {len(names)} of its weights, {names[0]} first")
+        raise ValueError(f"the base has no place for {len(names)} of its weights, e.g. {names[0]}")
     if names := loaded.missing_keys:
-        raise ValueError(f"it lacks {len(names)} of its weights, {names[0]} first")
+        raise ValueError(f"it lacks {len(names)} of its weights, e.g. {names[0]}")
     return adapted.merge_and_unload(safe_merge=True)

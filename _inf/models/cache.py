@@ -1,10 +1,10 @@
-"""Folders made once and kept: `build_once(key, build)` answers with a complete folder or raises.
+"""Builds cache folders once: `build_once(key, build)` returns a complete folder or raises.
 
-A folder is filled under a hidden name and renamed, under a lock that dies with its process: a
-killed build leaves nothing under the final name, and of two processes at once one builds while
-the other waits. A kept folder that has lost a file is made anew.
+A folder is built under a hidden name and then renamed, with a lock that ends with its process: a
+killed build leaves nothing under the final name, and a second process waits for the first. A folder
+that has lost a file is built again.
 
-What a key stands for is the caller's: the same key must always mean the same content.
+The caller chooses the keys: the same key must always mean the same content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST_BUILD = 600.0  # seconds that a second process waits for the first
 
 
 def cache_root() -> Path:
-    """`$XDG_CACHE_HOME/inf` or `~/.cache/inf`, made if need be, private to the user."""
+    """Return `$XDG_CACHE_HOME/inf` or `~/.cache/inf`, created if needed, private to the user."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # unset, or relative: the XDG specification says to ignore it
         base = os.path.expanduser("~/.cache")
@@ -41,9 +41,9 @@ def cache_root() -> Path:
 
 
 def build_once(key: str, build: Callable[[Path], None]) -> Path:
-    """The folder `key` of the cache; where it is missing or has lost a file, `build` fills it.
+    """Return the folder `key` of the cache; if it is missing or incomplete, `build` fills it.
 
-    `build` gets an empty folder and may raise; nothing is kept then.
+    `build` gets an empty folder; if it raises, nothing is kept.
     """
     root = cache_root()
     final = root / key

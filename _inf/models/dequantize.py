@@ -1,12 +1,12 @@
-"""One GGUF file in, one Transformers folder out, float32.
+"""Converts a GGUF file into a Transformers folder in float32.
 
 `write_folder(gguf, folder)` fills an existing empty folder with config.json, model.safetensors,
 tokenizer.json, tokenizer_config.json, the chat template and generation_config.json. All of them
-name the special tokens that the GGUF's metadata names. A file that cannot be used (cut short,
+use the special tokens of the GGUF's metadata. A file that cannot be used (cut short,
 damaged, not a GGUF, of an architecture Transformers does not read) is a `ConfigError`.
 
 The weights go through Transformers' own GGUF reader, the tokenizer through `gguf_tokenizer`.
-Knows nothing of caches, locks or where the file came from.
+Knows nothing of caches or locks.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from _inf.runtime import quiet
 
 logger = logging.getLogger("inf.models")
 
-FORMAT = 1  # raise it when what is written here changes: cached folders are then made anew
+FORMAT = 1  # increase it when the written files change: cached folders are then built again
 
 _LONGEST_ARRAY = 4_000_000  # entries; a damaged length would keep the reader busy for hours
 
 
 def write_folder(gguf: Path, folder: Path) -> None:
     """Dequantize `gguf` into the existing, empty `folder`."""
-    logger.info("dequantizing %s, once: the result is cached", gguf)
+    logger.info("dequantizing %s once; the result is cached", gguf)
     try:
         with quiet.third_party():
             meta = _checked_metadata(gguf)
@@ -45,18 +45,18 @@ def write_folder(gguf: Path, folder: Path) -> None:
 
 
 def _checked_metadata(gguf: Path) -> Mapping[str, Any]:
-    """The metadata, of a file known to hold all that it says it holds."""
+    """Return the metadata of a file after checking that the file is complete."""
     from gguf import GGUFReader, GGUFValueType
     from numpy import dtype as numpy_dtype
 
     class BoundedReader(GGUFReader):  # type: ignore[misc]
-        # gguf 0.19's own reader slices past the end of a short file without a word.
+        # gguf 0.19's own reader silently slices past the end of a short file.
         def _get(self, offset: int, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
             end = int(offset) + numpy_dtype(dtype).itemsize * int(count)
             if end > (size := len(self.data)):
                 raise ValueError(
-                    f"cut short or damaged: it speaks of byte {end:,} and has {size:,}; "
-                    "fetch it again"
+                    f"cut short or damaged: it refers to byte {end:,} and has {size:,}; "
+                    "download it again"
                 )
             return super()._get(offset, dtype, count, override_order)
 
@@ -75,8 +75,8 @@ def _checked_metadata(gguf: Path) -> Mapping[str, Any]:
     if meta.get("split.count", 1) > 1:
         raise ValueError("one part of several; join them with `llama-gguf-split --merge`")
     layers = int(meta.get(f"{meta['general.architecture']}.block_count", 0))
-    if layers > (weights := len(reader.tensors)):  # Transformers would plan each of them, for hours
-        raise ValueError(f"damaged: it names {layers:,} layers and has {weights:,} weights")
+    if layers > (weights := len(reader.tensors)):  # Transformers would process each for hours
+        raise ValueError(f"damaged: it declares {layers:,} layers and has {weights:,} weights")
     tokens = len(meta["tokenizer.ggml.tokens"])
     for role in ("bos", "eos", "eot", "padding", "unknown"):
         if not 0 <= meta.get(f"tokenizer.ggml.{role}_token_id", 0) < tokens:
@@ -85,7 +85,7 @@ def _checked_metadata(gguf: Path) -> Mapping[str, Any]:
     if scaling != "none" or any(tensor.name == "rope_freqs.weight" for tensor in reader.tensors):
         logger.warning(
             "%s scales its rotary embedding, which Transformers drops when it reads a GGUF: "
-            "expect other answers than the original's, most of all in long contexts",
+            "its answers will differ from the original model's, especially in long contexts",
             gguf,
         )
     return meta
@@ -96,7 +96,7 @@ def _model(gguf: Path, meta: Mapping[str, Any]) -> Any:
     import transformers.modeling_gguf_pytorch_utils as upstream
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
-    upstream.tqdm = lambda tensors, **_: tensors  # 4.57's bar over the tensors has no switch
+    upstream.tqdm = lambda tensors, **_: tensors  # 4.57's progress bar cannot be switched off
     source: dict[str, Any] = dict(
         pretrained_model_name_or_path=gguf.parent, gguf_file=gguf.name, dtype=torch.float32
     )
@@ -111,7 +111,7 @@ def _model(gguf: Path, meta: Mapping[str, Any]) -> Any:
         raise ValueError(f"the file lacks {len(missing)} weights, {missing[0]} among them")
     ids = {f"{role}_token_id": id_ for role, id_ in special_ids(meta).items() if role != "unk"}
     model.config.update(ids)
-    # The end of a turn ends an answer too, as in llama.cpp.
+    # The end-of-turn token ends an answer too, as in llama.cpp.
     roles = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
     ends = list(dict.fromkeys(int(meta[role]) for role in roles if role in meta))
     eos = {"eos_token_id": ends} if len(ends) > 1 else {}

@@ -1,8 +1,8 @@
-"""A GGUF's metadata in, a Transformers tokenizer out.
+"""Builds a Transformers tokenizer from a GGUF's metadata.
 
-Byte-level BPE is built here from the file's own words, and SentencePiece by Transformers 4.57,
-whose converter (integrations/ggml.py) is wrong for the former: it makes BOS the EOS, prepends BOS
-whatever the file says, ignores how the file splits text and knows three special tokens only.
+Byte-level BPE is built here from the file's vocabulary, SentencePiece by Transformers 4.57, whose
+converter (integrations/ggml.py) is wrong for BPE: it uses BOS as EOS, always prepends BOS, ignores
+the file's rule for splitting text, and knows only three special tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LLAMA3_SPLIT = (
 )
 _QWEN2_SPLIT = _LLAMA3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")
 _PRE = "tokenizer.ggml.pre"
-# its value -> how text is split before merging, as llama.cpp (src/llama-vocab.cpp) does
+# From the value of `_PRE` to the rule for splitting text, as in llama.cpp (src/llama-vocab.cpp).
 _SPLITS = {
     "gpt-2": "gpt2",
     "smollm": "digits",
@@ -36,7 +36,7 @@ _SPLITS = {
 
 
 def special_ids(meta: Mapping[str, Any]) -> dict[str, int]:
-    """`bos`, `eos`, `pad` and `unk` as the metadata names them; no pad named: eos."""
+    """Return the ids of `bos`, `eos`, `pad` and `unk` in the metadata; `pad` is eos if missing."""
     names = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
     keys = {role: f"tokenizer.ggml.{name}_token_id" for role, name in names.items()}
     ids = {role: int(meta[key]) for role, key in keys.items() if key in meta}
@@ -46,7 +46,7 @@ def special_ids(meta: Mapping[str, Any]) -> dict[str, int]:
 
 
 def build_tokenizer(gguf: Path, meta: Mapping[str, Any]) -> Any:
-    """A `PreTrainedTokenizerFast` that tokenizes as llama.cpp does with this file."""
+    """Build a `PreTrainedTokenizerFast` that tokenizes like llama.cpp with this file."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     pre = meta.get(_PRE)
@@ -97,7 +97,7 @@ def _byte_level_bpe(meta: Mapping[str, Any], pre: str) -> Tokenizer:
 
 
 def _set_bos(backend: Tokenizer, meta: Mapping[str, Any]) -> None:
-    """Prepend BOS to plain text if and only if the file says so, or its kind implies it."""
+    """Prepend BOS to plain text only if the file says so, or its tokenizer model implies it."""
     from tokenizers import processors
 
     implied = meta["tokenizer.ggml.model"] == "llama" or meta.get(_PRE) == "llama-bpe"

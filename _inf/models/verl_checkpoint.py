@@ -1,10 +1,10 @@
-"""A checkpoint of verl's FSDP trainer in, a Transformers folder out, in bfloat16 (verl's choice).
+"""Converts a checkpoint of verl's FSDP trainer into a Transformers folder in bfloat16, as verl.
 
 In: the folder with `fsdp_config.json`, `model_world_size_W_rank_R.pt` for each rank, and
 `huggingface/` (config and tokenizer). verl's own `FSDPModelMerger` does the work; the shards are
-pickles, so they must come from somebody trusted. It corrects, in verl 0.6.1 (`model_merger/`):
-progress on stdout; shards that are no DTensors, of which all but the first rank's are dropped; the
-base of a LoRA actor, which is written as if it were the trained model.
+pickles, so they must come from a trusted source. It corrects verl 0.6.1 (`model_merger/`), which
+prints progress on stdout, drops shards that are not DTensors except the first rank's, and writes
+the base of a LoRA actor as if it were the trained model.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from _inf.errors import ConfigError, told
 from _inf.runtime import quiet
 
-FORMAT = 1  # raise it when what is written here changes
+FORMAT = 1  # increase it when the written files change
 FSDP_CONFIG = "fsdp_config.json"
 
 
 def shards(actor: Path) -> list[Path]:
-    """The files of an actor's checkpoint."""
+    """Return the files of an actor's checkpoint."""
     if (adapter := actor / "lora_adapter").is_dir():
         raise ConfigError(
             f"model_path: {actor} is a LoRA actor's; name the model that it started from, and "
@@ -59,7 +59,7 @@ def write_merged(actor: Path, folder: Path, *, trust_remote_code: bool) -> None:
 
 
 def check_whole(folder: Path, trust_remote_code: bool) -> None:
-    """Transformers, and SGLang too, would go on with random weights in place of missing ones."""
+    """Raise if weights are missing: Transformers and SGLang would use random ones instead."""
     from transformers import AutoModelForCausalLM
 
     report: dict[str, Any]

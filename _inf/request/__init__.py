@@ -1,5 +1,5 @@
-"""From a call to what an engine is sent: prompts to token ids, keywords to sampling parameters.
+"""Turns a call into requests: prompts into token ids, keywords into sampling parameters.
 
-In: what a caller writes. Out: `Prompt`s and `SamplingParams`. Knows a tokenizer; knows no engine,
-and does nothing but check and convert.
+In: the caller's arguments. Out: `Prompt`s and `SamplingParams`. Uses a tokenizer, knows no engine.
+A new prompt form belongs in `prompts.py`, a new sampling keyword in `sampling.py`.
 """

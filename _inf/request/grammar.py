@@ -1,9 +1,9 @@
 """Grammars for constrained answers: a JSON schema or a regex, checked before anything is sent.
 
-In: what a caller gave. Out: the text for SGLang's llguidance backend, or a `ConfigError`: nothing
-is ignored. llguidance 0.7.30 says itself what it cannot enforce. Checked here is what it would let
-pass: keywords it does not know, numbers that it rounds, regex syntax that means one thing in Rust
-and another in Python, and sizes that take it minutes. It knows nothing of a model's tokens.
+In: the caller's value. Out: the text for SGLang's llguidance backend, or a `ConfigError`: nothing
+is ignored. llguidance 0.7.30 reports most things that it cannot enforce. This module checks what it
+does not report: unknown keywords, numbers that it rounds, regex syntax with different meanings in
+Rust and Python, and sizes that take it minutes. It knows nothing of a model's tokens.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SCHEMAS_IN_LIST = ("allOf", "anyOf", "oneOf", "prefixItems")
 ONE_SCHEMA = ("additionalProperties", "items")
 COMBINED = {"$ref", "anyOf", "oneOf", "properties"}
 OPEN = {"additionalProperties", "patternProperties", "minProperties"}
-# Those of `json.dumps`.
+# The separators of `json.dumps`.
 SEPARATORS = {"item_separator": ", ", "key_separator": ": "}
 MOST_SCHEMAS = 2_000  # llguidance compiles 5,000 properties in 12 s
 MOST_ITEMS = 10_000  # and 100,000 items in 3 s
-MOST_STEPS = 10_000  # of `multipleOf`: 999,999 take it minutes
+MOST_STEPS = 10_000  # of `multipleOf`: 999,999 take minutes
 MOST_REPEATS = 10_000
-MOST_NUMBER = 10**15  # its numbers are doubles
-# Of a regex: an escape, a class or a character.
+MOST_NUMBER = 10**15  # llguidance's numbers are doubles
+# A part of a regex: an escape, a class or a character.
 TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 NESTED_CLASS = re.compile(r"\[|&&|--|~~")
 POSSESSIVE_OR_VERBOSE = re.compile(r"[*+?}]\+|\(\?[a-zA-Z-]*x")
@@ -60,7 +60,7 @@ def json_schema_text(schema: Any) -> str:
         raise
     except RecursionError:
         raise ConfigError("json_schema: it is nested too deeply.") from None
-    except (TypeError, ValueError) as error:  # of `json` and of llguidance's own parser
+    except (TypeError, ValueError) as error:  # from `json` and from llguidance's own parser
         raise ConfigError(f"json_schema: it is not JSON: {unended(error)}.") from None
 
 
@@ -75,7 +75,7 @@ def regex_text(pattern: Any) -> str:
 def _checked_regex(pattern: str) -> str:
     from llguidance import LLMatcher
 
-    if not pattern.isprintable() and any("\ud800" <= each <= "\udfff" for each in pattern):
+    if not pattern.isprintable() and any("\ud800" <= char <= "\udfff" for char in pattern):
         raise ConfigError("regex: half of a surrogate pair is no character.")
     _check_pattern(pattern, "regex")
     _check_grammar("regex", LLMatcher.grammar_from_regex(pattern))
@@ -100,9 +100,9 @@ def _checked_schema(text: str) -> str:
     schema = {} if schema is True else schema
     schemas = dict(_schemas(schema, "json_schema"))
     _check_sizes(list(schemas.values()))
-    for path, each in schemas.items():
-        _check_keywords(each, path)
-    # Without $schema, which might name an older draft, whose rules were not checked.
+    for path, part in schemas.items():
+        _check_keywords(part, path)
+    # $schema is removed: it might name an older draft, whose rules were not checked.
     schema.pop("$schema", None)
     _check_grammar("json_schema", LLMatcher.grammar_from_json_schema(schema))
     _close_objects(list(schemas.values()))
@@ -112,12 +112,12 @@ def _checked_schema(text: str) -> str:
 
 
 def _number(digits: str) -> float:
-    """A number of a schema, if llguidance can tell it from every other one."""
+    """Return a number of a schema, or raise if llguidance would round it."""
     number = int(digits) if digits.lstrip("-").isdecimal() else float(digits)
     if not abs(number) <= MOST_NUMBER or float(f"{number:.15g}") != number:
         raise ConfigError(
-            f"json_schema: {shown(digits)} is no number of up to 15 digits, beyond which "
-            "llguidance rounds."
+            f"json_schema: {shown(digits)} is not a number of at most 15 digits; "
+            "llguidance rounds longer ones."
         )
     return number
 
@@ -127,20 +127,20 @@ def _key_path(path: str, *keys: str | int) -> str:
 
 
 def _schemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A schema and those inside it, each with its path before it."""
+    """Yield a schema and all schemas inside it, with their paths."""
     if isinstance(schema, bool):
         return
     yield path, schema
     for word, value in schema.items():
         inner: Any = ()
         if word in SCHEMAS_BY_NAME:
-            inner = [((word, name), each) for name, each in value.items()]
+            inner = [((word, name), item) for name, item in value.items()]
         elif word in SCHEMAS_IN_LIST:
-            inner = [((word, index), each) for index, each in enumerate(value)]
+            inner = [((word, index), item) for index, item in enumerate(value)]
         elif word in ONE_SCHEMA:
             inner = [((word,), value)]
-        for keys, each in inner:
-            yield from _schemas(each, _key_path(path, *keys))
+        for keys, item in inner:
+            yield from _schemas(item, _key_path(path, *keys))
 
 
 def _check_keywords(schema: dict[str, Any], path: str) -> None:
@@ -159,7 +159,7 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
     for pattern in schema.get("patternProperties", ()):
         _check_json_pattern(pattern, _key_path(path, "patternProperties", pattern))
     for kind, words in (("number", NUMERIC), ("string", OF_STRINGS)):
-        if words[0] in schema:  # llguidance sees too late that nothing matches
+        if words[0] in schema:  # llguidance notices too late that nothing matches
             own = {word: schema[word] for word in words if word in schema}
             _check_grammar(path, LLMatcher.grammar_from_json_schema({"type": kind, **own}))
     if schema.get("minProperties", 0) > len(schema.get("required", ())) + 1:
@@ -185,38 +185,38 @@ def _check_sizes(schemas: list[dict[str, Any]]) -> None:
 
 
 def _close_objects(schemas: list[dict[str, Any]]) -> None:
-    """Leave out properties that are not declared, unless a schema asks for them or schemas are
-    combined: a small model would invent more of them until it is cut."""
-    if any("allOf" in each or len(COMBINED & each.keys()) > 1 for each in schemas):
+    """Forbid undeclared properties, unless a schema asks for them or schemas are combined: a small
+    model would invent more and more of them until max_tokens."""
+    if any("allOf" in part or len(COMBINED & part.keys()) > 1 for part in schemas):
         return
-    for each in schemas:
-        declared = set(each.get("properties", ()))
-        if declared.issuperset(each.get("required", ())) and declared and not OPEN & each.keys():
-            each["additionalProperties"] = False
+    for part in schemas:
+        declared = set(part.get("properties", ()))
+        if declared.issuperset(part.get("required", ())) and declared and not OPEN & part.keys():
+            part["additionalProperties"] = False
 
 
 def _check_pattern(pattern: str, where: str) -> None:
-    """Refuse a regex that Python reads in another way than Rust, or that counts too far."""
+    """Refuse a regex that Python and Rust read differently, or with too many repeats."""
     tokens = TOKEN.findall(pattern)
     outside = "".join(token if len(token) == 1 else "x" for token in tokens)
     nested = any(NESTED_CLASS.search(re.sub(r"\\.", "x", each[1:])) for each in _classes(tokens))
     if nested or POSSESSIVE_OR_VERBOSE.search(outside):
         raise ConfigError(
             f"{where}: {shown(pattern)} has a possessive repeat, the flag x, or [ && -- ~~ inside "
-            "a class, which Python and Rust read differently; spell it without, or escape these."
+            "a class, which Python and Rust read differently; avoid or escape these."
         )
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        reason = f"is no regular expression: {unended(error)}"
+        reason = f"is not a regular expression: {unended(error)}"
         raise ConfigError(f"{where}: {shown(pattern)} {reason}.") from None
     if any(int(count) > MOST_REPEATS for count in REPEATS.findall(outside)):
         raise ConfigError(f"{where}: at most {MOST_REPEATS} repeats, or no bound at all.")
 
 
 def _check_json_pattern(pattern: str, where: str) -> None:
-    """llguidance 0.7.30 (`json_quote` of its regexes) is wrong about what JSON escapes: after
-    such a character it loses a class, and a class with a newline has quote and backslash too."""
+    """Refuse patterns for which llguidance 0.7.30 is wrong about JSON's escapes (`json_quote`): it
+    loses a class after such a character, and adds quote and backslash to one with a newline."""
     _check_pattern(pattern, where)
     tokens = TOKEN.findall(pattern)
     wrong = any(
@@ -226,7 +226,7 @@ def _check_json_pattern(pattern: str, where: str) -> None:
     if wrong or any(ESCAPED_IN_JSON.match(each) for each in tokens):
         raise ConfigError(
             f"{where}: {shown(pattern)} has a character that JSON escapes, or a class with all "
-            "but a quote or a backslash, which cannot be enforced; say what is allowed in classes."
+            "but a quote or a backslash, which cannot be enforced; list what classes allow."
         )
 
 
@@ -242,7 +242,7 @@ def _bytes_as_tokens() -> LLTokenizer:
 
 
 def _check_grammar(where: str, grammar: str) -> None:
-    """Compile it and take its first step, by which llguidance has met most of its own limits."""
+    """Compile a grammar and take its first step, which reveals most of llguidance's limits."""
     from llguidance import LLMatcher
 
     tokenizer = _bytes_as_tokens()

@@ -1,9 +1,8 @@
-"""The forms that prompts come in, made plain: what a caller writes, as lists and dicts of ours.
+"""Converts every accepted form of a prompt into messages, token ids or plain text.
 
-In: the `prompts` of `InferenceEngine.generate`, one or many, mixed. Out: one `Form` each, in order:
-messages, token ids, or text that no template touches. Knows no tokenizer, and imports no library of
-arrays, tables or messages: it asks what an object can do. Every refusal is a `PromptError` that
-begins with the prompt's index.
+In: the `prompts` of `InferenceEngine.generate`, one or many, mixed. Out: one `Form` per prompt, in
+order. A new form is added in `_one`. Knows no tokenizer, and imports no library of arrays, tables
+or messages: it checks attributes instead. Every refusal is a `PromptError` with the prompt's index.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ FORMS = (
 
 
 def normalize(prompts: Any) -> list[Form]:
-    """Messages, token ids or plain text, one a prompt; `"text"` is one user message.
+    """Return messages, token ids or plain text per prompt; `"text"` is one user message.
 
     A bare list of messages is one conversation, not a batch. An empty list is an empty batch.
     """
@@ -42,7 +41,7 @@ def normalize(prompts: Any) -> list[Form]:
 
 
 def _listed(value: Any) -> Sequence[Any] | None:
-    """A sequence or an array, a column, a tensor as a sequence; None for anything else."""
+    """Return a sequence, array, column or tensor as a sequence; None for anything else."""
     if isinstance(value, str | bytes | bytearray | Mapping) or _is_object(value):
         return None
     values = as_list(value)
@@ -50,7 +49,7 @@ def _listed(value: Any) -> Sequence[Any] | None:
 
 
 def as_list(array: Any) -> Any:
-    """An array's values, or what it was: a tensor on the meta device has none."""
+    """Return an array's values; any other value, or a tensor on the meta device, unchanged."""
     try:
         return array.tolist()
     except Exception:
@@ -64,15 +63,15 @@ def _is_message(value: Any) -> bool:
 
 
 def _is_object(value: Any) -> bool:
-    """Whether it is a message with attributes for keys."""
+    """Whether a value is a message object, with attributes instead of keys."""
     try:
         return not isinstance(value, type) and hasattr(value, "role") and hasattr(value, "content")
-    except Exception:  # of the object's own code
+    except Exception:  # raised by the object's own code
         return False
 
 
 def _fields(message: Any) -> Mapping[Any, Any] | None:
-    """What a message says, be it a mapping or an object; None for anything else."""
+    """Return the fields of a message, a mapping or an object; None for anything else."""
     if isinstance(message, Mapping):
         return message
     if not _is_object(message):
@@ -81,9 +80,9 @@ def _fields(message: Any) -> Mapping[Any, Any] | None:
         if hasattr(message, "model_dump"):  # pydantic, and so OpenAI's
             return dict(message.model_dump())
         if dataclasses.is_dataclass(message):
-            return dataclasses.asdict(message)  # type: ignore[arg-type]  # it is no class
+            return dataclasses.asdict(message)  # type: ignore[arg-type]  # not a class
         return {key: getattr(message, key) for key in MESSAGE_KEYS if hasattr(message, key)}
-    except Exception:  # of the object's own code
+    except Exception:  # raised by the object's own code
         return None
 
 
@@ -102,7 +101,7 @@ def _one(prompt: Any, index: int) -> Form:
         raise PromptError(f"prompt {index} is {kind(prompt)}; {FORMS}.")
     if not messages:
         raise PromptError(f"prompt {index} is a conversation without messages; add one.")
-    return [_message(message, index, place) for place, message in enumerate(messages)]
+    return [_message(message, index, position) for position, message in enumerate(messages)]
 
 
 def _ids_or_text(prompt: Mapping[str, Any], index: int) -> list[int] | str:
@@ -118,31 +117,31 @@ def _ids_or_text(prompt: Mapping[str, Any], index: int) -> list[int] | str:
 
 
 def id_list(ids: Any, where: str) -> list[int]:
-    """Token ids as ints of Python's."""
+    """Return token ids as Python ints."""
     ids = as_list(ids)
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
         raise PromptError(f"{where} is {kind(ids)}; it takes a list of ints.")
     if not ids:
         raise PromptError(f"{where} is empty; it takes at least one token id.")
-    return [_token_id(each, f"{where}[{place}]") for place, each in enumerate(ids)]
+    return [_token_id(value, f"{where}[{index}]") for index, value in enumerate(ids)]
 
 
 def _token_id(value: Any, where: str) -> int:
     try:
-        if "bool" in str(getattr(value, "dtype", type(value))):  # numpy's and torch's too
+        if "bool" in str(getattr(value, "dtype", type(value))):  # numpy's and torch's bools too
             raise TypeError
         return operator.index(value)
     except Exception:  # a tensor on the meta device raises another one
         raise PromptError(f"{where} is {kind(value)}; it must be an int.") from None
 
 
-def _message(message: Any, index: int, place: int) -> Message:
-    where = f"prompt {index}, message {place}"
+def _message(message: Any, index: int, position: int) -> Message:
+    where = f"prompt {index}, message {position}"
     fields = _fields(message)
     if fields is None:
         raise PromptError(f"{where} is {kind(message)}; {FORMS}.")
-    said = _stated(fields, MESSAGE_KEYS, where)
-    calls = [_call(call, f"{where}, tool_calls[{n}]") for n, call in _calls(said, where)]
+    kept = _known_fields(fields, MESSAGE_KEYS, where)
+    calls = [_call(call, f"{where}, tool_calls[{n}]") for n, call in _calls(kept, where)]
     if calls and fields.get("content") is None:  # as OpenAI's API answers
         fields = {**fields, "content": ""}
     for key in ("role", "content"):
@@ -152,28 +151,28 @@ def _message(message: Any, index: int, place: int) -> Message:
     if not isinstance(role, str) or role not in ROLES:
         hint = did_you_mean(shown(role), ROLES) or "."
         raise PromptError(f"{where}: unknown role {shown(role)}{hint} Roles: {', '.join(ROLES)}.")
-    # A str that is an Enum too would be written with its class's name.
-    said |= {"role": str.__str__(role), "content": _text(fields["content"], f"{where}: content")}
-    return {**said, "tool_calls": calls} if calls else said
+    # A str that is also an Enum would be written with its class's name.
+    kept |= {"role": str.__str__(role), "content": _text(fields["content"], f"{where}: content")}
+    return {**kept, "tool_calls": calls} if calls else kept
 
 
-def _stated(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> dict[str, Any]:
-    """Without the keys that say nothing, as `model_dump()` and tables have them."""
-    said = {
+def _known_fields(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> dict[str, Any]:
+    """Return the fields without empty ones, which `model_dump()` and tables contain."""
+    kept = {
         key: value
         for key, value in fields.items()
         if not (value is None or is_empty(value)) or (key in known and isinstance(value, str))
     }
-    for key in said:
+    for key in kept:
         if key not in known:
             raise PromptError(
                 f"{where}: unknown key {shown(key)}{did_you_mean(shown(key), known) or '.'}"
             )
-    return said
+    return kept
 
 
 def is_empty(value: Any) -> bool:
-    """Whether it is a collection, an array or a text with nothing in it."""
+    """Whether a value is an empty collection, array or text."""
     try:
         return len(value) == 0
     except Exception:  # it has no length
@@ -181,13 +180,13 @@ def is_empty(value: Any) -> bool:
 
 
 def _text(content: Any, where: str) -> str:
-    """A message's content: a text, or OpenAI's parts, whose texts are joined."""
+    """Return a message's content: text, or the joined texts of OpenAI's parts."""
     if isinstance(content, str):
         return str.__str__(content)
     parts = _listed(content)
     if parts is None:
         raise PromptError(f"{where} is {kind(content)}; it must be text (a str) or text parts.")
-    return "".join(_part(part, f"{where}[{place}]") for place, part in enumerate(parts))
+    return "".join(_part(part, f"{where}[{index}]") for index, part in enumerate(parts))
 
 
 def _part(part: Any, where: str) -> str:
@@ -195,9 +194,9 @@ def _part(part: Any, where: str) -> str:
     if not isinstance(form, str) or form != "text":
         what = kind(part) if form is None else f"a part of type {shown(form)}"
         raise PromptError(
-            f'{where} is {what}; only text is taken: {{"type": "text", "text": "..."}}.'
+            f'{where} is {what}; only text is supported: {{"type": "text", "text": "..."}}.'
         )
-    text = _stated(part, PART_KEYS, where).get("text")
+    text = _known_fields(part, PART_KEYS, where).get("text")
     if not isinstance(text, str):
         raise PromptError(f"{where}: text is {kind(text)}; it must be a str.")
     return str.__str__(text)
@@ -212,7 +211,7 @@ def _calls(message: Mapping[str, Any], where: str) -> Iterator[tuple[int, Any]]:
 
 
 def _call(call: Any, where: str) -> dict[str, Any]:
-    """OpenAI's form; its arguments may be JSON text, which templates would encode once more."""
+    """Return a call in OpenAI's form, with parsed arguments: templates encode them again."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise PromptError(
@@ -223,12 +222,14 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     if arguments is None:
         arguments = {}
     if isinstance(arguments, str):
-        with contextlib.suppress(ValueError, RecursionError):  # a model's may be no JSON
+        with contextlib.suppress(
+            ValueError, RecursionError
+        ):  # a model's arguments may be invalid JSON
             arguments = json.loads(arguments)
-    said = {key: value for key, value in call.items() if value is not None}
-    return {"type": "function", **said, "function": {**function, "arguments": arguments}}
+    kept = {key: value for key, value in call.items() if value is not None}
+    return {"type": "function", **kept, "function": {**function, "arguments": arguments}}
 
 
 def kind(value: Any) -> str:
-    """What a value is, for a refusal."""
+    """Describe the type of a value for a message."""
     return "None" if value is None else f"of type {type(value).__name__}"

@@ -1,7 +1,7 @@
-"""From a call's keywords to the sampling parameters of each request.
+"""Turns a call's keywords into the sampling parameters of each request.
 
-In: the keywords of `generate` (`GenerateParams`), over the config's values. Out: a `Sampling`,
-complete and checked: what SGLang lets pass and then dies of or ignores is refused here, by name.
+In: the keywords of `generate` (`GenerateParams`), which override the config. Out: a `Sampling`,
+complete and checked: values that SGLang would accept and then ignore or die of are refused here.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from _inf.tools.definition import as_tools
 from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOptions
 
 MOST_SEED = 2**63
-# From one prompt's seed to the next one's, where one seed was given for all: an odd number (2**64
-# over the golden ratio), so that no two prompts and no two near seeds meet.
+# The step from one prompt's seed to the next if a call has one seed: an odd number (2**64 divided
+# by the golden ratio), so that prompts and nearby seeds never get equal seeds.
 SEED_STEP = 0x9E3779B97F4A7C15
-# SGLang takes a lower temperature for greedy (`sampling_params.py`), with log probs at 1.
+# Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
 GREEDY_BELOW = 1e-6
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-# One value, or a list with one a prompt.
+# One value, or a list with one per prompt.
 Floats: TypeAlias = "float | Sequence[float | None] | None"
 Ints: TypeAlias = "int | Sequence[int | None] | None"
 Flags: TypeAlias = "bool | Sequence[bool | None] | None"
@@ -50,35 +50,35 @@ Flags: TypeAlias = "bool | Sequence[bool | None] | None"
 class GenerateParams(TypedDict, total=False):
     """Keywords, where None means what the config says:
         temperature: 0 is greedy. top_p in (0, 1], top_k (-1: all tokens), min_p in [0, 1].
-        do_sample: False means greedy, which is the default without a config of one's own. A
-            temperature above 0, a filter or a seed samples all the same; beside
-            `do_sample=False` in one call they are refused. With temperature 0 filters and seeds
-            change nothing.
-        max_tokens: tokens to generate at most, a row. n: samples a prompt (a warning where they
-            are greedy, and so all the same).
-        min_tokens: no EOS, stop id or stop string before so many (Transformers' rule).
-        stop: a string or several; the answer ends before it.
+        do_sample: False means greedy, the default of the embedded config. A temperature above 0,
+            a filter or a seed turns sampling on; together with `do_sample=False` in one call
+            they are refused. With temperature 0, filters and seeds change nothing.
+        max_tokens: the most tokens to generate per row. n: samples per prompt (with a warning if
+            they are greedy and so all the same).
+        min_tokens: no EOS, stop id or stop string before that many tokens (as Transformers).
+        stop: a string or several; the answer ends before the first one found.
         stop_token_ids: ids that end an answer, besides the model's own EOS ids.
-        ignore_eos: go on past EOS; `stop` and `stop_token_ids` still count.
-        presence_penalty, frequency_penalty: in [-2, 2], over generated tokens (OpenAI's).
-        repetition_penalty: above 0, over prompt and generated tokens (Transformers' rule).
+        ignore_eos: continue after EOS; `stop` and `stop_token_ids` still count.
+        presence_penalty, frequency_penalty: in [-2, 2], over generated tokens (as OpenAI).
+        repetition_penalty: above 0, over prompt and generated tokens (as Transformers).
         logit_bias: `{token id: number}`, in [-100, 100], added to the logits before all else.
-        seed: the same tokens each time, whatever else is in the batch (float32 on a CPU); of
-            one seed for all, prompt i has (seed + i * 0x9E3779B97F4A7C15) % 2**63.
+        seed: gives the same tokens each time, in any batch (float32 on a CPU); with one seed
+            for all, prompt i has (seed + i * 0x9E3779B97F4A7C15) % 2**63.
         json_schema (a dict or JSON text), regex: what the answer must match (docs/grammars.md).
         chat_template_kwargs: for the template, e.g. `{"enable_thinking": False}`.
-        truncate_prompt: "left" or "right", where a prompt above `prompt_length` is cut.
+        truncate_prompt: "left" or "right", the side at which a prompt above `prompt_length` is
+            cut.
         skip_special_tokens: False keeps them, and the stop token, in the text.
-        tools: schemas, verl tools or Python functions; those that can run do, inside the
-            rollout, and a schema's call ends the row (docs/tools.md). [] means none.
+        tools: schemas, verl tools or Python functions; verl tools and functions are run inside
+            the rollout, and a call of a schema ends the row (docs/tools.md). [] means none.
         tools_kwargs, interaction_kwargs: verl's, e.g. `{"calculator": {"create_kwargs": {}}}`.
-        max_tokens_per_turn: as max_tokens, for each turn; max_tokens counts all of them.
-        logprobs: how many of the likeliest tokens to tell of each place (`top_logprobs`).
+        max_tokens_per_turn: like max_tokens, per turn; max_tokens counts all turns.
+        logprobs: how many of the likeliest tokens to return per position (`top_logprobs`).
         prompt_logprobs: also score the prompt's tokens.
-        timeout: seconds; past them the call is aborted in the engine.
-        progress: a bar; by default on a terminal or in a notebook, if it takes long.
-    All take a list too, one value a prompt (`stop`, `stop_token_ids`: a list of lists), but for
-    n, tools, chat_template_kwargs, skip_special_tokens and the last three.
+        timeout: seconds after which the call is aborted in the engine.
+        progress: a bar; by default on a terminal or in a notebook, if the call takes long.
+    All take a list too, one value per prompt (`stop`, `stop_token_ids`: a list of lists), except
+    n, tools, chat_template_kwargs, truncate_prompt, skip_special_tokens and the last four.
     """
 
     temperature: Floats
@@ -113,10 +113,10 @@ class GenerateParams(TypedDict, total=False):
 
 
 def names_keywords(method: Method) -> Method:
-    """Put `GenerateParams`, which type checkers read, into the signature and the docstring too,
-    which help(), Jupyter and IPython read."""
+    """Add `GenerateParams`, which type checkers read, to the signature and the docstring, which
+    help(), Jupyter and IPython read."""
     signature = inspect.signature(method)
-    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     keyword = functools.partial(
         inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=None
     )
@@ -127,7 +127,7 @@ def names_keywords(method: Method) -> Method:
     return method
 
 
-# One value for the whole call; every other parameter also takes a list, one element a prompt.
+# One value for the whole call; every other parameter also takes a list, one element per prompt.
 PER_CALL = (
     "n",
     "tools",
@@ -139,20 +139,20 @@ PER_CALL = (
     "timeout",
     "progress",
 )
-# verl's, for each tool of a row.
+# verl's keyword arguments for each tool of a row.
 TOOL_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
-# A list is already one prompt's value: one a prompt is a list of lists.
+# One prompt's value is already a list, so values per prompt are a list of lists.
 LISTS = ("stop", "stop_token_ids")
-# Stands for the model where none is known: any token id passes, and none ends an answer.
+# Used where no model is known: any token id is accepted, and none ends an answer.
 ANY_MODEL = ModelInfo(None, frozenset(), Limits(0, 0, MOST_INT32))
-# What leaves tokens out, and the value that leaves out none.
+# Parameters that exclude tokens, with the value that excludes none.
 FILTERS: dict[str, float] = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
 ASK_TO_SAMPLE = ("temperature", "seed", *FILTERS)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """A call's keywords, resolved: `params` for each prompt, the rest for the whole call."""
+    """A call's resolved keywords: `params` per prompt, the other fields for the whole call."""
 
     n: int
     params: list[SamplingParams]
@@ -168,12 +168,12 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether every prompt takes the likeliest token always."""
+        """Whether every prompt always takes the likeliest token."""
         return all(params.greedy for params in self.params)
 
     @property
     def same_samples(self) -> str:
-        """Why a prompt's `n` rows would all be the same; empty where they differ."""
+        """Why a prompt's `n` rows would all be the same; empty if they differ."""
         likeliest = [params.greedy or params.top_k == 1 for params in self.params]
         if self.n == 1 or True not in likeliest:
             return ""
@@ -183,7 +183,7 @@ class Sampling:
         )
 
     def rows(self) -> list[SamplingParams]:
-        """Each row's, prompt-major; a seed gives each of a prompt's `n` samples its own."""
+        """Return each row's parameters, prompt-major; each sample gets its own seed."""
         return [
             params
             if params.seed is None
@@ -194,7 +194,7 @@ class Sampling:
 
 
 def derived_seed(seed: int, sample: int) -> int:
-    """Sample 0's is the seed itself, so that a row's own seed, alone, gives that row again."""
+    """Return a sample's seed; sample 0 has the seed itself, so a row's seed reproduces the row."""
     if sample == 0:
         return seed
     digest = hashlib.blake2b(f"{seed} {sample}".encode(), digest_size=8).digest()
@@ -202,14 +202,14 @@ def derived_seed(seed: int, sample: int) -> int:
 
 
 def prompt_seed(seed: int, index: int) -> int:
-    """Of one seed for many prompts, the prompt's at `index`; the first one's is the seed itself."""
+    """Return the seed of the prompt at `index`; the first prompt has the seed itself."""
     return (seed + index * SEED_STEP) % MOST_SEED
 
 
 def check_params(params: Mapping[str, Any], config: Rollout) -> None:
-    """Refuse keywords of a call that no engine would take: what can be known without one.
+    """Refuse keywords that are wrong for every engine, without starting one.
 
-    Raises what `resolve` does; the vocabulary is not known, and any token id passes.
+    Raises as `resolve` does; without a vocabulary, any token id is accepted.
     """
     resolve(params, config, 0, ANY_MODEL)
 
@@ -223,8 +223,7 @@ def resolve(
     """Check the keywords of a call with that many `prompts` and fill them up from `config`.
 
     The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an
-    engine
-    itself knows only those of `config.json` or of `generation_config.json`, not of both.
+    engine itself reads only `config.json` or `generation_config.json`, not both.
     """
     for name in params:
         if name not in GenerateParams.__annotations__:
@@ -234,12 +233,12 @@ def resolve(
     vocabulary = model.limits.vocabulary
     logprobs = count(given, "logprobs", 0, least=0, below=vocabulary + 1)
     prompt_logprobs = flag(given, "prompt_logprobs", False)
-    each_prompts = _each_prompts(given, config, prompts, sorted(model.eos_token_ids), vocabulary)
+    per_prompt = _prompt_params(given, config, prompts, sorted(model.eos_token_ids), vocabulary)
     return Sampling(
         n=count(given, "n", config.n, below=MOST_SAMPLES + 1),
         params=[
             dataclasses.replace(params, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
-            for params in each_prompts
+            for params in per_prompt
         ],
         skip_special_tokens=flag(given, "skip_special_tokens", True),
         chat_template_kwargs=template_kwargs(given.get("chat_template_kwargs", {})),
@@ -261,10 +260,10 @@ def _turns(given: Mapping[str, Any], prompts: int) -> list[TurnOptions]:
         values: Any = value if _is_per_prompt(name, value) else [value] * len(own)
         if _is_per_prompt(name, value):
             _check_length(name, value, prompts)
-        for index, each in enumerate(values):
-            if each is not None:
-                own[index][name] = _turn_value(name, each)
-    return [TurnOptions(**each) for each in own]
+        for index, item in enumerate(values):
+            if item is not None:
+                own[index][name] = _turn_value(name, item)
+    return [TurnOptions(**options) for options in own]
 
 
 def _turn_value(name: str, value: Any) -> Any:
@@ -284,16 +283,16 @@ def _turn_value(name: str, value: Any) -> Any:
     return dict(value)
 
 
-def _each_prompts(
+def _prompt_params(
     given: Mapping[str, Any], config: Rollout, prompts: int, eos: list[int], vocabulary: int
 ) -> list[SamplingParams]:
-    apart = (*PER_CALL, *(field.name for field in dataclasses.fields(TurnOptions)))
-    shared = {name: value for name, value in given.items() if name not in apart}
+    excluded = (*PER_CALL, *(field.name for field in dataclasses.fields(TurnOptions)))
+    shared = {name: value for name, value in given.items() if name not in excluded}
     listed = {name: value for name, value in shared.items() if _is_per_prompt(name, value)}
     for name, values in listed.items():
         _check_length(name, values, prompts)
         del shared[name]
-    if not listed or not prompts:  # an empty batch hides no wrong value
+    if not listed or not prompts:  # an empty batch is checked too
         resolved = [_params(shared, config, eos, vocabulary)] * prompts
     else:
         resolved = [
@@ -302,8 +301,8 @@ def _each_prompts(
     if "seed" not in shared:
         return resolved
     return [
-        dataclasses.replace(each, seed=prompt_seed(each.seed or 0, index))
-        for index, each in enumerate(resolved)
+        dataclasses.replace(params, seed=prompt_seed(params.seed or 0, index))
+        for index, params in enumerate(resolved)
     ]
 
 
@@ -326,7 +325,7 @@ def _check_length(name: str, values: Sequence[Any], prompts: int) -> None:
     if len(values) != prompts:
         raise ConfigError(
             f"{name}: a list of {len(values)} values for {prompts} prompts; "
-            "give one value for all, or one each."
+            "give one value for all, or one per prompt."
         )
 
 
@@ -341,11 +340,13 @@ def _is_per_prompt(name: str, value: Any) -> bool:
 def _params(
     given: Mapping[str, Any], config: Rollout, eos: list[int], vocabulary: int
 ) -> SamplingParams:
-    """One prompt's."""
+    """Return one prompt's parameters."""
     ignore_eos = flag(given, "ignore_eos", config.ignore_eos)
     own_ids = stop_ids(given.get("stop_token_ids", []), vocabulary)
     if "json_schema" in given and "regex" in given:
-        raise ConfigError("regex: an answer follows one grammar, and there is a json_schema too.")
+        raise ConfigError(
+            "regex: an answer can follow one grammar only, and json_schema is set too."
+        )
     params = SamplingParams(
         max_tokens=count(given, "max_tokens", config.response_length),
         min_tokens=count(given, "min_tokens", 0, least=0),
@@ -377,18 +378,18 @@ def _timeout(given: Mapping[str, Any]) -> float | None:
 
 
 def _temperature(given: Mapping[str, Any], config: Rollout, params: SamplingParams) -> float:
-    """0 is greedy, whatever else is asked for: no filter leaves the likeliest token out.
+    """Return the temperature; 0 is greedy with any filter, since none excludes the likeliest token.
 
-    What a call asks for wins over the config's `do_sample: false`, and not over the call's own, but
-    for a temperature of 0, which agrees with it.
+    A call's sampling keywords override `do_sample: false` of the config. In one call with
+    `do_sample=False` they are an error, except a temperature of 0, which means the same.
     """
     temperature = number(given, "temperature", config.temperature, least=0.0)
     if temperature < GREEDY_BELOW:
         temperature = 0.0
-    said = "temperature" in given
-    if flag(given, "do_sample", config.do_sample) or (said and temperature == 0):
+    named = "temperature" in given
+    if flag(given, "do_sample", config.do_sample) or (named and temperature == 0):
         return temperature
-    asked = {"temperature": temperature} if said else {}
+    asked = {"temperature": temperature} if named else {}
     for name, neutral in FILTERS.items():
         if name in given and (value := getattr(params, name)) != neutral:
             asked[name] = value
@@ -397,8 +398,8 @@ def _temperature(given: Mapping[str, Any], config: Rollout, params: SamplingPara
     if "do_sample" in given and asked:
         name, value = next(iter(asked.items()))
         raise ConfigError(
-            f"do_sample: False means greedy, but {name}={value} was asked for too; drop one of the "
-            "two."
+            f"do_sample: False means greedy, but {name}={value} is set too; leave one of "
+            "the two out."
         )
     return temperature if asked else 0.0
 

@@ -1,11 +1,12 @@
-"""The model's chat template: messages to token ids, whole or only what follows an answer.
+"""Renders messages with the model's chat template: a whole prompt, or only what follows an answer.
 
-In: messages, a call's template keywords and tool schemas; or text that the template is not to
-touch. Out: token ids, with nothing added to what the template writes (verl adds no special tokens
-either, so a template that writes the BOS itself does not get a second one). Knows the tokenizer;
-nothing of limits, rollouts or what a tool does.
+In: messages, a call's template keywords and tool schemas; or plain text without the template. Out:
+token ids of exactly the template's text (verl adds no special tokens either, so a template that
+writes the BOS itself does not get a second one). Knows the tokenizer; nothing of limits, rollouts
+or what a tool does.
 
-A template is the model's program: it raises what it likes, on any turn that it was not made for.
+A template is a program of the model's authors: it may raise any exception on a turn that it does
+not expect.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from _inf.errors import PromptError, ToolError, told
 
 Message = Mapping[str, Any]
 
-# Stand for an answer and for a tool's result, to be found again in what the template writes.
+# Placeholders for an answer and a tool's result, searched in the rendered text.
 ANSWER, RESULT = "ANSWERb81f3c", "RESULTb81f3c"
 _QUESTION: Message = {"role": "user", "content": "Hi"}
 
@@ -29,8 +30,8 @@ _QUESTION: Message = {"role": "user", "content": "Hi"}
 class Template:
     """A tokenizer's chat template with the keywords and the tools of one call.
 
-    schemas: OpenAI's form, given to the template as `tools`. instructions: put into the system
-    message where the template does not show `tools`, so that no schema is lost.
+    schemas: in OpenAI's form, passed to the template as `tools`. instructions: put into the system
+    message if the template does not show `tools`, so that no schema is lost.
     """
 
     def __init__(
@@ -48,17 +49,17 @@ class Template:
         self._instructions = instructions
         self._eos_ids = set(eos_token_ids)
         self._eos = _any_of(str(tokenizer.decode([eos])) for eos in eos_token_ids)
-        self._instructed_role = ""  # whose message has the instructions, if one does
+        self._instructed_role = ""  # the role whose message gets the instructions
         if schemas and tokenizer.chat_template is not None and not self._shows_schemas():
             self._instructed_role = self._role_to_instruct()
 
     def check_turns(self) -> None:
-        """Refuse a template that does not show tools' results, before anything is sent."""
+        """Refuse a template that does not show tool results, before anything is sent."""
         called = [_QUESTION, *_call_and_result(1), *_call_and_result(2), *_call_and_result(3)]
         answers = [{**m, "tool_calls": None} if m["role"] == "assistant" else m for m in called]
         try:
             text, _ = self._text_after(answers, 5, called)
-            failure = "" if RESULT in text else f"it goes on with {text[:40]!r}"
+            failure = "" if RESULT in text else f"it continues with {text[:40]!r}"
         except Exception as refusal:
             failure = told(refusal)
         if failure:
@@ -68,7 +69,7 @@ class Template:
             )
 
     def prompt(self, messages: Sequence[Message], index: int) -> list[int]:
-        """A conversation with a generation prompt; `index` is the prompt's, for a refusal."""
+        """Render a conversation with a generation prompt; `index`: of the prompt, for errors."""
         if self._tokenizer.chat_template is None:
             raise PromptError(
                 f"prompt {index}: the model's tokenizer has no chat template to render messages "
@@ -81,8 +82,8 @@ class Template:
         return ids
 
     def plain(self, text: str, index: int) -> list[int]:
-        """Text as it is, without the template, with the special tokens that the tokenizer puts
-        around any text, such as a BOS; `index` as in `prompt`."""
+        """Tokenize text without the template, with the special tokens that the tokenizer adds to
+        any text, such as a BOS; `index` as in `prompt`."""
         with _refusal(f"prompt {index}: the model's tokenizer refused the text"):
             ids = self._ids(text, add_special_tokens=True)
         if not ids:
@@ -97,30 +98,29 @@ class Template:
         ended: bool,
         called: Sequence[Message] | None = None,
     ) -> list[int]:
-        """What the template writes from the end of the answer at `messages[index]` on, up to the
-        next generation prompt.
+        """Return the ids between the end of the answer at `messages[index]` and the next answer.
 
         ended: the answer has its EOS, which is then not repeated. called: the messages with the
-        answers' `tool_calls`, for a template that asks for a call before a result.
+        answers' `tool_calls`, for a template that needs a call before a result.
         """
         text, in_call = self._text_after(messages, index, called or messages)
         eos = self._eos.search(text)
         if in_call and not eos:
             raise ValueError("it does not end a call with an EOS token")
         if eos and (in_call or not text[: eos.start()].strip()):
-            text = text[eos.start() :]  # what stands before it is of the call, or blank
+            text = text[eos.start() :]  # the text before it is part of the call, or blank
         ids = self._ids(text)
         return ids[1:] if ended and ids and ids[0] in self._eos_ids else ids
 
     def _text_after(
         self, messages: Sequence[Message], index: int, called: Sequence[Message]
     ) -> tuple[str, bool]:
-        """The text behind the answer at `index`, and whether it begins inside the answer's call.
+        """Return the text after the answer at `index`, and whether it begins inside its tool call.
 
-        The answer is put in as plain text first, since some templates refuse two calls in a turn;
-        where that is refused or not shown, since some ask for a call before a result, as the call.
+        The answer is first rendered as plain text, because some templates refuse two calls in a
+        turn; if that fails, it is rendered as a call, because some need a call before a result.
         """
-        refusal: Exception = ValueError("it does not show what an assistant says")
+        refusal: Exception = ValueError("it does not show an assistant's message")
         plain: Message = {"role": "assistant", "content": ANSWER}
         for conversation, answer in ((messages, plain), (called, _marked(called[index]))):
             try:
@@ -133,8 +133,8 @@ class Template:
         raise refusal
 
     def harmless(self, text: str) -> str:
-        """A tool's text with the tokenizer's own tokens broken by a space: `<|im_end|>` in it would
-        otherwise end the tool's turn, and what follows could open one of its own."""
+        """Put a space into every special token in a tool's text: `<|im_end|>` would otherwise end
+        the tool's turn, and the text after it could start another turn."""
         while (broken := self._markup.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)) != text:
             text = broken
         return text
@@ -154,7 +154,7 @@ class Template:
             ) from refusal
 
     def _role_to_instruct(self) -> str:
-        """The role whose message shows the instructions."""
+        """Find the role in whose message the template shows the instructions."""
         if not self._instructions:
             raise ToolError(
                 "tools: the model's chat template does not show tools, and they can be explained "
@@ -170,8 +170,8 @@ class Template:
         )
 
     def _instructed(self, messages: Sequence[Message], role: str) -> list[Message]:
-        """The messages with the instructions: behind the text of a first system message, before
-        that of the first user message, or in a message of their own."""
+        """Add the instructions to the messages: at the end of a first system message, at the start
+        of the first user message, or in a new message."""
         rest = [_calls_as_text(message) for message in messages]
         roles = [message["role"] for message in messages]
         if role == "system" and roles[0] in ("system", "developer"):
@@ -196,14 +196,14 @@ class Template:
         )
 
     def _ids(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
-        text.encode()  # a tokenizer does not say why it refuses a lone surrogate
+        text.encode()  # raises for a lone surrogate with a clearer message than the tokenizer's
         ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         return ids
 
 
 @contextlib.contextmanager
 def _refusal(message: str) -> Iterator[None]:
-    """Whatever is raised inside as a `PromptError`."""
+    """Turn every exception inside into a `PromptError`."""
     try:
         yield
     except Exception as failure:
@@ -211,13 +211,13 @@ def _refusal(message: str) -> Iterator[None]:
 
 
 def _any_of(words: Iterable[str]) -> re.Pattern[str]:
-    """Matches any of the words, the longest first; without words, nothing."""
+    """Return a pattern of any of the words, the longest first; without words, of nothing."""
     longest_first = sorted(words, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
 def _call_and_result(turn: int) -> list[Message]:
-    """Mistral's template counts the nine characters of an id."""
+    """A call and its result; Mistral's template requires ids of nine characters."""
     name, call_id = "f", f"call{turn:05}"
     call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": {}}}
     return [
@@ -227,7 +227,7 @@ def _call_and_result(turn: int) -> list[Message]:
 
 
 def _marked(answer: Message) -> Message:
-    """The answer with the end of its last call, or its text, marked."""
+    """Return the answer with a placeholder in its last call, or as its text."""
     *before, last = answer.get("tool_calls") or [None]
     if last is None:
         return {"role": "assistant", "content": ANSWER}
@@ -236,7 +236,7 @@ def _marked(answer: Message) -> Message:
 
 
 def _calls_as_text(message: Message) -> Message:
-    """An assistant's calls written out, for a template that would leave them out."""
+    """Write an assistant's calls into its text, for a template that would omit them."""
     calls = [call["function"] for call in message.get("tool_calls") or ()]
     written = [f"<tool_call>\n{json.dumps(call)}\n</tool_call>" for call in calls]
     rest = {key: value for key, value in message.items() if key != "tool_calls"}

@@ -1,8 +1,8 @@
-"""From prompts and given answers to token ids, within the limits.
+"""Turns prompts and given responses into token ids, and checks them against the limits.
 
-In: prompts made plain (`_inf.request.prompts`), responses as a caller writes them. Out: one
-`Prompt`, or one list of ids, each, in order. Knows the tokenizer and nothing of engines; every
-refusal is a `PromptError` that begins with the index.
+In: prompts from `_inf.request.prompts`, responses in the caller's forms. Out: one `Prompt` or one
+list of ids per prompt, in order. Knows the tokenizer and nothing of engines; every refusal is a
+`PromptError` that begins with the index.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from _inf.types import Limits, Prompt
 
 
 def tokenize(prompts: Sequence[Form], template: Template, limits: Limits) -> list[Prompt]:
-    """The token ids of each, rendered by the chat template where they are messages."""
+    """Return each prompt's token ids; messages are rendered by the chat template."""
     fitting = []
     for index, prompt in enumerate(prompts):
         messages = None
@@ -35,11 +35,11 @@ def tokenize(prompts: Sequence[Form], template: Template, limits: Limits) -> lis
 
 
 def _known(ids: list[int], limits: Limits, where: str) -> list[int]:
-    """Refuse what the model has no row for, and dies of; a tokenizer may know more tokens."""
-    for place, each in enumerate(ids):
-        if not 0 <= each < limits.vocabulary:
+    """Refuse ids outside the model's vocabulary; a tokenizer may know more tokens."""
+    for index, token in enumerate(ids):
+        if not 0 <= token < limits.vocabulary:
             raise PromptError(
-                f"{where}[{place}] is {shown(each)}, outside the model's vocabulary of "
+                f"{where}[{index}] is {shown(token)}, outside the model's vocabulary of "
                 f"{limits.vocabulary} tokens (0 to {limits.vocabulary - 1})."
             )
     return ids
@@ -63,14 +63,14 @@ def _within(ids: list[int], limits: Limits, index: int) -> tuple[list[int], int]
 def tokenize_responses(
     responses: Any, prompts: int, tokenizer: Any, limits: Limits
 ) -> list[list[int]]:
-    """The token ids of given answers, one a prompt: text is encoded as it is, ids are checked."""
+    """Return the token ids of given responses, one per prompt; ids are checked, text encoded."""
     given = as_list(responses)
     if isinstance(given, str) or (given and _is_ids(given)):
         given = [given]
     if not isinstance(given, Sequence):
-        raise PromptError(f"responses: {kind(given)}; it takes a text or token ids a prompt.")
+        raise PromptError(f"responses: {kind(given)}; expected text or token ids for each prompt.")
     if len(given) != prompts:
-        raise PromptError(f"responses: {len(given)} for {prompts} prompts; give one each.")
+        raise PromptError(f"responses: {len(given)} for {prompts} prompts; give one per prompt.")
     return [_response(each, tokenizer, limits, index) for index, each in enumerate(given)]
 
 
@@ -82,9 +82,9 @@ def _response(response: Any, tokenizer: Any, limits: Limits, index: int) -> list
     where = f"response {index}"
     if isinstance(response, str):
         try:
-            response.encode()  # the tokenizer does not say why it refuses a lone surrogate
+            response.encode()  # the tokenizer's own message for a lone surrogate is unclear
         except UnicodeEncodeError:
-            raise PromptError(f"{where} has a lone surrogate: no Unicode.") from None
+            raise PromptError(f"{where} has a lone surrogate: not valid Unicode.") from None
         ids = tokenizer(response, add_special_tokens=False)["input_ids"] if response else []
         return _known(list(ids), limits, f"{where}: the text's token")
     ids = as_list(response)
@@ -94,7 +94,7 @@ def _response(response: Any, tokenizer: Any, limits: Limits, index: int) -> list
 
 
 def check_room(prompts: Sequence[Prompt], max_tokens: Sequence[int], limits: Limits) -> None:
-    """Refuse a prompt whose answer of its `max_tokens` would not fit behind it."""
+    """Refuse a prompt that exceeds the limit together with `max_tokens` of answer."""
     for index, (prompt, answer) in enumerate(zip(prompts, max_tokens, strict=True)):
         length = len(prompt.token_ids)
         if length + answer > limits.total:

@@ -1,7 +1,7 @@
-"""One keyword's value, checked: the plain Python value that SGLang gets, or a `ConfigError`.
+"""Checks one keyword's value: returns a plain Python value, or raises a `ConfigError`.
 
-In: a call's keywords, or one value of theirs. Knows nothing of what the values do to an answer, or
-of a call's other prompts.
+In: a call's keywords, or one of their values. Knows nothing of the meaning of the values, or of a
+call's other prompts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def stop_strings(value: Any) -> list[str]:
 
 
 def top_k(given: Mapping[str, Any], default: int) -> int:
-    """-1 stands for all tokens."""
+    """Check top_k; -1 means all tokens."""
     value = integer("top_k", given.get("top_k", default))
     if value != -1 and not 1 <= value <= MOST_INT32:
         raise ConfigError(
@@ -99,25 +99,25 @@ def count(
 def flag(given: Mapping[str, Any], name: str, default: bool) -> bool:
     value = given.get(name, default)
     if not isinstance(value, bool):
-        raise ConfigError(f"{name}: {shown(value)} is not a bool; say True or False.")
+        raise ConfigError(f"{name}: {shown(value)} is not a bool; use True or False.")
     return value
 
 
 def stop_ids(value: Any, vocabulary: int) -> list[int]:
     if not isinstance(value, list | tuple):
         raise ConfigError(f"stop_token_ids: {shown(value)} is not a list of token ids.")
-    ids = [integer(f"stop_token_ids[{place}]", each) for place, each in enumerate(value)]
-    for place, each in enumerate(ids):
-        if not 0 <= each < vocabulary:
+    ids = [integer(f"stop_token_ids[{index}]", token) for index, token in enumerate(value)]
+    for index, token in enumerate(ids):
+        if not 0 <= token < vocabulary:
             raise ConfigError(
-                f"stop_token_ids[{place}]: {shown(each)} is outside the vocabulary of "
+                f"stop_token_ids[{index}]: {shown(token)} is outside the vocabulary of "
                 f"{vocabulary} tokens."
             )
     return ids
 
 
 def logit_bias(value: Any, vocabulary: int) -> dict[int, float]:
-    """A token's id is an int, or the digits of one (in JSON a key is text)."""
+    """Check logit_bias; a token id is an int or its digits, because JSON keys are text."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"logit_bias: {shown(value)} is not a mapping of token ids to numbers.")
     biases: dict[int, float] = {}
@@ -129,7 +129,7 @@ def logit_bias(value: Any, vocabulary: int) -> dict[int, float]:
                 f"logit_bias: {shown(key)} is outside the vocabulary of {vocabulary} tokens."
             )
         if token in biases:
-            raise ConfigError(f"logit_bias: the token {token} is there twice.")
+            raise ConfigError(f"logit_bias: the token {token} appears twice.")
         name = f"logit_bias[{token}]"
         biases[token] = number({name: bias}, name, 0.0, least=-MOST_BIAS, most=MOST_BIAS)
     return biases
@@ -142,5 +142,5 @@ def template_kwargs(value: Any) -> dict[str, Any]:
         )
     for name in TEMPLATE_OWN:
         if name in value:
-            raise ConfigError(f"chat_template_kwargs.{name}: the engine sets this one itself.")
+            raise ConfigError(f"chat_template_kwargs.{name}: the engine sets it itself.")
     return dict(value)

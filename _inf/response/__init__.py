@@ -1,5 +1,5 @@
-"""From a backend's outputs to what a caller gets: text, chunks, scores, tables, tensors, totals.
+"""Turns a backend's outputs into what callers get: text, chunks, scores, tables, tensors, totals.
 
 In: `RequestOutput`s. Out: `GenerationOutput`, `StreamChunk`, `Score`, a trainer's `DataProto`.
-Knows the tokenizer's decoder, and no engine.
+Uses the tokenizer's decoder, and knows no engine.
 """

@@ -1,4 +1,4 @@
-"""One column of a table of rows, as numpy holds it."""
+"""Builds a column of a table as a numpy array."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def column(values: Sequence[Any]) -> Any:
-    """A one-dimensional numpy array of Python objects, whatever their lengths."""
+    """Return a one-dimensional numpy array of Python objects of any lengths."""
     import numpy as np
 
     array = np.empty(len(values), dtype=object)

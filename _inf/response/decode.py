@@ -1,7 +1,7 @@
-"""From a backend's outputs to what `generate` returns.
+"""Builds what `generate` returns from a backend's outputs.
 
-In: `RequestOutput`s, prompt-major, and the prompts and parameters they answer. Out: a
-`GenerationOutput`. Knows the tokenizer's decoder and nothing of engines.
+In: `RequestOutput`s, prompt-major, with their prompts and parameters. Out: a `GenerationOutput`.
+Knows the tokenizer's decoder and nothing of engines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def decode(
     tokenizer: Any,
     response_length: int,
 ) -> GenerationOutput:
-    """`len(prompts) * sampling.n` outputs; `response_length`: that of the rollout's tensors."""
+    """Decode `len(prompts) * sampling.n` outputs; `response_length`: of the rollout's tensors."""
     transcripts = [o.transcript for o in outputs if o.transcript is not None]
     return GenerationOutput(
         completions=[
@@ -33,8 +33,8 @@ def decode(
         logprobs=[list(o.logprobs) for o in outputs],
         metadata=_metadata(outputs, prompts, sampling, tokenizer, response_length),
         prompt_logprobs=[o.prompt_logprobs for o in outputs] if sampling.prompt_logprobs else None,
-        messages=[each.messages for each in transcripts] if transcripts else None,
-        tool_calls=[each.pending for each in transcripts] if transcripts else None,
+        messages=[t.messages for t in transcripts] if transcripts else None,
+        tool_calls=[t.pending for t in transcripts] if transcripts else None,
         top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.logprobs else None,
     )
 
@@ -46,7 +46,7 @@ def _last_turn(output: RequestOutput) -> RequestOutput:
 
 
 def decoded_text(ids: Sequence[int], tokenizer: Any, *, skip_special_tokens: bool) -> str:
-    """What the tokens say, with no spaces tidied away."""
+    """Decode token ids without changing any spaces."""
     return str(
         tokenizer.decode(
             ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
@@ -55,15 +55,15 @@ def decoded_text(ids: Sequence[int], tokenizer: Any, *, skip_special_tokens: boo
 
 
 def shown_text(output: RequestOutput, tokenizer: Any, *, skip_special_tokens: bool) -> str:
-    """An answer's text ends before what it stopped at (SGLang's and OpenAI's convention), be it a
-    token or a string; `skip_special_tokens=False` shows the token."""
+    """Return an answer's text up to the stop token or stop string, without it, as SGLang and OpenAI
+    do; `skip_special_tokens=False` keeps the token."""
     ids, stop = output.token_ids, output.matched_stop
 
     def text(ids: list[int]) -> str:
         return decoded_text(ids, tokenizer, skip_special_tokens=skip_special_tokens)
 
     if isinstance(stop, str):
-        # The last token completed it; what stands further ahead was let pass by min_tokens.
+        # The last token completed the stop string; earlier ones came before min_tokens.
         before = text(ids[:-1]).rstrip("\N{REPLACEMENT CHARACTER}")
         start = text(ids).find(stop, max(0, len(before) - len(stop) + 1))
         return text(ids)[: start if start >= 0 else None]
@@ -71,7 +71,7 @@ def shown_text(output: RequestOutput, tokenizer: Any, *, skip_special_tokens: bo
 
 
 def whole_response(output: RequestOutput) -> tuple[list[int], list[int], list[float]]:
-    """Everything after the prompt, 1 where the model sampled it, and its log probs."""
+    """Return the ids after the prompt, a mask with 1 for sampled ids, and their log probs."""
     if (transcript := output.transcript) is not None:
         return transcript.ids, transcript.mask, transcript.logprobs
     return output.token_ids, [1] * len(output.token_ids), output.logprobs

@@ -1,6 +1,6 @@
-"""What `generate` returns: rows, and their tables and files.
+"""What `generate` returns: rows of plain values that convert to tables and files.
 
-Records of plain values, with their ways into tables and files. Knows no tokenizer and no engine.
+Knows no tokenizer and no engine.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 TABLE_ROWS = 50
 SHOWN_ROWS = 3  # in a repr
-# In a table a column has one type, also where all its values are missing, and what has no fixed
-# shape is JSON text.
+# A table's column has one type, even if all its values are missing; values without a fixed shape
+# are JSON text.
 COLUMN_TYPES = {
     **dict.fromkeys(("matched_stop", "limit", "error"), "string"),
     **dict.fromkeys(("matched_stop_id", "seed", "truncated_prompt_tokens"), "Int64"),
@@ -52,10 +52,10 @@ class GenerationRow:
     top_logprobs: list[dict[int, float]] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The row in plain values that JSON has, the metadata beside the other fields, but for:
+        """Return the fields and the metadata as one dict of JSON values, with these differences:
 
         response_ids, response_mask: left out, or, after tools or interactions, without padding.
-        matched_stop, matched_stop_id: the text that ended it, and the id if a token did, or None.
+        matched_stop, matched_stop_id: the text that ended the row, and the id if it is a token.
         executed_tool_calls: the metadata's `tool_calls`.
         """
         about = dict(self.metadata)
@@ -80,7 +80,7 @@ class GenerationRow:
         return f"<GenerationRow: {shown(self.completion)} ({tokens} tokens, {finish})>"
 
     def _repr_html_(self) -> str:
-        """The table that a notebook shows: all that is no list."""
+        """The table that a notebook shows: all values that are not lists or dicts."""
         row = {
             name: value
             for name, value in self.to_dict().items()
@@ -91,49 +91,51 @@ class GenerationRow:
 
 @dataclasses.dataclass(frozen=True)
 class GenerationOutput:
-    """The answers of one `generate` call, one list a field, one element a row.
+    """The answers of one `generate` call: one list per field, one element per row.
 
-    Rows are prompt-major: with `n` samples a prompt, row `i` is sample `i % n` of prompt `i // n`.
+    Rows are prompt-major: with `n` samples per prompt, row `i` is sample `i % n` of prompt
+    `i // n`.
 
-    completions: the text, without special tokens and without the token it stopped at
+    completions: the text, without special tokens and without the stop token
         (`skip_special_tokens=False` keeps both).
-    token_ids: what the model generated; no padding, the stop token included.
-    logprobs: one float a generated token: the natural log of softmax(logits / temperature), before
-        top-p, top-k and min-p (of softmax(logits) when greedy): what verl's actor recomputes.
-        Under penalties or a logit bias, of the logits as these adjusted them.
-    top_logprobs: only where asked for (`logprobs=k`): a dict a generated token, of the k likeliest
-        ids and the sampled one to their log probs, the likeliest first.
-    prompt_logprobs: only where asked for: one float a prompt token, of softmax(logits) whatever the
-        temperature; None for the first, which nothing precedes.
-    metadata: a dict a row:
+    token_ids: the generated ids, including the stop token, without padding.
+    logprobs: one float per generated token: the natural log of softmax(logits / temperature),
+        before top-p, top-k and min-p (of softmax(logits) when greedy): what verl's actor
+        recomputes. With penalties or a logit bias, the logits are the adjusted ones.
+    top_logprobs: only with `logprobs=k`: a dict per generated token, from the k likeliest ids and
+        the sampled id to their log probs, the likeliest first.
+    prompt_logprobs: only if requested: one float per prompt token, of softmax(logits) at any
+        temperature; None for the first token.
+    metadata: a dict per row:
         response_ids, response_mask: the padded row of the rollout's tensor, and 1 for each token
-            that the model generated (verl's convention);
+            that the model generated (as in verl);
         finish_reason: `stop`, `length`, `tool_calls` or `abort` (OpenAI's names);
-        matched_stop: the token id or the stop string that ended it, or None;
-        matched_stop_text: the same, with a token as its text;
+        matched_stop: the token id or the stop string that ended the row, or None;
+        matched_stop_text: the same, with a token as text;
         prompt_tokens, completion_tokens, cached_tokens: counts; cached ones came from the prefix
             cache;
-        prompt_index, sample_index: where the row belongs;
+        prompt_index, sample_index: the row's prompt, and its number among that prompt's rows;
         cumulative_logprob: the sum of its log probs;
         weight_version: 0, until weights are updated;
-        seed: only where one was given: this sample's own, which alone gives the row again;
-        truncated_prompt_tokens: only where `truncate_prompt` cut the prompt: how many tokens.
+        seed: only if one was given: this sample's seed, which reproduces the row alone;
+        truncated_prompt_tokens: only if `truncate_prompt` cut the prompt: how many tokens.
 
-    Where a call has tools or interactions, `completions` are the last assistant text, `token_ids`
-    and `logprobs` all sampled tokens, `response_ids` everything after the prompt, of which
-    `response_mask` marks the sampled ones, and there are
+    In a call with tools or interactions, `completions` are the last assistant text, `token_ids`
+    and `logprobs` all sampled tokens, and `response_ids` everything after the prompt, with the
+    sampled tokens marked in `response_mask`. Such a call has two more fields:
 
     messages: the whole conversation, with tool calls and results.
-    tool_calls: the calls of the last turn that are left to the caller (`finish_reason` is
-        `tool_calls`): those of schema-only tools, and what a turn limit kept from being run.
-    and in the metadata:
-        num_turns: the assistant's turns;
-        response_tokens: how many of `response_ids` are no padding;
-        limit: which limit ended the row, such as `max_tokens`, or None;
-        tool_calls: for each call that was run its name, arguments, result, seconds, error,
-            truncated and, of a verl tool, reward and metrics;
+    tool_calls: the calls of the last turn that the caller must run (`finish_reason` is
+        `tool_calls`): those of schema-only tools, and those not run because of a turn limit.
+
+    Its metadata has in addition:
+        num_turns: the number of assistant turns;
+        response_tokens: how many of `response_ids` are not padding;
+        limit: the limit that ended the row, such as `max_tokens`, or None;
+        tool_calls: for each executed call its name, arguments, result, seconds, error, truncated
+            and, for a verl tool, reward and metrics;
         tool_rewards: verl tools' `calc_reward`; reward_scores: these and `user_turn_rewards`;
-        error: only where a tool's or an interaction's own code failed at the row's ends.
+        error: only if code of a tool or an interaction failed at the row's start or end.
     """
 
     completions: list[str]
@@ -147,7 +149,7 @@ class GenerationOutput:
 
     @classmethod
     def empty(cls) -> GenerationOutput:
-        """No rows: the answer to no prompts."""
+        """Return an output without rows, for an empty batch."""
         return cls([], [], [], [])
 
     def __len__(self) -> int:
@@ -170,10 +172,10 @@ class GenerationOutput:
         return [row.to_dict() for row in self]
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row an answer, a column a name of `to_dict`: for parquet, or `datasets.Dataset`.
+        """Return a table with a row per answer and the columns of `to_dict`.
 
-        A missing value is `pandas.NA`. What has no fixed shape (`messages`, tool calls, rewards) is
-        JSON text, so that a column has one type.
+        A missing value is `pandas.NA`. Values without a fixed shape (`messages`, tool calls,
+        rewards) are JSON text, so that a column has one type.
         """
         import pandas
 
@@ -187,9 +189,9 @@ class GenerationOutput:
         return pandas.DataFrame(columns)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.jsonl` file, a line a row of `to_dict`, or a `.parquet` file of `to_pandas`.
+        """Write the rows of `to_dict` as `.jsonl`, or the table of `to_pandas` as `.parquet`.
 
-        A file of that name is overwritten, as pandas does. Raises `ConfigError` for other suffixes.
+        An existing file is overwritten. Raises `ConfigError` for other suffixes.
         """
         suffix = Path(str(path)).suffix
         if suffix == ".jsonl":
@@ -213,20 +215,20 @@ class GenerationOutput:
         names = ("", "completion", "finish", "tokens", "logprob")
         rows = [
             (
-                place,
+                index,
                 row.completion,
                 row.metadata["finish_reason"],
                 row.metadata["completion_tokens"],
                 f"{row.metadata['cumulative_logprob']:.2f}",
             )
-            for place, row in enumerate(self[:TABLE_ROWS])
+            for index, row in enumerate(self[:TABLE_ROWS])
         ]
         more = len(self) - TABLE_ROWS
         return _table(names, rows) + (f"<p>and {more} more rows</p>" if more > 0 else "")
 
 
 def _table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """HTML that shows every value as it is."""
+    """Return an HTML table with all values escaped."""
     head = "".join(f"<th>{name}</th>" for name in names)
     style = "text-align:left;white-space:pre-wrap"
     body = [
@@ -237,5 +239,5 @@ def _table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has for numbers and arrays of numpy's and torch's, and text for anything else."""
+    """Convert values of numpy and torch to JSON values, and any other value to text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)

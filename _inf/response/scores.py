@@ -1,7 +1,7 @@
-"""Given answers, and how likely the model finds them.
+"""Scores given responses: how likely the model finds them.
 
-In: prompts and responses as a caller writes them; the engine's rows. Out: the sequences that the
-engine has to read, and a `Score` each. Knows nothing of engines.
+In: prompts and responses in the caller's forms; the backend's outputs. Out: the sequences to send,
+and a `Score` per sequence. Knows nothing of engines.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from _inf.types import Limits, RequestOutput
 class Score:
     """How likely the model finds one response after its prompt.
 
-    token_ids: the response's.
-    logprobs: one float a token, the natural log of softmax(logits).
-    is_greedy: whether every token is the likeliest one in its place (where two are equally likely,
-        either); True of a response without tokens.
+    token_ids: the response's ids.
+    logprobs: one float per token, the natural log of softmax(logits).
+    is_greedy: whether every token is the likeliest at its position, or as likely as the likeliest;
+        True for a response without tokens.
     """
 
     token_ids: list[int]
@@ -36,27 +36,27 @@ class Score:
 def scored_sequences(
     prompts: Any, responses: Any, template: Template, tokenizer: Any, limits: Limits
 ) -> list[tuple[list[int], int]]:
-    """Each prompt's ids with its response's, and where the response begins.
+    """Return each prompt's ids joined with its response's, and where the response begins.
 
-    Only their sum has a limit, unless `limits` say that prompts are cut: then as for `generate`.
+    Only their sum has a limit; if `limits` cut prompts, `generate`'s prompt limit applies too.
     """
     bounds = limits if limits.truncate else dataclasses.replace(limits, prompt=sys.maxsize)
-    asked = [prompt.token_ids for prompt in tokenize(normalize(prompts), template, bounds)]
-    answers = tokenize_responses(responses, len(asked), tokenizer, limits)
-    for index, (ids, answer) in enumerate(zip(asked, answers, strict=True)):
+    sent = [prompt.token_ids for prompt in tokenize(normalize(prompts), template, bounds)]
+    answers = tokenize_responses(responses, len(sent), tokenizer, limits)
+    for index, (ids, answer) in enumerate(zip(sent, answers, strict=True)):
         if len(ids) + len(answer) > limits.total:
             raise PromptError(
                 f"prompt {index} has {len(ids)} tokens; with the {len(answer)} of its response "
                 f"that is {len(ids) + len(answer)}, above the limit of {limits.total} "
                 "(rollout.max_model_len). Shorten one of the two, or raise the limit."
             )
-    return [(ids + answer, len(ids)) for ids, answer in zip(asked, answers, strict=True)]
+    return [(ids + answer, len(ids)) for ids, answer in zip(sent, answers, strict=True)]
 
 
 def scores(
     sequences: Sequence[tuple[list[int], int]], outputs: Sequence[RequestOutput]
 ) -> list[Score]:
-    """From a backend's outputs, which begin with the token before the response."""
+    """Build the scores from outputs that begin with the token before the response."""
     return [
         _score(ids[start:], output.prompt_logprobs[1:], output.likeliest_logprobs[1:])
         for (ids, start), output in zip(sequences, outputs, strict=True)
@@ -66,6 +66,6 @@ def scores(
 def _score(
     ids: list[int], logprobs: Sequence[float | None], likeliest: Sequence[float | None]
 ) -> Score:
-    known = [value for value in logprobs if value is not None]  # all: each has one before it
+    known = [value for value in logprobs if value is not None]  # none is None after a prompt
     most = [value for value in likeliest if value is not None]
     return Score(ids, known, all(own >= best for own, best in zip(known, most, strict=True)))

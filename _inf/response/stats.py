@@ -1,4 +1,4 @@
-"""Totals since an engine's start. Thread-safe; knows rows, not engines."""
+"""Counts totals since an engine's start. Thread-safe; knows rows, not engines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from _inf.types import RequestOutput
 
 
 class Stats:
-    """Counts calls and the rows they brought; time counts once however many calls overlap."""
+    """Counts calls and their rows; the time of overlapping calls counts once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class Stats:
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """The time of one call, for tokens per second."""
+        """Measure the time of one call, for tokens per second."""
         with self._lock:
             self._since = self._since if self._running else time.monotonic()
             self._running += 1
@@ -43,19 +43,19 @@ class Stats:
                     self._busy_seconds += time.monotonic() - self._since
 
     def add_rows(self, outputs: Sequence[RequestOutput]) -> None:
-        """Finished rows."""
+        """Count finished rows."""
         with self._lock:
             self._totals["requests"] += len(outputs)
             for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
                 self._totals[name] += sum(getattr(output, name) for output in outputs)
 
     def add_restart(self) -> None:
-        """The engine was started again."""
+        """Count a restart of the engine."""
         with self._lock:
             self._totals["restarts"] += 1
 
     def snapshot(self) -> dict[str, float]:
-        """The totals, with `busy_seconds` and the `tokens_per_second` generated in them."""
+        """Return the totals with `busy_seconds` and the `tokens_per_second` in that time."""
         with self._lock:
             busy = self._busy_seconds
             if self._running:

@@ -1,7 +1,7 @@
-"""From tokens as they come to text increments that nobody has to take back.
+"""Turns a growing list of tokens into text increments that never have to be taken back.
 
-In: all token ids so far, growing. Out: `StreamChunk`s. At any time the text of those that came is
-what their token ids read as, and in the end they are the whole answer.
+In: all token ids so far. Out: `StreamChunk`s. At any time their joined text is the decoded text of
+their joined token ids, and in the end they are the whole answer.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from _inf.types import TIMED_OUT, CancelToken, Request, RequestOutput
 
 # One byte of a character, as SentencePiece and `tokenizers.decoders.ByteFallback` name its token.
 BYTE = re.compile("<0x[0-9A-F]{2}>")
-# A backend's `stream`.
+# The type of a backend's `stream`.
 Begin: TypeAlias = "Callable[[Request, Callable[[RequestOutput], None], CancelToken], Future[None]]"
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for the bytes of half a character
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for part of a character
 
 
 @dataclasses.dataclass(frozen=True)
 class StreamChunk:
-    """What is new since the last chunk.
+    """The text and tokens since the last chunk.
 
-    text: what `token_ids` add to the text. What a later token can still change waits: half a
-        character, and what may be the beginning of a stop string.
-    token_ids: the tokens whose text this is; those whose text waits come with it, in a later chunk.
-    finish_reason: None, and in the last chunk, which delivers all that waited, `stop`, `length` or
+    text: the text of `token_ids`. Text that a later token can still change comes in a later chunk:
+        part of a character, or what may be the beginning of a stop string.
+    token_ids: the tokens of this text.
+    finish_reason: None, and in the last chunk, which has all the rest, `stop`, `length` or
         `tool_calls`.
     """
 
@@ -46,7 +46,7 @@ class StreamChunk:
 
 
 class Stream:
-    """One request's chunks. The request begins when the first one is asked for."""
+    """The chunks of one request, which is sent when the first chunk is read."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Stream:
         )
 
     def _begin(self, put: Callable[[RequestOutput | None], None]) -> Future[None]:
-        """`put` gets rows, and None when there are no more, on the engine's thread."""
+        """Send the request; `put` is called with rows, then with None, on the engine's thread."""
         self._cancel.expire_in(self._timeout)
         work = self._begin_request(self._request, put, self._cancel)
         work.add_done_callback(lambda _: put(None))
@@ -84,7 +84,7 @@ class Stream:
         return dataclasses.replace(chunk, finish_reason=self._finish_reason(row))
 
     def chunks(self) -> Iterator[StreamChunk]:
-        """From any thread."""
+        """Yield the chunks, on any thread."""
         rows: queue.SimpleQueue[RequestOutput | None] = queue.SimpleQueue()
         with self._stats.call():
             work = self._begin(rows.put)
@@ -106,12 +106,12 @@ class Stream:
             raise GenerationTimeout(TIMED_OUT) from None
 
     async def achunks(self) -> AsyncIterator[StreamChunk]:
-        """Inside async code."""
+        """Yield the chunks inside async code."""
         loop = asyncio.get_running_loop()
         rows: asyncio.Queue[RequestOutput | None] = asyncio.Queue()
 
         def put(row: RequestOutput | None) -> None:
-            with contextlib.suppress(RuntimeError):  # the caller's loop has ended: nobody listens
+            with contextlib.suppress(RuntimeError):  # the caller's loop has ended
                 loop.call_soon_threadsafe(rows.put_nowait, row)
 
         with self._stats.call():
@@ -138,7 +138,7 @@ class TextStream:
     """Turns one request's rows, each with all tokens so far, into `StreamChunk`s.
 
     The cost of a chunk does not grow with the answer: decoding begins at the last chunk's tokens,
-    which is enough to know how the next ones read (whether a space stands between them, say).
+    which is enough to decode the next ones correctly (for example with a space between them).
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class TextStream:
         self._length = 0  # characters sent
 
     def feed(self, row: RequestOutput) -> StreamChunk | None:
-        """The increment that `row` brings; None while all that is new has to wait."""
+        """Return the increment of `row`, or None if no new text is certain yet."""
         ids: list[int] = row.token_ids
         if row.finish_reason is not None:
             text = shown_text(row, self._tokenizer, skip_special_tokens=self._skip_special_tokens)
@@ -174,7 +174,7 @@ class TextStream:
         return decoded_text(ids, self._tokenizer, skip_special_tokens=self._skip_special_tokens)
 
     def _settled(self, ids: Sequence[int]) -> tuple[int, str]:
-        """How many tokens read the same whatever comes, and their text from `_start` on."""
+        """Count the tokens whose text no later token can change; return their text too."""
 
         def text(end: int) -> str:
             return self._decoded(ids[self._start : end])
@@ -183,26 +183,26 @@ class TextStream:
         whole = text(last)
         certain = whole.removesuffix(UNFINISHED)
         length = len(certain) - max((_overlap(certain, stop) for stop in self._stops), default=0)
-        if not whole.startswith(self._sent_text):  # a decoder of no known kind: the end brings all
+        if not whole.startswith(self._sent_text):  # an unknown decoder: all comes at the end
             return self._sent, self._sent_text
         ends = range(self._sent + 1, last + 1)
         end = self._sent + bisect.bisect_right(ends, length, key=lambda end: len(text(end)))
-        while not whole.startswith(text(end)):  # it is inside a character that has come by now
+        while not whole.startswith(text(end)):  # `end` is inside a finished character
             end -= 1
         return end, text(end)
 
     def _bytes_begin(self, ids: Sequence[int]) -> int:
-        """Where the byte tokens begin with which `ids` ends: a run of them is decoded as one (Llama
-        2), so that a later byte can turn all of it into U+FFFD, finished characters too."""
+        """Return where the byte tokens at the end of `ids` begin. Such a run is decoded as a whole
+        (Llama 2), so a later byte can turn all of it into U+FFFD, finished characters too."""
         begin = len(ids)
-        for place in range(len(ids) - 1, self._sent - 1, -1):
-            if BYTE.fullmatch(str(self._tokenizer.convert_ids_to_tokens(ids[place]))):
-                begin = place
-            elif ids[place] not in self._hidden:
+        for index in range(len(ids) - 1, self._sent - 1, -1):
+            if BYTE.fullmatch(str(self._tokenizer.convert_ids_to_tokens(ids[index]))):
+                begin = index
+            elif ids[index] not in self._hidden:
                 break
         return begin
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of `text` with which `stop` begins, and does not end."""
+    """The length of the longest beginning of `stop`, but not all of it, that ends `text`."""
     return next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,8 +1,7 @@
-"""What a verl trainer consumes: the rows of one call as a `DataProto` of fixed widths.
+"""Builds what a verl trainer takes: the rows of one call as a `DataProto` of fixed widths.
 
-In: the rollout's rows the prompts they answer, and what the caller
-knows of these. Out: a `DataProto` whose batches concatenate, whatever their prompts and answers.
-Knows nothing of text or rewards.
+In: the backend's outputs, their prompts, and the caller's own columns. Out: a `DataProto`; those of
+different calls can be concatenated. Knows nothing of text or rewards.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from _inf.response.decode import whole_response
 from _inf.response.output import GenerationOutput
 from _inf.types import Prompt, RequestOutput
 
-# The columns that are always ours, with and without tools.
+# The names of our own columns, with and without tools.
 TENSORS = (
     "prompts",
     "responses",
@@ -42,7 +41,7 @@ NON_TENSORS = (
 
 
 def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: int) -> None:
-    """Refuse answers that could be wider than the batch, equal samples, and a batch of no rows."""
+    """Refuse answers that could be wider than the batch, equal samples, and an empty batch."""
     if not prompts:
         raise PromptError("prompts: none; a batch has at least one row.")
     if why := sampling.same_samples:
@@ -56,9 +55,9 @@ def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: 
 
 
 def given_columns(uid: Any, extra: Any, prompts: int) -> dict[str, Any]:
-    """What the caller knows of each of that many prompts: numpy arrays, by the column's name.
+    """Return the caller's columns, checked, as numpy arrays by name; one value per prompt.
 
-    uid: None gives each prompt a new one. An array keeps its dtype, which verl's `union` compares.
+    uid: None gives each prompt a new id. An array keeps its dtype, which verl's `union` compares.
     """
     if not isinstance(extra, Mapping | None):
         raise ConfigError(f"extra: {shown(extra)} is not a mapping of column names to values.")
@@ -68,27 +67,27 @@ def given_columns(uid: Any, extra: Any, prompts: int) -> dict[str, Any]:
         if not isinstance(name, str):
             raise ConfigError(f"{where} is not a column's name; it must be a str.")
         if name in (*TENSORS, *NON_TENSORS):
-            advice = "say uid= itself" if name == "uid" else "give it another name"
+            advice = "use uid= for it" if name == "uid" else "give it another name"
             raise ConfigError(f"{where}: the batch has a column of that name; {advice}.")
         columns[name] = values
     checked = {
         name: _given(values, "uid" if name == "uid" else f"extra.{name}", prompts)
         for name, values in columns.items()
     }
-    for index, each in enumerate(checked["uid"]):
-        if not isinstance(each, Hashable):
-            raise ConfigError(f"uid[{index}]: {shown(each)} names no group; give a string.")
+    for index, value in enumerate(checked["uid"]):
+        if not isinstance(value, Hashable):
+            raise ConfigError(f"uid[{index}]: {shown(value)} names no group; give a string.")
     return checked
 
 
 def _given(values: Any, where: str, prompts: int) -> Any:
-    """One column, an element a prompt."""
+    """Check one column, which has a value per prompt."""
     import numpy as np
 
     array = isinstance(values, np.ndarray) and values.ndim > 0
     listed = values if array else as_list(values)
     if not array and (not isinstance(listed, Sequence) or isinstance(listed, str | bytes)):
-        raise ConfigError(f"{where}: {shown(values)} is not a list of values, one a prompt.")
+        raise ConfigError(f"{where}: {shown(values)} is not a list of values, one per prompt.")
     if len(listed) != prompts:
         raise ConfigError(f"{where}: {len(listed)} values for {prompts} prompts; give one each.")
     return values if array else column(listed)
@@ -102,31 +101,31 @@ def trainer_batch(
     widths: tuple[int, int],
     given: Mapping[str, Any],
 ) -> Any:
-    """`rows` are prompt-major; `widths`: of the prompts and of the responses, in tokens; `given`:
-    columns of an element a prompt, repeated for its rows."""
+    """Build the batch. `rows` are prompt-major; `widths`: tokens of the prompts and the responses;
+    `given`: columns with a value per prompt, repeated for its rows."""
     import torch
     from verl import DataProto
 
     n = len(rows) // len(prompts)
-    asked = [prompts[row // n].token_ids for row in range(len(rows))]
-    said = [whole_response(row) for row in rows]
+    prompt_ids = [prompts[row // n].token_ids for row in range(len(rows))]
+    answers = [whole_response(row) for row in rows]
     left, right = widths
-    before = torch.tensor([[pad] * (left - len(ids)) + ids for ids in asked])
-    after = torch.tensor([ids + [pad] * (right - len(ids)) for ids, _, _ in said])
+    before = torch.tensor([[pad] * (left - len(ids)) + ids for ids in prompt_ids])
+    after = torch.tensor([ids + [pad] * (right - len(ids)) for ids, _, _ in answers])
     seen = [
         [0] * (left - len(ids)) + [1] * (len(ids) + len(more)) + [0] * (right - len(more))
-        for ids, (more, _, _) in zip(asked, said, strict=True)
+        for ids, (more, _, _) in zip(prompt_ids, answers, strict=True)
     ]
     attention = torch.tensor(seen)
     tensors = {
         "prompts": before,
         "responses": after,
-        "response_mask": torch.tensor([mask + [0] * (right - len(mask)) for _, mask, _ in said]),
+        "response_mask": torch.tensor([mask + [0] * (right - len(mask)) for _, mask, _ in answers]),
         "input_ids": torch.cat([before, after], dim=1),
         "attention_mask": attention,
         "position_ids": (attention.cumsum(dim=1) - 1).clamp(min=0),
         "rollout_log_probs": torch.tensor(
-            [logprobs + [0.0] * (right - len(logprobs)) for _, _, logprobs in said]
+            [logprobs + [0.0] * (right - len(logprobs)) for _, _, logprobs in answers]
         ),
     }
     return DataProto.from_dict(tensors=tensors, non_tensors=_columns(output, given, n))

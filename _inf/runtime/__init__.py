@@ -1,5 +1,5 @@
-"""An engine's thread and its processes: started, watched, locked, quiet, stopped.
+"""Starts, watches, locks and stops an engine's thread and processes, and silences their output.
 
-In: functions to run, coroutines to await. Out: their results, or the death of a process as an
-exception. Imports neither verl nor sglang, and knows nothing of tokens.
+In: functions to run, coroutines to await. Out: their results, or an exception if a process dies.
+Imports neither verl nor sglang, and knows nothing of tokens.
 """

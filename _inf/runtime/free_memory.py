@@ -1,4 +1,4 @@
-"""How much memory this process may still take: the machine's, within its container's limits."""
+"""Measures how much memory this process may still take, within its container's limits."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MOUNTED, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def free_bytes(mounted: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
-    """What psutil calls available, and no more than each control group around this process has."""
+    """Return psutil's available memory, or less if a control group of this process has less."""
     available: int = psutil.virtual_memory().available
     return max(0, min([available, *_left_in_groups(mounted, membership)]))
 
 
 def _left_in_groups(mounted: Path, membership: Path) -> Iterator[int]:
-    """Of version 2 (`0::/path`) and of version 1 (`4:memory:/path`); a path that a container does
-    not see counts as its mount's root, which is one of its parents."""
+    """Yield the free bytes of control groups, version 2 (`0::/path`) and 1 (`4:memory:/path`); for
+    a path that a container does not see, those of its parents up to the mount's root."""
     for line in membership.read_text().splitlines() if membership.is_file() else ():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
@@ -31,7 +31,7 @@ def _left_in_groups(mounted: Path, membership: Path) -> Iterator[int]:
 
 
 def _left(group: Path, version_1: bool) -> int | None:
-    """The page cache is the group's too, and given up for whoever needs memory."""
+    """Free bytes of a group. Its page cache counts as free, since the kernel drops it on demand."""
     names = ("limit_in_bytes", "usage_in_bytes") if version_1 else ("max", "current")
     try:
         limit, used = (int((group / f"memory.{name}").read_text()) for name in names)

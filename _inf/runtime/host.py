@@ -1,12 +1,12 @@
-"""The thread an engine lives on, its child processes, and its death.
+"""Runs an engine on its own thread, watches its child processes, and reports when one dies.
 
-In: a function that builds the engine (called on the thread). Out: `run`, which takes a coroutine
-from any thread to the engine's event loop and back. It knows nothing of verl, tokens or text.
+In: a function that builds the engine (called on the thread). Out: `run`, which runs a coroutine
+from any thread on the engine's event loop. It knows nothing of verl, tokens or text.
 
-SGLang wants the main thread and an idle event loop, takes SIGTERM and SIGQUIT for itself, waits for
-ever when a child is killed, and on shutdown kills every child of the caller's process (sglang
-0.5.9, `srt/entrypoints/engine.py`, `srt/managers/tokenizer_manager.py`). On a thread of its own,
-with exactly its own children watched, none of that reaches the caller.
+SGLang wants the main thread and an idle event loop, handles SIGTERM and SIGQUIT itself, hangs when
+a child is killed, and on shutdown kills every child of the caller's process (sglang 0.5.9,
+`srt/entrypoints/engine.py`, `srt/managers/tokenizer_manager.py`). A separate thread that watches
+only the engine's own children keeps all of that away from the caller.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ EXIT_SECONDS = 2.0
 
 
 class Host:
-    """Owns one engine thread; `start` once, `run` from anywhere, `stop` as often as one likes."""
+    """Owns one engine thread. `start` once, `run` from any thread, `stop` any number of times."""
 
     def __init__(self, hang_timeout: float | None = None) -> None:
-        # Private to the user: the log, and the sockets through which the processes talk.
+        # Readable by the user only: the log, and the sockets between the processes.
         self.folder = Path(tempfile.mkdtemp(prefix="inf-engine-"))
         self.log = self.folder / "engine.log"
         self.log.touch(mode=0o600)
@@ -63,12 +63,12 @@ class Host:
         self._pid = os.getpid()
 
     def check_process(self) -> None:
-        """Raise in a fork of the process that has the engine."""
+        """Raise in a fork of the process that owns the engine."""
         check_process(self._pid)
 
     def process(self, target: Worker, **kwargs: Any) -> WorkerProcess:
-        """A child process of this engine: recorded, so that it is watched and stopped."""
-        if self._stopping:  # interrupted while it starts: nobody would stop this one
+        """Create a child process of this engine, which is then watched and stopped with it."""
+        if self._stopping:  # interrupted while it starts: nothing would stop this child
             raise EngineDeadError("The engine was shut down while it started.")
         child = WorkerProcess(target=target, name=f"scheduler {len(self.children)}", **kwargs)
         self.children.append(child)
@@ -78,14 +78,14 @@ class Host:
         """Run `build` on the engine's thread, then its event loop; return what was built."""
         built: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._thread = threading.Thread(
-            target=self._live, args=(build, built), name="inf-engine", daemon=True
+            target=self._run_thread, args=(build, built), name="inf-engine", daemon=True
         )
         self._thread.start()
         note_engine()
         try:
             return built.result()
         except BaseException as failure:
-            if isinstance(failure, EOFError):  # the child closed its pipe, and is about to be gone
+            if isinstance(failure, EOFError):  # the child closed its pipe and is about to exit
                 for child in self.children:
                     child.join(EXIT_SECONDS)
             died = any(child.exitcode for child in self.children)
@@ -100,9 +100,9 @@ class Host:
                 ) from failure
             raise
 
-    def _live(self, build: Callable[[], T], built: concurrent.futures.Future[T]) -> None:
-        # Inherited by the children: Ctrl-C is the caller's, also before a child can ignore it.
-        resource_tracker.ensure_running()  # starting with the first child, it would lift the mask
+    def _run_thread(self, build: Callable[[], T], built: concurrent.futures.Future[T]) -> None:
+        # Inherited by the children, so that Ctrl-C never reaches a child before it can ignore it.
+        resource_tracker.ensure_running()  # started by the first child, it would undo the mask
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             asyncio.run(self._serve(build, built))
@@ -112,7 +112,7 @@ class Host:
             self.declare_dead(f"The engine's event loop ended with {failure!r}")
 
     async def _serve(self, build: Callable[[], T], built: concurrent.futures.Future[T]) -> None:
-        """`build` runs inside the loop, so that SGLang adopts this loop as its own."""
+        """Run `build` inside the loop, so that SGLang uses this loop as its own."""
         self._loop, self._died, self._stop = (
             asyncio.get_running_loop(),
             asyncio.Event(),
@@ -136,18 +136,18 @@ class Host:
     def run(self, work: Coroutine[Any, Any, T], cancel: CancelToken) -> T:
         """Await a call's `work` on the engine's loop from another thread.
 
-        Raises `EngineDeadError` at once when a child dies, `GenerationTimeout` when the cancel's
+        Raises `EngineDeadError` at once when a child dies, `GenerationTimeout` when the call's
         time is over. Either way, and on Ctrl-C, `work` is cancelled on the loop.
         """
         return self._wait(self.submit(work, cancel), cancel)
 
     def run_alone(self, work: Coroutine[Any, Any, T]) -> T:
-        """`run` for what must meet no call: when those that run have ended, before others begin."""
+        """Like `run`, but `work` runs alone: after the running calls ended, before others begin."""
         cancel = CancelToken()
         return self._wait(self._submit(work, self.lock.write, cancel), cancel)
 
     def _wait(self, future: concurrent.futures.Future[T], cancel: CancelToken) -> T:
-        if threading.current_thread() is self._thread:  # it would wait for itself, for ever
+        if threading.current_thread() is self._thread:  # it would wait for itself without end
             future.cancel()
             raise InferenceError(
                 "An async tool or an interaction runs on the engine's own thread, where generate() "
@@ -165,7 +165,7 @@ class Host:
     def submit(
         self, work: Coroutine[Any, Any, T], cancel: CancelToken
     ) -> concurrent.futures.Future[T]:
-        """Begin a call's `work` on the engine's loop; its future fails when the engine dies."""
+        """Start a call's `work` on the engine's loop; the future fails when the engine dies."""
         return self._submit(work, self.lock.read, cancel)
 
     def _submit(
@@ -208,7 +208,7 @@ class Host:
         self.declare_dead(f"The engine's process died: {self._exits()}")
 
     async def _watch(self) -> None:
-        """A child that hangs is as good as dead: it is reported like one, and killed."""
+        """Kill a child that hangs, and report it like one that died."""
         names = {f"{c.name} (pid {c.pid})": c.pid for c in self.children if c.pid}
         watch = Watch(names, self.last_heartbeat, self._hang_timeout)
         while self.death is None:
@@ -219,7 +219,7 @@ class Host:
                     _kill_tree(child)
 
     def declare_dead(self, what: str) -> None:
-        """Fail every call in flight and every later one; called on the engine's thread."""
+        """Make all running and later calls fail; called on the engine's thread."""
         if self.death is None and not self._stopping and self._died is not None:
             self.death = self._report(f"{what}. restart() brings up a new engine in this process")
             self._died.set()
@@ -240,8 +240,8 @@ class Host:
         return []
 
     def stop(self) -> None:
-        """Kill this engine's children and theirs, end its thread. Safe to call twice."""
-        if self._stopping or os.getpid() != self._pid:  # a fork of the caller's does not own it
+        """Kill this engine's processes and end its thread. Safe to call twice."""
+        if self._stopping or os.getpid() != self._pid:  # a fork does not own the engine
             return
         self._stopping = True
         failed = self.death is not None or any(c.exitcode for c in self.children if c.pid)

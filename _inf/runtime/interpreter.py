@@ -1,4 +1,4 @@
-"""Importing SGLang without what that does to the caller's interpreter."""
+"""Undoes what importing SGLang changes in the caller's interpreter."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 @contextlib.contextmanager
 def interpreter_left_alone() -> Iterator[None]:
-    """Importing sglang sets uvloop's policy for the whole process, switches
-    `threading._register_atexit` off (`srt/entrypoints/engine.py`) and, through xgrammar, configures
-    the root logger. All three belong to the caller."""
+    """Restore what an import of sglang changes: it sets uvloop's policy for the whole process,
+    switches `threading._register_atexit` off (`srt/entrypoints/engine.py`) and, through xgrammar,
+    configures the root logger."""
     policy, register = asyncio.get_event_loop_policy(), threading._register_atexit  # type: ignore[attr-defined]
     handlers, level = list(logging.root.handlers), logging.root.level
     processes: Any = multiprocessing.context._default_context

@@ -1,4 +1,4 @@
-"""A bar of rows with generated tokens and their speed, on stderr or in a notebook."""
+"""Shows a progress bar of rows, tokens and tokens per second, on stderr or in a notebook."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Report = Callable[[int, int], None]
 
 @contextlib.contextmanager
 def progress(rows: int, wanted: bool | None, *, before: int = 0) -> Iterator[Report | None]:
-    """What reports go to; None where no bar is wanted. `before`: rows of an earlier run.
+    """Yield the function that updates the bar, or None for no bar. `before`: rows done earlier.
 
     `wanted` None: a bar on a terminal and in a notebook, for work that takes longer than two
     seconds; it is erased at the end. In a notebook the bar of `wanted` True is erased too.
@@ -33,7 +33,7 @@ def progress(rows: int, wanted: bool | None, *, before: int = 0) -> Iterator[Rep
     def report(done: int, tokens: int) -> None:
         nonlocal bar
         seconds = max(time.time() - start, 1e-6)
-        if bar is None:  # not before it is shown: `say` would show a bar that tqdm only delays
+        if bar is None:  # created late: `say` would show a bar that tqdm only delays
             if seconds < delay:
                 return
             bar = tqdm(
@@ -57,7 +57,7 @@ def progress(rows: int, wanted: bool | None, *, before: int = 0) -> Iterator[Rep
 
 
 def say(text: str) -> None:
-    """Print a line on stderr, above a bar that is shown there."""
+    """Print a line on stderr, above a bar if there is one."""
     from tqdm import tqdm
 
     tqdm.write(text, file=sys.stderr)
@@ -71,8 +71,7 @@ def _in_notebook() -> bool:
 class _NotebookLine:
     """A file for tqdm: one line of the cell's output, replaced at each write.
 
-    On stderr each of a bar's states would stay in the saved notebook, and ipywidgets leaves the
-    first one there.
+    On stderr every state of the bar would stay in the saved notebook; with ipywidgets, its first.
     """
 
     def __init__(self) -> None:
@@ -89,4 +88,4 @@ class _NotebookLine:
             self._display.update(shown, raw=True)
 
     def flush(self) -> None:
-        """What is written is shown at once."""
+        """Do nothing: `write` shows the line at once."""

@@ -1,7 +1,7 @@
-"""What a newcomer sees while an engine starts: one line, and none of the third parties' warnings.
+"""Shows one line while an engine starts, and hides the output of third-party libraries.
 
-`INF_LOG` (a level of the standard `logging`: debug, info, warning ...) is for who wants to see
-more: at `debug` nothing is held back.
+`INF_LOG` (a level of the standard `logging`: debug, info, warning ...) shows more; at `debug`
+nothing is hidden.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHATTY = ("sglang", "transformers", "torchao", "torch", "verl", "asyncio", "ray.
 
 
 def level() -> str:
-    """`INF_LOG`, checked; `warning` where it is not set."""
+    """Return `INF_LOG`, checked; `warning` if it is not set."""
     name = os.environ.get("INF_LOG", "").strip().lower() or "warning"
     if name not in LEVELS:
         raise ConfigError(f"INF_LOG: {name!r} is not a level; it is one of {', '.join(LEVELS)}.")
@@ -35,7 +35,7 @@ def engine_log_level() -> str:
 
 @contextlib.contextmanager
 def starting(model: str) -> Iterator[None]:
-    """Say on stderr that an engine is starting, as long as it does."""
+    """Show on stderr that an engine is starting, until it has started."""
     text = f"Starting {model} (half a minute) ..."
     if level() in ("debug", "info"):
         print(f"inf: {text}", file=sys.stderr)
@@ -50,12 +50,12 @@ def starting(model: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def descriptors() -> Iterator[None]:
-    """Hold back what C++ code writes to stdout and stderr; for a few milliseconds only, since it
-    holds back everybody's."""
+    """Hide what C++ code writes to stdout and stderr; only for a few milliseconds, because it hides
+    the output of the whole process."""
     sys.stdout.flush()
     sys.stderr.flush()
     saved = {fd: os.dup(fd) for fd in (1, 2)}
-    # Shown at debug, but never between the answers on stdout.
+    # At debug it is shown, but on stderr, so that stdout has only answers.
     nothing = os.dup(2) if level() == "debug" else os.open(os.devnull, os.O_WRONLY)
     try:
         for fd in saved:
@@ -71,7 +71,7 @@ def descriptors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def third_party() -> Iterator[None]:
-    """Hold back what imports and constructors of others print, unless `INF_LOG` is debug."""
+    """Hide what third-party imports and constructors print, unless `INF_LOG` is debug."""
     if level() == "debug":
         logging.basicConfig(level=logging.DEBUG)
         yield
@@ -80,7 +80,7 @@ def third_party() -> Iterator[None]:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     for name in CHATTY:
         if (chatty := logging.getLogger(name)).level == logging.NOTSET:
-            chatty.setLevel(logging.CRITICAL)  # what goes wrong, our exceptions say
+            chatty.setLevel(logging.CRITICAL)  # our exceptions report the errors
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,7 +1,7 @@
-"""A readers-writer lock for one event loop: calls run side by side, a change of the weights alone.
+"""A readers-writer lock for one event loop: calls run in parallel, a change of the weights alone.
 
-In: coroutines; a call is one coroutine, however many turns it takes. Calls that have begun finish,
-those that come later wait. It knows nothing of what a call does.
+In: coroutines; a call is one coroutine, however many turns it takes. A writer waits for the running
+calls, and later calls wait for the writer. The lock knows nothing of what a call does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ReadWriteLock:
-    """Used on one event loop."""
+    """The lock; used on one event loop."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -28,8 +28,8 @@ class ReadWriteLock:
         self._one_writer = asyncio.Lock()
 
     async def read(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a call, in a task of its own. What a call itself asks of the engine (a tool may) does
-        not wait: it would wait for itself."""
+        """Run a call in its own task. A call made inside another call (by a tool) does not wait for
+        the lock: it would wait for itself."""
         if self._held_here():
             return await work
         try:
@@ -45,7 +45,7 @@ class ReadWriteLock:
         try:
             return await work
         finally:
-            call.runs = False  # for a tool that was left behind
+            call.runs = False  # for a tool that still runs
             self._calls -= 1
             if not self._calls:
                 self._no_calls.set()
@@ -55,12 +55,12 @@ class ReadWriteLock:
         return call is not None and call.lock is self and call.runs
 
     async def write(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` when the calls that run have ended, and before any other begins. Once begun it
-        is finished, also where its caller has gone: half of it would be neither old nor new."""
+        """Run `work` after the running calls have ended and before any other begins. Once started,
+        `work` is finished even if its caller is gone, because a half update is unusable."""
         try:
             if self._held_here():
                 raise InferenceError(
-                    "A tool cannot change the engine that waits for it; do it between calls."
+                    "A tool cannot change the engine that waits for it; do that between calls."
                 )
             await self._one_writer.acquire()
         except BaseException:
@@ -83,7 +83,7 @@ class ReadWriteLock:
 
 @dataclasses.dataclass
 class _Call:
-    """A call that holds the lock, as the tasks that it starts see it."""
+    """A call that holds the lock, stored in the context of its tasks."""
 
     lock: ReadWriteLock
     runs: bool = True

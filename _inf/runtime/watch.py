@@ -1,8 +1,8 @@
-"""Whether an engine's processes hang: stopped by a signal, or silent while work waits for them.
+"""Finds out whether an engine's processes hang: stopped by a signal, or silent with work waiting.
 
-In: process ids by name, and the last heartbeat. Out: what hangs, in words. Time is counted in
-looks: a caller who was stopped himself (Ctrl-Z), or a laptop that slept, heard nothing either, and
-a clock would blame the child. Knows nothing of what a heartbeat is.
+In: process ids by name, and the last heartbeat. Out: a description of what hangs. Time is counted
+in calls of `look`, not by a clock: after the caller was stopped (Ctrl-Z) or the machine slept, a
+clock would blame the child. Knows nothing of what a heartbeat is.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ LOOK_SECONDS = 1.25
 
 
 class Watch:
-    """`look`, once in `LOOK_SECONDS`.
+    """Watches processes; call `look` every `LOOK_SECONDS`.
 
-    last_heartbeat: None while nobody waits, else what changes with each sign of life.
-    limit: seconds of silence; None: any number.
+    last_heartbeat: returns None while no work waits, else a value that changes with each heartbeat.
+    limit: the seconds of silence that are allowed; None: any number.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Watch:
         self._quiet_looks = 0
 
     def look(self) -> str | None:
-        """What hangs, and how; None where nothing does."""
+        """Describe what hangs; None if nothing does."""
         stopped = {name for name, pid in self._processes.items() if _is_stopped(pid)}
         # Twice, because Ctrl-Z and fg reach a process group one by one.
         twice, self._stopped = stopped & self._stopped, stopped
@@ -52,12 +52,12 @@ class Watch:
             return None
         return (
             f"{', '.join(self._processes)} was silent for {seconds:.0f} s while work waited for it "
-            "(where the work only is that slow, raise hang_timeout)"
+            "(if the work is just slow, raise hang_timeout)"
         )
 
 
 def _is_stopped(pid: int) -> bool:
-    """Not what a debugger holds: that is psutil's STATUS_TRACING_STOP."""
+    """Whether a signal stopped it; a process in a debugger has STATUS_TRACING_STOP instead."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.NoSuchProcess:

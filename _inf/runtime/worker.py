@@ -1,9 +1,9 @@
-"""The processes that an engine starts, made safe to own: they die with their parent, and only then.
+"""The child processes of an engine, which die with their parent and only then.
 
-Light on purpose: a child imports this module before anything else, so nothing heavy is imported at
-the top. A child that is killed never comes to its clean-up, so its temporary files lie in the
-engine's folder, which the parent removes. Its output goes to the engine's log file, and Ctrl-C,
-which a terminal sends to the whole process group, does not reach it.
+A child imports this module before anything else, so nothing heavy is imported at the top. A killed
+child does not clean up, so its temporary files are in the engine's folder, which the parent
+removes. A child's output goes to the engine's log file, and it ignores Ctrl-C, which a terminal
+sends to the whole process group.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ PR_SET_PDEATHSIG = 1
 
 
 class Worker:
-    """A child's function, with the log file that its output goes to.
+    """The function that a child runs, and the log file for its output.
 
     function, setup: as "module:name"; `setup` is called first, with the log's path and
         `setup_arguments`.
 
-    Unpickling it is the first thing that happens in the child, before the function's arguments are
-    unpickled, which may import anything.
+    A child unpickles its `Worker` first, before the function's arguments, whose unpickling may
+    import anything.
     """
 
     def __init__(self, function: str, log: Path, *, setup: str, **setup_arguments: Any) -> None:
@@ -47,7 +47,7 @@ class Worker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(dir=self.log.parent)
-        # OpenMP's threads spin for each other; the default is 3 times slower beside other work.
+        # OpenMP's threads wait by spinning; next to other work the default is 3 times slower.
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
         with open(self.log, "ab", buffering=0) as log, open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
@@ -55,7 +55,7 @@ class Worker:
             os.dup2(log.fileno(), 2)
 
     def _die_with_the_parent(self) -> None:
-        """SGLang asks for this too, but seconds later, when its imports are done."""
+        """Let the kernel kill this process with its parent; SGLang does so after its imports."""
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self.parent:
             os._exit(1)
@@ -74,7 +74,7 @@ def _named(path: str) -> Callable[..., Any]:
 class WorkerProcess(SpawnProcess):
     """A spawned process that does not import the caller's main module again.
 
-    Plain `spawn` does, which starts a second engine from every script without a `__main__` guard.
+    Plain `spawn` does, so a script without a `__main__` guard would start a second engine.
     """
 
     def start(self) -> None:

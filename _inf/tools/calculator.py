@@ -1,7 +1,7 @@
-"""A calculator as a verl tool, which `tools.yaml` names. Importing this imports verl.
+"""A calculator as a verl tool, used in `tools.yaml`. Importing this imports verl.
 
-In: an expression. Out: its value as text, as short as it is exact; a wrong one raises `ValueError`,
-which the rollout tells the model. It walks the syntax tree and never evaluates code: numbers,
+In: an expression. Out: its exact value as short text; a wrong expression raises `ValueError`, whose
+message the model gets as the result. It walks the syntax tree and never evaluates code: numbers,
 `+ - * / // % **`, signs and parentheses, within limits.
 """
 
@@ -92,13 +92,13 @@ def _bounded(value: int | float | complex) -> int | float:
 
 
 def _divide(left: int | float, right: int | float) -> int | float:
-    """Exact where two integers divide evenly: a float would round a long one."""
+    """Divide; two integers that divide evenly give an integer, since a float would round it."""
     exact = isinstance(left, int) and isinstance(right, int) and left % right == 0
     return left // right if exact else left / right
 
 
 def _power(base: int | float, exponent: int | float) -> Any:
-    """Of two integers only where the result has not too many digits: it would take forever."""
+    """Compute a power, or raise if an integer result would have too many digits to compute."""
     integers = isinstance(base, int) and isinstance(exponent, int)
     if integers and int(base).bit_length() * exponent > _MOST_BITS:
         raise ValueError(f"the power has more than {MOST_DIGITS} digits")

@@ -1,8 +1,7 @@
-"""Makes `Tool`s of what `tools=` takes, and judges the arguments of a call by its tool's schema.
+"""Makes `Tool`s from the items of `tools=`, and checks a call's arguments against the schema.
 
 In: schemas, verl tools and Python functions; a call's arguments. Out: `Tool`s; a sentence about a
-wrong call that a model can act on. Knows nothing of how a model writes a call, and nothing of
-rollouts.
+wrong call that helps the model to correct it. Knows nothing of tool call formats or rollouts.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MOST_FAULT_CHARACTERS = 300
 
 
 def as_tools(items: Any) -> list[Tool]:
-    """`tools=` of a call: a list of schemas, verl tools, Python functions and `Tool`s.
+    """Convert `tools=` of a call: a list of schemas, verl tools, Python functions and `Tool`s.
 
     Raises `ToolError`, which names the index and the field.
     """
@@ -52,16 +51,18 @@ def _as_tool(item: Any, where: str) -> Tool:
     if isinstance(item, Mapping):
         schema = checked_schema(item, where)
         return Tool(schema["function"]["name"], schema)
-    verl = sys.modules.get("verl.tools.base_tool")  # where nobody imported it, nothing is one
+    verl = sys.modules.get(
+        "verl.tools.base_tool"
+    )  # if it is not imported, the item is no verl tool
     if verl is not None and isinstance(item, verl.BaseTool):
         return verl_tool(item, where)
     if callable(item) and not isinstance(item, type):
         return _function_tool(item, where)
-    raise ToolError(f"{where}: {shown(item)} is no schema, function or verl tool.")
+    raise ToolError(f"{where}: {shown(item)} is not a schema, function or verl tool.")
 
 
 def verl_tool(tool: Any, where: str, schema: Mapping[str, Any] | None = None) -> Tool:
-    """A verl tool under `schema`, or under the one that it tells of itself."""
+    """Make a `Tool` from a verl tool, with `schema` or else the tool's own schema."""
     if schema is None:
         try:
             schema = tool.get_openai_tool_schema().model_dump(exclude_unset=True, exclude_none=True)
@@ -78,7 +79,7 @@ def _function_tool(function: Callable[..., Any], where: str) -> Tool:
     name = getattr(function, "__name__", type(function).__name__)
     try:
         schema = get_json_schema(function)
-    except Exception as failure:  # it raises what its parsing of hints and docstring meets
+    except Exception as failure:  # parsing hints and docstrings may raise anything
         raise ToolError(
             f"{where}: no schema can be made of the function {name!r}: {told(failure)}. Give it a "
             "docstring whose Args section describes each parameter, and each parameter a type hint."
@@ -90,7 +91,7 @@ def _function_tool(function: Callable[..., Any], where: str) -> Tool:
 
 
 def _plain_json(value: Any) -> Any:
-    """A copy of plain types."""
+    """Return a copy made of JSON types."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -119,7 +120,7 @@ def _checked_parameters(value: Any) -> Any:
 
 
 class _Function(BaseModel):
-    """A tool's schema without its shell. Transformers writes `return` for a Python function."""
+    """The inner part of a tool's schema. Transformers adds `return` for a Python function."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -140,7 +141,7 @@ class _Shell(BaseModel):
 
 
 def checked_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A copy, in OpenAI's form with its shell, of a schema with or without."""
+    """Return a checked copy in OpenAI's form, with `type` and `function` added if missing."""
     bare = {key: value for key, value in schema.items() if (key, value) != ("type", "function")}
     if "function" in schema:
         bare = validated(_Shell, schema, where).function
@@ -151,8 +152,8 @@ def checked_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
-    """`value` as the pydantic model `kind`; the first thing wrong is a `ToolError` with its field,
-    behind the `where` of the whole."""
+    """Validate `value` as the pydantic model `kind`; a `ToolError` names the first wrong field,
+    after `where`."""
     try:
         return kind.model_validate(dict(value))
     except ValidationError as error:
@@ -162,7 +163,7 @@ def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
         known = [field.alias or name for name, field in kind.model_fields.items()]
         hint = did_you_mean(path.rpartition(".")[2], known) or "."
         raise ToolError(f"{path}: no such field{hint} The fields are {', '.join(known)}.")
-    if first["type"] == "value_error":  # ours, which says it all
+    if first["type"] == "value_error":  # our own message is complete
         raise ToolError(f"{path}: {unended(first['ctx']['error'])}.")
     shown_value = "" if first["type"] == "missing" else f"{shown(first['input'])}: "
     raise ToolError(f"{path}: {shown_value}{unended(first['msg'])}.")
@@ -172,10 +173,10 @@ def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
 
 
 def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """What in `arguments` breaks the tool's schema, for the model to correct; None if nothing."""
+    """Describe what in `arguments` breaks the tool's schema, for the model; None if nothing."""
     from referencing import Registry
 
-    # An empty registry: a "$ref" elsewhere is an error, and not a download.
+    # With an empty registry, a "$ref" to a URL is an error and not a download.
     validator = _validator_class()(tool.parameters, registry=Registry())
     try:
         errors = sorted(validator.iter_errors(dict(arguments)), key=lambda error: error.json_path)
@@ -190,7 +191,7 @@ def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
 
 @functools.cache
 def _validator_class() -> Any:
-    """JSON Schema, and `nullable`: how Transformers writes `int | None`."""
+    """JSON Schema with `nullable`, which Transformers writes for `int | None`."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
@@ -204,8 +205,8 @@ def _validator_class() -> Any:
 
 
 def wrong_call_text(call: ToolCall, tools: Sequence[Tool], fault: str | None) -> str:
-    """What the model is told of a call that is not executed: one that could not be read
-    (`call.error`), one of no tool, or one whose arguments have a `fault`."""
+    """Return the text for the model about a call that is not executed: it could not be read
+    (`call.error`), has an unknown tool, or its arguments have a `fault`."""
     if call.error is not None:
         return f"Error: the tool call could not be read: {unended(call.error)}."
     if call.name not in {tool.name for tool in tools}:

@@ -1,8 +1,8 @@
-"""Executes one call of a tool, whatever the tool does.
+"""Executes one call of a tool, even if the tool raises, hangs or returns too much.
 
-In: a tool, arguments that fit its schema, limits. Out: an `Executed`, always, whose text is what
-the model reads: a tool that raises, hangs or floods harms nobody but its own call. Functions of
-`async` run on the caller's loop, others each on a thread of its own.
+In: a tool, arguments that fit its schema, limits. Out: always an `Executed`, whose text the model
+reads; a faulty tool affects only its own call. `async` functions run on the caller's loop, each
+other call on its own thread.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ NOTHING = "(no output)"  # a chat template may drop an empty turn
 
 @dataclass(frozen=True)
 class Executed:
-    """text: what the model reads; it begins with "Error:" where `error` is set. seconds: the wall
-    time. reward, metrics: what a verl tool returned beside its text. truncated: the text was cut to
-    the limit, and says so."""
+    """The result of a call. text: what the model reads; it begins with "Error:" if `error` is set.
+    seconds: wall time. reward, metrics: returned by a verl tool besides its text. truncated:
+    whether the text was cut to the limit; the text then says so."""
 
     text: str
     seconds: float
@@ -50,25 +50,25 @@ async def execute(
     max_length: int,
     side: Literal["left", "middle", "right"],
 ) -> Executed:
-    """Run a call; only a cancellation of the caller comes out of it.
+    """Run a call; raises nothing but the caller's own cancellation.
 
-    instance_id, execute_kwargs: for a verl tool's `execute`. timeout: seconds; what still runs then
-    is left behind. max_length: characters of the result. side: which end of a longer result is
-    kept, as verl's agent loop reads its `tool_response_truncate_side`.
+    instance_id, execute_kwargs: for a verl tool's `execute`. timeout: seconds; a tool that still
+    runs then is ignored. max_length: characters of the result. side: which end of a longer result
+    is kept, with the meaning of `tool_response_truncate_side` in verl's agent loop.
     """
     start = time.perf_counter()
     task = asyncio.ensure_future(_run(tool, arguments, instance_id, execute_kwargs))
     try:
         await asyncio.wait({task}, timeout=timeout)
     finally:
-        task.cancel()  # if it still runs; not awaited, since it may refuse
+        task.cancel()  # if it still runs; not awaited, since it may ignore this
     done = (
         task.result() if task.done() else _failed(f"it did not answer within {timeout:g} seconds")
     )
     if done.error is not None:
         done = replace(done, text=f"Error: {tool.name} failed: {done.error}")
-        side = "left"  # where the message says what it is
-    text = done.text.encode("utf-8", "replace").decode()  # a lone surrogate has no tokens
+        side = "left"  # the beginning of the message says what happened
+    text = done.text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
     text = text if text.strip() else NOTHING
     cut = _cut(text, max_length, side)
     seconds = time.perf_counter() - start
@@ -92,7 +92,7 @@ def _failed(error: str) -> Executed:
 async def _run(
     tool: Tool, arguments: Mapping[str, Any], instance_id: str, execute_kwargs: Mapping[str, Any]
 ) -> Executed:
-    """What the tool returned; whatever it raised is the error."""
+    """Run the tool and return its result; an exception becomes the result's error."""
     try:
         arguments = copy.deepcopy(dict(arguments))  # a tool may change them
         call: functools.partial[Any]
@@ -113,19 +113,19 @@ async def _run(
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004  the method, to see what it is
+    call = getattr(function, "__call__", None)  # noqa: B004  to inspect the method
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 async def _on_thread(call: Callable[[], Any]) -> Any:
-    """On a daemon thread of its own: a pool's hung thread would block others, and the exit."""
+    """Run it on a new daemon thread: a hung pool thread would block other calls and the exit."""
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     future.set_running_or_notify_cancel()  # it cannot be cancelled any more
 
     def run() -> None:
         try:
             future.set_result(call())
-        except StopIteration:  # which no coroutine can raise
+        except StopIteration:  # a coroutine cannot raise it
             future.set_exception(RuntimeError("StopIteration"))
         except BaseException as failure:
             future.set_exception(failure)
@@ -136,8 +136,8 @@ async def _on_thread(call: Callable[[], Any]) -> Any:
 
 
 def _executed(value: Any, *, verl: bool) -> Executed:
-    """What a tool returned, as text for the model. verl's `(ToolResponse, reward, metrics)` may be
-    a plain string, or lack what stands behind."""
+    """Convert a tool's return value to text for the model. A verl tool may return a plain string,
+    or `(ToolResponse, reward, metrics)` without the last items."""
     reward = metrics = None
     if verl and isinstance(value, tuple) and 1 <= len(value) <= 3:
         value, reward, metrics = (*value, None, None)[:3]

@@ -1,8 +1,8 @@
-"""Loads files of tools, `multi_turn.tool_config_path`.
+"""Loads the tools of a file, `multi_turn.tool_config_path`.
 
 In: a path. Out: `Tool`s. The file is a list, alone or under `tools:`. An entry is a schema (`name`,
 `parameters`, or OpenAI's form), or a class with its `tool_schema` (`class_path`, or verl's
-`class_name`; its module may lie beside the file). Raises `ToolError`, which names the file, the
+`class_name`; its module may be in the file's folder). Raises `ToolError`, which names the file, the
 entry and the field.
 """
 
@@ -29,7 +29,7 @@ MOST_VALUES = 100_000
 
 
 class _ClassEntry(BaseModel):
-    """A tool that a class executes; `class_name` may be the last part of `class_path` too."""
+    """A tool that a class executes; `class_name` may also be the last part of `class_path`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -40,7 +40,7 @@ class _ClassEntry(BaseModel):
 
 
 def load_tools(path: str | Path) -> list[Tool]:
-    """The tools of a file, in its order."""
+    """Return the tools of a file, in order."""
     entries = _entries(Path(path))
     locations = [f"{path}: tools[{index}]" for index in range(len(entries))]
     tools = [_tool(entry, where, path) for entry, where in zip(entries, locations, strict=True)]
@@ -53,9 +53,9 @@ def _entries(path: Path) -> list[Any]:
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None and written_out(node, {}) > MOST_VALUES:
-            raise ValueError(f"its aliases stand for over {MOST_VALUES:,} values")
+            raise ValueError(f"its aliases expand to over {MOST_VALUES:,} values")
         content = yaml.safe_load(text)
-    except Exception as error:  # PyYAML's constructors raise what they meet
+    except Exception as error:  # PyYAML's constructors may raise anything
         raise ToolError(f"{path}: it cannot be read as YAML: {told(error)}.") from error
     under_tools = isinstance(content, Mapping) and [*content] == ["tools"]
     entries = content["tools"] if under_tools else content
@@ -89,11 +89,11 @@ def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
             "verl.tools.gsm8k_tool.Gsm8kTool."
         )
     if fields.class_name not in (None, dotted, name):
-        raise ToolError(f"{where}: class_name says another class, {shown(fields.class_name)}.")
+        raise ToolError(f"{where}: class_name is another class, {shown(fields.class_name)}.")
     try:
         with third_party():
             module = import_beside(file, module_name)
-    except Exception as failure:  # a module raises what it likes
+    except Exception as failure:  # a module may raise anything
         raise ToolError(f"{where}: {module_name} cannot be imported: {told(failure)}.") from failure
     tool_class = getattr(module, name, None)
     if not isinstance(tool_class, type) or not issubclass(tool_class, BaseTool):
@@ -105,7 +105,7 @@ def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
 
 
 def _resolved_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """With `${oc.env:NAME}` resolved, as verl does."""
+    """Resolve `${oc.env:NAME}` in a tool's config, as verl does."""
     if config.get("type", "native") != "native":
         raise ToolError(
             f"{where}.type: {shown(config['type'])} is not 'native'; instead of an MCP tool, write "
@@ -113,7 +113,7 @@ def _resolved_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         )
     try:
         resolved: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    except Exception as failure:  # OmegaConf's, and its resolvers'
+    except Exception as failure:  # of OmegaConf or its resolvers
         raise ToolError(f"{where}: {unended(told(failure).splitlines()[0])}.") from failure
     return resolved
 
@@ -125,14 +125,14 @@ def _instance(
 
     tool_class = _class(fields, where, file)
     config = _resolved_config(fields.config or {}, f"{where}.config")
-    theirs = None
-    if schema is not None:  # verl asks for more in a class's schema than we do
-        theirs = validated(OpenAIFunctionToolSchema, schema, f"{where}.tool_schema")
+    verl_schema = None
+    if schema is not None:  # verl requires more fields than we do
+        verl_schema = validated(OpenAIFunctionToolSchema, schema, f"{where}.tool_schema")
     try:
-        with third_party(), contextlib.redirect_stdout(io.StringIO()):  # it prints its schema
-            return tool_class(config=config, tool_schema=theirs)
+        with third_party(), contextlib.redirect_stdout(io.StringIO()):  # verl prints the schema
+            return tool_class(config=config, tool_schema=verl_schema)
     except Exception as failure:
         field = "tool_schema" if schema is None else "config"
         raise ToolError(
-            f"{where}: {tool_class.__name__} cannot be made of this {field}: {told(failure)}."
+            f"{where}: {tool_class.__name__} cannot be created with this {field}: {told(failure)}."
         ) from failure

@@ -1,8 +1,8 @@
-"""Reads a model's text for tool calls, and tells a model how to write one.
+"""Finds the tool calls in a model's text, and writes instructions for models on how to call.
 
 In: a text, a format's name, the tools of the call. Out: `Parsed`; a call that cannot be read
-comes back too, with its `error`, and nothing here raises for what a model wrote. Five formats are
-read by `_inf.tools.readers`, with exact positions; the others by SGLang's parsers.
+is returned too, with its `error`; nothing here raises because of a model's text. Five formats are
+read by `_inf.tools.readers`, with exact positions, the others by SGLang's parsers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from _inf.tools.sglang_parsers import detect
 from _inf.types import Tool, ToolCall
 
 _READERS: dict[str, Callable[[str, Sequence[Tool]], list[ToolCall]]] = {
-    "hermes": read_hermes,  # SGLang's wants newlines inside the tags, and drops broken JSON
+    "hermes": read_hermes,  # SGLang's parser needs newlines in the tags and drops broken JSON
     "json": read_json,
     "xml": read_xml,
     "function": read_function,
@@ -28,14 +28,14 @@ _READERS: dict[str, Callable[[str, Sequence[Tool]], list[ToolCall]]] = {
 
 @dataclass(frozen=True)
 class Parsed:
-    """content: the text outside the calls."""
+    """The calls in a text; content: the text outside them."""
 
     content: str
     calls: list[ToolCall]
 
 
 def parse(text: str, format: str, tools: Sequence[Tool]) -> Parsed:
-    """The calls in `text`, those of unknown tools included, in order."""
+    """Return the calls in `text`, in order, including those of unknown tools."""
     format = ALIASES.get(format, format)
     if format not in _READERS:
         return Parsed(*detect(text, check_format(format), tools))
@@ -49,7 +49,7 @@ def parse(text: str, format: str, tools: Sequence[Tool]) -> Parsed:
     return Parsed(_unwrapped(outside + text[end:]), calls)
 
 
-_CALL = "\0"  # in the place of a call
+_CALL = "\0"  # replaces a call
 _CALLS = rf"\s*(?:{_CALL}[\s,;]*)+"
 _WRAPPED = re.compile(
     rf"```\w*{_CALLS}```|\[{_CALLS}\]|<function_calls>{_CALLS}</function_calls>"
@@ -58,15 +58,15 @@ _WRAPPED = re.compile(
 
 
 def _unwrapped(outside: str) -> str:
-    """Without what held nothing but calls: a list, a fence, a tag around them."""
+    """Remove lists, fences and tags that held nothing but calls."""
     while (shorter := _WRAPPED.sub(_CALL, outside)) != outside:
         outside = shorter
     return outside.replace(_CALL, "").strip()
 
 
 def tool_instructions(tools: Sequence[Tool], format: str) -> str:
-    """A system text for a chat template that does not show tools: their schemas, and how a call is
-    written in Hermes' form. Nothing for another format, in which that call would not be found."""
+    """Return a system text for a chat template that does not show tools: their schemas, and how to
+    write a call in Hermes' format. Empty for other formats, in which such a call is not found."""
     if ALIASES.get(format, format) != "hermes":
         return ""
     schemas = "\n".join(json.dumps(tool.schema["function"], ensure_ascii=False) for tool in tools)

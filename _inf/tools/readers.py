@@ -1,9 +1,8 @@
-"""Readers of the tool call formats whose positions are exact: hermes, json, xml, function and
-pythonic.
+"""Reads tool calls with exact positions in five formats: hermes, json, xml, function, pythonic.
 
-In: a text and the tools, which tell an XML value's type and a function call from prose. Out: the
-calls, in order, those that cannot be read with their `error`. None of them raises, and each is
-linear in the text.
+In: a text and the tools, whose schemas give the types of XML values and whose names tell a function
+call from prose. Out: the calls, in order; one that cannot be read has an `error`. No reader raises,
+and their time is linear in the text.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from _inf.types import Tool, ToolCall
 
 
 class Unreadable(ValueError):
-    """What a model wrote is not a call; the message says why."""
+    """A model's text is not a valid call; the message says why."""
 
 
 def decoded_arguments(value: Any) -> dict[str, Any]:
-    """A call's arguments as an object: from JSON, JSON within JSON, or null."""
+    """Return a call's arguments as a dict, from an object, JSON text (even twice), or null."""
     for _ in range(2):
         if isinstance(value, str):
             try:
@@ -55,7 +54,7 @@ _OBJECT_LINE = re.compile(rf"\n(?={_OBJECT.pattern})")
 
 
 def _json_at(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value at `start`, and where it ends."""
+    """Decode the JSON value at `start`; return it and its end."""
     try:
         return _DECODER.raw_decode(text, start)
     except RecursionError:
@@ -65,7 +64,7 @@ def _json_at(text: str, start: int) -> tuple[Any, int]:
 
 
 def _json_call(text: str, start: int, end: int, value: Any, name_key: str) -> ToolCall:
-    """The call that a JSON value stands for."""
+    """Make a call from a JSON value."""
     name = ""
     try:
         if not isinstance(value, dict):
@@ -81,7 +80,7 @@ def _json_call(text: str, start: int, end: int, value: Any, name_key: str) -> To
 
 
 def read_hermes(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
-    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, on one line or several."""
+    """Read `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, on one or more lines."""
     calls = []
     match = _OPEN.search(text)
     while match:
@@ -101,7 +100,7 @@ def read_hermes(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
 
 
 def read_json(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
-    """`{"tool": ..., "arguments": {...}}` anywhere in the text; "name" and "parameters" too."""
+    """Read `{"tool": ..., "arguments": {...}}` in any text; also "name" and "parameters"."""
     calls = []
     match = _OBJECT.search(text)
     while match:
@@ -111,7 +110,7 @@ def read_json(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
             if "tool" in value or ("name" in value and value.keys() & {"arguments", "parameters"}):
                 calls.append(_json_call(text, start, end, value, "tool"))
         except Unreadable as failure:
-            # On to the next line that begins an object: what is inside a broken call is no call.
+            # Skip to the next line that begins an object: objects in a broken call are no calls.
             end = _end(_OBJECT_LINE, text, start + 1)
             if '"arguments"' in text[start:end] or '"tool"' in text[start:end]:
                 calls.append(_wrong(text, start, end, "", failure))
@@ -120,7 +119,7 @@ def read_json(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
 
 
 def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
-    """Where the first match from `start` on ends, or the text does."""
+    """Return the end of the first match after `start`, or of the text."""
     match = pattern.search(text, start)
     return match.end() if match else len(text)
 
@@ -135,8 +134,8 @@ _VALUE = re.compile(r"\s*<([^<>/\s]+)>(.*?)</\1>\s*", re.DOTALL)
 
 
 def read_xml(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
-    """`<invoke><tool_name>...</tool_name><parameters><key>value</key>...</parameters></invoke>`;
-    what a value is, the tool's schema says."""
+    """Read `<invoke><tool_name>NAME</tool_name><parameters><key>value</key></parameters></invoke>`,
+    with the types of the tool's schema."""
     calls = []
     for match in _INVOKE.finditer(text):
         name, invoked = "", _INVOKED.fullmatch(match[1])
@@ -166,7 +165,7 @@ def _xml_arguments(inside: str, name: str, tools: Sequence[Tool]) -> dict[str, A
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """A string where the schema says so, else JSON where it is JSON."""
+    """Convert an XML value: a string if the schema says so or it is not JSON, else JSON."""
     if isinstance(schema, Mapping) and schema.get("type") == "string":
         return text
     try:
@@ -180,12 +179,12 @@ def _typed(text: str, schema: Any) -> Any:
 _FUNCTION = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*)\(")
 _KEYWORD = re.compile(r"\s*[A-Za-z_]\w*\s*=(?!=)")
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|[()\[\]{}]')
-_DEEPEST = 50  # brackets; it also bounds the work on calls that are begun and never closed
+_DEEPEST = 50  # brackets; also bounds the work on calls that are never closed
 
 
 def read_function(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
-    """`name(key="value", ...)` with literals. What has no keyword, or cannot be read, is prose
-    unless it names a tool."""
+    """Read `name(key="value", ...)` with literals. Text without a keyword, or that cannot be read,
+    counts as a call only if it has a tool's name."""
     names = {tool.name for tool in tools}
     calls = []
     match = _FUNCTION.search(text)
@@ -201,7 +200,7 @@ def read_function(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
 
 
 def read_pythonic(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
-    """`[name(key="value"), ...]`: calls of the function format that stand in a list."""
+    """Read `[name(key="value"), ...]`: calls of the function format inside a list."""
     calls: list[ToolCall] = []
     end, listed = 0, False
     for call in read_function(text, tools):
@@ -223,7 +222,7 @@ def _function_call(text: str, match: re.Match[str]) -> ToolCall:
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket at `start` is closed, past strings and other brackets."""
+    """Find the end of the bracket at `start`, past strings and other brackets."""
     depth = 0
     for piece in _STRING_OR_BRACKET.finditer(text, start):
         depth += (piece[0] in "([{") - (piece[0] in ")]}")
@@ -235,7 +234,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _literals(brackets: str) -> dict[str, Any]:
-    """The arguments of `(key=literal, ...)`."""
+    """Parse the arguments of `(key=literal, ...)`."""
     try:
         call = ast.parse(f"f{brackets}", mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -1,9 +1,9 @@
-"""SGLang's tool call parsers, with no call lost.
+"""Calls SGLang's tool call parsers without losing a call.
 
-In: a text, a parser's name, the tools. Out: the text outside the calls, and the calls, each of
-which spans the whole text. Corrects sglang 0.5.9, `srt/function_call/`: a call of an unknown tool
-is dropped unless an environment variable of the whole process says otherwise, and one that cannot
-be read is dropped or takes the others with it, with nothing said but in a log.
+In: a text, a parser's name, the tools. Out: the text outside the calls, and the calls, whose
+positions are those of the whole text. Corrects sglang 0.5.9, `srt/function_call/`: a call of an
+unknown tool is dropped unless an environment variable is set, and a call that cannot be read is
+dropped, sometimes with all others, and only logged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from _inf.types import Tool, ToolCall
 
 
 class _AnyName(dict[str, int]):
-    """In place of the indices of the known tools: knows every name."""
+    """Replaces SGLang's indices of the known tools; contains every name."""
 
     def __contains__(self, name: object) -> bool:
         return True
@@ -27,7 +27,7 @@ class _AnyName(dict[str, int]):
 
 
 def detect(text: str, name: str, tools: Sequence[Tool]) -> tuple[str, list[ToolCall]]:
-    """Parse with SGLang's parser `name`; fewer calls than were begun are an error of one more."""
+    """Parse with SGLang's parser `name`; if it lost calls, add one call with an error."""
     from sglang.srt.entrypoints.openai.protocol import Tool as SGLangTool
     from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
@@ -40,14 +40,14 @@ def detect(text: str, name: str, tools: Sequence[Tool]) -> tuple[str, list[ToolC
         return text, []
     begun = whole.count(SGLANG[name])
     if name == "llama3" and whole.startswith("{"):
-        begun = int('"name"' in whole)  # or else an answer in JSON, and no call
+        begun = int('"name"' in whole)  # otherwise the answer is plain JSON
     try:
         schemas = [SGLangTool.model_validate(tool.schema) for tool in tools]
         parsed = detector.detect_and_parse(whole, schemas)
-    except Exception as failure:  # what a model wrote may raise anything in there
+    except Exception as failure:  # a model's text may make the parser raise anything
         return "", [ToolCall("", {}, text, 0, len(text), told(failure))]
     calls = [_call(text, item.name or "", item.parameters) for item in parsed.calls]
-    if name in ("qwen3_coder", "step3p5"):  # this parser takes half a value for a whole one
+    if name in ("qwen3_coder", "step3p5"):  # their parser accepts a value that was cut
         calls = calls[: whole.count("</function>")]
     if (lost := begun - len(calls)) > 0:
         error = f"{lost} of {begun} calls not in the format {name}"
@@ -65,7 +65,7 @@ def _call(text: str, name: str, written: str) -> ToolCall:
 
 
 def _whole_harmony(text: str) -> str:
-    """With what the generation prompt had written before it, and the end token after a call."""
+    """Add the generation prompt's beginning, and a missing end token after a call."""
     text = f"<|start|>assistant{text}" if text.startswith("<|channel|>") else text
     last = text.rpartition("<|start|>")[2]
     return f"{text}<|call|>" if "to=functions." in last and "<|call|>" not in last else text

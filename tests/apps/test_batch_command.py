@@ -108,7 +108,7 @@ def test_changed_options_are_refused_and_finished_files_start_no_engine(
     before = Path("out.jsonl").read_bytes()
     code, err = batch([*PROMPTS, "{"])
     assert code == 1 and Path("out.jsonl").read_bytes() == before
-    assert "nothing left to do: 4 lines were answered before" in err
+    assert "nothing left to do: 4 lines were answered earlier" in err
     assert '1 line has an "error" in out.jsonl' in err
     assert Stub.starts == 1
 
@@ -145,26 +145,26 @@ def test_lines_with_errors_are_counted_and_after_ten_of_them_the_file_is_named(
     assert {row["error"]["code"] for row in rows[4:]} == {"invalid_request"}
 
 
-def test_same_command_tries_what_failed_once_more(batch: Callable[..., Ran]) -> None:
+def test_same_command_tries_failed_lines_again(batch: Callable[..., Ran]) -> None:
     code, err = batch(PROMPTS, late="p2")
     assert code == 1 and "in.jsonl, line 3: too late" in err
     lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     assert lines[2]["error"] == {"code": "timeout", "message": "too late"}
     code, err = batch(PROMPTS, "--timeout", "60")
-    assert code == 0 and "1 lines, 1 tokens" in err and "after 3 answered before" in err
+    assert code == 0 and "1 lines, 1 tokens" in err and "3 answered earlier" in err
     lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     assert [(line["line"], line["completion"]) for line in lines] == [
         (number, "yes") for number in range(1, 5)
     ]
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on_and_keeps_what_was_finished(
+def test_ctrl_c_says_that_the_same_command_resumes_and_keeps_finished_rows(
     batch: Callable[..., Ran],
 ) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's `&` leaves it ignored
     code, err = batch(PROMPTS, stops_at="p2")
     assert code == 130
-    assert "inf: stopped; the same command goes on with what out.jsonl lacks" in err
+    assert "inf: stopped; the same command resumes with the lines that out.jsonl lacks" in err
     kept = [json.loads(line)["prompt"] for line in Path("out.jsonl").read_text().splitlines()]
     assert kept[:2] == ["p0", "p1"] and "p2" not in kept
     assert batch(PROMPTS)[0] == 0

@@ -233,7 +233,7 @@ def test_line_is_known_by_its_custom_id_whether_it_is_right_or_wrong() -> None:
         (body(max_tokens=1, max_completion_tokens=2), ["max_completion_tokens", "max_tokens"]),
         (
             body(response_format={"type": "json_object"}, json_schema={"type": "null"}),
-            ["body.response_format: json_schema is there too"],
+            ["body.response_format: json_schema is set too"],
         ),
     ],
 )

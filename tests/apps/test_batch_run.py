@@ -304,7 +304,7 @@ def test_other_fingerprint_is_refused_by_name_until_restart(tmp_path: Path) -> N
 def test_file_that_no_run_wrote_is_left_alone(text: str, tmp_path: Path) -> None:
     source, out = write(tmp_path, [prompt("a")]), tmp_path / "out.jsonl"
     out.write_text(text)
-    with pytest.raises(ConfigError, match=r"no out\.meta\.json"):
+    with pytest.raises(ConfigError, match=r"out\.meta\.json is missing"):
         run(Echo(), source, out)
     assert out.read_text() == text
 

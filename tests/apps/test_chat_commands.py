@@ -81,7 +81,7 @@ def test_quit_leaves(leave: str, chat: Any) -> None:
 def test_save_through_a_pipe_leaves_a_file_that_exists_and_says_how_to_go_on(chat: Any) -> None:
     Path("talk.jsonl").write_text("precious")
     code, _, err = chat("a\n/save talk.jsonl\n/save new.jsonl\n")
-    assert code == 1 and "talk.jsonl exists" in err and "name another file" in err
+    assert code == 1 and "talk.jsonl already exists" in err and "name another file" in err
     assert Path("talk.jsonl").read_text() == "precious"
     assert len(json.loads(Path("new.jsonl").read_text())["messages"]) == 2
 

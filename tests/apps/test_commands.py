@@ -53,7 +53,7 @@ def test_every_command_has_the_engines_options(
 
 
 @pytest.mark.parametrize("arguments", [["ask", "chat"], ["--", "chat"], ["--n", "1", "--", "chat"]])
-def test_word_of_a_command_can_be_a_prompt(arguments: list[str], prompts: list[str]) -> None:
+def test_name_of_a_command_can_be_a_prompt(arguments: list[str], prompts: list[str]) -> None:
     assert main(arguments) == 0
     assert prompts == ["chat"]
 
@@ -149,13 +149,13 @@ def test_option_that_is_no_json_is_named(capsys: pytest.CaptureFixture[str]) -> 
         assert "'--logit-bias'" in err and words in err
 
 
-def test_help_says_what_holds_without_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_the_default_of_each_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     embedded = load_config(None, {}).rollout
     assert not embedded.do_sample
     assert f"greedy, at most {embedded.response_length} tokens" in text
-    assert "--max-tokens <int> Tokens to generate at most. [default: (rollout.response_" in text
+    assert "--max-tokens <int> The most tokens to generate. [default: (rollout.response_" in text
     named = re.findall(r"\[default: \(rollout\.(\w+)", text)
     assert len(named) >= 7 and set(named) <= Rollout.model_fields.keys()
 

@@ -76,7 +76,7 @@ def test_example_that_is_scored_too_is_refused() -> None:
         examples(problems, 2, OWN)
     assert examples(problems, 0, OWN) == []
     assert examples(problems[2:], 2, OWN) == problems[:2]
-    with pytest.raises(ConfigError, match="11 were asked for"):
+    with pytest.raises(ConfigError, match="11 are needed"):
         examples([], 11, OWN)
 
 
@@ -86,7 +86,7 @@ def test_example_that_is_scored_too_is_refused() -> None:
 def test_line_that_is_no_problem_is_named(line: str, tmp_path: Path) -> None:
     file = tmp_path / "problems.jsonl"
     file.write_text(f"{OWN.read_text()}\n{line}\n")
-    with pytest.raises(ConfigError, match="problems.jsonl, problem 11: one is"):
+    with pytest.raises(ConfigError, match="problems.jsonl, problem 11: it must be"):
         load(file, "test")
     file.write_text("{")
     with pytest.raises(ConfigError, match="problems.jsonl cannot be read: Expecting property"):

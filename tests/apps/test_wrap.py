@@ -48,7 +48,7 @@ def test_pieces_do_not_matter_and_only_gaps_become_line_breaks(
         assert "\t" in line or too_wide or one_word or cell_len(line.rstrip()) <= width
 
 
-def test_word_is_shown_when_its_end_has_come_and_a_long_one_before() -> None:
+def test_word_is_shown_when_it_is_complete_and_a_long_word_earlier() -> None:
     wrap = WordWrap(8)
     assert wrap.feed("one tw") == "one"
     assert wrap.feed("o ") == " two"

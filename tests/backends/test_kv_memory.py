@@ -70,7 +70,7 @@ def test_bytes_a_token(rollout: dict[str, Any], expected: int | None) -> None:
         {"quantization_config": {"quant_method": "fp8"}},
     ],
 )
-def test_of_models_with_another_cache_nothing_is_said(unlike: dict[str, Any], folder: Path) -> None:
+def test_models_with_another_cache_are_not_checked(unlike: dict[str, Any], folder: Path) -> None:
     model = SimpleNamespace(**vars(MODEL), **unlike)
     assert kv_memory.token_bytes(model, config()) is None
     arguments = {"device": "cpu", "context_length": ROW, "max_total_tokens": DEFAULT}

@@ -47,7 +47,7 @@ def test_config_without_a_context_is_refused_by_name() -> None:
         check_support(named("MambaConfig", "OtherForCausalLM"), "cpu", 100, CPU)
     with pytest.raises(ConfigError, match="RwkvForCausalLM has no num_attention_heads"):
         check_support(named("RwkvConfig", "RwkvForCausalLM"), "cpu", 100, CPU)
-    with pytest.raises(ConfigError, match="or an encoder, so this is not a model that only dec"):
+    with pytest.raises(ConfigError, match="or it has an encoder; only models that decode text"):
         check_support(named("BartConfig", "BartForConditionalGeneration"), "cuda", 100, None)
 
 
@@ -120,7 +120,7 @@ LIMITED = [
             "sliding_window": None,
         },
         512,
-        "up to which longrope has its short factors",
+        "the length up to which longrope uses its short factors",
     ),
     (
         "LlamaConfig",
@@ -130,7 +130,7 @@ LIMITED = [
             "rope_scaling": {"rope_type": "dynamic", "factor": 2.0},
         },
         700,
-        "the model's own context: beyond, dynamic NTK",
+        "the model's own context: beyond it dynamic NTK",
     ),
 ]
 

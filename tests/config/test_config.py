@@ -77,7 +77,7 @@ def test_embedded_default_samples_where_what_is_laid_over_it_asks(
 @pytest.mark.parametrize("said", [{"temperature": 0.9}, {"top_p": 0.9}, {"top_k": 5}], ids=str)
 def test_greedy_beside_what_it_would_ignore_is_refused_by_name(said: dict[str, Any]) -> None:
     name, value = next(iter(said.items()))
-    says = f"rollout.do_sample: false means greedy, but {name} is {value}; drop one of the two"
+    says = f"rollout.do_sample: false means greedy, but {name} is {value}; remove one of them"
     assert faults({"rollout": {**said, "do_sample": False}}) == [says]
     assert faults(None, rollout={**said, "do_sample": False}) == [says]
     assert faults({"rollout": said}, rollout={"do_sample": False}) == [says]
@@ -138,7 +138,7 @@ def test_folder_loads_from_a_zip_and_imports_no_engine(tmp_path: Path) -> None:
         ("model_path: !!bool maybe\n", "c.yaml: not valid YAML: KeyError: 'maybe'"),
         ("model_path: !!int ''\n", "c.yaml: not valid YAML: IndexError"),
         ("rollout: &r {multi_turn: *r}\n", "c.yaml"),  # OmegaConf or we, by its version
-        ("5: x\n", "config: a key must be a word, not 5"),
+        ("5: x\n", "config: a key must be text, not 5"),
         ("null: x\n", "c.yaml: not valid YAML: KeyValidationError: Incompatible key type"),
         ("model_path: ${nope}\n", "model_path: cannot be resolved: Interpolation key 'nope'"),
         ("model_path: ${model_path}\n", "model_path: cannot be resolved: Recursive"),
@@ -184,7 +184,7 @@ def test_file_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     for path in (str(tmp_path), binary, binary / "x", "x\0y"):
         assert faults(path)[0].startswith(f"{path}: not a config file that can be read (")
     for model in ("Qwen/Qwen3-0.6B", str(tmp_path), "smollm.gguf"):
-        assert f'say model_path="{model}" (in the shell: --set' in faults(model)[0]
+        assert f'use model_path="{model}" (in the shell: --set' in faults(model)[0]
     assert "model_path" not in faults(missing)[0]
     assert faults(["a"]) == ["config: expected a path, a mapping or None, got ['a']"]
 
@@ -202,7 +202,7 @@ def test_aliases_that_stand_for_billions_of_values_are_refused_at_once(tmp_path:
         f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 10)}]\n" for n in range(1, 12)
     )
     file = written(tmp_path, text)
-    assert faults(file) == [f"{file}: its aliases stand for over 10,000 values"]
+    assert faults(file) == [f"{file}: its aliases expand to over 10,000 values"]
 
 
 def test_file_beside_the_config_is_found_and_others_stay_as_given(
@@ -230,7 +230,7 @@ def test_mapping_may_hold_paths_tuples_and_omegaconf() -> None:
     assert faults({"model_path": {1}})[0].startswith("model_path: cannot be resolved: Value 'set'")
     cycle: dict[str, Any] = {}
     cycle["rollout"] = cycle
-    assert faults(cycle)[0].startswith("config: a value holds itself")
+    assert faults(cycle)[0].startswith("config: a value contains itself")
 
 
 def test_verls_own_file_loads_once_it_is_made_runnable(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_verls_own_file_alone_says_what_is_missing() -> None:
     assert mode.startswith("rollout.mode: must be 'async', not 'sync'")
 
 
-def test_whole_verl_config_is_told_where_its_parts_go_and_they_load_there() -> None:
+def test_whole_verl_config_is_refused_with_the_right_place_of_its_parts() -> None:
     whole = OmegaConf.load(VERL_YAML.parent.parent / "_generated_ppo_trainer.yaml")
     (said,) = faults(whole)
     assert said.startswith("actor_rollout_ref: ") and "model_path=whole.model.path" in said

@@ -226,7 +226,7 @@ def test_expert_parallel_size_may_be_all_ranks() -> None:
     assert faults({"rollout": {**sizes, "expert_parallel_size": 2}})[0].endswith("= 4, not 2")
 
 
-def test_all_faults_are_said_at_once(tmp_path: Path) -> None:
+def test_all_faults_are_listed_in_one_error(tmp_path: Path) -> None:
     text = """
     rollout:
       response_length: 0

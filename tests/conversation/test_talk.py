@@ -35,17 +35,17 @@ def test_interaction_without_a_name_is_verls_gsm8k() -> None:
 @pytest.mark.parametrize(
     ("tools", "interaction", "says"),
     [
-        (["weather"], {}, "regex: not beside tools (weather); say tools=[]."),
+        (["weather"], {}, "regex: cannot be used with tools (weather); pass tools=[]."),
         (
             [],
             {"name": "nag"},
-            "regex: not beside interaction_kwargs; leave interaction_kwargs out.",
+            "regex: cannot be used with interaction_kwargs; leave interaction_kwargs out.",
         ),
         (
             ["weather"],
             {"name": "nag"},
-            "regex: not beside tools (weather) and interaction_kwargs; "
-            "say tools=[] and leave interaction_kwargs out.",
+            "regex: cannot be used with tools (weather) and interaction_kwargs; "
+            "pass tools=[] and leave interaction_kwargs out.",
         ),
     ],
 )

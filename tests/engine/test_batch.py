@@ -234,7 +234,7 @@ def test_after_the_deaths_of_the_engine_and_of_the_process_nothing_is_lost_or_tw
     assert first < second < ROWS
     code, _, err = batch(source, out, "-c", config)
     assert code == 0, err
-    assert f"after {second} answered before" in err
+    assert f"{second} answered earlier" in err
     prompts = [line["body"]["messages"] for line in lines]
     wanted = tiny.generate(prompts, temperature=0, max_tokens=lengths, ignore_eos=True)
     answers = read(out)

@@ -119,7 +119,7 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
         say("/sve", r"no such command; did you mean 'save'\?")
         say("/help", "/save FILE")
         say("/save talk.jsonl", "6 messages are in talk.jsonl")
-        say("/save talk.jsonl", "talk.jsonl exists, and is left as it is; name another file")
+        say("/save talk.jsonl", "talk.jsonl already exists and was not changed; name another file")
         saved = json.loads((tmp_path / "talk.jsonl").read_text())["messages"]
         assert [each["role"] for each in saved] == ["user", "assistant"] * 3
         assert saved[2]["content"] == "And what is the capital?"

@@ -178,7 +178,7 @@ def test_key_becomes_the_server_argument(
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_attention_backend_null_is_the_same_as_none_said(device: Literal["cuda", "cpu"]) -> None:
+def test_attention_backend_null_is_the_same_as_no_key(device: Literal["cuda", "cpu"]) -> None:
     null = load_config({"rollout": {"engine_kwargs": {"sglang": {"attention_backend": None}}}}, {})
     said, unsaid = (server_arguments(c, 9, device, "warning") for c in (null, load_config({}, {})))
     assert said["attention_backend"] == unsaid["attention_backend"]

@@ -229,7 +229,7 @@ def test_scheduler_killed_while_it_starts_is_an_engine_dead_error(troubled: dict
     assert re.search(r"while it started: scheduler 0 \(pid \d+, exit code -9\)", message)
 
 
-def test_failed_starts_leave_no_child_and_touch_nobody_elses(troubled: dict[str, Any]) -> None:
+def test_failed_starts_leave_no_child_and_touch_no_other_process(troubled: dict[str, Any]) -> None:
     assert troubled["children"] == []
     assert troubled["stranger"] is None
 

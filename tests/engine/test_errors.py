@@ -122,7 +122,7 @@ PARAMS: list[tuple[dict[str, Any], str]] = [
     ({"seed": -1}, "seed: -1 is out of range"),
     ({"seed": 2**63}, "seed: 9223372036854775808 is out of range"),
     ({"repetition_penalty": 0}, "repetition_penalty: 0 is out of range"),
-    ({"json_schema": {}, "regex": "a+"}, "regex: an answer follows one grammar"),
+    ({"json_schema": {}, "regex": "a+"}, "regex: an answer can follow one grammar"),
     ({"prompt_logprobs": 1}, "prompt_logprobs: 1 is not a bool"),
     ({"progress": "no"}, "progress: 'no' is not a bool"),
     ({"temperature": [0.5] * 5}, "temperature: a list of 5 values for "),
@@ -175,7 +175,9 @@ def test_wrong_value_in_a_list_names_its_prompt_and_sends_none_of_the_batch(
         guarded.generate(["hi"] * 3, top_p=[0.5, None, 1], stop=[["a"], None, []])
 
 
-def test_room_behind_the_prompt_is_refused_to_the_token(guarded: InferenceEngine) -> None:
+def test_prompt_and_max_tokens_above_the_limit_are_refused_to_the_token(
+    guarded: InferenceEngine,
+) -> None:
     full = {"prompt_token_ids": [5] * 512}
     says = "prompt 2 has 512 tokens; with max_tokens=129 that is 641, above the limit of 640"
     with pytest.raises(PromptError) as caught:

@@ -441,7 +441,7 @@ def test_calls_with_other_parameters_at_the_same_time_change_nothing(
             assert_penalized_picks(tiny_reference, ids, output, *penalties)
 
 
-def test_rows_that_had_to_make_room_in_the_cache_keep_their_bias(
+def test_rows_retracted_from_a_full_cache_keep_their_bias(
     tiny: InferenceEngine, tiny_reference: Reference
 ) -> None:
     ids = token_prompts(48, 480, seed=13, shortest=460)
@@ -453,7 +453,7 @@ def test_rows_that_had_to_make_room_in_the_cache_keep_their_bias(
 
 
 @pytest.mark.parametrize(("presence", "frequency"), [(0.0, 0.0), (1.5, 0.5)])
-def test_rows_that_had_to_make_room_in_the_cache_lose_nothing(
+def test_rows_retracted_from_a_full_cache_lose_nothing(
     tiny: InferenceEngine, tiny_reference: Reference, presence: float, frequency: float
 ) -> None:
     """48 x 600 tokens do not fit: SGLang takes rows back while they are answered and begins anew

@@ -1,4 +1,4 @@
-"""Many calls on one engine: nobody waits for a whole batch, and no more run than may."""
+"""Many calls on one engine: no call waits for a whole batch, and the row limit is kept."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_shutdown_and_stats_in_a_fork_do_no_harm(
 
 
 @pytest.mark.parametrize("way", ["pool", "loader", "map"])
-def test_workers_that_others_fork_are_told_too(forks: dict[str, Any], way: str) -> None:
+def test_workers_forked_by_libraries_get_the_error_too(forks: dict[str, Any], way: str) -> None:
     kind, message = forks[way]
     assert kind == "InferenceError"
     assert f"a fork of process {forks['pid']}" in message
@@ -198,7 +198,7 @@ def spawns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
         yield report | {"ended": ended(run)}
 
 
-def test_daemonic_worker_is_told_at_once_what_to_use(spawns: dict[str, Any]) -> None:
+def test_daemonic_worker_gets_an_error_that_says_what_to_use(spawns: dict[str, Any]) -> None:
     kind, message, seconds = spawns["pool"]
     assert kind == "InferenceError" and seconds < 2
     assert "ProcessPoolExecutor" in message and "InferenceWorker" in message

@@ -40,7 +40,7 @@ def answers(tiny: InferenceEngine) -> Answers:
 
 
 def run(work: Coroutine[Any, Any, Answers]) -> Answers:
-    """`asyncio.run`, not for ever."""
+    """`asyncio.run` with a timeout."""
     return asyncio.run(asyncio.wait_for(work, 120))
 
 

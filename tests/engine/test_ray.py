@@ -113,7 +113,7 @@ def test_address_where_no_cluster_is_is_refused_by_name(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", address)
-    with pytest.raises(ConfigError, match=f"RAY_ADDRESS: no cluster lets us in at {address}"):
+    with pytest.raises(ConfigError, match=f"RAY_ADDRESS: no cluster answers at {address}"):
         with cluster():
             pass
 
@@ -137,7 +137,7 @@ def test_share_is_a_gpu_or_an_even_part_of_the_cores(
 
 
 @pytest.mark.parametrize("resources", [{"CPU": 2.0}, {"CPU": 64.0, "GPU": 2.0}])
-def test_more_engines_than_the_cluster_has_room_for_are_refused(
+def test_more_engines_than_the_cluster_has_resources_for_are_refused(
     resources: dict[str, float],
 ) -> None:
     with pytest.raises(ConfigError, match="--workers: 3 engines .* ask for 2 at most"):
@@ -202,6 +202,6 @@ def test_worker_refuses_wrong_parameters_and_another_model_once_and_not_by_line(
     with pytest.raises(ConfigError, match="top_p"):
         InferenceWorker(params={"top_p": 7})(batch)
     model = fingerprint.of_config(tiny.config)["model"]
-    with pytest.raises(ConfigError, match="model_path: .* on a worker's machine are not those"):
+    with pytest.raises(ConfigError, match="model_path: .* on a worker's machine differ from those"):
         InferenceWorker(model="other")(batch)
     assert "completion" in json.loads(InferenceWorker(model=model)(batch)["answer"][0])

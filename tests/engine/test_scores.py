@@ -33,7 +33,7 @@ def test_scores_of_text_equal_transformers(engine, reference):
         assert score == pytest.approx(expected, abs=1e-3)
 
 
-def test_scores_of_a_batch_of_100_equal_what_generate_said(tiny):
+def test_scores_of_a_batch_of_100_equal_the_log_probs_of_generate(tiny):
     prompts = [f"{PROMPTS[i % 5]} ({i})" for i in range(100)]
     output = tiny.generate(prompts, max_tokens=8)
     scores = tiny.get_logprobs(prompts, output.token_ids)

@@ -1,4 +1,4 @@
-"""An architecture that nobody measured is compared with Transformers when it starts."""
+"""An architecture that was not measured is compared with Transformers when it starts."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ FAULTS: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_fault_is_told_to_the_model_and_touches_no_other_row(
+def test_fault_is_shown_to_the_model_and_affects_no_other_row(
     caller: InferenceEngine, fault: str
 ) -> None:
     prompt, result, words = FAULTS[fault]
@@ -368,7 +368,7 @@ def test_huge_result_is_cut_with_a_mark(caller: InferenceEngine) -> None:
     assert output.completions[1] == GREETED
 
 
-def test_result_without_room_ends_its_row(
+def test_result_that_does_not_fit_ends_its_row(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_config(caller, monkeypatch, max_tool_response_length=2000)
@@ -420,7 +420,7 @@ def test_endless_calls_end_where_the_row_is_full(caller: InferenceEngine) -> Non
     assert sum(row.metadata["response_mask"]) == len(row.token_ids) < 512
 
 
-def test_call_past_max_parallel_calls_is_told_so(
+def test_call_past_max_parallel_calls_gets_an_error_text(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_config(caller, monkeypatch, max_parallel_calls=1)
@@ -621,12 +621,16 @@ def test_trainers_tensors_are_whole(caller: InferenceEngine) -> None:
         (
             ConfigError,
             {"tools": [CALCULATOR], "tools_kwargs": {"calculator": {"execute_kwargs": {}}}},
-            "execute_kwargs reach verl tools only",
+            "execute_kwargs need a verl tool",
         ),
         (ConfigError, {"interaction_kwargs": {"name": "chess"}}, "chess"),
         (ConfigError, {"tools": [], "max_tokens_per_turn": 4}, "max_tokens_per_turn"),
         (ConfigError, {"max_tokens_per_turn": 0}, "max_tokens_per_turn"),
-        (ConfigError, {"regex": "a+"}, "regex: not beside tools (calculator); say tools=[]."),
+        (
+            ConfigError,
+            {"regex": "a+"},
+            "regex: cannot be used with tools (calculator); pass tools=[].",
+        ),
         (ConfigError, {"prompt_logprobs": True}, "prompt_logprobs"),
     ],
 )
@@ -649,7 +653,7 @@ def test_doubt_is_answered_in_a_continued_conversation(caller: InferenceEngine) 
     assert output.completions == [answer("84")]
 
 
-def test_trainers_batch_masks_what_tools_said(caller: InferenceEngine) -> None:
+def test_trainers_batch_masks_tool_results(caller: InferenceEngine) -> None:
     sure: dict[str, Any] = {"n": 2, "max_tokens": 200, "temperature": 0.01}
     batch = caller.rollout_batch([PRODUCT, GREETING], **sure)
     output = caller.generate([PRODUCT, GREETING], **sure)
@@ -706,7 +710,7 @@ def test_inf_chat_shows_the_calls_and_keeps_them_in_mind(
     assert 'calculator({"expression": "12 * 7"}) gave 84' in err
 
 
-def test_examples_print_what_the_tools_said(
+def test_examples_print_tool_results(
     caller: InferenceEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     runpy.run_path(str(ROOT / "examples" / "tool_calling.py"))["main"](caller)

@@ -166,7 +166,7 @@ def broken(model: Any, what: str) -> Any:
     [
         ("unknown", "no model.layers.3.mlp.dwon_proj.weight; did you mean '" + DOWN),
         ("shape", DOWN + r" has the shape \(128, 64\), and the model's has \(64, 128\)"),
-        ("missing", "1 of 134 are missing, " + DOWN),
+        ("missing", "1 of 134 are missing, first " + DOWN),
         ("nan", DOWN + " holds NaN"),
         ("meta", DOWN + " must be .* got torch.float32 on meta"),
         ("integers", DOWN + " must be .* got torch.int64"),

@@ -1,4 +1,4 @@
-"""Weights that somebody trained: verl's checkpoints and PEFT's adapters become folders to serve."""
+"""Trained weights: verl's checkpoints and PEFT's adapters become folders to serve."""
 
 from __future__ import annotations
 

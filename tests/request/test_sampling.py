@@ -155,7 +155,7 @@ def test_every_keyword_wins_over_the_config() -> None:
         ({"temperature": 0.7}, {"temperature": -0.0}, 0),
     ],
 )
-def test_greedy_is_temperature_zero_however_it_is_said(
+def test_greedy_is_temperature_zero_by_any_keyword(
     says: dict[str, Any], params: dict[str, Any], temperature: float
 ) -> None:
     sampling = sampled(config(**says), **params)
@@ -164,7 +164,7 @@ def test_greedy_is_temperature_zero_however_it_is_said(
 
 
 def test_do_sample_false_beside_a_temperature_is_refused() -> None:
-    says = "do_sample: False means greedy, but temperature=0.5 was asked for too"
+    says = "do_sample: False means greedy, but temperature=0.5 is set too"
     assert refusal(do_sample=False, temperature=0.5).startswith(says)
     assert refusal(do_sample=False, temperature=math.nan).startswith("temperature: ")
 
@@ -192,13 +192,13 @@ def test_neutral_value_asks_for_nothing(asked: dict[str, Any]) -> None:
 @pytest.mark.parametrize("asked", ASKING, ids=str)
 def test_do_sample_false_beside_what_it_would_ignore_is_refused(asked: dict[str, Any]) -> None:
     name, value = next(iter(asked.items()))
-    says = f"do_sample: False means greedy, but {name}={value} was asked for too"
+    says = f"do_sample: False means greedy, but {name}={value} is set too"
     assert refusal(do_sample=False, **asked).startswith(says)
     assert refusal(_prompts=2, do_sample=[True, False], **asked).startswith(says)
 
 
 @pytest.mark.parametrize("asked", ASKING[:-1], ids=str)
-def test_temperature_zero_agrees_with_do_sample_false_whatever_else_is_said(
+def test_temperature_zero_agrees_with_do_sample_false_beside_any_keyword(
     asked: dict[str, Any],
 ) -> None:
     assert sampled(do_sample=False, temperature=0.0, **asked).greedy
@@ -443,7 +443,7 @@ def test_stop_ids_that_are_no_ids_are_refused_by_their_place() -> None:
         assert refusal(stop_token_ids=[5, odd]).startswith("stop_token_ids[1]: ")
         said = refusal(stop_token_ids=[[5, odd]])
         assert said.startswith("stop_token_ids[1]: ") and said.endswith(" (prompt 0)")
-    for prompts in (1, 2):  # a list that mixes both is neither one list nor one a prompt
+    for prompts in (1, 2):  # a list that mixes both is neither one list nor one per prompt
         for mixed, place in (([5, [5]], 1), ([[5], 5], 0), ([5, None], 1), ([None, 5], 0)):
             said = refusal(_prompts=prompts, stop_token_ids=mixed)
             assert said.startswith(f"stop_token_ids[{place}]: {mixed[place]!r} is not an int")
@@ -474,7 +474,7 @@ def test_logit_bias_is_sent_as_ids_and_floats_and_an_empty_one_not_at_all() -> N
         ({True: 1}, "logit_bias: True is not an int."),
         ({"five": 1}, "logit_bias: 'five' is not an int."),
         ({"5" * 5000: 1}, "logit_bias: '555"),
-        ({5: 1, "5": 2}, "logit_bias: the token 5 is there twice."),
+        ({5: 1, "5": 2}, "logit_bias: the token 5 appears twice."),
         ({5: 100.5}, "logit_bias[5]: 100.5 is out of range; it must be at least -100 and at most"),
         ({5: -101}, "logit_bias[5]: -101 is out of range"),
         ({5: math.nan}, "logit_bias[5]: nan is not a finite number."),
@@ -502,7 +502,7 @@ def test_stop_that_is_no_string_is_refused_by_name() -> None:
         said = refusal(stop=odd)
         assert said.startswith("stop: ") and "neither a string nor a list of strings" in said
     assert refusal(stop=[["a", 5]]).endswith(" (prompt 0)")
-    for prompts in (1, 2):  # neither one list nor one a prompt
+    for prompts in (1, 2):  # neither one list nor one per prompt
         for mixed in (["a", None], [None, "a"], [["a"], "b"], ["a", ["b"]]):
             assert refusal(_prompts=prompts, stop=mixed).startswith("stop: ")
 
@@ -594,7 +594,8 @@ def test_list_of_another_length_is_refused_by_name(name: str) -> None:
     for length in (1, 3) if name in LISTS else (0, 1, 3):
         said = refusal(_prompts=2, **{name: [value] * length})
         assert said == (
-            f"{name}: a list of {length} values for 2 prompts; give one value for all, or one each."
+            f"{name}: a list of {length} values for 2 prompts; "
+            "give one value for all, or one per prompt."
         )
 
 

@@ -155,14 +155,14 @@ def test_template_without_a_place_for_results_is_refused(tokenizer: Any) -> None
         made(tokenizer, NO_TOOLS, schemas=[SCHEMA], instructions="Call add.").check_turns()
 
 
-def test_template_that_ignores_tools_is_refused_where_no_instructions_can_be_told(
+def test_template_that_ignores_tools_is_refused_if_it_shows_no_instructions(
     tokenizer: Any,
 ) -> None:
     with pytest.raises(ToolError, match="does not show tools.*multi_turn.format: hermes; set that"):
         made(tokenizer, None, schemas=[SCHEMA])
 
 
-def test_template_that_ignores_tools_has_them_told_in_the_system_message(tokenizer: Any) -> None:
+def test_template_that_ignores_tools_gets_them_in_the_system_message(tokenizer: Any) -> None:
     template = made(tokenizer, None, schemas=[SCHEMA], instructions="You may call add.")
     asked = tokenizer.decode(template.prompt([USER], 0))
     assert asked.startswith(f"{IM_START}system\nYou may call add.{IM_END}")
@@ -176,7 +176,7 @@ def test_template_that_ignores_tools_has_them_told_in_the_system_message(tokeniz
     )
 
 
-def test_template_that_shows_tools_is_not_told_twice(tokenizer: Any) -> None:
+def test_template_that_shows_tools_gets_no_instructions(tokenizer: Any) -> None:
     template = made(tokenizer, QWEN, schemas=[SCHEMA], instructions="TOLD")
     asked = tokenizer.decode(template.prompt([USER], 0))
     assert "TOLD" not in asked and '"name": "add"' in asked

@@ -314,7 +314,7 @@ BAD: list[tuple[Any, str]] = [
     ([message(content=None)], ", message 0: content is None"),
     ([message(content=5)], ", message 0: content is of type int"),
     ([message(content=b"hi")], ", message 0: content is of type bytes"),
-    ([message(content=["hi"])], ", message 0: content[0] is of type str; only text is taken"),
+    ([message(content=["hi"])], ", message 0: content[0] is of type str; only text is supported"),
     ([message(content=[{"text": "hi"}])], ", message 0: content[0] is of type dict"),
     ([message(content=[TEXT, {"type": "text"}])], ", message 0: content[1]: text is None"),
     (
@@ -456,7 +456,7 @@ def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(
         (None, 'no chat template to render messages with; send {"prompt_token_ids": [...]}'),
     ],
 )
-def test_template_that_fails_is_told_with_the_prompts_index(
+def test_template_that_fails_is_an_error_with_the_prompts_index(
     template: Any, says: str, tokenizer: Any
 ) -> None:
     said = refusal([{"prompt_token_ids": [5]}, "no"], templated(tokenizer, template))
@@ -491,7 +491,7 @@ def test_template_kwargs_reach_the_template(tokenizer: Any) -> None:
         {"chat_template": 3},
     ],
 )
-def test_template_kwargs_that_collide_are_told_not_raised_raw(
+def test_template_kwargs_that_collide_are_refused_by_name(
     kwargs: dict[str, Any], tokenizer: Any
 ) -> None:
     said = refusal("hi", tokenizer, kwargs=kwargs)
@@ -575,7 +575,7 @@ def test_answer_must_fit_behind_the_prompt(tokenizer: Any) -> None:
     assert str(caught.value).startswith(says) and "At most max_tokens=16 fits" in str(caught.value)
 
 
-def test_each_prompt_needs_room_for_its_own_answer_only() -> None:
+def test_each_prompt_must_fit_with_its_own_max_tokens_only() -> None:
     prompts = [Prompt([5] * 3), Prompt([5] * 64)]
     check_room(prompts, [77, 16], LIMITS)
     check_room([], [], LIMITS)
@@ -584,7 +584,7 @@ def test_each_prompt_needs_room_for_its_own_answer_only() -> None:
             check_room(prompts, longer, LIMITS)
 
 
-def test_room_for_a_huge_answer_is_refused_too() -> None:
+def test_huge_max_tokens_is_refused_too() -> None:
     with pytest.raises(PromptError, match="prompt 0 has 1 tokens; with max_tokens=") as caught:
         check_room([Prompt([5])], [10**30], LIMITS)
     assert "At most max_tokens=79 fits" in str(caught.value)

@@ -147,7 +147,7 @@ def test_rows_are_prompt_major_and_know_their_prompt_and_sample(tokenizer: Any) 
     assert answered.token_ids == [[10 + i] for i in range(6)]
 
 
-def test_metadata_says_what_the_engine_said(tokenizer: Any) -> None:
+def test_metadata_has_the_engines_values(tokenizer: Any) -> None:
     said = row([9, 7], "stop", 7, logprobs=[-0.25, -1.5], weight_version=3, cached_tokens=2)
     (metadata,) = decoded(tokenizer, said).metadata
     assert metadata == {
@@ -166,7 +166,7 @@ def test_metadata_says_what_the_engine_said(tokenizer: Any) -> None:
     }
 
 
-def test_truncation_is_told_in_the_rows_of_its_prompt_only(tokenizer: Any) -> None:
+def test_truncation_is_in_the_metadata_of_its_prompts_rows_only(tokenizer: Any) -> None:
     prompts = [Prompt([5]), Prompt([5], truncated_tokens=4)]
     answered = decoded(tokenizer, *[row([9]) for _ in range(4)], n=2, prompts=prompts)
     cut = [m.get("truncated_prompt_tokens") for m in answered.metadata]

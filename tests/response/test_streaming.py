@@ -122,7 +122,7 @@ def test_beginning_of_a_stop_string_waits_until_it_is_none() -> None:
     )
 
 
-def test_what_repeats_the_beginning_of_a_stop_string_does_not_wait_for_ever() -> None:
+def test_text_that_repeats_the_beginning_of_a_stop_string_is_sent_in_the_end() -> None:
     ids = spelled("gemma", *"aaaaaa")
     assert texts(streamed("gemma", ids, ["aaab"])) == [None, None, None, "a", "a", "aaaa"]
 

@@ -54,7 +54,7 @@ def test_fork_of_a_process_that_has_had_an_engine_may_start_none(host: Host) -> 
     fork.check_start()
 
 
-def test_only_an_engine_that_was_there_is_said_to_come_back_by_restart(host: Host) -> None:
+def test_only_the_error_of_a_started_engine_mentions_restart(host: Host) -> None:
     def build() -> None:
         about: dict[str, Any] = {"name": "scheduler 0", "pid": None, "exitcode": -9}
         starting.children.append(SimpleNamespace(**about, join=lambda seconds: None))  # type: ignore[arg-type]

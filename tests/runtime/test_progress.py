@@ -25,7 +25,7 @@ class Terminal(io.StringIO):
         return [line.rstrip("\r").split("\r")[-1].strip() for line in self.getvalue().split("\n")]
 
 
-def test_line_said_while_a_bar_is_shown_stands_alone_above_it() -> None:
+def test_line_printed_beside_a_bar_is_alone_above_it() -> None:
     with contextlib.redirect_stderr(Terminal()) as terminal, progress(3, True) as report:
         assert report is not None
         report(1, 10)
@@ -37,7 +37,7 @@ def test_line_said_while_a_bar_is_shown_stands_alone_above_it() -> None:
     assert terminal.lines()[0] == said and "30 tokens" in terminal.getvalue()
 
 
-def test_bar_that_nobody_asked_for_comes_after_two_seconds_and_is_erased(
+def test_default_bar_is_shown_after_two_seconds_and_erased(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with contextlib.redirect_stderr(Terminal()) as terminal, progress(3, None) as report:
@@ -54,7 +54,7 @@ def test_bar_that_nobody_asked_for_comes_after_two_seconds_and_is_erased(
     assert terminal.lines() == ["a warning", ""]
 
 
-def test_nothing_is_reported_where_nobody_watches() -> None:
+def test_nothing_is_reported_without_a_terminal_or_notebook() -> None:
     with progress(3, None) as report:
         assert report is None
 

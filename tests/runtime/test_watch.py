@@ -57,20 +57,20 @@ def test_process_that_is_gone_is_not_ours_to_report(child: int) -> None:
     assert [watching.look(), watching.look()] == [None, None]
 
 
-def test_silence_is_counted_from_the_first_look_that_finds_somebody_waiting(child: int) -> None:
+def test_silence_is_counted_from_the_first_look_that_finds_work_waiting(child: int) -> None:
     watching = watch(child, "heard an hour ago")
     assert [watching.look() for _ in range(10)] == [None] * 10
     said = watching.look()
     assert said is not None and "child 0 was silent for 12 s" in said and "hang_timeout" in said
 
 
-def test_any_sign_of_life_and_any_moment_without_work_begin_the_count_anew(child: int) -> None:
+def test_any_heartbeat_and_any_moment_without_work_restart_the_count(child: int) -> None:
     for heartbeat in ("another", None):
         beats = iter(["one"] * 8 + [heartbeat] + ["one"] * 10)
         watching = Watch({"child 0": child}, lambda beats=beats: next(beats), LIMIT)
         assert [watching.look() for _ in range(18)] == [None] * 18
 
 
-def test_nobody_waiting_and_no_limit_are_never_silent(child: int) -> None:
+def test_no_waiting_work_and_no_limit_are_never_silent(child: int) -> None:
     for watching in (watch(child, None), watch(child, "one", limit=None)):
         assert [watching.look() for _ in range(50)] == [None] * 50

@@ -72,7 +72,7 @@ THINGS += [Speechless(), object(), int, len, range(3), iter([1]), lambda: 0, {HU
 
 
 def one_of(values: list[Any]) -> Cases:
-    """`sampled_from`, which would print them all, for values that nobody can print."""
+    """`sampled_from`, which would print them all, for values that cannot be printed."""
     return st.integers(0, len(values) - 1).map(lambda place: values[place])
 
 

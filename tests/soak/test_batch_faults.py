@@ -1,6 +1,6 @@
 """`inf batch` through kills, signals and full disks at random moments: no row lost, none doubled.
 
-One file of prompts for the whole storm: whatever ends a run, the same command goes on.
+One file of prompts for the whole storm: whatever ends a run, the same command resumes.
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ def test_full_disk_is_a_clear_stop_and_the_same_command_goes_on(
         rows = [row for row in read(disk / "out.jsonl") if not row.get("error")]
     for code, err in stops:
         assert code == 1, err
-        assert "the same command goes on" in err and "Traceback" not in err
+        assert "the same command resumes" in err and "Traceback" not in err
         assert "No space left" in err or "File too large" in err
     wanted = undisturbed(tiny, asked)
     assert [number(row) for row in rows] == sorted(wanted)

@@ -35,7 +35,7 @@ IDLE_SECONDS = 30.0
 
 @pytest.fixture(scope="module")
 def temporary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for temporary files that nobody else writes to."""
+    """A private folder for temporary files."""
     folder = tmp_path_factory.mktemp("tmp")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
@@ -51,7 +51,7 @@ def engine(temporary: Path) -> Iterator[InferenceEngine]:
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A call, and what it answers when nobody else is there."""
+    """A call, and its answer when no other call runs."""
 
     call: dict[str, Any]
     answer: list[int]

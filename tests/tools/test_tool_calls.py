@@ -63,7 +63,7 @@ def test_what_the_instructions_show_is_read(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", sorted({*FORMATS} - {"hermes", "qwen", "qwen25"}))
-def test_no_instructions_are_told_whose_calls_would_not_be_read(format: str) -> None:
+def test_no_instructions_are_given_for_calls_that_would_not_be_read(format: str) -> None:
     assert tool_instructions(TOOLS, format) == ""
 
 
@@ -336,7 +336,7 @@ def test_prose_with_brackets_is_no_function_call() -> None:
         assert parse(text, "function", TOOLS).calls == []
 
 
-def test_a_tool_called_in_a_wrong_way_is_told_how() -> None:
+def test_a_wrong_call_gets_a_text_that_says_how_to_call() -> None:
     positional = only("search('Python')", "function")
     assert positional.error == 'every argument needs its name: name(key="value", ...)'
     assert "query is not a literal" in str(only("search(query=x + 1)", "function").error)

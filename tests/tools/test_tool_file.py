@@ -166,7 +166,7 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
         ("- [", "it cannot be read as YAML: ParserError: "),
         (
             "\n".join(f"- &x{n} [{', '.join([f'*x{n - 1}'] * 10 * (n > 0))}]" for n in range(12)),
-            "its aliases stand for over 100,000 values",
+            "its aliases expand to over 100,000 values",
         ),
         ("- name: !!bool maybe", "it cannot be read as YAML: KeyError"),
         ("- " + "[" * 600, "it cannot be read as YAML: RecursionError"),
@@ -180,7 +180,7 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
         ([{**ENTRY, "class_path": 3}], r"\.class_path: 3: Input should be a valid string"),
         (
             [{**ENTRY, "class_name": "Geo3kTool"}],
-            r"\.class_path: class_name says another .*'Geo3kTool'",
+            r"\.class_path: class_name is another .*'Geo3kTool'",
         ),
         ([{**ENTRY, "class_path": "nowhere.Tool"}], r"\.class_path: nowhere cannot be imported"),
         (
@@ -200,16 +200,14 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
             [{**ENTRY, "tool_schema": {"name": "f", "parameters": {"type": "object"}}}],
             r"tools\[0\]\.tool_schema\.function\.parameters\.properties: Field required",
         ),
-        ([{"class_path": GSM8K}], r"tools\[0\]: Gsm8kTool cannot be made of this tool_schema"),
+        ([{"class_path": GSM8K}], r"tools\[0\]: Gsm8kTool cannot be created with this tool_schema"),
         ([{**ENTRY, "config": 3}], r"tools\[0\]\.config: 3: Input should be a valid dict"),
         ([{**ENTRY, "config": {"type": "remote"}}], r"\.config\.type: 'remote' is not 'native'"),
         ([{**ENTRY, "config": {"x": "${oc.env:INF_NOT_SET}"}}], r"\.config: .*INF_NOT_SET"),
         ([{**ENTRY, "config": {"type": "mcp"}}], r"'mcp' is not 'native'; instead of an MCP tool"),
     ],
 )
-def test_what_is_wrong_is_named_by_file_entry_and_field(
-    written: Any, content: Any, says: str
-) -> None:
+def test_faults_are_named_by_file_entry_and_field(written: Any, content: Any, says: str) -> None:
     path = written(content)
     with pytest.raises(ToolError, match=says) as refused:
         load_tools(path)

@@ -139,8 +139,8 @@ def test_text_of_others_does_not_break_the_sentence_around_it() -> None:
     [
         ("weather", "tools: 'weather' is not a list"),
         (WEATHER, "tools: .* is not a list"),
-        ([3], r"tools\[0\]: 3 is no schema, function or verl tool"),
-        ([dict], r"tools\[0\]: .*dict.* is no schema"),
+        ([3], r"tools\[0\]: 3 is not a schema, function or verl tool"),
+        ([dict], r"tools\[0\]: .*dict.* is not a schema"),
         ([WEATHER, WEATHER], r"tools\[1\]: the name 'weather' is taken by tools\[0\]"),
         ([{**WEATHER, "name": "a b"}], r"tools\[0\]\.name: 'a b'"),
         ([{"description": "x"}], r"tools\[0\]\.name: Field required"),
@@ -186,7 +186,7 @@ def test_a_reference_out_of_the_schema_is_a_fault_and_no_download() -> None:
     assert "cannot be applied" in str(argument_fault(made, {"x": 1}))
 
 
-def test_the_model_is_told_what_was_wrong_with_its_call() -> None:
+def test_the_model_gets_a_text_about_its_wrong_call() -> None:
     tools = as_tools([WEATHER, multiply])
     call = ToolCall("wether", {}, "", 0, 0)
     unknown = wrong_call_text(call, tools, None)
@@ -269,7 +269,7 @@ def test_a_tool_that_fails_is_an_error_for_the_model(function: Any, says: str) -
         raise AssertionError(done.error)
 
 
-def test_a_schema_that_nobody_executes_is_an_error() -> None:
+def test_executing_a_schema_is_an_error() -> None:
     assert run(as_tools([WEATHER])[0]).text.startswith("Error: weather failed")
 
 

@@ -1,1 +1,1 @@
-"""`inf batch`: a file of requests in, a file of answers out, begun again where it stopped."""
+"""`inf batch`: answers a file of requests into another file, and can resume after a stop."""

@@ -1,7 +1,7 @@
-"""What a run's answers depend on, as plain JSON, so that a resumed run can tell it is the same.
+"""Describes as JSON what a run's answers depend on, so that a resumed run can check it is the same.
 
-In: a config, files. Out: dicts and digests. Where an engine runs and how fast is not part of it: a
-run that ran out of memory goes on with less.
+In: a config, files. Out: dicts and digests. The device and the memory settings are left out, so a
+run that ran out of memory can be resumed with less.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ ROLLOUT = (
     *("response_length", "max_model_len", "dtype", "load_format", "engine_kwargs", "multi_turn"),
 )
 END = 1 << 20
-# Of how lines are read and written and seeds are drawn: one more wherever the same file and options
-# would give other rows.
+# The version of reading lines, writing rows and drawing seeds: increase it when the same file and
+# options would give other rows.
 FORMAT = 3
 
 
 def of_config(config: Config) -> dict[str, Any]:
-    """Of the answers of the engine that `config` would start."""
+    """Describe what the answers of an engine with this config depend on."""
     settings = config.to_dict()
     turns = settings["rollout"]["multi_turn"]
     files = [turns[name] for name in ("tool_config_path", "interaction_config_path")]
@@ -43,10 +43,10 @@ def of_config(config: Config) -> dict[str, Any]:
 
 
 def of_model(folder: Path) -> str:
-    """Of its files' names, sizes, beginnings and ends."""
+    """Hash the names, sizes, beginnings and ends of a model's files."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
-        if path.name.startswith("."):  # our cache's and the Hub's own notes
+        if path.name.startswith("."):  # files of our cache and of the Hub
             continue
         size = path.stat().st_size
         digest.update(f"{path.name}\0{size}\0".encode())

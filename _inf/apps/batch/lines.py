@@ -1,7 +1,7 @@
-"""The lines of a batch file: three forms in, each answered in its own (docs/batch.md).
+"""Parses the lines of a batch file: three forms, each answered in the same form (docs/batch.md).
 
-In: a file, or one line's bytes. Out: a `Job` for each line, or a `BadLine` that says what is wrong
-with it. Knows nothing of engines; prompts and the ranges of values are `generate`'s to check.
+In: a file, or one line's bytes. Out: a `Job` for each line, or a `BadLine` with the reason. Knows
+nothing of engines; `generate` checks prompts and the ranges of values.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from _inf.apps.openai_format import (
 from _inf.errors import ConfigError, shown
 from _inf.response.output import GenerationOutput
 
-ALONG = ("id", "metadata", "custom_id")  # of any form: they come back with the answer
+ALONG = ("id", "metadata", "custom_id")  # of any form: they are copied to the answer
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A prompt with its own parameters, and what becomes of its answer; `line` counts from 1."""
+    """A prompt with its own parameters, and `row`, which makes the output row of its answer."""
 
     line: int
     prompt: Any
@@ -45,7 +45,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class BadLine:
-    """A line that no engine could answer, and why."""
+    """A line that no engine could answer, and the reason."""
 
     line: int
     reason: str
@@ -53,7 +53,7 @@ class BadLine:
 
 
 def error_row(job: Job | BadLine, code: str, reason: str) -> dict[str, Any]:
-    """What stands in an answer's place, for every form: OpenAI's line of a batch's output."""
+    """Return the row of a line without an answer, for every form: OpenAI's batch output line."""
     along = {"id": f"batch-{job.line}", "custom_id": None, **job.along}
     return {**along, "response": None, "error": {"code": code, "message": reason}}
 
@@ -87,7 +87,7 @@ class OpenAILine(_Line):
 
 
 def read_lines(source: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered from 1. Blank lines are left out, but counted."""
+    """Yield the lines, numbered from 1. Blank lines are skipped, but counted."""
     with open(source, "rb") as file:
         for line, text in enumerate(file, 1):
             if text.strip():
@@ -95,23 +95,23 @@ def read_lines(source: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def check_custom_ids(source: Path) -> None:
-    """Raises `ConfigError` where two lines have one, since answers are told apart by it."""
+    """Raise `ConfigError` if two lines have the same custom_id, which identifies an answer."""
     first: dict[str, int] = {}
     for line, text in read_lines(source):
         name = parse(text, line).along.get("custom_id")
         if isinstance(name, str) and (other := first.setdefault(name, line)) != line:
             raise ConfigError(
-                f"{source}, line {line}: line {other} has the custom_id {name!r} too; answers are "
-                "told apart by it: give each line its own."
+                f"{source}, line {line}: line {other} has the custom_id {name!r} too; it "
+                "identifies the answer: give each line a different one."
             )
 
 
 def parse(text: bytes, line: int, model: str = "", tokenizer: Any = None) -> Job | BadLine:
-    """`model`: what OpenAI's form calls the model that answers. `tokenizer`: the engine's. Both are
-    needed when an answer comes."""
+    """Parse one line. `model`: the model's name for OpenAI's form. `tokenizer`: the engine's. Both
+    are needed only to write an answer."""
     try:
         value = from_json(text.removeprefix(codecs.BOM_UTF8))
-        json.dumps(value, allow_nan=False)  # 1e400, which no JSON could give back
+        json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
     except ValueError as failure:
         return BadLine(line, f"it is not JSON: {failure}")
     if not isinstance(value, dict):
@@ -132,9 +132,9 @@ def _job(value: dict[str, Any], line: int, model: str, tokenizer: Any) -> Job:
         case ["body"]:
             return _openai(value, line, model, tokenizer)
         case forms:
-            found = " and ".join(forms) or "none of prompt, messages and body"
+            keys = " and ".join(forms) or "none of prompt, messages and body"
             raise BadRequest(
-                f"it has {found}; the forms of a line are "
+                f"it has {keys}; the forms of a line are "
                 '{"prompt": ...}, {"messages": ...} and {"custom_id": ..., "body": ...}'
             )
 
@@ -144,7 +144,7 @@ def _prompt(value: dict[str, Any], line: int) -> Job:
 
     def row(output: GenerationOutput) -> dict[str, Any]:
         [answer] = output
-        calls = {name: said for name, said in message(answer).items() if name == "tool_calls"}
+        calls = {name: value for name, value in message(answer).items() if name == "tool_calls"}
         return {**value, "completion": answer.completion, **calls, **_about(output)}
 
     return Job(line, form.prompt, row, form.keywords())
@@ -155,8 +155,8 @@ def _conversation(value: dict[str, Any], line: int) -> Job:
 
     def row(output: GenerationOutput) -> dict[str, Any]:
         [answer] = output
-        said = answer.messages or [*form.messages, message(answer)]
-        return {**value, "messages": said, "metadata": {**(form.metadata or {}), **_about(output)}}
+        chat = answer.messages or [*form.messages, message(answer)]
+        return {**value, "messages": chat, "metadata": {**(form.metadata or {}), **_about(output)}}
 
     return Job(line, form.messages, row, form.keywords())
 

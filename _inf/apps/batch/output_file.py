@@ -1,10 +1,10 @@
-"""OUT.jsonl, a row for each line of a batch's input, and OUT.meta.json, what the rows depend on.
+"""Writes OUT.jsonl, with a row per input line, and OUT.meta.json, with what the rows depend on.
 
-Rows are appended as they come, each with the number of its `line`; `sort` puts them in order when
-all are there. So an answer outlives the process as soon as it is known (a power cut may take the
-last ones), and a run that was stopped at any moment goes on with the lines that have none. Of
-several rows for one line the last one counts: an error may be followed by an answer. One process
-writes at a time. Knows nothing of engines.
+Rows are appended as they are finished, with the number of their `line`; `sort` puts them in order
+at the end. So a finished answer survives the process (a power cut may take the last ones), and a
+stopped run can be resumed with the lines without an answer. If a line has several rows, the last
+one counts: an answer may follow an error. Only one process may write at a time. Knows nothing of
+engines.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ NO_ROW = -1
 
 
 class OutputFile:
-    """A context manager; `begin` before anything else."""
+    """The output file, a context manager; call `begin` before any other method."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.meta = Path(f"{str(path).removesuffix('.jsonl')}.meta.json")
-        self._offsets = array.array("q")  # of the last row of each line: 8 bytes a line
+        self._offsets = array.array("q")  # of the last row of each line: 8 bytes per line
         self._failed: set[int] = set()
         self._superseded = False  # whether a line has two rows
         self._size = 0
@@ -52,14 +52,14 @@ class OutputFile:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if not self.meta.exists() and os.fstat(self._file).st_size == 0:  # it never began
+        if not self.meta.exists() and os.fstat(self._file).st_size == 0:  # nothing was begun
             self.path.unlink(missing_ok=True)
         os.close(self._file)
 
     def begin(self, about: Mapping[str, Any], restart: bool) -> None:
-        """Go on with the rows that stand there, or begin anew; refuse what another run wrote.
+        """Resume with the existing rows, or begin a new file; refuse rows of another run.
 
-        `about`: what the answers depend on. Raises `ConfigError`, which names what differs.
+        `about`: what the answers depend on. Raises `ConfigError` with the difference.
         """
         about = json.loads(json.dumps(about))
         if restart:
@@ -78,20 +78,20 @@ class OutputFile:
             known = json.loads(self.meta.read_bytes())
         except (FileNotFoundError, ValueError):
             raise ConfigError(
-                f"{self.path} holds rows, and no {self.meta.name} says whose; name another file, "
-                "or empty it with --restart."
+                f"{self.path} holds rows, but {self.meta.name} is missing or unreadable; "
+                "name another file, or empty it with --restart."
             ) from None
         known = known if isinstance(known, dict) else {}
         for name in {**about, **known}:
             if about.get(name) != known.get(name):
                 raise ConfigError(
                     f"{self.path} was begun with {name}={shown(known.get(name))}, and now it is "
-                    f"{name}={shown(about.get(name))}. Go back to it, name another file, or begin "
-                    "anew with --restart."
+                    f"{name}={shown(about.get(name))}. Use the old value, name another file, or "
+                    "start again with --restart."
                 )
 
     def _read(self) -> None:
-        """Find each line's row, and cut off the half of one that a crash left at the end."""
+        """Find each line's row, and remove a partial row that a crash left at the end."""
         with open(self.path, "rb") as file:
             for number, text in enumerate(file, 1):
                 if not text.endswith(b"\n"):
@@ -102,7 +102,7 @@ class OutputFile:
                 except (ValueError, TypeError, LookupError):
                     raise ConfigError(
                         f"{self.path}, line {number}: not a row of a run; name another file, or "
-                        "begin anew with --restart."
+                        "start again with --restart."
                     ) from None
         os.ftruncate(self._file, self._size)
 
@@ -115,7 +115,7 @@ class OutputFile:
 
     @property
     def failed(self) -> int:
-        """How many lines have an error in place of an answer."""
+        """The number of lines with an error instead of an answer."""
         return len(self._failed)
 
     @property
@@ -129,7 +129,7 @@ class OutputFile:
         return self.has_row(line) and line not in self._failed
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """In the order of the lines."""
+        """Yield the rows in the order of their lines."""
         return (json.loads(text) for _, text in self._texts())
 
     def _texts(self) -> Iterator[tuple[int, bytes]]:
@@ -140,7 +140,7 @@ class OutputFile:
                     yield line, file.readline()
 
     def append(self, line: int, row: Mapping[str, Any]) -> None:
-        """Raises `not_written` where the disk takes no more, and leaves no half row."""
+        """Append a row; if the disk is full, raise `not_written` and leave no partial row."""
         text = _json_line({"line": line} | {**row, "line": line})
         try:
             rest = memoryview(text)
@@ -152,8 +152,8 @@ class OutputFile:
         self._note(line, is_error(row), len(text))
 
     def sort(self) -> None:
-        """Put the rows in the order of their lines, each line's last one alone. None may be
-        appended after it."""
+        """Sort the rows by line and keep only the last row of each line. Append no rows after
+        this."""
         starts = (offset for offset in self._offsets if offset != NO_ROW)
         if not self._superseded and all(a < b for a, b in itertools.pairwise(starts)):
             return
@@ -179,13 +179,13 @@ def is_error(row: Mapping[str, Any]) -> bool:
 
 def not_written(path: Path, failure: OSError) -> InferenceError:
     return InferenceError(
-        f"{path}: {failure.strerror}. The rows before are safe: when it can be written again, the "
-        "same command goes on after them."
+        f"{path}: {failure.strerror}. The earlier rows are safe: when the file is writable again, "
+        "the same command resumes after them."
     )
 
 
 def _json_line(row: Mapping[str, Any]) -> bytes:
     try:
         return json.dumps(row, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError:  # a lone surrogate, in what a tool was called with
+    except UnicodeEncodeError:  # a lone surrogate in the arguments of a tool call
         return json.dumps(row).encode() + b"\n"

@@ -1,6 +1,6 @@
-"""Jobs through an engine into an `OutputFile`, so many at once, with flat memory.
+"""Runs jobs on an engine and writes the rows into an `OutputFile`, with constant memory.
 
-Each row is written when it is known; the next job goes to whoever is free. Knows nothing of where
+A fixed number of jobs run at once; each row is written when it is finished. Knows nothing of where
 jobs come from.
 """
 
@@ -24,16 +24,16 @@ from _inf.runtime.progress import progress
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-CALLS_ON_CPU = 32  # more only make all of them slow
+CALLS_ON_CPU = 32  # more calls only slow each other down
 MOST_CALLS = 512  # InferenceEngine's threads
 
-Keep = Callable[[int, Mapping[str, Any], int], None]  # told a line, its row and its tokens
-OnError = Callable[[int, str], None]  # told a line and the reason
+Keep = Callable[[int, Mapping[str, Any], int], None]  # called with a line, its row and its tokens
+OnError = Callable[[int, str], None]  # called with a line and the reason
 
 
 @dataclasses.dataclass
 class RunStats:
-    """What this run did, without what was done before."""
+    """Totals of this run, without earlier runs."""
 
     lines: int = 0
     tokens: int = 0
@@ -45,8 +45,8 @@ class RunStats:
 
 
 def unanswered(source: Path, out: OutputFile) -> Iterator[tuple[int, bytes]]:
-    """The lines of `source` that have no answer, with their numbers; a bad one that was named
-    before stays bad."""
+    """Yield the numbered lines of `source` without an answer, except bad lines that have an error
+    row already."""
     for line, text in read_lines(source):
         if out.has_answer(line) or (out.has_row(line) and isinstance(parse(text, line), BadLine)):
             continue
@@ -68,17 +68,17 @@ def answer(
 ) -> RunStats:
     """Answer `jobs`, `total` of them, into `out`.
 
-    params: for all; a job's own go first. A job that cannot be answered gets a row that says why.
-    Raises what ends a run: `EngineDeadError`, a disk that is full. What was written stays.
+    params: for all jobs; a job's own override them. A job that cannot be answered gets a row with
+    the reason. Raises errors that end the run: `EngineDeadError`, a full disk. Written rows stay.
     """
-    engine.generate([], **cast(GenerateParams, params))  # refuse a wrong one once, not by line
+    engine.generate([], **cast(GenerateParams, params))  # refuse wrong ones once, not per line
     at_once = calls_at_once(engine.config, engine.rollout.on_cpu)
 
     def answers(keep: Keep) -> None:
         waiting = iter(jobs)
 
         async def worker() -> None:
-            for job in waiting:  # shared: the next job goes to whoever is free
+            for job in waiting:  # shared: a free worker takes the next job
                 keep(job.line, *await answer_one(engine, job, params))
 
         async def workers() -> None:
@@ -94,7 +94,7 @@ def answer(
 def record(
     answers: Callable[[Keep], None], out: OutputFile, total: int, on_error: OnError
 ) -> RunStats:
-    """Write what `answers` keeps, under a progress bar, and sort `out` at the end."""
+    """Write the rows that `answers` passes to `keep`, show a progress bar, and sort `out`."""
     stats, start, before = RunStats(), time.monotonic(), out.answered
     with progress(before + total, None, before=before) as report:
 
@@ -116,12 +116,12 @@ def record(
 async def answer_one(
     engine: InferenceEngine, job: Job | BadLine, params: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int]:
-    """A job's row and its tokens. Raises errors of ours that no other job could pass either."""
+    """Return a job's row and its tokens. Raises errors that would end every other job too."""
     if isinstance(job, BadLine):
         return error_row(job, "invalid_request", job.reason), 0
     own = {**params, "n": 1, **job.params, "progress": False}
     if params.get("seed") is not None and "seed" not in job.params:
-        own["seed"] = prompt_seed(params["seed"], job.line - 1)  # one for all: as in one call
+        own["seed"] = prompt_seed(params["seed"], job.line - 1)  # as in one call
     try:
         output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
     except GenerationTimeout as failure:

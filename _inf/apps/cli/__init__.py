@@ -1,4 +1,4 @@
-"""The command `inf`: a prompt from the shell, or one of its commands, each a file of this folder.
+"""The command `inf`: answers a prompt or runs a command; each command is a file of this folder.
 
 Answers go to stdout, everything else to stderr. Exit codes: 0 done, 1 the work failed, 2 the call
 was wrong, 130 interrupted.
@@ -40,11 +40,11 @@ Examples:
   inf --version
 """
 ASK = "ask"
-NEAR = 0.75  # of 1, by difflib: one letter of four is wrong
+NEAR = 0.75  # similarity by difflib: one letter of four may be wrong
 
 
 class Commands(TyperGroup):
-    """Without the word of a command in front, all of it is `ask`'s: `inf "prompt"`."""
+    """Runs `ask` if the first argument is not a command: `inf "prompt"`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = {option for param in self.get_params(ctx) for option in param.opts}
@@ -55,7 +55,7 @@ class Commands(TyperGroup):
         return super().parse_args(ctx, args)
 
     def _refuse_near_command(self, ctx: Any, args: list[str]) -> None:
-        """A command behind its options, or misspelt, is no prompt."""
+        """Refuse a command after its options, or a misspelt one, as a prompt."""
         word = args[0]
         if word.startswith("-"):
             word = self.commands[ASK].make_parser(ctx).parse_args(list(args))[0].get("prompt") or ""
@@ -84,15 +84,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     options_metavar="[OPTIONS]",
     subcommand_metavar="PROMPT | COMMAND ...",
-    # `--max_tokens`, as the parameter is called in Python, is `--max-tokens`.
+    # `--max_tokens`, as in Python, is accepted for `--max-tokens`.
     context_settings={
         "token_normalize_func": lambda name: name.replace("_", "-"),
         "help_option_names": ["-h", "--help"],
     },
     help="Answer PROMPT with a language model on verl's rollout, or run a COMMAND.\n"
     + EXAMPLES
-    + "\nA prompt that is the word of a command: inf ask chat, or inf -- chat."
-    + "\n\nA default such as (rollout.top_p) is that key of the config.",
+    + "\nA prompt that is the name of a command: inf ask chat, or inf -- chat."
+    + "\n\nA default such as (rollout.top_p) is the value of that config key.",
 )
 app.command(ASK)(ask)
 app.command("chat")(chat)
@@ -112,7 +112,8 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="And exit.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show it and exit."),
     ] = False,
 ) -> None:
     pass
@@ -135,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _usage(failure: Exception) -> int:
-    """A call that does not parse, in click's words; anything else is a bug and shows itself."""
+    """Show click's message for a wrong call; raise anything else, which is a bug."""
     show = getattr(failure, "show", None)
     if show is None:
         raise failure

@@ -1,4 +1,4 @@
-"""`inf "prompt"`: one prompt, its answers on stdout."""
+"""`inf "prompt"`: prints the answers to one prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ask(
     n: Annotated[
         int | None, typer.Option(help="Answers to sample.", show_default="rollout.n")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
     **options: Any,
 ) -> None:
     """Answer PROMPT."""

@@ -1,4 +1,4 @@
-"""`inf batch IN OUT`: a file of prompts to a file of answers."""
+"""`inf batch IN OUT`: answers a file of prompts into another file."""
 
 from __future__ import annotations
 
@@ -26,20 +26,18 @@ def batch(
         typer.Argument(metavar="IN", exists=True, dir_okay=False, help="JSON lines: the prompts."),
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The answers.")],
-    restart: Annotated[bool, typer.Option("--restart", help="Empty OUT and begin anew.")] = False,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Engines on Ray, a GPU or some cores each.")
-    ] = None,
+    restart: Annotated[bool, typer.Option("--restart", help="Empty OUT and start again.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of engines on Ray.")] = None,
     **options: Any,
 ) -> None:
-    """Answer each line of IN into OUT; the same command again goes on where it stopped.
+    """Answer each line of IN into OUT; the same command resumes where it stopped.
 
     A line is {"prompt": ...}, {"messages": [...]} or OpenAI's {"custom_id": ..., "body": ...}, and
-    its answer has the same form. A line that cannot be answered gets one with an "error", and the
-    exit code is 1; the same command again tries these once more.
+    its answer has the same form. A line that cannot be answered gets a row with an "error", and the
+    exit code is 1; the same command tries such lines again.
     """
     if out.exists() and out.samefile(source):
-        raise ConfigError(f"{out}: it is IN too; name another file for the answers.")
+        raise ConfigError(f"{out}: it is also IN; name another file for the answers.")
     call = Options(options)
     config, params = call.load(), call.params
     check_custom_ids(source)
@@ -47,7 +45,7 @@ def batch(
     with OutputFile(out) as file:
         file.begin({**about, "input": fingerprint.of_file(source)}, restart)
         before, left = file.answered, sum(1 for _ in unanswered(source, file))
-        waiting, on_error = unanswered(source, file), _shower(source, out)
+        waiting, on_error = unanswered(source, file), _error_printer(source, out)
         stats = RunStats()
         try:
             if left and workers:
@@ -66,17 +64,19 @@ def batch(
             else:
                 file.sort()  # a run may have ended between its last answer and this
         except KeyboardInterrupt:
-            typer.echo(f"inf: stopped; the same command goes on with what {out} lacks", err=True)
+            typer.echo(
+                f"inf: stopped; the same command resumes with the lines that {out} lacks", err=True
+            )
             raise
         _report(stats, file, before)
 
 
-def _shower(source: Path, out: Path) -> OnError:
-    """Tells of the first lines without an answer, and where the others are."""
-    told = itertools.count(1)
+def _error_printer(source: Path, out: Path) -> OnError:
+    """Return a function that prints the first errors, and where to find the others."""
+    counter = itertools.count(1)
 
     def show(line: int, reason: str) -> None:
-        if (number := next(told)) <= SHOWN_ERRORS:
+        if (number := next(counter)) <= SHOWN_ERRORS:
             say(f"inf: {source}, line {line}: {reason}")
         elif number == SHOWN_ERRORS + 1:
             say(f"inf: more lines have errors; all are in {out}")
@@ -86,11 +86,11 @@ def _shower(source: Path, out: Path) -> OnError:
 
 def _report(stats: RunStats, file: OutputFile, before: int) -> None:
     if stats.lines:
-        done = f", after {before} answered before" if before else ""
+        done = f", {before} answered earlier" if before else ""
         speed = f"{stats.tokens_per_second:.0f} tok/s"
         typer.echo(f"{stats.lines} lines, {stats.tokens} tokens, {speed}{done}", err=True)
     else:
-        typer.echo(f"nothing left to do: {before} lines were answered before", err=True)
+        typer.echo(f"nothing left to do: {before} lines were answered earlier", err=True)
     if file.failed:
         lines = "1 line has" if file.failed == 1 else f"{file.failed} lines have"
         typer.echo(f'inf: {lines} an "error" in {file.path}', err=True)

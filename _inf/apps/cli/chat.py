@@ -1,8 +1,8 @@
-"""`inf chat`: a conversation in the terminal, or through a pipe: a message in, an answer out.
+"""`inf chat`: a conversation in the terminal or through a pipe.
 
-Answers go to stdout as they come: on a terminal wrapped at words, through a pipe as they are, with
-an empty line between two, or as a line of JSON each. Prompts are shown on a terminal only, and what
-is said about an answer goes to stderr. The turns before are found in the engine's prefix cache.
+Answers are streamed to stdout: wrapped at words on a terminal; through a pipe unwrapped, with an
+empty line between two, or as one line of JSON each. Prompts are shown on a terminal only; notes
+about an answer go to stderr. Earlier turns are reused from the engine's prefix cache.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from _inf.request.sampling import GenerateParams
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-# For the embedded model: a conversation outgrows a question's limits.
+# For the embedded model: a conversation needs more tokens than a question.
 LIMITS = ("rollout.prompt_length=3072", "rollout.response_length=1024")
-# Their values are taken as they are typed; all others are JSON where they can be.
+# Values of these are text; values of all others are parsed as JSON if possible.
 TEXTS = ("regex", "json_schema", "truncate_prompt")
 COMMANDS = ("help", "reset", "system", "save", "set", "quit", "exit")
-HELP = """/system TEXT   begin anew, with that system prompt; without TEXT, with none
-/set NAME VALUE   a sampling parameter, such as temperature 0.2; none gives the default back
+HELP = """/system TEXT   start again with that system prompt; without TEXT, with none
+/set NAME VALUE   a sampling parameter, such as temperature 0.2; none restores the default
    text is written as it is; several stop strings, or one with a newline: stop ["a", "\\n"]
-/set   show the values in force
+/set   show the current values
 /reset   forget the conversation, and keep the system prompt
 /save FILE   write the conversation as a line that `inf batch` reads
 /quit, /exit   leave
 /help   this
 A message that begins with / is written with a space before it.
-A line that ends with \\ goes on in the next; so does all between two lines of \"\"\".
+A line that ends with \\ continues in the next; so does all between two lines of \"\"\".
 Ctrl-C stops an answer, Ctrl-D leaves."""
 
 
@@ -49,13 +49,13 @@ Ctrl-C stops an answer, Ctrl-D leaves."""
 def chat(
     system: Annotated[str | None, typer.Option(help="A system prompt.")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object an answer, as of inf --json.")
+        bool, typer.Option("--json", help="One JSON object per answer, as in inf --json.")
     ] = False,
     **options: Any,
 ) -> None:
-    """Talk with a model; /help in it says what it knows.
+    """Chat with a model; type /help for its commands.
 
-    Through a pipe each line is a message, and an empty line stands between two answers; with --json
+    Through a pipe each line is a message, and an empty line separates two answers; with --json
     each answer is one line, and so is each {"error": ...}. With the embedded model, prompt and
     answer may have 4096 tokens together.
     """
@@ -93,13 +93,13 @@ class Chat:
         self._messages = [{"role": "system", "content": system}] if system else []
 
     def run(self) -> None:
-        """Until the end of the input, or /quit."""
+        """Chat until the end of the input or /quit."""
         if self._watched:
             import readline  # noqa: F401  (input() edits lines with it)
 
-            _note("/help says what can be typed here.")
-        going_on = True
-        while going_on:
+            _note("/help lists the commands.")
+        running = True
+        while running:
             try:
                 text = _read(*(("You: ", "...  ") if self._watched else ("", "")))
             except EOFError:
@@ -111,10 +111,10 @@ class Chat:
                 typer.echo()
                 continue
             if text.strip():
-                going_on = self._handle(text)
+                running = self._handle(text)
 
     def _handle(self, text: str) -> bool:
-        """Answer a message or obey a command; whether to go on."""
+        """Answer a message or run a command; return whether the chat continues."""
         try:
             if text.startswith("/") and "\n" not in text:
                 return self._command(text.strip())
@@ -136,28 +136,28 @@ class Chat:
             return
         chunks = self._engine.stream([*self._messages, question], **params)
         cached = self._engine.stats()["cached_tokens"]
-        said, tokens, finish, start = "", 0, None, time.monotonic()
+        answer, tokens, finish, start = "", 0, None, time.monotonic()
         wrap = WordWrap(shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
         self._separate()
         try:
             for chunk in chunks:
                 typer.echo(wrap.feed(chunk.text) if wrap else chunk.text, nl=False)
                 sys.stdout.flush()
-                said, tokens = said + chunk.text, tokens + len(chunk.token_ids)
+                answer, tokens = answer + chunk.text, tokens + len(chunk.token_ids)
                 finish = chunk.finish_reason
         except KeyboardInterrupt:
             finish = "stopped"
         finally:
             typer.echo(wrap.end() if wrap else "")
-        if said:
-            self._messages += [question, {"role": "assistant", "content": said}]
+        if answer:
+            self._messages += [question, {"role": "assistant", "content": answer}]
         speed = tokens / max(time.monotonic() - start, 1e-6)
         cached = self._engine.stats()["cached_tokens"] - cached
         end = {"length": ", cut by max_tokens", "stopped": ", stopped"}.get(finish or "", "")
         _note(f"{tokens} tokens, {speed:.0f} tok/s, {cached:.0f} prompt tokens cached{end}")
 
     def _answer_whole(self, question: dict[str, Any], params: GenerateParams) -> None:
-        """With tools, since the answer comes after the calls, and as JSON; Ctrl-C stops it."""
+        """Answer without streaming, with tools or as JSON; Ctrl-C stops it."""
         try:
             row = self._engine.generate([*self._messages, question], **params)[0]
         except KeyboardInterrupt:
@@ -179,13 +179,13 @@ class Chat:
         self._messages = row.messages or [*self._messages, question, answered]
 
     def _separate(self) -> None:
-        """An empty line between two answers, where neither prompts nor JSON tell them apart."""
+        """Print an empty line between two answers, unless prompts or JSON separate them."""
         if self._answered and not self._watched and not self._as_json:
             typer.echo()
         self._answered = True
 
     def _command(self, text: str) -> bool:
-        """Whether to go on."""
+        """Run a command; return whether the chat continues."""
         name, _, value = text[1:].partition(" ")
         value = value.strip()
         match name:
@@ -208,13 +208,13 @@ class Chat:
 
     def _save(self, name: str) -> None:
         if not name:
-            raise InferenceError("/save: it takes a file's name: /save chat.jsonl")
+            raise InferenceError("/save: it needs the name of a file: /save chat.jsonl")
         try:
             with open(Path(name).expanduser(), "x") as file:
                 file.write(json.dumps({"messages": self._messages}) + "\n")
         except FileExistsError:
             raise InferenceError(
-                f"/save: {name} exists, and is left as it is; name another file"
+                f"/save: {name} already exists and was not changed; name another file"
             ) from None
         _note(f"{len(self._messages)} messages are in {name}")
 
@@ -222,12 +222,12 @@ class Chat:
         if assignment:
             match = re.fullmatch(r"([\w-]+)(?:\s*=\s*|\s+)(.+)", assignment)
             if match is None:
-                raise InferenceError("/set: it takes NAME VALUE, such as temperature 0.2")
+                raise InferenceError("/set: it needs NAME VALUE, such as temperature 0.2")
             name, text = match.groups()
             name = name.replace("-", "_")
             params = self._params | {name: _value(name, text)}
             params = {name: value for name, value in params.items() if value is not None}
-            self._engine.generate([], **cast(GenerateParams, params))  # refuses a wrong one
+            self._engine.generate([], **cast(GenerateParams, params))  # refuses a wrong value
             self._params = params
         values = in_force(self._params, self._engine.config.rollout)
         others = {name: value for name, value in values.items() if name not in self._params}
@@ -237,7 +237,7 @@ class Chat:
 
 
 def _value(name: str, text: str) -> Any:
-    """What /set makes of a value; what is not JSON is text, which `generate` refuses."""
+    """Parse the value of /set; a value that is not JSON is text, which `generate` may refuse."""
     if text == "none":
         return None
     value = text
@@ -252,7 +252,7 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def _read(prompt: str, more: str) -> str:
-    """One message; raises `EOFError` at the end of the input."""
+    """Read one message; raise `EOFError` at the end of the input."""
     line = input(prompt)
     lines = []
     if line.strip() == '"""':

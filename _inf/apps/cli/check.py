@@ -1,4 +1,4 @@
-"""`inf check`: a table or JSON on stdout; exit code 1 where rollout and Transformers differ."""
+"""`inf check`: compares the rollout with Transformers; exit code 1 if they differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from _inf.apps.cli.options import Options, takes_options
 @takes_options(sampling=False)
 def check(
     prompts: Annotated[
-        list[str] | None, typer.Argument(help="By default some of its own.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="The default is four built-in prompts.", show_default=False),
     ] = None,
     threshold: Annotated[
         float | None,
@@ -28,7 +29,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     **options: Any,
 ) -> None:
-    """Compare the rollout with Transformers; exit code 1 where they differ."""
+    """Compare the rollout with Transformers; the exit code is 1 if they differ."""
     with Options(options).start() as engine:
         result = measure(engine, prompts or (), threshold)
     if as_json:

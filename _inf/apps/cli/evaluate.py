@@ -1,4 +1,4 @@
-"""`inf eval`: a model's accuracy on a benchmark."""
+"""`inf eval`: measures a model's accuracy on a benchmark."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def gsm8k(
     data: Annotated[
         Path | None, typer.Option(help="The problems, as JSON lines; else the Hub's test split.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="The first so many problems.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first LIMIT problems.")] = None,
     shots: Annotated[int, typer.Option(min=0, help="Solved examples before each question.")] = 0,
     shots_from: Annotated[
-        Path | None, typer.Option(help="Their file; else the Hub's train split.")
+        Path | None, typer.Option(help="A file of solved examples; else the Hub's train split.")
     ] = None,
-    tool: Annotated[bool, typer.Option("--tool", help="With Gsm8kTool and a calculator.")] = False,
-    out: Annotated[Path, typer.Option(help="A row for each question.")] = Path("gsm8k.jsonl"),
-    restart: Annotated[bool, typer.Option("--restart", help="Empty OUT and begin anew.")] = False,
+    tool: Annotated[bool, typer.Option("--tool", help="Use Gsm8kTool and a calculator.")] = False,
+    out: Annotated[Path, typer.Option(help="One row per question.")] = Path("gsm8k.jsonl"),
+    restart: Annotated[bool, typer.Option("--restart", help="Empty OUT and start again.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
     **options: Any,
 ) -> None:
     """Answer GSM8K's questions, greedily by default, and score them by four rules.
 
-    Writes OUT.jsonl, OUT.summary.json and OUT.png. After a kill, the same command goes on.
+    Writes OUT.jsonl, OUT.summary.json and OUT.png. After a stop, the same command resumes.
     """
     call = Options(options)
     config, params = call.load(), call.params
@@ -84,8 +84,8 @@ def _answered(
     about: dict[str, Any],
     restart: bool,
 ) -> tuple[list[dict[str, Any]], float | None]:
-    """The rows of the answered `jobs`, and the tokens per second of those answered now; where none
-    is left to answer, no engine starts."""
+    """Return the rows of the answered `jobs`, and the tokens per second of this run; if no job is
+    left, no engine starts."""
     with OutputFile(out) as file:
         file.begin({**fingerprint.of_config(config), **about}, restart)
         left = [job for job in jobs if not file.has_answer(job.line)]

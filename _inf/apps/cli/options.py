@@ -1,7 +1,7 @@
-"""The options that commands share: which engine, and how it samples.
+"""The options that commands share: the engine's config and the sampling parameters.
 
-A command takes them as `**options` and reads them with `Options`. Knows how text from the shell
-becomes `generate`'s keywords, and nothing of any command.
+A command takes them as `**options` and reads them with `Options`. Turns text from the shell into
+`generate`'s keywords, and knows no command.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., None])
 
 CONFIG_HELP = "A YAML file; without one, the embedded model, greedy, at most 512 tokens."
-# `generate`'s keywords under their own names, but for `n`: type, help, what holds without it.
+# `generate`'s keywords, except `n`: type, help, and the default as shown in the help.
 JSON = dict[str, Any]
 SAMPLING: Mapping[str, tuple[Any, str, str | None]] = {
     "temperature": (float, "0 is greedy.", "rollout.temperature; 0 when greedy"),
     "top_p": (float, "In (0, 1].", "rollout.top_p"),
     "top_k": (int, "-1: all tokens.", "rollout.top_k"),
     "min_p": (float, "In [0, 1].", "0"),
-    "max_tokens": (int, "Tokens to generate at most.", "rollout.response_length"),
-    "do_sample": (bool, "Sample, or be greedy.", "rollout.do_sample"),
-    "min_tokens": (int, "Tokens to generate at least.", "0"),
-    "stop": (list[str], "Ends the answer before it; may be repeated.", None),
+    "max_tokens": (int, "The most tokens to generate.", "rollout.response_length"),
+    "do_sample": (bool, "Sample, or decode greedily.", "rollout.do_sample"),
+    "min_tokens": (int, "The fewest tokens to generate.", "0"),
+    "stop": (list[str], "A string that ends the answer; may be repeated.", None),
     "stop_token_ids": (list[int], "May be repeated.", "the model's EOS"),
-    "seed": (int, "The same answer each time.", None),
+    "seed": (int, "Gives the same answer each time.", None),
     "presence_penalty": (float, "In [-2, 2].", "0"),
     "frequency_penalty": (float, "In [-2, 2].", "0"),
     "repetition_penalty": (float, "Above 0; 1 is none.", "1"),
     "logit_bias": (JSON, 'Added to logits: {"TOKEN ID": NUMBER}.', None),
     "json_schema": (str, "What the answer must match, as JSON.", None),
     "regex": (str, "What the answer must match.", None),
-    "ignore_eos": (bool, "Go on past EOS.", "rollout.ignore_eos"),
-    "skip_special_tokens": (bool, "Leave them out.", "yes"),
+    "ignore_eos": (bool, "Continue after EOS.", "rollout.ignore_eos"),
+    "skip_special_tokens": (bool, "Leave special tokens out of the text.", "yes"),
     "chat_template_kwargs": (JSON, "For the chat template.", None),
-    "truncate_prompt": (str, "left or right: cut what is above prompt_length.", None),
+    "truncate_prompt": (str, "left or right: where a too long prompt is cut.", None),
     "timeout": (float, "Seconds for the answer.", None),
 }
 
 
 def takes_options(*, sampling: bool = True) -> Callable[[Command], Command]:
-    """Show typer the engine's options, and the sampling ones, in place of `**options`."""
+    """Replace `**options` by the engine's and the sampling options in the signature for typer."""
     shared: dict[str, Any] = {
         "config": Annotated[str | None, typer.Option("--config", "-c", help=CONFIG_HELP)],
         "assignments": Annotated[
@@ -77,7 +77,7 @@ def takes_options(*, sampling: bool = True) -> Callable[[Command], Command]:
 
 
 class Options:
-    """What was typed of the shared options. `params`: the sampling keywords that were given."""
+    """The values of the shared options. `params`: the sampling keywords that were set."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._file: str | None = options["config"]
@@ -87,13 +87,13 @@ class Options:
 
     @property
     def embedded(self) -> bool:
-        """Whether no other model was named."""
+        """Whether the embedded model is used."""
         named = any(text.startswith("model_path") for text in self._assignments)
         return self._file is None and not named
 
     def load(self, *defaults: str) -> Config:
-        """The config; refuses, without an engine, what `generate` would refuse. `defaults`:
-        assignments that the caller's own go over."""
+        """Load the config, and refuse wrong parameters before an engine starts. `defaults`:
+        assignments that the user's own override."""
         config = load_config(self._file, parse_assignments([*defaults, *self._assignments]))
         check_params(self.params, config.rollout)
         return config
@@ -107,7 +107,7 @@ class Options:
 
 
 def in_force(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
-    """What each sampling keyword of `generate` comes to, given `params` over the config."""
+    """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
     resolved = resolve(params, rollout, 1, ANY_MODEL).params[0]
     off = {"repetition_penalty": 1.0, "logprobs": 0, "prompt_logprobs": False}
     return {

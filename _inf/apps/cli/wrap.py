@@ -1,4 +1,4 @@
-"""Lines that break between words, for text that comes piece by piece to a terminal."""
+"""Wraps streamed text between words for a terminal."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ TAB = 8  # cells at most
 
 
 class WordWrap:
-    """Breaks lines of at most `width` cells; the newest word waits until its end has come.
+    """Breaks text into lines of at most `width` cells; holds the last word until it is complete.
 
-    Between wide characters it breaks anywhere (Chinese is written without spaces). A word wider
-    than a line is left to the terminal, and line breaks of the text stay.
+    Between wide characters it may break anywhere (Chinese has no spaces). The terminal breaks a
+    word that is wider than a line, and line breaks of the text are kept.
     """
 
     def __init__(self, width: int) -> None:
@@ -20,13 +20,13 @@ class WordWrap:
         self._gap = self._word = ""
 
     def feed(self, text: str) -> str:
-        """What can be shown now."""
+        """Add text; return what can be shown now."""
         return "".join(map(self._character, text))
 
     def end(self) -> str:
-        """The gap and the word that waited."""
+        """Return the gap and the word that were held back."""
         size = cell_len(self._word)
-        gap, gap_size = self._gap, sum(TAB if each == "\t" else 1 for each in self._gap)
+        gap, gap_size = self._gap, sum(TAB if char == "\t" else 1 for char in self._gap)
         breakable = size and (gap or cell_len(self._word[0]) > 1)
         if self._column and breakable and self._column + gap_size + size > self._width:
             gap, gap_size, self._column = "\n", 0, 0
@@ -45,6 +45,6 @@ class WordWrap:
             self._gap += character
             return shown
         wide = cell_len(character) > 1 or cell_len(self._word) >= self._width
-        shown = self.end() if wide and self._word else ""  # a gap waits for the word after it
+        shown = self.end() if wide and self._word else ""  # a gap is held until the word after it
         self._word += character
         return shown

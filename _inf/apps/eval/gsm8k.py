@@ -3,8 +3,8 @@
     Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May.
     How many clips did Natalia sell altogether in April and May?
 
-and an answer whose last line is `#### 72`. In: a file in that form, or the Hub's. Out: prompts and,
-for an answer, the verdict of four rules, which disagree (docs/evaluation.md).
+and an answer whose last line is `#### 72`. In: a file in that form, or the Hub's. Out: prompts, and
+the verdict of four rules on an answer, which sometimes disagree (docs/evaluation.md).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from _inf.response.output import GenerationOutput
 from _inf.runtime import quiet
 
 HUB = "openai/gsm8k"
-# verl's, of `examples/data_preprocess/gsm8k.py`.
+# From verl's `examples/data_preprocess/gsm8k.py`.
 SUFFIX = 'Let\'s think step by step and output the final answer after "####".'
 FINAL = r"#### (\-?[0-9\.\,]+)"
-# lm-evaluation-harness, `tasks/gsm8k/gsm8k.yaml`, version 3: a pattern, which match, and what both
-# sides lose before they are compared.
+# lm-evaluation-harness, `tasks/gsm8k/gsm8k.yaml`, version 3: a pattern and the index of the match
+# to take. `IGNORED` is removed from both sides before the comparison.
 LM_EVAL = {
     "lm_eval_strict_match": (FINAL, 0),
     "lm_eval_flexible_extract": (r"(-?[$0-9.,]{2,})|(-?[0-9]+)", -1),
@@ -62,9 +62,9 @@ class Problem:
 
     @property
     def truth(self) -> str:
-        """The number after `####`, as verl's preprocessing takes it."""
+        """The number after `####`, extracted as in verl's preprocessing."""
         match = re.search(FINAL, self.answer)
-        assert match is not None  # `load` has seen to it
+        assert match is not None  # checked by `load`
         return match[1].replace(",", "")
 
     @property
@@ -73,7 +73,7 @@ class Problem:
 
 
 def load(path: Path | None, split: Literal["train", "test"]) -> list[Problem]:
-    """The problems of a file of JSON lines, or those of the Hub's `openai/gsm8k`."""
+    """Return the problems of a file of JSON lines, or of the Hub's `openai/gsm8k`."""
     problems = []
     for number, row in enumerate(_hub(split) if path is None else _file(path), 1):
         match row:
@@ -81,7 +81,7 @@ def load(path: Path | None, split: Literal["train", "test"]) -> list[Problem]:
                 problems.append(Problem(question, answer))
             case _:
                 raise ConfigError(
-                    f"{path or HUB}, problem {number}: one is "
+                    f"{path or HUB}, problem {number}: it must be "
                     '{"question": "...", "answer": "... #### 72"}.'
                 )
     return problems
@@ -96,7 +96,7 @@ def _file(path: Path) -> list[Any]:
 
 
 def _hub(split: str) -> list[Any]:
-    """What was downloaded before serves where the Hub cannot be reached."""
+    """Download a split; use an earlier download if the Hub cannot be reached."""
     import pandas
     from huggingface_hub import HfApi, hf_hub_download
 
@@ -119,12 +119,12 @@ def _hub(split: str) -> list[Any]:
 
 
 def examples(problems: Sequence[Problem], shots: int, path: Path | None) -> list[Problem]:
-    """The first `shots` of a file, or of the Hub's train split; refused where one is scored too."""
+    """Return the first `shots` problems of a file or the Hub's train split, none of them scored."""
     if not shots:
         return []
     solved = load(path, "train")[:shots]
     if len(solved) < shots:
-        raise ConfigError(f"shots: {shots} were asked for, and {path} holds {len(solved)}.")
+        raise ConfigError(f"shots: {shots} are needed, but {path} has only {len(solved)}.")
     if both := {shot.question for shot in solved} & {problem.question for problem in problems}:
         raise ConfigError(
             f"shots: {len(both)} of the examples are among the problems to be scored, so that the "
@@ -161,7 +161,7 @@ def _row(problem: Problem, output: GenerationOutput) -> dict[str, Any]:
 
 
 def tools() -> list[Any]:
-    """verl's Gsm8kTool, which tells the model its reward, and a calculator."""
+    """Return verl's Gsm8kTool, which tells the model its reward, and a calculator."""
     from verl.tools.gsm8k_tool import Gsm8kTool
     from verl.tools.schemas import OpenAIFunctionToolSchema
 
@@ -175,7 +175,7 @@ def tools() -> list[Any]:
 
 
 def scores(completion: str, problem: Problem) -> dict[str, bool]:
-    """Each rule's verdict."""
+    """Return each rule's verdict."""
     from verl.utils.reward_score.gsm8k import compute_score
 
     verl = {

@@ -1,4 +1,4 @@
-"""What came of an evaluation on GSM8K: numbers, and a picture of them.
+"""Reports an evaluation on GSM8K: a summary of numbers and a plot.
 
 In: the rows of `_inf.apps.eval.gsm8k`. Out: a frozen `Summary`, a PNG. Knows nothing of engines.
 """
@@ -21,8 +21,8 @@ PLOTTED = "lm_eval_flexible_extract"  # the most lenient
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What was measured. limit: None for all problems; parameters: the sampling keywords with the
-    values that held, the config's included; date: when it ended."""
+    """What was measured. limit: None for all problems; parameters: all sampling keywords with the
+    values used, also those from the config; date: when the run ended."""
 
     model: str
     data: str
@@ -51,8 +51,8 @@ class Share:
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """Unanswered questions (their prompt was too long) count as wrong. tokens_per_second: of this
-    run alone; None where an earlier one had answered all."""
+    """The results. Unanswered questions (their prompt was too long) count as wrong.
+    tokens_per_second: of this run alone; None if an earlier run had answered all."""
 
     run: Run
     questions: int
@@ -97,7 +97,7 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def wilson(right: int, asked: int) -> Share:
-    """Wilson's score interval: unlike a standard error it is not empty at none or all right."""
+    """Wilson's score interval; unlike a standard error it is not empty at 0 % or 100 %."""
     if not asked:
         return Share(0.0, 0.0, 1.0)
     share, spread = right / asked, Z95**2 / asked
@@ -107,7 +107,7 @@ def wilson(right: int, asked: int) -> Share:
 
 
 def plot(run: Run, rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Answer lengths by right and wrong, and the accuracy as the questions go by, as a PNG."""
+    """Plot the answer lengths of right and wrong answers, and the accuracy so far, as a PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.5), layout="constrained")

@@ -1,1 +1,1 @@
-"""Many engines on Ray: `inf batch --workers`, and `inf.InferenceWorker` for one's own pipelines."""
+"""Many engines on Ray: `inf batch --workers`, and `inf.InferenceWorker` for your own pipelines."""

@@ -1,9 +1,8 @@
-"""Ray, connected. It corrects what `ray.init` does on a lone machine (ray 2.60).
+"""Connects to Ray, and corrects what `ray.init` does on a single machine (ray 2.60).
 
-It listens on every interface, for a cluster that nobody asked for (`_private/services.py` takes
-127.0.0.1 for an error unless `ENABLE_RAY_CLUSTER` is off); its logs and spilled objects stand where
-everybody may read them; it counts its uses over the network, and tells the terminal of its own
-affairs. A cluster that somebody else started is left as it is.
+Ray listens on every interface (`_private/services.py` refuses 127.0.0.1 unless
+`ENABLE_RAY_CLUSTER` is off), keeps logs and spilled objects where all users can read them, sends
+usage statistics, and prints messages. A cluster that is already running is not changed.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from _inf.errors import ConfigError
 from _inf.runtime import quiet
 
 ANSWER_SECONDS = 10.0
-# Read by Ray's processes, which inherit them.
+# Ray's processes inherit and read them.
 LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @contextlib.contextmanager
 def cluster() -> Iterator[Any]:
-    """The caller's own connection; else `RAY_ADDRESS`'s cluster; else this machine, for as long as
-    the block lasts."""
+    """Yield Ray with the caller's own connection, else with the cluster of `RAY_ADDRESS`, else with
+    a cluster on this machine that ends with the block."""
     level = logging.INFO if quiet.level() in ("debug", "info") else logging.CRITICAL
     if level == logging.CRITICAL:
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
@@ -43,11 +42,11 @@ def cluster() -> Iterator[Any]:
         if address := os.environ.get("RAY_ADDRESS"):
             _join(address, how)
         else:
-            folder = tempfile.mkdtemp(prefix="inf-ray-", dir="/tmp")  # sockets want a short path
+            folder = tempfile.mkdtemp(prefix="inf-ray-", dir="/tmp")  # sockets need a short path
             ended.callback(shutil.rmtree, folder, ignore_errors=True)
             os.environ.update(LOCAL)
-            ray_constants.ENABLE_RAY_CLUSTER = False  # it was read when Ray was imported
-            # What an engine leaves behind goes with Ray's own files.
+            ray_constants.ENABLE_RAY_CLUSTER = False  # it is set when Ray is imported
+            # Files that an engine leaves are removed with Ray's own files.
             how["runtime_env"] = {"env_vars": {"TMPDIR": folder}}
             with quiet.descriptors():
                 ray.init(address="local", include_dashboard=False, _temp_dir=folder, **how)
@@ -60,11 +59,11 @@ def _join(address: str, how: dict[str, Any]) -> None:
 
     try:
         host, colon, port = address.rpartition(":")
-        if colon and "/" not in address:  # where nobody listens, Ray tries for minutes
+        if colon and "/" not in address:  # Ray would try a dead address for minutes
             socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
         ray.init(**how)
     except (OSError, ValueError) as failure:
         raise ConfigError(
-            f"RAY_ADDRESS: no cluster lets us in at {address} ({failure}); correct it, or unset it "
-            "to run on this machine."
+            f"RAY_ADDRESS: no cluster answers at {address} ({failure}); correct it, or unset "
+            "it to run on this machine."
         ) from None

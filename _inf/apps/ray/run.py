@@ -1,7 +1,7 @@
-"""Lines of a batch file to an output file on Ray's cluster: what `inf batch --workers` does.
+"""Answers the lines of a batch file on a Ray cluster, for `inf batch --workers`.
 
-`InferenceWorker`s are actors, and each gets blocks of lines, a few at a time. A block whose actor
-died is answered by the actor's next process. Ray is imported when it is wanted.
+Each actor is an `InferenceWorker` and gets a few blocks of lines at a time. If an actor dies, its
+next process answers the block. Ray is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from _inf.apps.ray.worker import InferenceWorker
 from _inf.config import Config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
 
-# Blocks under way on one engine: while one waits for its longest line, the others keep it busy.
+# Blocks at once on one engine: while one waits for its longest line, the others keep it busy.
 BLOCKS_AT_ONCE = 4
-# Deaths of an actor before the lines it had are held for the cause.
+# Restarts of an actor before the run ends with an error.
 RETRIES = 3
 
 
@@ -39,12 +39,12 @@ def answer_on_ray(
     """Answer `lines`, `total` of them, into `out` with `workers` engines on the cluster of
     `RAY_ADDRESS`, or on this machine's cores.
 
-    Raises what `runner.answer` does; `ConfigError` where the cluster has too little.
+    Raises as `runner.answer`, and `ConfigError` if the cluster is too small.
     """
     parallel = config.rollout.tensor_model_parallel_size * config.rollout.data_parallel_size
     if parallel > 1:
         raise ConfigError(
-            f"--workers: an engine has one process there, and rollout.tensor_model_parallel_size x "
+            f"--workers: an engine there has one process; rollout.tensor_model_parallel_size x "
             f"data_parallel_size is {parallel}; set both to 1."
         )
     model = fingerprint.of_config(config)["model"]
@@ -70,23 +70,23 @@ def answer_on_ray(
 
 
 def share_of(resources: Mapping[str, float], config: Config, workers: int) -> dict[str, int]:
-    """One of `workers` engines' part of the cluster: a GPU, or so many cores.
+    """Return the resources of one of `workers` engines: a GPU, or a number of cores.
 
-    Raises `ConfigError` where there is not one for each.
+    Raises `ConfigError` if there are fewer GPUs or cores than engines.
     """
     cpus, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
     on_gpu = config.device == "cuda" or (config.device == "auto" and gpus > 0)
     have, what = (gpus, "GPUs") if on_gpu else (cpus, "cores")
     if workers > have:
         raise ConfigError(
-            f"--workers: {workers} engines want one each of the cluster's {have} {what}; ask for "
-            f"{have} at most."
+            f"--workers: {workers} engines need one each of the cluster's {have} {what}; set it to "
+            f"{have} or less."
         )
     return {"num_gpus": 1} if on_gpu else {"num_cpus": cpus // workers}
 
 
 def _anywhere(model_path: str | None) -> str | None:
-    """As a path that also holds where a worker's process has another working directory."""
+    """Make a local path absolute, because workers have another working directory."""
     path = os.path.expanduser(model_path or "")
     return os.path.abspath(path) if os.path.exists(path) else model_path
 
@@ -94,7 +94,7 @@ def _anywhere(model_path: str | None) -> str | None:
 def _answered(
     ray: Any, actors: list[Any], lines: Iterable[tuple[int, bytes]], size: int
 ) -> Iterator[dict[str, Any]]:
-    """Blocks of `size` lines with their answers, as they come. A slow actor takes fewer."""
+    """Yield blocks of `size` lines with their answers when finished; slow actors get fewer."""
     from ray.util import ActorPool
 
     pool, waiting = ActorPool(actors * BLOCKS_AT_ONCE), iter(lines)

@@ -1,6 +1,6 @@
-"""An engine as an actor of Ray: lines of a batch file in, their answers out.
+"""An engine as a Ray actor that answers lines of a batch file.
 
-Ray itself is not imported here: it makes the object, calls it, and replaces its process.
+This module does not import Ray: Ray creates the object, calls it, and restarts its process.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class InferenceWorker:
-    """For `ray.data.Dataset.map_batches`: one engine, in the actor's process, at the first batch.
+    """For `ray.data.Dataset.map_batches`: starts an engine in the actor at the first batch.
 
-    config: `InferenceEngine`'s. params: `generate`'s keywords for all lines; a line's own go first.
-    model: the digest that the model's folder must have, or `ConfigError`; None: any.
+    config: as for `InferenceEngine`. params: `generate`'s keywords for all lines; a line's own
+    override them. model: the digest that the model's folder must have; None: any.
 
-    A batch has a column `text`, JSON lines in the forms of docs/batch.md (`ray.data.read_text`
-    makes it), and may have `line`, their numbers, by which lines differ under one seed (without it
-    each batch counts from 1). It comes back with two columns more: `answer`, the row as `inf batch`
-    would write it (JSON, with an "error" where there is no answer), and `completion_tokens`.
+    A batch has a column `text` with JSON lines in the forms of docs/batch.md (`ray.data.read_text`
+    makes it), and may have a column `line` with their numbers, from which each line's seed is
+    derived (without it each batch counts from 1). The result has two more columns: `answer`, the
+    row that `inf batch` would write (JSON, with an "error" if there is no answer), and
+    `completion_tokens`.
 
-    May be called from several threads at once: the engine then runs their lines together. An engine
-    that dies is started again once for a batch; then, and where it cannot start, its error is
-    raised.
+    Several threads may call it at once: the engine then runs their lines together. An engine that
+    dies is restarted once per batch; if it dies again, or cannot start, its error is raised.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class InferenceWorker:
         return {**batch, "answer": answers, "completion_tokens": [tokens for _, tokens in rows]}
 
     def _running(self) -> InferenceEngine:
-        """The engine; started where there is none yet or it has died."""
+        """Return the engine; start it if there is none, or restart it if it has died."""
         from inf import InferenceEngine
 
         with self._starting:
             if self._engine is None:
                 engine = InferenceEngine(self._config)
                 try:
-                    # Refuse wrong parameters once, not by line.
+                    # Refuse wrong parameters once, not per line.
                     engine.generate([], **cast("GenerateParams", self._params))
                     self._check_model(engine)
                 except BaseException:
@@ -78,8 +78,8 @@ class InferenceWorker:
         folder = Path(engine.model_config.local_path)
         if self._model not in (None, fingerprint.of_model(folder)):
             raise ConfigError(
-                f"model_path: the files in {folder} on a worker's machine are not those of where "
-                "the run was begun; all machines must have the same."
+                f"model_path: the files in {folder} on a worker's machine differ from those of the "
+                "machine that started the run; all machines must have the same files."
             )
 
 

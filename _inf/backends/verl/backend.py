@@ -1,7 +1,7 @@
-"""verl's rollout behind the `Backend` protocol.
+"""Implements the `Backend` protocol with verl's rollout.
 
-In: `Request`s. Out: `RequestOutput`s. A batch goes through verl whole: a `DataProto` into
-`SGLangRollout.generate_sequences`, a `DataProto` out.
+In: `Request`s. Out: `RequestOutput`s. A batch is one `DataProto` into
+`SGLangRollout.generate_sequences` and one `DataProto` out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, S
 
 
 class VerlBackend:
-    """verl's `SGLangRollout` on SGLang, in this process and its child."""
+    """verl's `SGLangRollout` with SGLang, in this process and a child process."""
 
     name = "sglang"
     supports = frozenset(
@@ -45,7 +45,7 @@ class VerlBackend:
         self.tools = tools
         self.interactions = interactions
         self.check_process = host.check_process
-        self.close = host.stop  # not a method of this object, which a finalizer would keep alive
+        self.close = host.stop  # a method of this object would be kept alive by the finalizer
         self._host = host
 
     @property
@@ -71,23 +71,23 @@ class VerlBackend:
     def converse(
         self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
     ) -> list[RequestOutput]:
-        """All ranks of a tensor-parallel group call it; the first one holds the conversations."""
+        """Called on all ranks of a tensor-parallel group; the first rank runs the conversations."""
         self.check_process()
         outputs: list[RequestOutput] = []
         if self.rollout._engine is not None:
             call = Call(self._host, cancel)
             token = current_call.set(call)
             try:
-                outputs = self._host.run(self._conversed(rows), cancel)
+                outputs = self._host.run(self._run_rows(rows), cancel)
             finally:
                 current_call.reset(token)
         return self.rollout.from_first_rank(outputs)
 
-    async def _conversed(
+    async def _run_rows(
         self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]]
     ) -> list[RequestOutput]:
         outputs = await rows()
-        await self.rollout.engine().flush_cache()  # where `free_cache_engine` asks for it
+        await self.rollout.engine().flush_cache()  # only if `free_cache_engine` is on
         return outputs
 
     def score(
@@ -95,24 +95,24 @@ class VerlBackend:
     ) -> list[RequestOutput]:
         engine, call = self.rollout.engine(), Call(self._host, cancel)
 
-        async def all_of_them() -> list[RequestOutput]:
+        async def score_all() -> list[RequestOutput]:
             scored = (
                 engine.score(ids, start, call, row) for row, (ids, start) in enumerate(sequences)
             )
             return list(await asyncio.gather(*scored))
 
-        return self._host.run(all_of_them(), cancel)
+        return self._host.run(score_all(), cancel)
 
     @functools.cached_property
     def _expected_weights(self) -> weights.ExpectedWeights:
-        about = self.rollout.model_config
-        return weights.expected_weights(about.hf_config, trust_remote_code=about.trust_remote_code)
+        model = self.rollout.model_config
+        return weights.expected_weights(model.hf_config, trust_remote_code=model.trust_remote_code)
 
-    def update_weights(self, given: Any, version: int | None) -> int:
-        """Check `given`, then load it between two calls."""
+    def update_weights(self, new: Any, version: int | None) -> int:
+        """Check the new weights, then load them while no call runs."""
         self.check_process()
         weights.check_version(version)
-        tensors = weights.checked(given, self._expected_weights)
+        tensors = weights.checked(new, self._expected_weights)
         return self._host.run_alone(weights.send(self.rollout, tensors, version))
 
     def sleep(self) -> SleepResult:

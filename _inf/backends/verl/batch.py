@@ -1,8 +1,8 @@
-"""From requests to the `DataProto` that verl's rollout takes.
+"""Builds the `DataProto` that verl's rollout takes from requests.
 
 Out: `input_ids`, `attention_mask`, `position_ids`, int64, rows x longest prompt, left-padded; in
 `non_tensor_batch` the unpadded `raw_prompt_ids` (without them verl strips real tokens that equal
-the pad) and `sampling_params`, a dict a row under SGLang's names.
+the pad token) and `sampling_params`, one dict per row with SGLang's names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from _inf.types import ModelInfo, Request
 
 
 def data_proto(requests: Sequence[Request], model: ModelInfo) -> Any:
-    """A verl `DataProto` of a row a request."""
+    """Return a verl `DataProto` with one row per request."""
     import torch
     from verl import DataProto
 

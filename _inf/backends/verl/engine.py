@@ -1,8 +1,8 @@
-"""SGLang's engine as verl subclasses it, subclassed once more: a request a row, its truth kept.
+"""A subclass of verl's SGLang engine that sends one request per row and keeps the raw answers.
 
-In: token ids and SGLang's sampling parameters, a dict a row. Out: a `RequestOutput` each.
-Importing this imports verl and SGLang, and leaves the interpreter as it was. What it corrects is
-in verl 0.6.1, `workers/rollout/sglang_rollout/sglang_rollout.py`, and sglang 0.5.9,
+In: token ids and a dict of SGLang's sampling parameters per row. Out: one `RequestOutput` per row.
+Importing this module imports verl and SGLang, and restores the interpreter's settings afterwards.
+It corrects verl 0.6.1, `workers/rollout/sglang_rollout/sglang_rollout.py`, and sglang 0.5.9,
 `srt/entrypoints/engine.py` and `srt/managers/tokenizer_manager.py`.
 """
 
@@ -34,13 +34,13 @@ with interpreter_left_alone():
     from verl.workers.rollout.sglang_rollout import sglang_rollout as sglang_rollout
 
 REPORT_SECONDS = 0.25
-SENT_AT_ONCE = 64  # rows; then others' have their turn, since a thousand take half a second to send
+SENT_AT_ONCE = 64  # rows, then other calls may send; sending a thousand takes half a second
 
 
 @dataclasses.dataclass
 class Call:
-    """What one `generate_sequences` carries past verl: parameters a row in (None: verl's own, for
-    all), rows out."""
+    """Data of one call that verl does not pass on: sampling parameters per row in (None: verl's
+    own, for all rows), outputs per row out."""
 
     host: Host
     cancel: CancelToken
@@ -50,7 +50,7 @@ class Call:
     name: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
 
     def rid(self, row: int | str) -> str:
-        """A request's id; by what stands before the dash the scheduler knows a call's rows."""
+        """A request's id; the scheduler recognizes a call's rows by the part before the dash."""
         return f"{self.name}-{row}"
 
 
@@ -64,9 +64,9 @@ class Engine(sglang_rollout.AsyncEngine):
         self, server_arguments: dict[str, Any], free_cache: bool, **verl_arguments: Any
     ) -> None:
         self.free_cache = free_cache
-        self.refusal: str | None = None  # why no request is taken now
-        nothing_yet: Any = None
-        self.tokenizer_manager = self.send_to_rpc = nothing_yet
+        self.refusal: str | None = None  # the reason, while requests are refused
+        unset: Any = None
+        self.tokenizer_manager = self.send_to_rpc = unset
         host = current_host.get()
         own = server_arguments["attention_backend"] == CPU_ATTENTION
         if own:  # under a name that SGLang knows
@@ -81,19 +81,19 @@ class Engine(sglang_rollout.AsyncEngine):
         self.init_tokenizer_manager_func = self._init_tokenizer_manager
         host.on_stop.append(self._close_sockets)
         super().__init__(**(verl_arguments | server_arguments))
-        # It would kill every child of the caller's process at exit; the host stops ours.
+        # SGLang's exit handler kills all children of the caller's process; the host stops ours.
         atexit.unregister(self.shutdown)
-        # Now, and not in the first request's context, which it would keep for ever.
+        # Started now, because the loop would keep the context of the first request alive.
         self.tokenizer_manager.auto_create_handle_loop()
         host.last_heartbeat = functools.partial(last_heartbeat, self.tokenizer_manager, host.log)
 
     def _init_tokenizer_manager(self, *args: Any, **kwargs: Any) -> Any:
-        """Known before the engine is ready, so that a start that fails can close it too."""
+        """Keep the manager before the engine is ready, so that a failed start can close it too."""
         self.tokenizer_manager, templates = init_tokenizer_manager(*args, **kwargs)
         return self.tokenizer_manager, templates
 
     def _close_sockets(self) -> None:
-        """Left to the garbage collector, a context waits for ever for its unsent messages."""
+        """Close them now: the garbage collector would wait without end for unsent messages."""
         manager = self.tokenizer_manager
         ours = [] if manager is None else [manager.recv_from_detokenizer, manager.send_to_scheduler]
         for socket in [*ours, self.send_to_rpc]:
@@ -101,12 +101,12 @@ class Engine(sglang_rollout.AsyncEngine):
                 socket.context.destroy(linger=0)
 
     def shutdown(self) -> None:
-        """Upstream kills all children of the process here; the `Host` stops exactly its own."""
+        """Do nothing: SGLang kills all children of the process here; the `Host` stops its own."""
 
     async def async_generate(
         self, *args: Any, input_ids: Any = None, sampling_params: Any = None, **kwargs: Any
     ) -> Any:
-        """One request a row, so that rows have their own parameters and can be aborted."""
+        """Send one request per row, so that each row has its own parameters and can be aborted."""
         call = current_call.get(None)
         if call is None:
             return await super().async_generate(
@@ -116,22 +116,22 @@ class Engine(sglang_rollout.AsyncEngine):
         requests: list[asyncio.Task[dict[str, Any]]] = []
         watch = asyncio.ensure_future(self._report(call, len(input_ids), requests))
         try:
-            for row, given in enumerate(zip(input_ids, per_row, strict=True)):
-                requests.append(asyncio.ensure_future(self._request(*given, call.rid(row))))
+            for row, (ids, params) in enumerate(zip(input_ids, per_row, strict=True)):
+                requests.append(asyncio.ensure_future(self._request(ids, params, call.rid(row))))
                 if len(requests) % SENT_AT_ONCE == 0:
                     await asyncio.sleep(0)
             outputs = await asyncio.gather(*requests)
         finally:
             for task in (watch, *requests):
                 task.cancel()
-        for row, answered in enumerate(zip(outputs, per_row, strict=True)):
-            call.rows.append(_row(*answered, row))
+        for row, (output, params) in enumerate(zip(outputs, per_row, strict=True)):
+            call.rows.append(_row(output, params, row))
         if call.report is not None:
             call.report(len(call.rows), sum(row.completion_tokens for row in call.rows))
         return outputs
 
     async def _report(self, call: Call, rows: int, requests: Sequence[asyncio.Task[Any]]) -> None:
-        """Tell `call.report`, if there is one, how far the rows are, until cancelled."""
+        """Call `call.report`, if it is set, with the progress of the rows until cancelled."""
         states, tokens = self.tokenizer_manager.rid_to_state, [0] * rows
         while call.report is not None:
             await asyncio.sleep(REPORT_SECONDS)
@@ -156,7 +156,7 @@ class Engine(sglang_rollout.AsyncEngine):
     async def stream(
         self, ids: list[int], params: dict[str, Any], put: Callable[[RequestOutput], None]
     ) -> None:
-        """One request; `put` gets the output so far whenever there are more tokens."""
+        """Send one request; `put` is called with the output so far whenever tokens arrive."""
         self._check_open()
         rid = uuid.uuid4().hex
         try:
@@ -168,19 +168,19 @@ class Engine(sglang_rollout.AsyncEngine):
             raise
 
     async def turn(self, ids: list[int], params: dict[str, Any]) -> RequestOutput:
-        """One turn of a conversation: one request."""
+        """Send one turn of a conversation as one request."""
         name = current_call.get().rid(uuid.uuid4().hex)
         return _row(await self._request(ids, params, name), params)
 
     async def score(self, ids: list[int], start: int, call: Call, row: int) -> RequestOutput:
-        """The log probs of `ids[start:]`, each after all before it: a prefill and no more."""
+        """Compute the log probs of `ids[start:]` by a prefill; nothing is generated."""
         params = {"max_new_tokens": 0, "temperature": 1.0}
         params |= {LOGPROB_START: start - 1, TOP_LOGPROBS: 1}
         return _row(await self._request(ids, params, call.rid(row)), {}, row)
 
     def _abandon(self, rid: str) -> None:
-        """A request whose caller has gone runs on in the scheduler unless it is aborted, and its
-        state stays in the parent unless somebody takes the last answer (tokenizer_manager)."""
+        """Abort a request whose caller is gone, and wait for its last answer, because the
+        tokenizer manager keeps a request's state until that answer is taken."""
         manager = self.tokenizer_manager
         state = manager.rid_to_state.get(rid)
         if state is None:
@@ -198,44 +198,44 @@ class Engine(sglang_rollout.AsyncEngine):
         task.add_done_callback(manager.asyncio_tasks.discard)
 
     async def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
-        """verl ends every multi-turn call with `abort_all`, which would end everybody's. Ours are
-        aborted one by one, by whoever gives them up."""
+        """Abort one request. verl ends each multi-turn call with `abort_all`, which would abort the
+        requests of all other calls too, so that argument is ignored."""
         if rid:
             await super().abort_request(rid=rid)
 
     async def update_weights_from_tensor(self, update_weights_request: Any) -> tuple[bool, str]:
-        """verl ignores what comes back."""
+        """Raise if SGLang refused the weights; verl ignores its answer."""
         done, message = await super().update_weights_from_tensor(update_weights_request)
         if not done:
             raise InferenceError(f"The engine refused the weights: {message}")
         return done, message
 
     async def flush_cache(self) -> Any:
-        """verl flushes the prefix cache after every call; only `free_cache_engine` asks for it.
-        Cancelled before its answer, SGLang's would let no later one through."""
+        """Flush the prefix cache after a call only if `free_cache_engine` is on; verl always does.
+        Shielded, because after a cancelled flush SGLang never answers a later one."""
         call = current_call.get(None)
         if call is None or self.free_cache:
             return await asyncio.shield(super().flush_cache())
 
 
 def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
-    """Of SGLang's `async_generate`; what is not a sampling parameter of its stands beside them."""
+    """The arguments of SGLang's `async_generate`; some of our keys are not sampling parameters."""
     params = dict(params)
     start, likeliest = params.pop(LOGPROB_START, -1), params.pop(TOP_LOGPROBS, 0)
-    steered = "custom_params" in params
+    custom = "custom_params" in params
     return {
         "input_ids": ids,
         "sampling_params": params,
         "return_logprob": True,
         "logprob_start_len": start,
         "top_logprobs_num": likeliest,
-        "custom_logit_processor": _steering() if steered else None,
+        "custom_logit_processor": _logit_processor() if custom else None,
         "rid": rid,
     }
 
 
 @functools.cache
-def _steering() -> str:
+def _logit_processor() -> str:
     from _inf.backends.verl.child.scheduler import RepetitionPenaltyProcessor
 
     return str(RepetitionPenaltyProcessor.to_str())
@@ -248,7 +248,7 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Reques
         reason = finish.get("message", "aborted")
         raise RequestFailure(f"The engine gave a request up: {reason}")
     if finish["type"] == "length" and ids and ids[-1] in (params.get("stop_token_ids") or ()):
-        # SGLang looks at the length first, also where the last token allowed is a stop.
+        # SGLang checks the length first, even if the last allowed token is a stop token.
         finish = {"type": "stop", "matched": ids[-1]}
     logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
     prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
@@ -272,7 +272,7 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Reques
 
 
 def _top_logprobs(meta: dict[str, Any]) -> list[dict[int, float]]:
-    """Without the tokens that a grammar or a bias ruled out."""
+    """The likeliest tokens, without those that a grammar or a bias ruled out."""
     tops, sampled = meta["output_top_logprobs"], meta["output_token_logprobs"]
     return [
         {token: value for value, token, _ in [*top, own] if math.isfinite(value)}
@@ -281,12 +281,12 @@ def _top_logprobs(meta: dict[str, Any]) -> list[dict[int, float]]:
 
 
 def _check_finite(logprobs: list[float | None], row: int) -> None:
-    """NaN or infinite log probs come from logits that are, and are no answer."""
+    """Raise if a log prob is NaN or infinite: the logits were too."""
     if math.isfinite(sum(value for value in logprobs if value is not None)):
         return
-    place = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
+    index = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
     raise RequestFailure(
-        f"Row {row} of this call has the log prob {logprobs[place]} at token {place}: the model's "
+        f"Row {row} of this call has the log prob {logprobs[index]} at token {index}: the model's "
         "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "
         "model was trained in bfloat16 (use bfloat16 or float32), or its weights diverged in "
         "training (load an earlier checkpoint)."

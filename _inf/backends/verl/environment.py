@@ -1,9 +1,9 @@
-"""What must be true of the process before anything of verl, sglang or torch is imported.
+"""Checks and prepares the process before anything of verl, sglang or torch is imported.
 
-`check_pins` holds the installed versions to the pins of our own metadata. `prepare` decides the
+`check_pins` compares the installed versions with the pins of our metadata. `prepare` decides the
 device and writes what verl and sglang read from `os.environ`; their children inherit it. Run as a
 program (`python -m _inf.backends.verl.environment`, by install.sh) it checks the pins, builds the
-stub libraries that this machine needs and says in two lines what the machine has.
+stub libraries that this machine needs and prints two lines about the machine.
 
 Knows nothing of models, configs or engines.
 """
@@ -64,7 +64,7 @@ _preparing = threading.Lock()
 
 @dataclass(frozen=True)
 class Machine:
-    """What the dynamic linker and the NVIDIA driver say with our stubs out of the way."""
+    """What the dynamic linker and the NVIDIA driver report without our stub libraries."""
 
     devices: int
     why_none: str
@@ -74,8 +74,8 @@ class Machine:
 def check_pins() -> None:
     """Raise a ConfigError that names every package whose version is not our metadata's `==` pin.
 
-    Reads metadata only. A checkout that is not installed has none, so there is nothing to hold it
-    to, and it passes; so does everything under INF_SKIP_PIN_CHECK=1.
+    Reads metadata only. A checkout that is not installed has no metadata, so it passes; everything
+    passes under INF_SKIP_PIN_CHECK=1.
     """
     if os.environ.get("INF_SKIP_PIN_CHECK") == "1":
         return
@@ -99,15 +99,15 @@ def check_pins() -> None:
     if broken:
         raise ConfigError(
             f"environment ({sys.prefix}): {'; '.join(broken)}; run `bash install.sh`, "
-            "or set INF_SKIP_PIN_CHECK=1 to go on with versions that nobody tested"
+            "or set INF_SKIP_PIN_CHECK=1 to use versions that were never tested"
         )
 
 
 def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
     """Decide the device and set the environment for it; call it before verl or sglang is imported.
 
-    "auto" is cuda where a driver shows a usable device. Values that the user set, and torchrun's,
-    stay. The device is one per process: a later call with the same one (or "auto") changes nothing.
+    "auto" is cuda if the driver shows a usable device. Values set by the user or by torchrun are
+    kept. A process has one device: a later call with the same device (or "auto") changes nothing.
     """
     global _prepared
     with _preparing:
@@ -130,7 +130,7 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
         stub_libraries.load(machine.missing)
         _set_rendezvous()
         _keep_compiled_code_private()
-        # For `server.CONTEXT_SLACK`, which no row reaches; `launch` holds the model's own limit.
+        # For `server.CONTEXT_SLACK`, which no row uses; `launch` enforces the model's own limit.
         os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
         if chosen == "cuda":
             _set_for_cuda()
@@ -141,7 +141,7 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
 
 
 def probe() -> Machine:
-    """Ask a fresh process which libraries load and how many GPUs the driver shows it."""
+    """Find out in a new process which libraries load and how many GPUs the driver shows."""
     environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(stub_libraries.path_without_ours())}
     command = [sys.executable, "-I", "-S", "-c", _PROBE]
     try:
@@ -162,18 +162,19 @@ def probe() -> Machine:
 
 
 def _keep_compiled_code_private() -> None:
-    """torch and CUTLASS run what they find in a folder of the shared temporary one, under a name
-    that anybody can guess and make first (torch 2.9.1, `_inductor/runtime/cache_dir_utils.py`;
-    nvidia-cutlass-dsl, `base_dsl/cache_helpers.py`, which makes it as soon as it is imported)."""
+    """Move the caches of compiled code to the user's own folder. By default torch and CUTLASS run
+    what they find in a folder of /tmp whose name another user can guess and create first (torch
+    2.9.1, `_inductor/runtime/cache_dir_utils.py`; nvidia-cutlass-dsl, `base_dsl/cache_helpers.py`,
+    which creates it on import)."""
     from _inf.models.cache import cache_root  # `check_pins` runs where nothing is installed
 
-    with contextlib.suppress(ConfigError):  # without a cache folder they stay where they are
+    with contextlib.suppress(ConfigError):  # without a cache folder they are not moved
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_root() / "torchinductor"))
         os.environ.setdefault("CUTE_DSL_CACHE_DIR", str(cache_root() / "cutlass"))
 
 
 def _set_rendezvous() -> None:
-    """What torchrun would have set; a lone process meets only itself, and only on loopback."""
+    """Set what torchrun would have set; a single process listens on loopback only."""
     os.environ.setdefault("RANK", "0")
     os.environ.setdefault("LOCAL_RANK", "0")
     if os.environ.setdefault("WORLD_SIZE", "1") != "1":
@@ -181,7 +182,7 @@ def _set_rendezvous() -> None:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
-    # A port that a parent process of ours chose is in use there: children must choose their own.
+    # A port chosen by our parent process is in use there, so a child process chooses its own.
     if os.environ.get("MASTER_PORT") == os.environ.get("INF_CHOSEN_MASTER_PORT"):
         with socket.socket() as probe_socket:
             probe_socket.bind(("127.0.0.1", 0))
@@ -191,7 +192,7 @@ def _set_rendezvous() -> None:
 
 def _set_for_cuda() -> None:
     os.environ.pop("SGLANG_USE_CPU_ENGINE", None)
-    # verl 0.6.1, sglang_rollout.py: reads it without a default, and sorts its entries as numbers.
+    # verl 0.6.1, sglang_rollout.py, reads it without a default and sorts its entries as numbers.
     visible = os.environ.setdefault("CUDA_VISIBLE_DEVICES", os.environ["LOCAL_RANK"])
     # Its engine takes the first device it sees: under torchrun each process must see its own only.
     entries, local = visible.split(","), int(os.environ["LOCAL_RANK"])
@@ -208,15 +209,15 @@ def _set_for_cpu(machine: Machine) -> None:
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
     if machine.devices:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    # verl 0.6.1, utils/device.py: whatever is not CUDA is taken for an Ascend NPU.
+    # verl 0.6.1, utils/device.py, takes every device that is not CUDA for an Ascend NPU.
     os.environ.setdefault("ASCEND_RT_VISIBLE_DEVICES", os.environ["LOCAL_RANK"])
-    # Else the first call spends over ten seconds on compiling one clamp, and three workers idle.
+    # Otherwise the first call compiles one clamp for over ten seconds, and three workers idle.
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 
 def main() -> None:
-    """For install.sh: check the pins, build what is missing, say what is here."""
+    """For install.sh: check the pins, build missing stubs, print the versions and the device."""
     try:
         check_pins()
         machine = probe()

@@ -1,9 +1,9 @@
-"""Whether the KV cache that a config asks for can be had, and the number that fits where it cannot.
+"""Checks that the KV cache of a config fits into memory; the error says how many tokens would fit.
 
-It corrects that SGLang 0.5.9 (`srt/model_executor/model_runner_kv_cache_mixin.py`) lowers, in
-silence, a pool that does not fit, so that longer rows are cut, and knows nothing of a container's
-limit. The rule is its own: weights and pool get `gpu_memory_utilization` of what is free. It counts
-less as free, later, so that what is refused before a start never fits.
+SGLang 0.5.9 (`srt/model_executor/model_runner_kv_cache_mixin.py`) silently shrinks a pool that does
+not fit, so that longer rows are cut, and ignores a container's memory limit. The rule is SGLang's:
+weights and pool get `gpu_memory_utilization` of the free memory. SGLang measures less free memory,
+because it measures later, so a config refused here would never fit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ POOL = "rollout.engine_kwargs.sglang.max_total_tokens"
 SHARE = "rollout.gpu_memory_utilization"
 LENGTH = "rollout.max_model_len"
 FOUR_BYTES = ("float32", "float", "torch.float32")
-# Models whose cache is not keys and values of every token in every layer: nothing is said of them.
+# Models whose cache is not keys and values of every token in every layer: they are not checked.
 UNLIKE = ("kv_lora_rank", "linear_num_key_heads", "attention_chunk_size", "quantization_config")
 NO_MEMORY = "Not enough memory. Please try to increase --mem-fraction-static"
 
@@ -26,10 +26,10 @@ NO_MEMORY = "Not enough memory. Please try to increase --mem-fraction-static"
 def sized(
     arguments: dict[str, Any], config: Config, hf_config: Any, folder: Path, free: int
 ) -> dict[str, Any]:
-    """SGLang's server arguments with a pool that a CPU's memory, of which `free` bytes are, holds.
+    """Return SGLang's server arguments with a KV pool that fits into a CPU's `free` bytes.
 
-    hf_config: of the model in `folder`. Raises `ConfigError` where what the config asks for does
-    not fit, or not one whole row.
+    hf_config: of the model in `folder`. Raises `ConfigError` if the pool in the config, or one
+    whole row, does not fit.
     """
     row, pool = int(arguments["context_length"]), _pool(config)
     if pool is not None and pool < row:
@@ -49,8 +49,8 @@ def sized(
 
 
 def check_held(held: tuple[int, int] | None, row: int, config: Config) -> None:
-    """`held`: the tokens that a started engine found memory for, and a page's; None: not known.
-    `row`: tokens of the longest one."""
+    """Raise if a started engine has less KV cache than the config asks for. `held`: tokens of its
+    cache, and of a page (None: not known). `row`: tokens of the longest row."""
     if held is None:
         return
     tokens, page = held
@@ -62,7 +62,7 @@ def check_held(held: tuple[int, int] | None, row: int, config: Config) -> None:
 
 
 def refused(log: str, config: Config) -> str | None:
-    """What an engine that died while it started says of memory in its log, in one sentence."""
+    """One sentence if the log of an engine that died at its start reports too little memory."""
     if NO_MEMORY not in log:
         return None
     return (
@@ -85,7 +85,7 @@ def _what_was_asked(config: Config, row: int) -> str:
 
 
 def token_bytes(hf_config: Any, config: Config) -> int | None:
-    """Of KV cache, a token and rank; None for a model of which this cannot be said."""
+    """Bytes of KV cache per token on one rank; None for a model whose cache is not known."""
     text, rollout = getattr(hf_config, "text_config", hf_config), config.rollout
     layers = set(getattr(text, "layer_types", None) or ["full_attention"])
     stored = rollout.engine_kwargs["sglang"].get("kv_cache_dtype") or "auto"
@@ -94,23 +94,23 @@ def token_bytes(hf_config: Any, config: Config) -> int | None:
         return None
     heads = text.num_attention_heads
     kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    of_a_rank = max(1, kv_heads // rollout.tensor_model_parallel_size)
+    rank_heads = max(1, kv_heads // rollout.tensor_model_parallel_size)
     width = getattr(text, "head_dim", None) or text.hidden_size // heads
-    return int(2 * of_a_rank * width * text.num_hidden_layers * _item_bytes(rollout.dtype))
+    return int(2 * rank_heads * width * text.num_hidden_layers * _item_bytes(rollout.dtype))
 
 
 def _item_bytes(dtype: str) -> int:
-    return 4 if dtype in FOUR_BYTES else 2  # what SGLang's auto becomes
+    return 4 if dtype in FOUR_BYTES else 2  # SGLang's "auto" is bfloat16 or float16
 
 
 def weight_bytes(folder: Path, hf_config: Any, config: Config) -> int:
-    """Of the model in the engine's dtype, a rank."""
+    """Bytes of the model's weights on one rank, in the engine's dtype."""
     stored = _item_bytes(str(getattr(hf_config, "dtype", None)))
     total = file_bytes(folder) * _item_bytes(config.rollout.dtype) // stored
     return int(total // config.rollout.tensor_model_parallel_size)
 
 
 def file_bytes(folder: Path) -> int:
-    """Of a model's weights on the disk."""
+    """Bytes of a model's weight files."""
     files = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
     return sum(file.stat().st_size for file in files)

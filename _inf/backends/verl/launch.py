@@ -1,7 +1,7 @@
-"""From a checked config to a running rollout: the order in which everything must happen.
+"""Starts a backend from a checked config, step by step in the required order.
 
-In: `Config`. Out: a `VerlBackend`. Nothing of verl or SGLang is imported before this is called, and
-never before the environment is prepared.
+In: `Config`. Out: a `VerlBackend`. verl and SGLang are imported only after the environment is
+prepared.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from _inf.backends.verl.backend import VerlBackend
     from _inf.backends.verl.rollout import Rollout
 
-# Environment variables, upstream's module globals and the default process group are the process's.
+# Starts share environment variables, upstream's module globals and the default process group.
 _starting = threading.Lock()
 
 
 def launch(config: Config) -> VerlBackend:
-    """Start an engine; half a minute, nearly all of it imports.
+    """Start an engine; takes half a minute, nearly all of it for imports.
 
-    Raises `ConfigError` before anything is started, `EngineDeadError` with the log's end where a
-    child dies while it starts, `InferenceError` in a process that cannot have an engine.
+    Raises `ConfigError` before anything is started, `EngineDeadError` with the log's end if a
+    child process dies during the start, `InferenceError` in a process that cannot have an engine.
     """
     check_start()
     with _starting, quiet.starting(config.model_name):
@@ -78,7 +78,7 @@ def _check_started(backend: VerlBackend, config: Config) -> None:
 
     rollout = backend.rollout
     kv_memory.check_held(rollout.pool, rollout.context_length, config)
-    if config.rollout.load_format == "dummy":  # its weights are not the folder's
+    if config.rollout.load_format == "dummy":  # dummy weights are not those in the folder
         return
     folder = Path(rollout.model_config.local_path)
     check_unmeasured(
@@ -109,10 +109,10 @@ def _start(
         from _inf.backends.verl.child import loading
 
         log = host.log.read_text(errors="replace")
-        if said := loading.refusal(log):
-            raise ConfigError(f"model_path: {config.model_name}: {said}.") from death
-        if said := kv_memory.refused(log, config):
-            raise ConfigError(said) from death
+        if reason := loading.refusal(log):
+            raise ConfigError(f"model_path: {config.model_name}: {reason}.") from death
+        if reason := kv_memory.refused(log, config):
+            raise ConfigError(reason) from death
         raise
 
 
@@ -130,14 +130,14 @@ def _limits(config: Config, hf_config: Any, device: Literal["cuda", "cpu"]) -> L
 
 
 def _eos_token_ids(model_config: Any) -> frozenset[int]:
-    """The generation config's and the tokenizer's: models name some here, some there."""
+    """The ids of the generation config and of the tokenizer; either may lack some of them."""
     named = getattr(model_config.generation_config, "eos_token_id", None)
     ids = named if isinstance(named, list) else [named]
     return frozenset(i for i in [*ids, model_config.tokenizer.eos_token_id] if i is not None)
 
 
 def _join_process_group(config: Config) -> None:
-    """verl needs a process group: torchrun's, or alone one without a port (over a `HashStore`)."""
+    """Join the process group that verl needs: torchrun's, or a `HashStore` without a port."""
     import torch.distributed as dist
 
     world, tp = int(os.environ["WORLD_SIZE"]), config.rollout.tensor_model_parallel_size

@@ -1,8 +1,8 @@
-"""The accelerator's memory given back and taken again, through verl's own `release` and `resume`.
+"""Frees the accelerator's memory and takes it again, with verl's own `release` and `resume`.
 
 verl 0.6.1 (`sglang_rollout.py`) leaves the order to its caller; sglang 0.5.9
-(`managers/scheduler_update_weights_mixin.py`) dies of a release beside a running request and of a
-resume without a release. Here a release waits for the calls that run, and neither is done twice.
+(`managers/scheduler_update_weights_mixin.py`) dies of a release during a request and of a resume
+without a release. Here a release waits for the running calls, and neither is done twice.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ ON_CPU = (
     "SGLang's memory saver is CUDA's. shutdown() frees them."
 )
 DRAIN_SECONDS = 0.02
-# The order in which they are taken again.
+# In the order in which verl must resume them.
 PARTS = ["weights", "kv_cache"]
 
 
 async def sleep(rollout: Any) -> SleepResult:
-    """On the engine's loop, when no call runs."""
+    """Free the memory; called on the engine's loop while no call runs."""
     _check(rollout, "sleep")
     engine = rollout._engine
     if engine is not None:
@@ -43,7 +43,7 @@ async def sleep(rollout: Any) -> SleepResult:
 
 
 async def wake_up(rollout: Any) -> None:
-    """On the engine's loop; nothing where it is awake."""
+    """Take the memory again; called on the engine's loop, does nothing if already awake."""
     _check(rollout, "wake_up")
     engine = rollout._engine
     if engine is not None and engine.refusal != ASLEEP:
@@ -55,8 +55,8 @@ async def wake_up(rollout: Any) -> None:
 
 
 async def drain(engine: Any) -> None:
-    """Until the scheduler has nothing to do (it may still be ending what was abandoned); it must
-    not when its weights change or go. The prefix cache is empty then."""
+    """Wait until the scheduler is idle (it may still be ending aborted requests) and its prefix
+    cache is empty; weights may change or be freed only then."""
     while not (await engine.tokenizer_manager.flush_cache()).success:
         await asyncio.sleep(DRAIN_SECONDS)
 

@@ -1,7 +1,7 @@
-"""A row in the tables of patches: `patches.py` has the parent's, `child/patches.py` the child's.
+"""The row types of the two patch tables: `patches.py` (parent), `child/patches.py` (child).
 
-A row says what of verl's or SGLang's is exchanged, in which file and version it is, and why, so
-that it can be deleted on the day upstream is fixed. Knows nothing of what is exchanged.
+A row names the attribute of verl or SGLang that is replaced, its file and version, and the reason,
+so that the row can be deleted when upstream is fixed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Replace:
-    """An attribute of an upstream module or class, exchanged for `replacement`."""
+    """Replaces an attribute of an upstream module or class by `replacement`."""
 
     owner: Any
     attribute: str
@@ -24,13 +24,12 @@ class Replace:
     reason: str
 
     def value(self) -> Any:
-        """What the attribute becomes."""
+        """The new value of the attribute."""
         return self.replacement
 
 
 class Wrap(Replace):
-    """A function of upstream's, exchanged for one that calls `replacement` with upstream's own
-    function first, then with the arguments."""
+    """Replaces an upstream function by one that calls `replacement(original, *args, **kwargs)`."""
 
     def value(self) -> Any:
         original, replacement = getattr(self.owner, self.attribute), self.replacement
@@ -44,6 +43,6 @@ class Wrap(Replace):
 
 
 def apply(table: Iterable[Replace]) -> None:
-    """Put every row of a table in place; once a process."""
+    """Apply every row of a table; called once per process."""
     for row in table:
         setattr(row.owner, row.attribute, row.value())

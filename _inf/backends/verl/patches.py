@@ -1,7 +1,7 @@
-"""Everything of verl's and SGLang's that is exchanged in the caller's process, in one table.
+"""The table of all patches of verl and SGLang in the caller's process.
 
-It is applied once, when `_inf.backends.verl.rollout` is imported. Most of it are modules that
-verl's and SGLang's code reaches for by a global name.
+It is applied once, when `_inf.backends.verl.rollout` is imported. Most rows replace a module that
+verl's or SGLang's code uses by a global name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ with interpreter_left_alone():
 
 
 class _ModuleProxy:
-    """Stands in for a module inside one upstream module; what is not overridden passes through."""
+    """Replaces a module inside one upstream module; attributes not overridden are passed on."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -49,14 +49,14 @@ class _Asyncio(_ModuleProxy):
 
 
 class _Distributed(_ModuleProxy):
-    """The ranks of one tensor-parallel group meet in `broadcast_pyobj` anyway."""
+    """Has no barrier: the ranks of a tensor-parallel group wait in `broadcast_pyobj` anyway."""
 
     def barrier(self) -> None:
         pass
 
 
 class _Multiprocessing(_ModuleProxy):
-    """SGLang's children become the host's; the process-wide start method stays the caller's."""
+    """Starts SGLang's children with the host, and leaves the process-wide start method alone."""
 
     def Process(self, target: Any, **kwargs: Any) -> Any:  # noqa: N802
         """Without a tokenizer the scheduler answers the parent directly (`scheduler.py`,
@@ -70,14 +70,14 @@ class _Multiprocessing(_ModuleProxy):
 
 
 class _NoProcess:
-    """A process that nobody needs."""
+    """Replaces the detokenizer's process, which is not needed."""
 
     def start(self) -> None:
         pass
 
 
 class _Tempfile(_ModuleProxy):
-    """Files are made in the host's folder, which it removes."""
+    """Creates files in the host's folder, which the host removes."""
 
     def NamedTemporaryFile(self, **kwargs: Any) -> Any:  # noqa: N802
         return tempfile.NamedTemporaryFile(dir=current_host.get().folder, **kwargs)
@@ -108,20 +108,20 @@ PATCHES = (
     Replace(sglang_rollout, "asyncio", _Asyncio(asyncio), _VERL,
             "it works on the main thread only, and in no running event loop"),
     Replace(sglang_rollout, "dist", _Distributed(torch.distributed), _VERL,
-            "in each call all ranks of the world meet at a barrier: a rank with fewer prompts, or "
-            "a refused one, would hold up the others"),
+            "in each call all ranks of the world wait at a barrier: a rank with fewer prompts, or "
+            "with a refused prompt, would block the others"),
     Replace(sglang_rollout, "mp", _PROCESSES, _VERL,
             "it sets the start method of the whole process"),
     Wrap(sglang_rollout, "broadcast_pyobj", _broadcast, _VERL,
-         "it pickles every answer also for a group of one"),
+         "it pickles every answer even for a group of one"),
     Replace(sglang_engine, "mp", _PROCESSES, "sglang 0.5.9, srt/entrypoints/engine.py",
-            "its children outlive a killed parent, and nobody watches them"),
+            "its children outlive a killed parent, and nothing notices when they die"),
     Replace(sglang_engine, "configure_logger", lambda *args, **kwargs: None,
             "sglang 0.5.9, srt/entrypoints/engine.py",
             "in the parent it replaces the root logger's handlers"),
     Replace(sglang_server_args, "tempfile", _Tempfile(tempfile),
             "sglang 0.5.9, srt/server_args.py, PortArgs.init_new",
-            "six socket files an engine are left behind"),
+            "six socket files per engine are left behind"),
     Replace(tokenizer_manager, "print_exception_wrapper", _declare_dead_on_failure,
             "sglang 0.5.9, srt/managers/tokenizer_manager.py",
             "it kills the caller's process and all its children"),
@@ -132,5 +132,5 @@ PATCHES = (
 
 
 def apply() -> None:
-    """Put all of it in place."""
+    """Apply the table."""
     patch_table.apply(PATCHES)

@@ -1,13 +1,13 @@
-"""verl's `SGLangRollout`, subclassed where it loses the truth.
+"""A subclass of verl's `SGLangRollout` that corrects its lengths, masks and log probs.
 
 In: a `DataProto` with left-padded `input_ids`, `attention_mask`, `position_ids` (rows x prompt
 length), and per row, in `non_tensor_batch`, `raw_prompt_ids` and `sampling_params` (SGLang's
-names; without them verl's own hold, `val_kwargs` where `meta_info["validate"]` is true). Out:
+names; without them verl's own are used, or `val_kwargs` if `meta_info["validate"]` is true). Out:
 verl's own `DataProto` with `attention_mask` and `rollout_log_probs` corrected, `response_mask`
-added, and in `non_tensor_batch["rows"]` what the engine really answered, a `RequestOutput` each.
+added, and in `non_tensor_batch["rows"]` a `RequestOutput` per row with the engine's raw answer.
 
-What it corrects is in verl 0.6.1, `workers/rollout/sglang_rollout/sglang_rollout.py`. It knows
-nothing of text.
+It corrects verl 0.6.1, `workers/rollout/sglang_rollout/sglang_rollout.py`, and knows nothing of
+text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ patches.apply()
 
 
 class Rollout(sglang_rollout.SGLangRollout):
-    """verl's rollout, callable from any thread, telling the truth about lengths and masks."""
+    """verl's rollout, callable from any thread, with correct lengths and masks."""
 
     def __init__(
         self,
@@ -62,31 +62,31 @@ class Rollout(sglang_rollout.SGLangRollout):
         super().__init__(config, model_config, device_mesh=None)
 
     def _initialize_tools(self, *args: Any) -> tuple[Any, ...]:
-        """Tools are a call's, and conversations are held by `_inf.conversation`."""
+        """Load no tools: `_inf.conversation` runs them."""
         return [], {}, None, [], None
 
     def _initialize_interactions(self, config: Any) -> dict[str, Any]:
-        """Likewise."""
+        """Load no interactions: `_inf.conversation` runs them."""
         return {}
 
     def _init_distributed_env(self, *args: Any, **kwargs: Any) -> None:
-        """Gloo greets on stdout, once a group."""
+        """Create the process groups without the line that Gloo prints for each group."""
         with quiet.descriptors():
             super()._init_distributed_env(*args, **kwargs)
             shape = self._device_mesh_cpu.mesh.shape
-            # verl's workers hand one in; `update_weights` gathers over its `infer_tp`.
+            # verl's workers pass a mesh; `update_weights` gathers over its `infer_tp`.
             self.device_mesh = init_device_mesh("cpu", shape, mesh_dim_names=MESH)
         self.host.on_stop.append(self._leave_groups)
 
     def _leave_groups(self) -> None:
-        """torch keeps each of the six, with three threads and four open files, until it is told."""
-        with contextlib.suppress(RuntimeError, ValueError):  # the caller has ended all of them
+        """Destroy the six process groups, each of which keeps three threads and four open files."""
+        with contextlib.suppress(RuntimeError, ValueError):  # the caller has already destroyed them
             for mesh in (self._device_mesh_cpu, self.device_mesh):
                 for group in mesh.get_all_groups():
                     torch.distributed.destroy_process_group(group)
 
     def _init_inference_engine(self, *args: Any, **kwargs: Any) -> None:
-        """verl calls the class by its module's global name: the seam for ours."""
+        """Build our `Engine`: verl looks the class up by its module's global name."""
         upstream = sglang_rollout.AsyncEngine
         sglang_rollout.AsyncEngine = functools.partial(
             Engine, self._server_arguments, self.config.free_cache_engine
@@ -104,9 +104,9 @@ class Rollout(sglang_rollout.SGLangRollout):
         report: Report | None = None,
         **kwargs: Any,
     ) -> DataProto:
-        """verl's call, from any thread. `cancel` can end it early; `report` is told, on the
-        engine's thread, the rows finished and the tokens generated so far. Raises `ConfigError` for
-        a column that asks for more than one turn."""
+        """Run verl's call, from any thread. `cancel` can end it early; `report` is called on the
+        engine's thread with the numbers of finished rows and generated tokens. Raises `ConfigError`
+        for a column that asks for more than one turn."""
         _check_one_turn(prompts)
         params = prompts.non_tensor_batch.pop("sampling_params", None)
         per_row = None if params is None else list(params)
@@ -120,7 +120,7 @@ class Rollout(sglang_rollout.SGLangRollout):
         return _corrected(output, rows) if rows else output
 
     def from_first_rank(self, rows: list[RequestOutput]) -> list[RequestOutput]:
-        """The rows that the first rank of a tensor-parallel group has, on each of its ranks."""
+        """Send the rows of a tensor-parallel group's first rank to all of its ranks."""
         if self._tp_size == 1:
             return rows
         group = self._device_mesh_cpu["tp"]
@@ -134,12 +134,12 @@ class Rollout(sglang_rollout.SGLangRollout):
         return list(shared)
 
     def engine(self) -> Engine:
-        """Which only the first rank of a tensor-parallel group has."""
+        """The engine, which only the first rank of a tensor-parallel group has."""
         if self._engine is None:
             raise InferenceError(
                 f"Rank {self._rank} is not the first of its tensor-parallel group: stream(), "
-                "score() and get_logprobs() are the first rank's to call, generate() and the rest "
-                "all ranks'."
+                "score() and get_logprobs() can be called on the first rank only, the other calls "
+                "on all ranks."
             )
         engine: Engine = self._engine
         return engine
@@ -151,12 +151,12 @@ class Rollout(sglang_rollout.SGLangRollout):
 
     @property
     def context_length(self) -> int:
-        """Tokens that one row may have at most, prompt and answer."""
+        """The most tokens that one row may have, prompt and answer together."""
         return int(self._server_arguments["context_length"])
 
     @property
     def pool(self) -> tuple[int, int] | None:
-        """Tokens of the KV cache, and of a page of it; None on a rank that has no engine."""
+        """Tokens of the KV cache and of one of its pages; None on a rank without an engine."""
         if self._engine is None:
             return None
         held = self._engine.scheduler_info["max_total_num_tokens"]
@@ -164,12 +164,12 @@ class Rollout(sglang_rollout.SGLangRollout):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the engine computes in, also where the config says auto."""
+        """The dtype in which the engine computes, also if the config says auto."""
         return self._engine.tokenizer_manager.model_config.dtype
 
 
 def _check_one_turn(prompts: DataProto) -> None:
-    """verl's datasets have these columns in every row, empty where there is nothing to say."""
+    """Refuse these columns unless they are empty; verl's datasets have them in every row."""
     for name, instead in NOT_ONE_TURN.items():
         for row, value in enumerate(prompts.non_tensor_batch.get(name, ())):
             if value is not None and not is_empty(value):
@@ -177,9 +177,9 @@ def _check_one_turn(prompts: DataProto) -> None:
 
 
 def _corrected(output: DataProto, rows: list[RequestOutput]) -> DataProto:
-    """verl looks for the first EOS to tell answer from padding (`get_response_mask`), which counts
-    padding as answer where a row was cut by length or stopped by another id, and it pads log probs
-    with the pad token's id. The engine's own lengths are right."""
+    """Replace verl's masks by masks from the engine's own lengths. verl takes everything up to the
+    first EOS as the answer (`get_response_mask`), which includes padding if a row was cut by length
+    or stopped by another id, and it pads log probs with the pad token's id."""
     batch = output.batch
     width = batch["responses"].shape[1]
     lengths = torch.tensor([len(row.token_ids) for row in rows])
@@ -193,8 +193,8 @@ def _corrected(output: DataProto, rows: list[RequestOutput]) -> DataProto:
 
 
 def rollout_config(settings: dict[str, Any]) -> RolloutConfig:
-    """verl's typed config from plain values; its nested parts are dataclasses too. `multi_turn`
-    stays off in it: conversations are held by `_inf.conversation`."""
+    """Build verl's typed config, whose nested parts are dataclasses too, from plain values.
+    `multi_turn` is off in it, because `_inf.conversation` runs the conversations."""
     settings = {**settings, "multi_turn": {**settings["multi_turn"], "enable": False}}
     parts = vars(RolloutConfig(name="sglang"))
     nested = {

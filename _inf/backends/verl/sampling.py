@@ -1,9 +1,8 @@
-"""`SamplingParams` under SGLang's names, as its engine takes them (sglang 0.5.9,
-`srt/sampling/sampling_params.py`).
+"""Translates `SamplingParams` to SGLang's names (sglang 0.5.9, `srt/sampling/sampling_params.py`).
 
-Three of the keys are no sampling parameters of SGLang: `custom_params` carries what the scheduler's
-process adds (`child/scheduler.py`); `logprob_start_len` and `top_logprobs_num` stand beside them in
-its requests, and `engine.py` puts them there.
+Three of the keys are special: `custom_params` carries the parameters that our own code in the
+scheduler's process reads (`child/scheduler.py`); `logprob_start_len` and `top_logprobs_num` are
+fields of SGLang's request, to which `engine.py` moves them.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 
 
 def sglang_params(params: SamplingParams) -> dict[str, Any]:
-    """One row's; what is at its neutral value and costs SGLang time is left out."""
+    """Return one row's parameters, without those at a neutral value that would cost SGLang time."""
     request: dict[str, Any] = {
         "temperature": params.temperature,
         "top_p": params.top_p,

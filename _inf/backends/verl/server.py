@@ -1,9 +1,9 @@
-"""From our config to SGLang's server arguments: what verl's rollout leaves out or fixes wrongly.
+"""Builds SGLang's server arguments from our config, where verl's rollout drops or misreads it.
 
 verl 0.6.1 (`sglang_rollout.py`, `_init_inference_engine`) builds a fixed dict: of `engine_kwargs`
 only `attention_backend` arrives, and none of `enforce_eager`, `enable_chunked_prefill`,
-`enable_prefix_caching`, `max_num_batched_tokens`, `max_model_len`, `expert_parallel_size`. What is
-returned here is laid over that dict (`_inf.backends.verl.rollout.Engine`).
+`enable_prefix_caching`, `max_num_batched_tokens`, `max_model_len`, `expert_parallel_size`. The
+arguments returned here override that dict (`_inf.backends.verl.engine.Engine`).
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ def server_arguments(
         "disable_radix_cache": not rollout.enable_prefix_caching,
         "disable_cuda_graph": rollout.enforce_eager,
         "ep_size": rollout.expert_parallel_size,
-        # verl says fa3, which only Hopper has.
+        # verl sets fa3, which only Hopper GPUs have.
         "attention_backend": attention_backend(config, device),
         "mm_attention_backend": None,
-        # With it, penalties and `output_ids` lag one token behind what a request has sampled.
+        # Overlapped, penalties and `output_ids` lag one token behind the sampled tokens.
         "disable_overlap_schedule": True,
         "enable_custom_logit_processor": True,
-        # What `_inf.request.grammar` has checked.
+        # `_inf.request.grammar` has checked every grammar with the same library.
         "grammar_backend": "llguidance",
-        # With any whitespace between tokens a small model writes blank lines until it is cut.
+        # If any whitespace is allowed, a small model writes blank lines until max_tokens.
         "constrained_json_disable_any_whitespace": True,
-        # Of 300 s, it ends a scheduler that is only slow; `hang_timeout` is the one limit.
+        # The default of 300 s kills a slow scheduler; `hang_timeout` is the only limit.
         "watchdog_timeout": NEVER,
-        # Its LD_PRELOAD of libcudart keeps a CPU's children from starting.
+        # On a CPU its LD_PRELOAD of libcudart would stop the children from starting.
         "enable_memory_saver": rollout.free_cache_engine and device == "cuda",
-        # Else the weights are garbage after a sleep, until somebody updates them all.
+        # Otherwise the weights are garbage after a sleep, until all of them are updated.
         "enable_weights_cpu_backup": rollout.free_cache_engine and device == "cuda",
     }
     if rollout.cudagraph_capture_sizes is not None:
@@ -75,13 +75,13 @@ def server_arguments(
 
 
 def attention_backend(config: Config, device: Literal["cuda", "cpu"]) -> str | None:
-    """The config's, or the best for the device; None: SGLang chooses."""
+    """The config's attention backend, or the best for the device; None: SGLang chooses."""
     own: str | None = (config.rollout.engine_kwargs.get("sglang") or {}).get("attention_backend")
     return own or (CPU_ATTENTION if device == "cpu" else None)
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now; verl's own are the same for every engine of a rank."""
+    """Find ports that are free now; verl gives every engine of a rank the same ones."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for free in sockets:

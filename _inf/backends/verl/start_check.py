@@ -1,8 +1,8 @@
-"""Does a started engine compute what Transformers does? Asked of architectures nobody measured.
+"""Compares a started engine with Transformers if the model's architecture was never measured.
 
 In: a rollout whose model `_inf.backends.verl.support` does not know. Out: nothing, or a
-`ConfigError`. A few tokens are scored by both, in float32 on the CPU on Transformers' side, so a
-model is tried only where it is small; where it is not, a warning says so.
+`ConfigError`. Both score a few tokens, Transformers in float32 on the CPU, so only small models
+are compared; for others a warning says that no comparison was made.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from _inf.types import CancelToken
 
 MOST_BYTES = 2**30  # of weights, which are loaded a second time
 TOKENS = 24
-# What the rounding of float32 explains, in other orders of summing. Half precision's explains more
-# than can be told from a fault.
+# A difference that float32 rounding explains if sums are taken in another order. In half precision
+# rounding is as large as a fault.
 WITHIN = 1e-3
 
 
 def check_unmeasured(
     backend: Any, folder: Path, weight_bytes: int, *, trust_remote_code: bool
 ) -> None:
-    """Compare the log probs of `TOKENS` tokens; `weight_bytes`: of the folder's files.
+    """Compare the log probs of `TOKENS` tokens; `weight_bytes`: size of the folder's files.
 
-    A warning says where that cannot be done: in half precision, of a large model, of one that
+    Warns if they cannot be compared: in half precision, for a large model, or for a model that
     Transformers does not load.
     """
     rollout = backend.rollout
@@ -68,7 +68,7 @@ def _token_ids(rollout: Any) -> list[int]:
 def _transformers_logprobs(
     folder: Path, ids: list[int], trust_remote_code: bool
 ) -> list[float] | None:
-    """Of `ids` but the first; None where Transformers cannot load the model."""
+    """Log probs of `ids[1:]`; None if Transformers cannot load the model."""
     from transformers import AutoModelForCausalLM
 
     with quiet.third_party(), torch.no_grad():

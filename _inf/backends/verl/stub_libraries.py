@@ -1,9 +1,9 @@
-"""Stub libraries in place of the two that sgl-kernel links and a bare machine lacks.
+"""Builds stubs of the two libraries that sgl-kernel links and that may be missing on a machine.
 
 sgl-kernel 0.3.21 (`sm100/common_ops`, what it loads without a GPU) links libcuda.so.1 and
-libnuma.so.1 but calls neither on a CPU, so a library with the same symbols lets the import through.
-This module says what must be compiled, and gets it in front of the linker. It does not decide
-whether a machine needs one: where the real library is, nothing of this may be on the path.
+libnuma.so.1 but calls neither on a CPU, so a library with the same symbols is enough for the
+import. This module compiles the stubs and puts them on the linker's path. It does not decide
+whether a machine needs one: next to the real library, a stub must not be on the path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from _inf.errors import ConfigError
 
 @dataclass(frozen=True)
 class Library:
-    """Its file name, the symbols that sgl-kernel leaves undefined, and what each answers."""
+    """A library's file name, the symbols that sgl-kernel needs, and what each function returns."""
 
     soname: str
     symbols: str
@@ -48,7 +48,7 @@ LIBRARIES = {library.soname: library for library in (CUDA, NUMA)}
 
 
 def build_stub(folder: Path, library: Library = CUDA) -> Path:
-    """Compile the stub into `folder`: whole or not at all, also when two processes do it."""
+    """Compile the stub into `folder` by an atomic rename, so two processes may do it at once."""
     compilers = map(shutil.which, (os.environ.get("CC", ""), "cc", "gcc", "clang"))
     compiler = next(filter(None, compilers), None)
     if compiler is None:
@@ -76,9 +76,9 @@ def build_stub(folder: Path, library: Library = CUDA) -> Path:
 
 
 def stub(library: Library) -> Path:
-    """The built stub, compiled now where it is not there yet.
+    """Return the stub's path; compile it if it does not exist yet.
 
-    One folder each: a folder on LD_LIBRARY_PATH for libnuma must not bring libcuda along.
+    Each library has its own folder: a folder on LD_LIBRARY_PATH for libnuma must not add libcuda.
     """
     folders = [home / library.soname.partition(".")[0] for home in _homes()]
     for folder in folders:
@@ -88,7 +88,7 @@ def stub(library: Library) -> Path:
 
 
 def load(libraries: Iterable[Library]) -> None:
-    """Into this process now, and onto the path that the linker of every child will read."""
+    """Load the stubs into this process and put them on the linker's path for child processes."""
     paths = [stub(library) for library in libraries]
     for path in paths:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
@@ -100,13 +100,13 @@ def load(libraries: Iterable[Library]) -> None:
 
 
 def path_without_ours() -> list[str]:
-    """LD_LIBRARY_PATH less the folders that a parent process of ours may have put there."""
+    """LD_LIBRARY_PATH without the stub folders that a parent process may have added."""
     homes = _homes()
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     return [folder for folder in folders if folder and Path(folder).parent not in homes]
 
 
 def _homes() -> list[Path]:
-    """Inside the installation, or in the user's cache where that cannot be written."""
+    """The installation's folder, then the user's cache for when the first is not writable."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return [Path(sys.prefix, "lib", "inf"), Path(cache, "inf", "lib")]

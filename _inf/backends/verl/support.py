@@ -1,8 +1,8 @@
-"""What SGLang 0.5.9 computes as Transformers does, and what it does not: refused before a start.
+"""Refuses models that SGLang 0.5.9 does not compute as Transformers does, before a start.
 
 In: a model's Transformers config, the device, the longest row. Out: nothing, or a `ConfigError`
-with one sentence. `TABLE` is what was measured (tests/engine/test_architectures.py) or read in
-SGLang's source; docs/models.md shows it. Knows no tensors and imports nothing of SGLang.
+with one sentence. `TABLE` holds what was measured (tests/engine/test_architectures.py) or read in
+SGLang's source; docs/models.md shows it. Uses no tensors and imports nothing of SGLang.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WINDOWED_LAYER = "sliding_attention"
 
 @dataclasses.dataclass(frozen=True)
 class Support:
-    """One architecture on one device, or on any (None). `reason`: how it is known, or why not."""
+    """The verdict for an architecture on a device (None: any). `reason`: how or why it is known."""
 
     architecture: str
     device: Device | None
@@ -71,9 +71,9 @@ READS_WINDOW = """
     Gemma3ForConditionalGeneration Gemma3nForConditionalGeneration GptOssForCausalLM
     Olmo3ForCausalLM
 """.split()
-# Those that have a key head for each query head, whatever the config says.
+# Classes that always have one key head per query head, whatever the config says.
 NO_GROUPED_HEADS = ("OlmoForCausalLM", "OlmoeForCausalLM", "PhiForCausalLM")
-# Keys of the config that SGLang's classes do not read, and the values that they compute.
+# Config keys that SGLang's classes do not read, and the values for which they are right.
 SILU = """
     OlmoeForCausalLM StableLmForCausalLM CohereForCausalLM Cohere2ForCausalLM MixtralForCausalLM
     OlmoForCausalLM Olmo2ForCausalLM Olmo3ForCausalLM Qwen2MoeForCausalLM Qwen3MoeForCausalLM
@@ -89,7 +89,7 @@ UNREAD: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("StableLmForCausalLM PhiForCausalLM", "qk_layernorm", (False,)),
     ("StableLmForCausalLM", "use_parallel_residual", (False,)),
 )
-# Of rope scaling, what SGLang's code does not read and Transformers' does.
+# Keys of rope scaling that Transformers reads and SGLang does not.
 UNREAD_ROPE = ("attention_factor", "mscale", "mscale_all_dim")
 ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 STATE_KEYS = ("mamba_", "ssm_", "conv_L_cache", "linear_num_")
@@ -102,15 +102,15 @@ def architecture(hf_config: Any) -> str:
 
 
 def is_measured(name: str) -> bool:
-    """Whether an architecture was compared with Transformers, on whatever device."""
+    """Whether an architecture was compared with Transformers on any device."""
     return any(entry.architecture == name and entry.verdict == "exact" for entry in TABLE)
 
 
 def check_support(
     hf_config: Any, device: Device, max_model_len: int, attention_backend: str | None
 ) -> None:
-    """Raise `ConfigError` where SGLang would compute another model than Transformers does, or rows
-    could be longer than the model's context.
+    """Raise `ConfigError` if SGLang would not compute what Transformers computes, or if rows could
+    be longer than the model's context.
 
     `max_model_len`: tokens of the longest row. `attention_backend`: SGLang's name, `inf_cpu` or
     None for what SGLang chooses.
@@ -124,12 +124,12 @@ def check_support(
     for key in ("max_position_embeddings", "num_attention_heads"):
         if not isinstance(getattr(text, key, None), int) or hf_config.is_encoder_decoder:
             raise ConfigError(
-                f"model_path: the config of {name} has no {key}, or an encoder, so this is not a "
-                "model that only decodes text by attention, which alone can be served."
+                f"model_path: the config of {name} has no {key}, or it has an encoder; only "
+                "models that decode text by attention, without an encoder, can be served."
             )
     if device == "cpu" and (what := _state_layers(text)):
         raise ConfigError(
-            f"model_path: {name} does not run on a CPU: it has {what}, whose kernels are a GPU's; "
+            f"model_path: {name} does not run on a CPU: it has {what}, whose kernels need a GPU; "
             "serve it on a GPU."
         )
     _check_values(name, text)
@@ -148,7 +148,7 @@ def check_support(
 
 
 def _state_layers(text: Any) -> str:
-    """What a model has beside plain attention; empty where it has nothing."""
+    """Describe the layers that are not plain attention; empty if there are none."""
     if others := sorted(set(getattr(text, "layer_types", None) or ()) - ATTENTION_LAYERS):
         return f"layers of the kind {', '.join(others)}"
     keys = [key for key in text.to_dict() if key.startswith(STATE_KEYS)]
@@ -179,7 +179,7 @@ def _check_values(name: str, text: Any) -> None:
 
 
 def _limits(name: str, text: Any, plain: bool) -> Iterator[tuple[int, str]]:
-    """Tokens up to which a row is computed as Transformers does, and why no further."""
+    """The lengths up to which SGLang computes a row as Transformers does, each with its reason."""
     window = _window(text)
     if window is not None and (plain or name not in READS_WINDOW):
         yield window, f"the sliding window of {name}, which SGLang ignores"
@@ -189,14 +189,14 @@ def _limits(name: str, text: Any, plain: bool) -> Iterator[tuple[int, str]]:
         original = getattr(text, "original_max_position_embeddings", context)
         yield (
             scaling.get("original_max_position_embeddings") or original,
-            "up to which longrope has its short factors: beyond, SGLang changes those of all "
-            "rows in a batch when one is long",
+            "the length up to which longrope uses its short factors: with one longer row, "
+            "SGLang changes the factors of all rows in the batch",
         )
     elif kind == "dynamic" and "alpha" not in scaling:
         yield (
             context,
-            "the model's own context: beyond, dynamic NTK scaling changes with a row's length, "
-            "which SGLang does not do",
+            "the model's own context: beyond it dynamic NTK scaling changes with a row's "
+            "length, which SGLang does not do",
         )
     yield int(context * scaling.get("factor", 1.0)), "the model's context"
 
@@ -207,7 +207,7 @@ def _rope_scaling(text: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _window(text: Any) -> int | None:
-    """How many tokens, its own among them, a token of a windowed layer sees; None: all."""
+    """How many tokens, itself included, a token of a windowed layer sees; None: all."""
     window = getattr(text, "sliding_window", None)
     kinds = getattr(text, "layer_types", None)
     if not isinstance(window, int) or (kinds is not None and WINDOWED_LAYER not in kinds):

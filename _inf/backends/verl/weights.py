@@ -1,12 +1,12 @@
-"""New weights into a running engine: all of them, checked before the first is sent.
+"""Checks new weights, all of them, and then sends them to a running engine.
 
-In: a module, a state dict or pairs of (name, tensor), with Transformers' names. Out: pairs that
-were checked against the model's: none unknown, none missing, all of the right shape and finite.
-Then verl's own `SGLangRollout.update_weights` takes them over in buckets.
+In: a module, a state dict or pairs of (name, tensor), with Transformers' names. Out: pairs checked
+against the model: none unknown, none missing, all finite and of the right shape. Then verl's own
+`SGLangRollout.update_weights` sends them in buckets.
 
-What is corrected: SGLang (0.5.9, `model_executor/model_runner.py`) drops unknown names in silence
-and dies of a wrong shape; verl (0.6.1, `sglang_rollout.py`) lets calls in between two buckets,
-ignores what the engine answers, and turns the caller's own CPU tensors into shared memory.
+It corrects that SGLang (0.5.9, `model_executor/model_runner.py`) silently drops unknown names and
+dies of a wrong shape, and that verl (0.6.1, `sglang_rollout.py`) lets calls run between two
+buckets, ignores the engine's answer, and turns the caller's own CPU tensors into shared memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from _inf.runtime import quiet
 
 NamedTensors = list[tuple[str, torch.Tensor]]
 
-# Computed from the config wherever they stand in an older state dict.
+# In older state dicts only; SGLang computes them from the config.
 _ROTARY = re.compile(r".*\brotary_emb\.(inv_freq|cos_cached|sin_cached)")
 _SHOWN_FAULTS = 3
 HALF_WAY = (
@@ -36,8 +36,8 @@ HALF_WAY = (
 
 @dataclasses.dataclass(frozen=True)
 class ExpectedWeights:
-    """A model's weights: `shapes` by name, of those that share one tensor only the first, under
-    which `tied` has the others."""
+    """A model's weights. `shapes`: by name, one name per tensor. `tied`: other names of a tensor,
+    to its name in `shapes`. `computed`: names of buffers that no checkpoint holds."""
 
     shapes: Mapping[str, tuple[int, ...]]
     tied: Mapping[str, str]
@@ -45,7 +45,7 @@ class ExpectedWeights:
 
 
 def expected_weights(hf_config: Any, *, trust_remote_code: bool) -> ExpectedWeights:
-    """What Transformers calls the weights of a model; nothing is allocated."""
+    """Return the names and shapes that Transformers gives a model's weights; allocates nothing."""
     from transformers import AutoModelForCausalLM
 
     with quiet.third_party(), torch.device("meta"):  # verl's config asks for flash attention
@@ -65,7 +65,7 @@ def expected_weights(hf_config: Any, *, trust_remote_code: bool) -> ExpectedWeig
 
 
 def checked(weights: Any, model: ExpectedWeights) -> NamedTensors:
-    """All that is to be sent, or a `ConfigError` with what is wrong; an iterator is drained."""
+    """Return all the weights to send, or raise a `ConfigError` that lists the faults."""
     tensors: dict[str, torch.Tensor] = {}
     faults: list[str] = []
     for name, tensor in _pairs(weights):
@@ -84,12 +84,12 @@ def checked(weights: Any, model: ExpectedWeights) -> NamedTensors:
             faults.append(f"{alias} differs from {owner}, and this model ties the two")
     missing = [name for name in model.shapes if name not in tensors]
     if missing:
-        faults.append(f"{len(missing)} of {len(model.shapes)} are missing, {missing[0]} first")
+        faults.append(f"{len(missing)} of {len(model.shapes)} are missing, first {missing[0]}")
     if len(faults) > _SHOWN_FAULTS:
         faults[_SHOWN_FAULTS:] = [f"and {len(faults) - _SHOWN_FAULTS} more"]
     if faults:
         raise ConfigError(
-            f"weights: {'; '.join(faults)}. The engine goes on with the weights that it has."
+            f"weights: {'; '.join(faults)}. The engine keeps the weights that it has."
         )
     return list(tensors.items())
 
@@ -126,14 +126,14 @@ def _fault(name: str, tensor: Any, model: ExpectedWeights) -> str | None:
 
 
 async def send(rollout: Any, tensors: NamedTensors, version: int | None) -> int:
-    """On the engine's loop, when no call runs; the number of what is then served."""
+    """Send the weights on the engine's loop while no call runs; return the new version."""
     engine = rollout._engine
     if engine is not None:  # with tensor parallelism only the first rank of a group has one
         if engine.refusal not in (None, HALF_WAY):  # asleep
             raise InferenceError(engine.refusal)
         await drain(engine)
         engine.refusal = HALF_WAY
-    # Shared memory reaches the sender's own children; those of another rank take CUDA's.
+    # Only the sender's own children can open CPU shared memory; other ranks' need CUDA memory.
     device = "cpu" if rollout.on_cpu else "cuda" if rollout._tp_size > 1 else None
     own = ((name, _copied(tensor, device)) for name, tensor in tensors)
     try:
@@ -148,7 +148,7 @@ async def send(rollout: Any, tensors: NamedTensors, version: int | None) -> int:
 
 
 def _copied(tensor: torch.Tensor, device: str | None) -> torch.Tensor:
-    """What is sent from the CPU becomes shared memory for good: a copy, one bucket at a time."""
+    """Copy a CPU tensor, because sending turns it into shared memory for the rest of its life."""
     whole = (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
     if whole.is_cpu and device != "cuda":
         return whole.clone(memory_format=torch.contiguous_format)
@@ -156,7 +156,7 @@ def _copied(tensor: torch.Tensor, device: str | None) -> torch.Tensor:
 
 
 def check_version(version: Any) -> None:
-    """None (one more than before) or a whole number from 0 on."""
+    """Raise unless the version is None or a whole number from 0 on."""
     whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
     if version is not None and not whole:
         raise ConfigError(f"version: expected a whole number from 0 on, got {shown(version)}")

@@ -1,7 +1,7 @@
-"""What runs only in the scheduler's process: the corrections of SGLang's scheduler, models and
+"""Code that runs only in the scheduler's process: it corrects SGLang's scheduler, models and
 attention.
 
-`patches` is the table of all of them: which file of sglang 0.5.9 each corrects, and why. The
-caller's process imports only `setup`'s names, the request's logits processor, and what reads the
-child's signs of life and refusals.
+`patches` is the table of all corrections, with the file of sglang 0.5.9 and the reason. The
+caller's process imports only `setup`'s names, the logits processor of requests, and the functions
+that read the child's heartbeat and refusals.
 """

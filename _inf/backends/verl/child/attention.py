@@ -1,13 +1,13 @@
-"""Attention on a CPU: an attention backend for SGLang's scheduler process.
+"""The attention backend for a CPU in SGLang's scheduler process.
 
-It takes the place of sglang 0.5.9's `srt/layers/attention/torch_native_backend.py`, which reads
+It replaces sglang 0.5.9's `srt/layers/attention/torch_native_backend.py`, which reads
 neither a layer's `sliding_window_size` nor its `logit_cap`, computes a cached prefix's queries
 again, and goes through the rows of a decoding batch one by one. Here a prefill computes the new
 tokens' queries only, and rows of like lengths decode together.
 
 In: a batch of SGLang's, with queries of its new tokens (tokens x heads x width), and the cache of
-keys and values (slots x heads x width, maybe fewer heads than queries have). Out: what the tokens
-attend to, tokens x (heads * width of a value). A window is SGLang's `sliding_window_size`: how many
+keys and values (slots x heads x width, maybe fewer heads than queries have). Out: the attention
+output, tokens x (heads * width of a value). A window is SGLang's `sliding_window_size`: how many
 tokens before its own a token sees, -1 for all.
 """
 
@@ -26,14 +26,14 @@ from torch.nn.functional import embedding, scaled_dot_product_attention
 
 # SGLang has rules of its own for this name: no Triton kernels, no CUDA graphs.
 NAME = "torch_native"
-# Tokens of a group: what is copied for it should still be in the processor's cache when it is read.
+# Tokens of a group, so that its copy is still in the processor's cache when it is read.
 GROUP_TOKENS = 2048
 # New tokens whose queries are computed at once beside a cached prefix or under a window.
 BLOCK = 256
 
 
 def register_cpu_attention() -> None:
-    """Called once, in the scheduler's process."""
+    """Register the backend; called once, in the scheduler's process."""
     register_attention_backend(NAME)(lambda runner: CpuAttention())
     # A Triton kernel, for which a CPU has no driver (`srt/layers/logits_processor.py`).
     logits_processor.fused_softcap = cap_logits
@@ -45,14 +45,14 @@ def cap_logits(logits: torch.Tensor, cap: float) -> None:
 
 
 class CpuAttention(AttentionBackend):
-    """SGLang's interface of an attention backend. A step's plan is made once for all layers."""
+    """Implements SGLang's attention interface. A step's plan is made once for all layers."""
 
     def __init__(self) -> None:
         super().__init__()
         self._plans: dict[int, Sequence[DecodingGroup | PrefillRow]] = {}  # by the window
 
     def init_forward_metadata(self, batch: Any) -> None:
-        """Called before the layers of a step."""
+        """Forget the last plans; called before the layers of a step."""
         self._plans = {}
 
     def support_triton(self) -> bool:
@@ -67,7 +67,7 @@ class CpuAttention(AttentionBackend):
         batch: Any,
         save_kv_cache: bool = True,
     ) -> torch.Tensor:
-        """q: the new tokens of all rows, one row after the other."""
+        """Compute the attention of one layer; q: the new tokens of all rows, row after row."""
         pool, window = batch.token_to_kv_pool, layer.sliding_window_size
         if save_kv_cache and k is not None:
             pool.set_kv_buffer(layer, batch.out_cache_loc, k, v)
@@ -86,7 +86,7 @@ class CpuAttention(AttentionBackend):
 
 @dataclasses.dataclass(frozen=True)
 class DecodingGroup:
-    """Rows of like lengths, each with one new token, so that little of the group is padding."""
+    """Rows of similar lengths with one new token each, so that the group has little padding."""
 
     rows: torch.Tensor  # n: their numbers in the batch
     slots: torch.Tensor  # n x longest: where in the cache their tokens are
@@ -107,14 +107,14 @@ class DecodingGroup:
             _gather(cache, self.slots, query.dtype).view(count, longest, heads, -1).transpose(1, 2)
             for cache in (k_cache, v_cache)
         )
-        # The query heads that share keys are so many queries of one head.
+        # Query heads that share keys are treated as several queries of one head.
         own = query[self.rows].view(count, heads, -1, query.shape[-1])
         result = _attend(own, keys, values, self.mask.to(query.dtype), layer)
         output[self.rows] = result.reshape(count, -1, output.shape[-1])
 
 
 def decoding_groups(batch: Any, window: int) -> list[DecodingGroup]:
-    """All rows of a decoding batch, those of like lengths together."""
+    """Group the rows of a decoding batch by similar lengths."""
     ends = batch.seq_lens
     starts = (ends - window - 1).clamp(min=0) if window >= 0 else torch.zeros_like(ends)
     lengths = (ends - starts).tolist()
@@ -132,7 +132,7 @@ def _decoding_group(batch: Any, rows: torch.Tensor, starts: torch.Tensor) -> Dec
     starts, ends = starts[rows, None], batch.seq_lens[rows, None]
     tokens = starts + torch.arange(int((ends - starts).max()))
     over = tokens >= ends
-    tokens = torch.where(over, starts, tokens)  # some token of its own: it is finite
+    tokens = torch.where(over, starts, tokens)  # any token of the row, for finite values
     slots = batch.req_to_token_pool.req_to_token[batch.req_pool_indices[rows, None], tokens].long()
     mask = torch.zeros(over.shape).masked_fill_(over, -math.inf)
     return DecodingGroup(rows, slots, mask[:, None, None])
@@ -140,7 +140,7 @@ def _decoding_group(batch: Any, rows: torch.Tensor, starts: torch.Tensor) -> Dec
 
 @dataclasses.dataclass(frozen=True)
 class PrefillRow:
-    """One row of a prefill: which of the batch's new tokens are its own."""
+    """One row of a prefill: the range of its tokens among the batch's new tokens."""
 
     first: int
     last: int  # one past
@@ -154,10 +154,10 @@ class PrefillRow:
         v_cache: torch.Tensor,
         layer: Any,
     ) -> None:
-        """Write this row's tokens of `output`, a block after the other; all of them at once where
-        each sees all before it and none is cached, which needs no mask."""
+        """Write this row's tokens of `output`, block by block; all at once if no mask is needed
+        because every token sees all tokens before it and none is cached."""
         heads, window = k_cache.shape[1], layer.sliding_window_size
-        # heads x the queries' heads that share one x tokens x width, and nothing is copied for it
+        # heads x query heads that share it x tokens x width, as a view without a copy
         own, target = (
             tensor[self.first : self.last].unflatten(1, (heads, -1)).permute(1, 2, 0, 3)
             for tensor in (query, output)
@@ -167,7 +167,7 @@ class PrefillRow:
         plain = prefix == 0 and not layer.logit_cap and not 0 <= window < new - 1
         for start in range(0, new, max(1, new) if plain else BLOCK):
             end = new if plain else min(start + BLOCK, new)
-            # Nobody in the block sees the tokens before this one.
+            # No token of the block sees the tokens before this one.
             first = max(0, prefix + start - window) if window >= 0 else 0
             slots = self.slots[first : prefix + end]
             keys, values = (
@@ -207,7 +207,7 @@ def _mask(block: torch.Tensor, keys: int, before: int, window: int) -> torch.Ten
 
 
 def _gather(cache: torch.Tensor, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Whole rows of the cache; indexing would copy number by number."""
+    """Copy whole rows of the cache; indexing would copy one number at a time."""
     return embedding(slots, cache.flatten(1)).to(dtype)
 
 
@@ -218,8 +218,8 @@ def _attend(
     mask: torch.Tensor | None,
     layer: Any,
 ) -> torch.Tensor:
-    """Without a mask a token sees those up to its own. With `layer.logit_cap` the scores go through
-    cap * tanh(score / cap) before the softmax."""
+    """Attend; without a mask a token sees those up to itself. With `layer.logit_cap` the scores go
+    through cap * tanh(score / cap) before the softmax."""
     if not layer.logit_cap:
         causal = mask is None
         return scaled_dot_product_attention(

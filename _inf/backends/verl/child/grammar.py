@@ -1,11 +1,11 @@
-"""SGLang's llguidance backend in the scheduler's process, with what it gets wrong corrected.
+"""A corrected version of SGLang's llguidance backend, in the scheduler's process.
 
-It corrects `srt/constrained/llguidance_backend.py` of sglang 0.5.9, where the mask is used again in
-the next step, whose rows may be others, or have no grammar; logits wider than the tokenizer, and
-all end tokens but one, are ruled out; every row compiles its grammar anew; PyTorch compiles the
-kernel that applies the mask, for which a CPU needs a C++ compiler; a grammar that meets one of
-llguidance's limits counts as finished; and the tokenizer, which takes seconds, is read before
-anybody wants a grammar. Two more corrections of it stand in `patches.py`.
+It corrects `srt/constrained/llguidance_backend.py` of sglang 0.5.9, in which the mask is reused in
+the next step, whose rows may differ or have no grammar; logits wider than the tokenizer, and all
+end tokens but one, are ruled out; every row compiles its grammar again; PyTorch compiles the kernel
+that applies the mask, for which a CPU needs a C++ compiler; a grammar that reaches one of
+llguidance's limits counts as finished; and the tokenizer, which takes seconds, is read even if no
+grammar is used. `patches.py` has two more corrections of grammars.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ logger = logging.getLogger(__name__)
 
 
 def register_grammars() -> None:
-    """Under llguidance's own name, before the scheduler is built."""
+    """Register the backend under llguidance's name, before the scheduler is built."""
     register_grammar_backend("llguidance", _Backend)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Vocabulary:
-    """`ends`: the tokens that end an answer; `ends_mask`: a row of a mask that has only them."""
+    """The tokenizer; `ends`: tokens that end an answer; `ends_mask`: a mask row with only those."""
 
     tokenizer: LLTokenizer
     ends: frozenset[int]
@@ -49,7 +49,7 @@ class _Vocabulary:
 
 
 class _Grammar(BaseGrammarObject):
-    """One row's grammar and how far the row has come in it; `failure`: why it cannot go on."""
+    """One row's grammar and its state; `failure`: why the grammar cannot go on."""
 
     def __init__(self, vocabulary: _Vocabulary, matcher: LLMatcher) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class _Grammar(BaseGrammarObject):
 
 
 class _Backend(GuidanceBackend):
-    """Compiles grammars, in threads."""
+    """Compiles grammars in threads."""
 
     def __init__(
         self, server_args: Any, tokenizer: Any, vocab_size: int, eos_token_ids: set[int] | None
@@ -121,7 +121,7 @@ class _Backend(GuidanceBackend):
 
 
 def end_with_its_grammar(check: Callable[..., None], req: Req, *args: Any) -> None:
-    """A row ends where its grammar does, and where the grammar cannot go on."""
+    """End a row when its grammar ends or cannot go on."""
     grammar = req.grammar if isinstance(req.grammar, _Grammar) else None
     if grammar is not None and (failure := grammar.failure) and not req.finished():
         req.to_finish = FINISH_ABORT(f"llguidance cannot go on with its grammar: {failure}")
@@ -133,7 +133,7 @@ def end_with_its_grammar(check: Callable[..., None], req: Req, *args: Any) -> No
 
 
 def leave_a_token(update: Callable[[Any], None], info: Any) -> None:
-    """Where a grammar has only tokens left that `min_new_tokens` rules out, the grammar holds."""
+    """Ignore `min_new_tokens` if it rules out every token that a row's grammar allows."""
     update(info)
     lengths = info.penalizer_orchestrator.penalizers.get(BatchedMinNewTokensPenalizer)
     if info.vocab_mask is None or lengths is None or not lengths.is_prepared():

@@ -1,8 +1,8 @@
-"""The heartbeat of SGLang's scheduler: left in the child, read in the parent.
+"""The heartbeat of SGLang's scheduler: written in the child process, read in the parent.
 
-Its messages are too few: between two of them may lie 50 tokens of each row and the prefill of all
-that waits (sglang 0.5.9, `srt/managers/scheduler_output_processor_mixin.py`), which is minutes on a
-slow CPU. So each batch that it begins is a sign of life too: it touches the engine's log.
+The scheduler's messages are too few: between two of them may be 50 tokens of each row and the
+prefill of all waiting rows (sglang 0.5.9, `srt/managers/scheduler_output_processor_mixin.py`), or
+minutes on a slow CPU. So the scheduler also touches the engine's log when it starts a batch.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 
 def touch_log(run_batch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around `Scheduler.run_batch`, in the child, whose stdout is the log."""
+    """Wrap `Scheduler.run_batch` in the child, whose stdout is the log."""
     os.utime(1)
     return run_batch(*args, **kwargs)
 
 
 def last_heartbeat(manager: Any, log: Path) -> object:
-    """None while the scheduler owes nobody an answer, else what changes with each sign of life.
+    """Return None while no answer is expected, else a value that changes with each heartbeat.
 
-    manager: SGLang's `TokenizerManager` (`srt/managers/tokenizer_manager.py`), which has a request
-    in `rid_to_state` until its last answer, and a communicator for each kind of other question
+    manager: SGLang's `TokenizerManager` (`srt/managers/tokenizer_manager.py`), which keeps a
+    request in `rid_to_state` until its last answer, and has a communicator for each other kind
     (`tokenizer_communicator_mixin.py`).
     """
     events = (getattr(value, "_result_event", None) for value in vars(manager).values())

@@ -1,11 +1,11 @@
-"""Whether SGLang took every weight of a model, seen in the scheduler's process while it loads.
+"""Checks that SGLang loads every weight of a model, in the scheduler's process.
 
 It corrects sglang 0.5.9, `srt/model_loader/loader.py` and the `load_weights` of `srt/models/`: a
-weight whose name a model class does not know is dropped without a word, and a parameter that no
-weight was loaded into holds whatever was in memory. Here both are errors: at the start a line in
-the log, which the caller's process finds with `refusal`; in an update the engine's answer (only
-dropped weights: an update may come in parts). Quantized models are left alone: their parameters are
-not the checkpoint's.
+weight whose name a model class does not know is silently dropped, and a parameter for which no
+weight was loaded keeps whatever was in memory. Here both are errors: at the start a line in the
+log, which the caller's process finds with `refusal`; in an update the engine's answer (only for
+dropped weights, because an update may come in parts). Quantized models are not checked, because
+their parameters differ from the checkpoint's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WeightsNotTaken(Exception):
 
 
 def refusal(log: str) -> str | None:
-    """The sentence that a start's log has for weights that were not taken, if there is one."""
+    """Find the sentence about weights that were not loaded in the log of a start, if any."""
     match = re.search(f"^{re.escape(REFUSED)}(.*)$", log, re.MULTILINE)
     return match[1] if match else None
 
@@ -41,7 +41,7 @@ def load_checked(
     weights: Weights,
     target_device: Any,
 ) -> None:
-    """Around `DefaultModelLoader.load_weights_and_postprocess`."""
+    """Wrap `DefaultModelLoader.load_weights_and_postprocess`."""
     if getattr(model, "quant_config", None) is not None:
         load(model, weights, target_device)
         return
@@ -74,17 +74,17 @@ def _floats(model: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 class DroppedWeights:
-    """Which of the weights given to a model's `load_weights` reached no parameter."""
+    """Finds the weights passed to a model's `load_weights` that reached no parameter."""
 
     def __init__(self, model: Any, trust_remote_code: bool) -> None:
         self._model = model
         self._trust_remote_code = trust_remote_code
-        self._memory: list[tuple[str, int, int]] = []  # a weight's name, where its memory is
+        self._memory: list[tuple[str, int, int]] = []  # a weight's name, start and end in memory
         self._loaded: set[str] = set()
-        self._copied = False  # whether a parameter was loaded from anything but these
+        self._copied = False  # whether a parameter was loaded from a copy
 
     def watch(self) -> None:
-        """From now on `model.load_weights` raises `WeightsNotTaken` where it drops one."""
+        """Make `model.load_weights` raise `WeightsNotTaken` if it drops a weight."""
         from sglang.srt.model_loader.weight_utils import default_weight_loader
 
         for parameter in self._model.parameters():
@@ -98,7 +98,7 @@ class DroppedWeights:
         self._memory, self._loaded, self._copied = [], set(), False
         result = load(self._recorded(weights), **kwargs)
         dropped = [name for name, _, _ in self._memory if name not in self._loaded]
-        # A copy may be of several, as DeepSeek's fused projections are: nobody knows of which.
+        # A copy may hold several weights, as DeepSeek's fused projections do; which is unknown.
         if dropped and not self._copied and (needed := self._needed(dropped)):
             raise WeightsNotTaken(
                 f"SGLang's {type(self._model).__name__} has no place for {_some(needed)}"
@@ -119,7 +119,7 @@ class DroppedWeights:
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """The last weight given that `weight` is a view of was loaded."""
+        """Record the weight that `weight` is a view of as loaded."""
         address = weight.data_ptr()
         names = (name for name, start, end in reversed(self._memory) if start <= address < end)
         if (name := next(names, None)) is None:
@@ -129,7 +129,7 @@ class DroppedWeights:
         return load(parameter, weight, *args, **kwargs)
 
     def _needed(self, names: list[str]) -> list[str]:
-        """Those that Transformers' model of this config has, and not under another name too."""
+        """The names that Transformers' model of this config has as the first name of a tensor."""
         from _inf.backends.verl.weights import expected_weights
 
         try:

@@ -1,4 +1,4 @@
-"""What SGLang's model code computes differently from Transformers', corrected before it is used.
+"""Corrects SGLang's model code where it computes something else than Transformers.
 
 `patches.py` says which file of sglang 0.5.9 each function corrects, and why.
 """
@@ -36,4 +36,4 @@ def cohere_with_its_own_window(
 ) -> None:
     build(self, *args, **kwargs)
     if self.sliding_window_size > 0:
-        self.attn.sliding_window_size = self.sliding_window_size - 1  # those before its own
+        self.attn.sliding_window_size = self.sliding_window_size - 1  # without the token itself

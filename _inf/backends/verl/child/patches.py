@@ -1,7 +1,7 @@
-"""Everything of SGLang's (and psutil's, torch's) that is corrected in the scheduler's process.
+"""The table of all patches of SGLang, psutil and torch in the scheduler's process.
 
-One table: what is exchanged, for which function of this folder, in which file of sglang 0.5.9
-(under `srt/`) it is, and why.
+A row names what is replaced, the function of this folder that replaces it, the file of sglang 0.5.9
+(under `srt/`), and the reason.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from _inf.backends.verl.patch_table import Replace, Wrap
 
 
 def patches(folder: Path, *, trust_remote_code: bool) -> list[Replace]:
-    """The table. `folder`: the engine's own, where its processes meet."""
+    """Return the table. `folder`: the engine's folder, for the processes' rendezvous file."""
     meet = functools.partial(meet_in_a_file, folder / "rendezvous")
     load = functools.partial(loading.load_checked, trust_remote_code)
     # fmt: off
@@ -58,7 +58,7 @@ def patches(folder: Path, *, trust_remote_code: bool) -> list[Replace]:
              "constrained/grammar_manager.py", "without a tokenizer there are no grammars"),
         Wrap(Req, "check_finished", grammar.end_with_its_grammar,
              "managers/schedule_batch.py",
-             "under ignore_eos a row goes on behind the end of its grammar"),
+             "under ignore_eos a row continues after the end of its grammar"),
         Wrap(SamplingBatchInfo, "update_regex_vocab_mask", grammar.leave_a_token,
              "sampling/penaltylib/min_new_tokens.py",
              "it rules out the only tokens that a grammar has left"),
@@ -81,14 +81,14 @@ def patches(folder: Path, *, trust_remote_code: bool) -> list[Replace]:
              "that they have beside any other row"),
         Wrap(SamplingBatchInfo, "from_schedule_batch", scheduler.penalties_of_retracted_rows,
              "sampling/penaltylib",
-             "a row that was taken out of a full cache and begins anew with what it had generated "
-             "is penalized, and held to min_new_tokens, as if it had generated nothing"),
+             "a row that was taken out of a full cache and starts again with its generated tokens "
+             "gets the penalties and min_new_tokens of a row that has generated nothing"),
         Wrap(SchedulePolicy, "calc_priority", fair_scheduling.take_turns,
-             "managers/schedule_policy.py", "who comes after 1,000 rows waits for all of them"),
+             "managers/schedule_policy.py", "a call after 1,000 rows waits for all of them"),
         Wrap(DefaultModelLoader, "load_weights_and_postprocess", load,
              "model_loader/loader.py and load_weights of models/",
-             "a weight that a class does not know is dropped without a word, and a parameter that "
-             "no weight was loaded into holds whatever was in memory"),
+             "a weight that a class does not know is silently dropped, and a parameter for which "
+             "no weight was loaded keeps whatever was in memory"),
         Wrap(ModelRunner, "update_weights_from_tensor", loading.answer_a_refused_update,
              "managers/scheduler_update_weights_mixin.py",
              "an exception in an update ends the process"),
@@ -96,7 +96,7 @@ def patches(folder: Path, *, trust_remote_code: bool) -> list[Replace]:
                 RotaryEmbedding._compute_cos_sin_cache,
                 "layers/rotary_embedding.py",
                 "it uses the base of the longest context for every row; Transformers uses the "
-                "model's own up to max_position_embeddings, above which no row comes (`support`)"),
+                "model's own up to max_position_embeddings, and `support` refuses longer rows"),
         Wrap(LogitsProcessor, "_compute_lm_head", model_fixes.add_head_bias,
              "layers/logits_processor.py", "the bias of a head (Phi's) is left out"),
         Wrap(CohereAttention, "__init__", model_fixes.cohere_with_its_own_window,

@@ -1,7 +1,7 @@
-"""What SGLang's scheduler gets wrong or leaves out in token-in-token-out mode, corrected.
+"""Corrects what SGLang's scheduler gets wrong or leaves out in token-in-token-out mode.
 
-`patches.py` says which file of sglang 0.5.9 each function corrects, and why. Beside them is the one
-processor of logits that requests carry themselves.
+`patches.py` says which file of sglang 0.5.9 each function corrects, and why. Also here is
+the logits processor that requests carry themselves.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Sample = Callable[..., torch.Tensor]
 class RepetitionPenaltyProcessor(CustomLogitProcessor):
     """Applies `custom_params["repetition_penalty"]` as Transformers does; carries the seed.
 
-    SGLang 0.5.9 validates a `repetition_penalty` that nothing applies (`srt/sampling/penaltylib`).
-    A row that has this processor has its `custom_params` in the sampler too, which reads the seed.
+    SGLang 0.5.9 validates a `repetition_penalty` but never applies it (`srt/sampling/penaltylib`).
+    With this processor a row's `custom_params` also reach the sampler, which reads the seed.
     """
 
     def __call__(
@@ -45,8 +45,8 @@ class RepetitionPenaltyProcessor(CustomLogitProcessor):
 
 
 def with_tokenizer(method: Callable[..., None], self: Any, *args: Any) -> None:
-    """Load the tokenizer, also where the scheduler takes and gives token ids; `method` is the
-    scheduler's own, or has the scheduler for its argument."""
+    """Load the tokenizer although requests and answers are token ids; `method` is a method of the
+    scheduler, or takes the scheduler as its argument."""
     server_args = (args[0] if args else self).server_args
     server_args.skip_tokenizer_init = False
     try:
@@ -58,7 +58,7 @@ def with_tokenizer(method: Callable[..., None], self: Any, *args: Any) -> None:
 def stop_token_ids_beside_ignore_eos(
     check: Callable[[Any, list[int]], bool], req: Any, new_tokens: list[int]
 ) -> bool:
-    """Checked with nothing but the request's own stop tokens: the EOS ids are hidden."""
+    """Check only the request's own stop tokens, with the EOS ids hidden."""
     params = req.sampling_params
     if not (params.ignore_eos and params.stop_token_ids):
         return check(req, new_tokens)
@@ -71,9 +71,9 @@ def stop_token_ids_beside_ignore_eos(
 
 
 def tail_str(req: Any) -> str:
-    """The text in which a stop string is looked for."""
+    """Return the text in which stop strings are searched."""
     longest = max(len(stop.encode()) for stop in req.sampling_params.stop_strs)
-    # From the token that fulfils min_new_tokens on: what was let pass before it stays let pass.
+    # Begin at the token that fulfils min_new_tokens: stop strings before that token do not count.
     start = max(len(req.output_ids) - longest - 1, req.sampling_params.min_new_tokens - 1, 0)
     return str(req.tokenizer.decode(req.output_ids[start:]))
 
@@ -83,10 +83,10 @@ def no_stop_string_before_min_new_tokens(check: Callable[[Any], bool], req: Any)
 
 
 def sample_beside_nan(sample: Sample, self: Any, probs: torch.Tensor, *args: Any) -> torch.Tensor:
-    """Some token is drawn for a row of NaN; its log probs stay NaN, which ends its call
-    (`_inf.backends.verl.engine`)."""
+    """Draw any token for a row of NaN; its log probs stay NaN, for which
+    `_inf.backends.verl.engine` raises an error."""
     broken = ~torch.isfinite(probs.sum(-1, keepdim=True))
-    if broken.any():  # the caller of this reads the log probs from its own tensor
+    if broken.any():  # the caller reads the log probs from its own tensor
         probs = torch.where(broken, 1.0 / probs.shape[1], probs)
     return sample(self, probs, *args)
 
@@ -94,7 +94,7 @@ def sample_beside_nan(sample: Sample, self: Any, probs: torch.Tensor, *args: Any
 def sample_by_seed(
     sample: Sample, self: Any, probs: torch.Tensor, info: Any, *args: Any
 ) -> torch.Tensor:
-    """Rows with a seed are drawn here, from the same filtered probabilities."""
+    """Draw rows with a seed here, from the same filtered probabilities."""
     tokens = sample(self, probs, info, *args)
     for row, params in enumerate(info.custom_params or []):
         if params is not None and params.get(SEED) is not None:
@@ -105,21 +105,21 @@ def sample_by_seed(
 
 
 def _noise(seed: int, position: int, width: int) -> torch.Tensor:
-    """Exponential noise that depends on nothing else: argmax(probs / noise) samples from probs."""
+    """Exponential noise from the seed and position only; argmax(probs / noise) samples probs."""
     digest = hashlib.blake2b(f"{seed} {position}".encode(), digest_size=7).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))
     return torch.empty(width).exponential_(generator=generator)
 
 
 def _filtered(probs: torch.Tensor, info: Any, row: int) -> torch.Tensor:
-    """One row's probabilities with what top-k, top-p and min-p leave out at zero."""
+    """One row's probabilities, zero for tokens that top-k, top-p or min-p excludes."""
     if not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling):
         return probs
     ordered, order = probs.sort(descending=True)
-    out = ordered.cumsum(0) - ordered > info.top_ps[row]
-    out |= torch.arange(len(ordered), device=probs.device) >= info.top_ks[row]
-    out |= ordered < ordered[0] * info.min_ps[row]
-    return torch.zeros_like(probs).scatter(0, order, ordered.masked_fill(out, 0.0))
+    excluded = ordered.cumsum(0) - ordered > info.top_ps[row]
+    excluded |= torch.arange(len(ordered), device=probs.device) >= info.top_ks[row]
+    excluded |= ordered < ordered[0] * info.min_ps[row]
+    return torch.zeros_like(probs).scatter(0, order, ordered.masked_fill(excluded, 0.0))
 
 
 def temperature_of_top_k_1(build: Callable[..., Any], batch: Any, vocab_size: int) -> Any:

@@ -1,4 +1,4 @@
-"""What the scheduler's process does before SGLang's own function runs: it applies every patch."""
+"""Applies every patch in the scheduler's process before SGLang's own function runs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SETUP = "_inf.backends.verl.child.setup:set_up"
 
 
 def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
-    """Called in the child, whose stdout is `log`."""
+    """Set up the child, whose stdout is `log`."""
     import tqdm
 
-    # tqdm's own is a named semaphore, which a killed child leaks and Python then complains of.
+    # tqdm's default is a named semaphore; a killed child leaks it, and Python warns about it.
     tqdm.tqdm.set_lock(threading.RLock())
-    # A hundred lines about models that this machine could not run and nobody asked for.
+    # A hundred lines about other models that this machine could not run.
     logging.getLogger("sglang.srt.models.registry").setLevel(logging.ERROR)
-    import sglang.srt.managers.scheduler  # noqa: F401  before anything of it is corrected
+    import sglang.srt.managers.scheduler  # noqa: F401  before it is patched
 
     from _inf.backends.verl.child.grammar import register_grammars
     from _inf.backends.verl.child.patches import patches
@@ -43,7 +43,7 @@ def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
 def exit_instead_of_sigquit(
     send_signal: Callable[[psutil.Process, int], None], process: psutil.Process, sig: int
 ) -> None:
-    """The parent notices an exit by the process' sentinel."""
+    """Exit the process; the parent notices that by the process' sentinel."""
     if sig != signal.SIGQUIT:
         send_signal(process, sig)
         return
@@ -59,11 +59,11 @@ def meet_in_a_file(
     init_method: str | None = None,
     **kwargs: Any,
 ) -> None:
-    """`torch.distributed.init_process_group` over a file in place of a port of this machine."""
+    """Call `torch.distributed.init_process_group` with a file in place of a local port."""
     import torch.distributed
 
     if init_method is not None and init_method.startswith("tcp://127.0.0.1:"):
-        # Not as a file:// URL, in which torch would look for a space as "%20", for ever.
+        # Not a file:// URL: torch would wait without end for a path with "%20" for a space.
         store = torch.distributed.FileStore(str(path), kwargs["world_size"])
         init_method, kwargs["store"] = None, store
     initialize(*args, init_method=init_method, **kwargs)

@@ -1,9 +1,9 @@
-"""An engine's life: what it leaves alone, and what is left when it or its caller ends.
+"""The lifecycle of an engine: what it leaves alone, and what remains when it or its caller ends.
 
-What changes the interpreter, gets a signal or ends is a script of its own, run once a module; its
-tests each read one claim from what it said. What is left of a caller that ends in another way:
-without a word (`test_forks.py`), by `sys.exit` (`test_abort.py`), an exception (`test_death.py`) or
-`kill -9` (`test_batch.py`).
+Code that changes the interpreter, gets a signal or ends is a separate script, run once per module;
+each test checks one claim in its output. Other ways in which a caller ends are tested elsewhere:
+a fork (`test_forks.py`), `sys.exit` (`test_abort.py`), an exception (`test_death.py`) and `kill -9`
+(`test_batch.py`).
 """
 
 from __future__ import annotations
