@@ -19,7 +19,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(engine: InferenceEngine, folder: Path, weight_bytes: int = 1000) -> None:
-    start_check.check_unmeasured(engine.rollout, folder, weight_bytes, trust_remote_code=False)
+    start_check.check_unmeasured(engine._backend, folder, weight_bytes, trust_remote_code=False)
 
 
 @pytest.mark.filterwarnings("error")

@@ -100,10 +100,11 @@ def load(libraries: Iterable[Library]) -> None:
 
 
 def path_without_ours() -> list[str]:
-    """LD_LIBRARY_PATH without the stub folders that a parent process may have added."""
-    homes = _homes()
+    """LD_LIBRARY_PATH without the stub folders that a parent process may have added, whose
+    installation may be another one."""
+    ours = {home.parts[-2:] for home in _homes()}
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
-    return [folder for folder in folders if folder and Path(folder).parent not in homes]
+    return [folder for folder in folders if folder and Path(folder).parent.parts[-2:] not in ours]
 
 
 def _homes() -> list[Path]:
