@@ -102,7 +102,7 @@ class InferenceEngine(RunningEngine):
     """
 
     @names_keywords
-    def generate(self, prompts: Any, **params: Unpack[GenerateParams]) -> GenerationOutput:
+    def generate(self, prompts: object, **params: Unpack[GenerateParams]) -> GenerationOutput:
         """Answer `prompts`; rows are returned in order, prompt-major.
 
         prompts: one or a list (an array, a Series, a column) of these forms, in any mixture:
@@ -129,7 +129,7 @@ class InferenceEngine(RunningEngine):
             raise
 
     def _generate(
-        self, prompts: Any, params: GenerateParams, cancel: CancelToken | None = None
+        self, prompts: object, params: GenerateParams, cancel: CancelToken | None = None
     ) -> GenerationOutput:
         call = self._prepare(prompts, params)
         if not call.prompts:
@@ -138,7 +138,7 @@ class InferenceEngine(RunningEngine):
             warnings.warn(why, stacklevel=3)
         return self._decode(call, self._roll_out(call, cancel or CancelToken()))
 
-    def _prepare(self, prompts: Any, params: GenerateParams) -> PreparedCall:
+    def _prepare(self, prompts: object, params: GenerateParams) -> PreparedCall:
         """Check and convert messages, then parameters, then token ids."""
         conversations = normalize(prompts)
         sampling, plan = self._plan(params, len(conversations))
@@ -171,7 +171,7 @@ class InferenceEngine(RunningEngine):
         return decode(outputs, call.prompts, call.sampling, self.tokenizer, width)
 
     @names_keywords
-    def stream(self, prompt: Any, **params: Unpack[GenerateParams]) -> Iterator[StreamChunk]:
+    def stream(self, prompt: object, **params: Unpack[GenerateParams]) -> Iterator[StreamChunk]:
         """Answer one prompt in chunks, with `generate`'s keywords (n is 1).
 
         The chunks' joined texts are the completion, their joined token ids those of the row.
@@ -184,13 +184,13 @@ class InferenceEngine(RunningEngine):
         """`stream` for async code: `async for chunk in engine.astream(...)`."""
         return self._stream(prompt, params).achunks()
 
-    def _stream(self, prompt: Any, params: GenerateParams) -> Stream:
+    def _stream(self, prompt: object, params: GenerateParams) -> Stream:
         call = self._prepare(prompt, params)
         request, finish_reason = call.streamed_request(), call.plan.finish_reason
         begin, tokenizer = self._backend.stream, self.tokenizer
         return Stream(begin, request, call.sampling, finish_reason, tokenizer, self._stats)
 
-    def score(self, prompts: Any, responses: Any) -> list[Score]:
+    def score(self, prompts: object, responses: object) -> list[Score]:
         """Score given responses: their log probs, and whether greedy decoding would agree.
 
         prompts: as in `generate`; without `truncate_prompt` in the config they may be longer than
@@ -205,7 +205,7 @@ class InferenceEngine(RunningEngine):
         with self._stats.call():
             return scores(sequences, self._backend.score(sequences, CancelToken()))
 
-    def get_logprobs(self, prompts: Any, responses: Any) -> list[list[float]]:
+    def get_logprobs(self, prompts: object, responses: object) -> list[list[float]]:
         """Only the log probs of `score`: one float per response token, log(softmax(logits))."""
         return [row.logprobs for row in self.score(prompts, responses)]
 

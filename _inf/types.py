@@ -9,8 +9,13 @@ import concurrent.futures
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+Tokenizer: TypeAlias = "PreTrainedTokenizerBase"  # Transformers'
 Message: TypeAlias = "dict[str, Any]"  # OpenAI's: role, content and, for an assistant, tool_calls
 Side: TypeAlias = Literal["left", "right"]
 
@@ -49,7 +54,7 @@ class ModelInfo:
     """The served model. tokenizer: Transformers'. eos_token_ids: from all files of the model; each
     one ends an answer."""
 
-    tokenizer: Any
+    tokenizer: Tokenizer
     eos_token_ids: frozenset[int]
     limits: Limits
 

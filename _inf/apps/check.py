@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError
 from _inf.runtime import quiet
+from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -133,7 +134,7 @@ def measure(
     )
 
 
-def _ids(tokenizer: Any, text: str) -> list[int]:
+def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
     if tokenizer.chat_template is None:
         return list(tokenizer(text)["input_ids"])
     message = [{"role": "user", "content": text}]

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from _inf.errors import did_you_mean, shown
 from _inf.request.sampling import GenerateParams
 from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.types import Tokenizer
 
 FormT = TypeVar("FormT", bound="Form")
 
@@ -30,7 +31,7 @@ class Form(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _drop_nulls(cls, value: Any) -> Any:
+    def _drop_nulls(cls, value: object) -> Any:
         if not isinstance(value, dict):
             return value
         return {name: item for name, item in value.items() if item is not None}
@@ -128,7 +129,7 @@ class ChatRequest(Keywords):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
-def read(form: type[FormT], value: Any) -> FormT:
+def read(form: type[FormT], value: object) -> FormT:
     """`value` as a `form`, or a `BadRequest` that names the first key that is wrong."""
     try:
         return form.model_validate(value)
@@ -173,7 +174,7 @@ def message(row: GenerationRow) -> dict[str, Any]:
 
 
 def choices(
-    output: GenerationOutput, tokenizer: Any, *, likeliest: int | None
+    output: GenerationOutput, tokenizer: Tokenizer, *, likeliest: int | None
 ) -> list[dict[str, Any]]:
     """Return one choice per row; `likeliest` as in `ChatRequest`."""
     return [
@@ -187,7 +188,7 @@ def choices(
     ]
 
 
-def _logprobs(row: GenerationRow, tokenizer: Any, likeliest: int) -> dict[str, Any]:
+def _logprobs(row: GenerationRow, tokenizer: Tokenizer, likeliest: int) -> dict[str, Any]:
     """Return an entry for every generated token, including the stop token."""
     tops = row.top_logprobs or [{} for _ in row.token_ids]
     content = [
@@ -200,7 +201,7 @@ def _logprobs(row: GenerationRow, tokenizer: Any, likeliest: int) -> dict[str, A
     return {"content": content, "refusal": None}
 
 
-def _token(token: int, logprob: float, tokenizer: Any) -> dict[str, Any]:
+def _token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
     text = tokenizer.decode([token], clean_up_tokenization_spaces=False)
     part = "\N{REPLACEMENT CHARACTER}" in text  # part of a character
     return {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}

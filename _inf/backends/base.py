@@ -61,7 +61,7 @@ class Backend(Protocol):
         """Score each `(ids, start)`: the `prompt_logprobs` and `likeliest_logprobs` of its output
         begin before `ids[start]`."""
 
-    def update_weights(self, weights: Any, version: int | None) -> int:
+    def update_weights(self, weights: object, version: int | None) -> int:
         """Load new weights, all of them, after the running calls have ended; return the version."""
 
     def sleep(self) -> SleepResult:

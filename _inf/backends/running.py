@@ -51,7 +51,7 @@ class RunningEngine:
             "or send the prompts to this one."
         )
 
-    def update_weights(self, weights: Any, *, version: int | None = None) -> int:
+    def update_weights(self, weights: object, *, version: int | None = None) -> int:
         """Load new weights, and return their version, which is in every later row's metadata.
 
         weights: a Transformers module, its state dict, or pairs of (name, tensor), on any device,

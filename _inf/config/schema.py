@@ -60,7 +60,7 @@ def _off_or_positive(value: int) -> int:
 TopK: TypeAlias = Annotated[int, Field(le=2**31 - 1), AfterValidator(_off_or_positive)]
 
 
-def _with_sglang(value: Any) -> Any:
+def _with_sglang(value: object) -> Any:
     """Add a missing `sglang`, and replace null by no arguments."""
     if isinstance(value, Mapping):
         value = {name: {} if kwargs is None else kwargs for name, kwargs in value.items()}
@@ -81,7 +81,7 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _null_is_empty(cls, value: Any) -> Any:
+    def _null_is_empty(cls, value: object) -> Any:
         return {} if value is None else value
 
 

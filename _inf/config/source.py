@@ -55,7 +55,7 @@ def read_source(source: Source) -> dict[str, Any]:
     return document
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Convert other mappings, tuples and paths to dicts, lists and text; drop Hydra's
     `_target_`."""
     if OmegaConf.is_config(value):

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from _inf.errors import ToolError, did_you_mean, shown
 
 OWN = ("hermes", "json", "xml", "function", "pythonic")
@@ -37,7 +35,7 @@ ALIASES = {"qwen": "hermes", "qwen25": "hermes", "llama3_json": "llama3"}
 FORMATS = (*OWN, *SGLANG, *ALIASES)
 
 
-def check_format(name: Any) -> str:
+def check_format(name: object) -> str:
     """Return `name` if it is a format's name; raise `ToolError` otherwise."""
     if name not in FORMATS:
         hint = did_you_mean(str(name), FORMATS) or "."

@@ -24,6 +24,7 @@ from _inf.types import (
     Request,
     RequestOutput,
     SamplingParams,
+    Tokenizer,
     Tool,
     ToolCall,
     Transcript,
@@ -62,7 +63,7 @@ class Episode:
         params: SamplingParams,
         rules: Rules,
         template: Template,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         turns: TurnOptions,
     ) -> None:
         self.name = str(uuid.uuid4())
@@ -327,7 +328,7 @@ def _least(tokens_left: Mapping[str, int]) -> tuple[int, str]:
     return tokens_left[limit], limit
 
 
-def answered_calls(answer: RequestOutput, rules: Rules, tokenizer: Any) -> Parsed:
+def answered_calls(answer: RequestOutput, rules: Rules, tokenizer: Tokenizer) -> Parsed:
     """Parse the calls in `answer`; an answer that was cut by a limit has none."""
     shown = shown_text(answer, tokenizer, skip_special_tokens=True)
     if answer.finish_reason == "length" or not rules.tools:

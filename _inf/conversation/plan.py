@@ -17,7 +17,7 @@ from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
 from _inf.tools.parsing import tool_instructions
-from _inf.types import ModelInfo, Prompt, Request, RequestOutput, Tool, TurnOptions
+from _inf.types import ModelInfo, Prompt, Request, RequestOutput, Tokenizer, Tool, TurnOptions
 
 UNLIMITED = 2**31 - 1
 
@@ -37,7 +37,7 @@ class ConversationPlan:
 
     template: Template
     rules: Rules | None
-    tokenizer: Any
+    tokenizer: Tokenizer
 
     @classmethod
     def of(

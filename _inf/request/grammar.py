@@ -50,7 +50,7 @@ OF_STRINGS = ("pattern", "minLength", "maxLength")
 REPEATS = re.compile(r"[{,](\d+)(?=[,}])")
 
 
-def json_schema_text(schema: Any) -> str:
+def json_schema_text(schema: object) -> str:
     """Check a JSON schema, a dict or JSON text."""
     if not isinstance(schema, dict | bool | str):
         raise ConfigError(f"json_schema: {shown(schema)} is neither a dict nor JSON text.")
@@ -64,7 +64,7 @@ def json_schema_text(schema: Any) -> str:
         raise ConfigError(f"json_schema: it is not JSON: {unended(error)}.") from None
 
 
-def regex_text(pattern: Any) -> str:
+def regex_text(pattern: object) -> str:
     """Check a regex, which the whole answer must match."""
     if not isinstance(pattern, str):
         raise ConfigError(f"regex: {shown(pattern)} is not a string.")

@@ -29,7 +29,7 @@ FORMS = (
 )
 
 
-def normalize(prompts: Any) -> list[Form]:
+def normalize(prompts: object) -> list[Form]:
     """Return messages, token ids or plain text per prompt; `"text"` is one user message.
 
     A bare list of messages is one conversation, not a batch. An empty list is an empty batch.
@@ -40,7 +40,7 @@ def normalize(prompts: Any) -> list[Form]:
     return [_one(prompt, index) for index, prompt in enumerate(listed)]
 
 
-def _listed(value: Any) -> Sequence[Any] | None:
+def _listed(value: object) -> Sequence[Any] | None:
     """Return a sequence, array, column or tensor as a sequence; None for anything else."""
     if isinstance(value, str | bytes | bytearray | Mapping) or _is_object(value):
         return None
@@ -56,13 +56,13 @@ def as_list(array: Any) -> Any:
         return array
 
 
-def _is_message(value: Any) -> bool:
+def _is_message(value: object) -> bool:
     if isinstance(value, Mapping):
         return "role" in value or not {TOKEN_IDS, TEXT}.intersection(value)
     return _is_object(value)
 
 
-def _is_object(value: Any) -> bool:
+def _is_object(value: object) -> bool:
     """Whether a value is a message object, with attributes instead of keys."""
     try:
         return not isinstance(value, type) and hasattr(value, "role") and hasattr(value, "content")
@@ -70,7 +70,7 @@ def _is_object(value: Any) -> bool:
         return False
 
 
-def _fields(message: Any) -> Mapping[Any, Any] | None:
+def _fields(message: object) -> Mapping[Any, Any] | None:
     """Return the fields of a message, a mapping or an object; None for anything else."""
     if isinstance(message, Mapping):
         return message
@@ -86,7 +86,7 @@ def _fields(message: Any) -> Mapping[Any, Any] | None:
         return None
 
 
-def _one(prompt: Any, index: int) -> Form:
+def _one(prompt: object, index: int) -> Form:
     if isinstance(prompt, str):
         if not prompt:
             raise PromptError(f"prompt {index} is an empty string; write something in it.")
@@ -116,7 +116,7 @@ def _ids_or_text(prompt: Mapping[str, Any], index: int) -> list[int] | str:
     return str.__str__(prompt[TEXT])
 
 
-def id_list(ids: Any, where: str) -> list[int]:
+def id_list(ids: object, where: str) -> list[int]:
     """Return token ids as Python ints."""
     ids = as_list(ids)
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
@@ -135,7 +135,7 @@ def _token_id(value: Any, where: str) -> int:
         raise PromptError(f"{where} is {kind(value)}; it must be an int.") from None
 
 
-def _message(message: Any, index: int, position: int) -> Message:
+def _message(message: object, index: int, position: int) -> Message:
     where = f"prompt {index}, message {position}"
     fields = _fields(message)
     if fields is None:
@@ -179,7 +179,7 @@ def is_empty(value: Any) -> bool:
         return False
 
 
-def _text(content: Any, where: str) -> str:
+def _text(content: object, where: str) -> str:
     """Return a message's content: text, or the joined texts of OpenAI's parts."""
     if isinstance(content, str):
         return str.__str__(content)
@@ -230,6 +230,6 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     return {"type": "function", **kept, "function": {**function, "arguments": arguments}}
 
 
-def kind(value: Any) -> str:
+def kind(value: object) -> str:
     """Describe the type of a value for a message."""
     return "None" if value is None else f"of type {type(value).__name__}"

@@ -266,7 +266,7 @@ def _turns(given: Mapping[str, Any], prompts: int) -> list[TurnOptions]:
     return [TurnOptions(**options) for options in own]
 
 
-def _turn_value(name: str, value: Any) -> Any:
+def _turn_value(name: str, value: object) -> Any:
     if name == "max_tokens_per_turn":
         return count({name: value}, name, 1)
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -329,7 +329,7 @@ def _check_length(name: str, values: Sequence[Any], prompts: int) -> None:
         )
 
 
-def _is_per_prompt(name: str, value: Any) -> bool:
+def _is_per_prompt(name: str, value: object) -> bool:
     if not isinstance(value, list | tuple) or (name in LISTS and not value):
         return False
     return name not in LISTS or all(

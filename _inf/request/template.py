@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from _inf.errors import PromptError, ToolError, told
+from _inf.types import Tokenizer
 
 Message = Mapping[str, Any]
 
@@ -36,7 +37,7 @@ class Template:
 
     def __init__(
         self,
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         kwargs: Mapping[str, Any] | None = None,
         *,
         schemas: Sequence[Mapping[str, Any]] = (),

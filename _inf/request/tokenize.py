@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
-from typing import Any
 
 from _inf.errors import PromptError, shown
 from _inf.request.prompts import TOKEN_IDS, Form, as_list, id_list, kind
 from _inf.request.template import Template
-from _inf.types import Limits, Prompt
+from _inf.types import Limits, Prompt, Tokenizer
 
 
 def tokenize(prompts: Sequence[Form], template: Template, limits: Limits) -> list[Prompt]:
@@ -61,7 +60,7 @@ def _within(ids: list[int], limits: Limits, index: int) -> tuple[list[int], int]
 
 
 def tokenize_responses(
-    responses: Any, prompts: int, tokenizer: Any, limits: Limits
+    responses: object, prompts: int, tokenizer: Tokenizer, limits: Limits
 ) -> list[list[int]]:
     """Return the token ids of given responses, one per prompt; ids are checked, text encoded."""
     given = as_list(responses)
@@ -74,11 +73,11 @@ def tokenize_responses(
     return [_response(each, tokenizer, limits, index) for index, each in enumerate(given)]
 
 
-def _is_ids(value: Any) -> bool:
+def _is_ids(value: object) -> bool:
     return isinstance(value, Sequence) and all(isinstance(each, Integral) for each in value)
 
 
-def _response(response: Any, tokenizer: Any, limits: Limits, index: int) -> list[int]:
+def _response(response: object, tokenizer: Tokenizer, limits: Limits, index: int) -> list[int]:
     where = f"response {index}"
     if isinstance(response, str):
         try:

@@ -25,7 +25,7 @@ TEMPLATE_OWN = (
 )
 
 
-def stop_strings(value: Any) -> list[str]:
+def stop_strings(value: object) -> list[str]:
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list | tuple) or not all(isinstance(s, str) for s in strings):
         raise ConfigError(f"stop: {shown(value)} is neither a string nor a list of strings.")
@@ -74,7 +74,7 @@ def number(
     return real
 
 
-def integer(name: str, value: Any) -> int:
+def integer(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ConfigError(f"{name}: {shown(value)} is not an int.")
     return int(value)
@@ -103,7 +103,7 @@ def flag(given: Mapping[str, Any], name: str, default: bool) -> bool:
     return value
 
 
-def stop_ids(value: Any, vocabulary: int) -> list[int]:
+def stop_ids(value: object, vocabulary: int) -> list[int]:
     if not isinstance(value, list | tuple):
         raise ConfigError(f"stop_token_ids: {shown(value)} is not a list of token ids.")
     ids = [integer(f"stop_token_ids[{index}]", token) for index, token in enumerate(value)]
@@ -116,7 +116,7 @@ def stop_ids(value: Any, vocabulary: int) -> list[int]:
     return ids
 
 
-def logit_bias(value: Any, vocabulary: int) -> dict[int, float]:
+def logit_bias(value: object, vocabulary: int) -> dict[int, float]:
     """Check logit_bias; a token id is an int or its digits, because JSON keys are text."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"logit_bias: {shown(value)} is not a mapping of token ids to numbers.")
@@ -135,7 +135,7 @@ def logit_bias(value: Any, vocabulary: int) -> dict[int, float]:
     return biases
 
 
-def template_kwargs(value: Any) -> dict[str, Any]:
+def template_kwargs(value: object) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise ConfigError(
             f"chat_template_kwargs: {shown(value)} is not a mapping of names to values."

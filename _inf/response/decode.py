@@ -12,14 +12,14 @@ from typing import Any
 
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
-from _inf.types import Prompt, RequestOutput, Transcript
+from _inf.types import Prompt, RequestOutput, Tokenizer, Transcript
 
 
 def decode(
     outputs: Sequence[RequestOutput],
     prompts: Sequence[Prompt],
     sampling: Sampling,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     response_length: int,
 ) -> GenerationOutput:
     """Decode `len(prompts) * sampling.n` outputs; `response_length`: of the rollout's tensors."""
@@ -45,7 +45,7 @@ def _last_turn(output: RequestOutput) -> RequestOutput:
     return dataclasses.replace(output, token_ids=output.transcript.answer_ids)
 
 
-def decoded_text(ids: Sequence[int], tokenizer: Any, *, skip_special_tokens: bool) -> str:
+def decoded_text(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
     """Decode token ids without changing any spaces."""
     return str(
         tokenizer.decode(
@@ -54,7 +54,7 @@ def decoded_text(ids: Sequence[int], tokenizer: Any, *, skip_special_tokens: boo
     )
 
 
-def shown_text(output: RequestOutput, tokenizer: Any, *, skip_special_tokens: bool) -> str:
+def shown_text(output: RequestOutput, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
     """Return an answer's text up to the stop token or stop string, without it, as SGLang and OpenAI
     do; `skip_special_tokens=False` keeps the token."""
     ids, stop = output.token_ids, output.matched_stop
@@ -81,7 +81,7 @@ def _metadata(
     outputs: Sequence[RequestOutput],
     prompts: Sequence[Prompt],
     sampling: Sampling,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     response_length: int,
 ) -> list[dict[str, Any]]:
     responses = [whole_response(output) for output in outputs]
@@ -114,7 +114,7 @@ def _metadata(
     return metadata
 
 
-def _stop_text(stop: int | str | None, tokenizer: Any) -> str | None:
+def _stop_text(stop: int | str | None, tokenizer: Tokenizer) -> str | None:
     if isinstance(stop, int):
         return decoded_text([stop], tokenizer, skip_special_tokens=False)
     return stop

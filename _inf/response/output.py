@@ -238,6 +238,6 @@ def _table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in [head, *body] if cells) + "</table>"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Convert values of numpy and torch to JSON values, and any other value to text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)

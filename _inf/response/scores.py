@@ -9,13 +9,12 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from _inf.errors import PromptError
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
 from _inf.request.tokenize import tokenize, tokenize_responses
-from _inf.types import Limits, RequestOutput
+from _inf.types import Limits, RequestOutput, Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +33,11 @@ class Score:
 
 
 def scored_sequences(
-    prompts: Any, responses: Any, template: Template, tokenizer: Any, limits: Limits
+    prompts: object,
+    responses: object,
+    template: Template,
+    tokenizer: Tokenizer,
+    limits: Limits,
 ) -> list[tuple[list[int], int]]:
     """Return each prompt's ids joined with its response's, and where the response begins.
 

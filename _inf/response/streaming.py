@@ -14,13 +14,13 @@ import queue
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from _inf.errors import GenerationTimeout
 from _inf.request.sampling import Sampling
 from _inf.response.decode import decoded_text, shown_text
 from _inf.response.stats import Stats
-from _inf.types import TIMED_OUT, CancelToken, Request, RequestOutput
+from _inf.types import TIMED_OUT, CancelToken, Request, RequestOutput, Tokenizer
 
 # One byte of a character, as SentencePiece and `tokenizers.decoders.ByteFallback` name its token.
 BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -54,7 +54,7 @@ class Stream:
         request: Request,
         sampling: Sampling,
         finish_reason: Callable[[RequestOutput], str | None],
-        tokenizer: Any,
+        tokenizer: Tokenizer,
         stats: Stats,
     ) -> None:
         self._begin_request = begin
@@ -142,7 +142,11 @@ class TextStream:
     """
 
     def __init__(
-        self, tokenizer: Any, stops: Sequence[str], *, skip_special_tokens: bool = True
+        self,
+        tokenizer: Tokenizer,
+        stops: Sequence[str],
+        *,
+        skip_special_tokens: bool = True,
     ) -> None:
         self._tokenizer = tokenizer
         self._stops = stops

@@ -54,7 +54,7 @@ def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: 
             )
 
 
-def given_columns(uid: Any, extra: Any, prompts: int) -> dict[str, Any]:
+def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
     """Return the caller's columns, checked, as numpy arrays by name; one value per prompt.
 
     uid: None gives each prompt a new id. An array keeps its dtype, which verl's `union` compares.

@@ -60,7 +60,7 @@ class Worker:
         if os.getppid() != self.parent:
             os._exit(1)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, *args: object, **kwargs: object) -> None:
         _named(self.setup)(self.log, **self.setup_arguments)
         _named(self.function)(*args, **kwargs)
 

@@ -23,7 +23,7 @@ MOST_FAULTS = 3
 MOST_FAULT_CHARACTERS = 300
 
 
-def as_tools(items: Any) -> list[Tool]:
+def as_tools(items: object) -> list[Tool]:
     """Convert `tools=` of a call: a list of schemas, verl tools, Python functions and `Tool`s.
 
     Raises `ToolError`, which names the index and the field.
@@ -45,7 +45,7 @@ def check_names(tools: Sequence[Tool], locations: Sequence[str]) -> None:
         first[tool.name] = where
 
 
-def _as_tool(item: Any, where: str) -> Tool:
+def _as_tool(item: object, where: str) -> Tool:
     if isinstance(item, Tool):
         return item
     if isinstance(item, Mapping):
@@ -90,7 +90,7 @@ def _function_tool(function: Callable[..., Any], where: str) -> Tool:
 # ─── Schemas ───
 
 
-def _plain_json(value: Any) -> Any:
+def _plain_json(value: object) -> Any:
     """Return a copy made of JSON types."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
@@ -98,7 +98,7 @@ def _plain_json(value: Any) -> Any:
         raise ValueError(f"it is not JSON: {unended(error)}") from None
 
 
-def _checked_parameters(value: Any) -> Any:
+def _checked_parameters(value: object) -> Any:
     from jsonschema import Draft202012Validator, SchemaError
 
     if value is None:

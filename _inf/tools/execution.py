@@ -151,7 +151,7 @@ def _executed(value: Any, *, verl: bool) -> Executed:
     return Executed(text, 0.0, reward=None if reward is None else float(reward), metrics=metrics)
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     try:

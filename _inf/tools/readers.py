@@ -22,7 +22,7 @@ class Unreadable(ValueError):
     """A model's text is not a valid call; the message says why."""
 
 
-def decoded_arguments(value: Any) -> dict[str, Any]:
+def decoded_arguments(value: object) -> dict[str, Any]:
     """Return a call's arguments as a dict, from an object, JSON text (even twice), or null."""
     for _ in range(2):
         if isinstance(value, str):
@@ -63,7 +63,7 @@ def _json_at(text: str, start: int) -> tuple[Any, int]:
         raise Unreadable(f"it is not JSON: {error}") from None
 
 
-def _json_call(text: str, start: int, end: int, value: Any, name_key: str) -> ToolCall:
+def _json_call(text: str, start: int, end: int, value: object, name_key: str) -> ToolCall:
     """Make a call from a JSON value."""
     name = ""
     try:
@@ -164,7 +164,7 @@ def _xml_arguments(inside: str, name: str, tools: Sequence[Tool]) -> dict[str, A
     return arguments
 
 
-def _typed(text: str, schema: Any) -> Any:
+def _typed(text: str, schema: object) -> Any:
     """Convert an XML value: a string if the schema says so or it is not JSON, else JSON."""
     if isinstance(schema, Mapping) and schema.get("type") == "string":
         return text

@@ -28,6 +28,7 @@ from _inf.apps.openai_format import (
 )
 from _inf.errors import ConfigError, shown
 from _inf.response.output import GenerationOutput
+from _inf.types import Tokenizer
 
 ALONG = ("id", "metadata", "custom_id")  # of any form: they are copied to the answer
 
@@ -106,7 +107,7 @@ def check_custom_ids(source: Path) -> None:
             )
 
 
-def parse(text: bytes, line: int, model: str = "", tokenizer: Any = None) -> Job | BadLine:
+def parse(text: bytes, line: int, model: str = "", tokenizer: Tokenizer = None) -> Job | BadLine:
     """Parse one line. `model`: the model's name for OpenAI's form. `tokenizer`: the engine's. Both
     are needed only to write an answer."""
     try:
@@ -123,7 +124,7 @@ def parse(text: bytes, line: int, model: str = "", tokenizer: Any = None) -> Job
         return BadLine(line, str(failure), along)
 
 
-def _job(value: dict[str, Any], line: int, model: str, tokenizer: Any) -> Job:
+def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
     match [name for name in ("prompt", "messages", "body") if value.get(name) is not None]:
         case ["prompt"]:
             return _prompt(value, line)
@@ -165,7 +166,7 @@ def _about(output: GenerationOutput) -> dict[str, Any]:
     return {"finish_reason": output.metadata[0]["finish_reason"], "usage": usage(output)}
 
 
-def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Any) -> Job:
+def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
     form = read(OpenAILine, value)
 
     def row(output: GenerationOutput) -> dict[str, Any]:

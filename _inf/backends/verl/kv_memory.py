@@ -9,10 +9,13 @@ because it measures later, so a config refused here would never fit.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
 from _inf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 POOL = "rollout.engine_kwargs.sglang.max_total_tokens"
 SHARE = "rollout.gpu_memory_utilization"
@@ -24,7 +27,7 @@ NO_MEMORY = "Not enough memory. Please try to increase --mem-fraction-static"
 
 
 def sized(
-    arguments: dict[str, Any], config: Config, hf_config: Any, folder: Path, free: int
+    arguments: dict[str, Any], config: Config, hf_config: PretrainedConfig, folder: Path, free: int
 ) -> dict[str, Any]:
     """Return SGLang's server arguments with a KV pool that fits into a CPU's `free` bytes.
 
@@ -84,7 +87,7 @@ def _what_was_asked(config: Config, row: int) -> str:
     return f"{LENGTH} (or prompt_length + response_length): one row's KV cache of {row} tokens"
 
 
-def token_bytes(hf_config: Any, config: Config) -> int | None:
+def token_bytes(hf_config: PretrainedConfig, config: Config) -> int | None:
     """Bytes of KV cache per token on one rank; None for a model whose cache is not known."""
     text, rollout = getattr(hf_config, "text_config", hf_config), config.rollout
     layers = set(getattr(text, "layer_types", None) or ["full_attention"])
@@ -103,7 +106,7 @@ def _item_bytes(dtype: str) -> int:
     return 4 if dtype in FOUR_BYTES else 2  # SGLang's "auto" is bfloat16 or float16
 
 
-def weight_bytes(folder: Path, hf_config: Any, config: Config) -> int:
+def weight_bytes(folder: Path, hf_config: PretrainedConfig, config: Config) -> int:
     """Bytes of the model's weights on one rank, in the engine's dtype."""
     stored = _item_bytes(str(getattr(hf_config, "dtype", None)))
     total = file_bytes(folder) * _item_bytes(config.rollout.dtype) // stored

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from _inf.backends.verl import environment, kv_memory
 from _inf.backends.verl.server import attention_backend, server_arguments
@@ -28,6 +28,9 @@ from _inf.tools.loading import load_tools
 from _inf.types import Limits, ModelInfo
 
 if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+    from verl.workers.config import HFModelConfig
+
     from _inf.backends.verl.backend import VerlBackend
     from _inf.backends.verl.rollout import Rollout
 
@@ -90,7 +93,7 @@ def _check_started(backend: VerlBackend, config: Config) -> None:
 
 
 def _start(
-    config: Config, model_config: Any, limits: Limits, device: Literal["cuda", "cpu"]
+    config: Config, model_config: HFModelConfig, limits: Limits, device: Literal["cuda", "cpu"]
 ) -> Rollout:
     from _inf.backends.verl.rollout import Rollout, rollout_config
 
@@ -116,7 +119,7 @@ def _start(
         raise
 
 
-def _limits(config: Config, hf_config: Any, device: Literal["cuda", "cpu"]) -> Limits:
+def _limits(config: Config, hf_config: PretrainedConfig, device: Literal["cuda", "cpu"]) -> Limits:
     rollout = config.rollout
     total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
     check_support(hf_config, device, total, attention_backend(config, device))
@@ -129,7 +132,7 @@ def _limits(config: Config, hf_config: Any, device: Literal["cuda", "cpu"]) -> L
     )
 
 
-def _eos_token_ids(model_config: Any) -> frozenset[int]:
+def _eos_token_ids(model_config: HFModelConfig) -> frozenset[int]:
     """The ids of the generation config and of the tokenizer; either may lack some of them."""
     named = getattr(model_config.generation_config, "eos_token_id", None)
     ids = named if isinstance(named, list) else [named]

@@ -8,10 +8,13 @@ without a release. Here a release waits for the running calls, and neither is do
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError, InferenceError
 from _inf.types import SleepResult
+
+if TYPE_CHECKING:
+    from _inf.backends.verl.rollout import Rollout
 
 ASLEEP = "The engine is asleep; wake_up() brings it back."
 ON_CPU = (
@@ -23,7 +26,7 @@ DRAIN_SECONDS = 0.02
 PARTS = ["weights", "kv_cache"]
 
 
-async def sleep(rollout: Any) -> SleepResult:
+async def sleep(rollout: Rollout) -> SleepResult:
     """Free the memory; called on the engine's loop while no call runs."""
     _check(rollout, "sleep")
     engine = rollout._engine
@@ -42,7 +45,7 @@ async def sleep(rollout: Any) -> SleepResult:
     return SleepResult(freed, "Weights and KV cache; the weights wait in the host's memory.")
 
 
-async def wake_up(rollout: Any) -> None:
+async def wake_up(rollout: Rollout) -> None:
     """Take the memory again; called on the engine's loop, does nothing if already awake."""
     _check(rollout, "wake_up")
     engine = rollout._engine
@@ -61,7 +64,7 @@ async def drain(engine: Any) -> None:
         await asyncio.sleep(DRAIN_SECONDS)
 
 
-def _check(rollout: Any, verb: str) -> None:
+def _check(rollout: Rollout, verb: str) -> None:
     if not rollout.config.free_cache_engine:
         raise ConfigError(
             f"rollout.free_cache_engine: {verb}() needs an engine that was started with it true"

@@ -35,7 +35,7 @@ class Wrap(Replace):
         original, replacement = getattr(self.owner, self.attribute), self.replacement
 
         @functools.wraps(original)
-        def patched(*args: Any, **kwargs: Any) -> Any:
+        def patched(*args: object, **kwargs: object) -> Any:
             return replacement(original, *args, **kwargs)
 
         kind = type(inspect.getattr_static(self.owner, self.attribute))

@@ -58,14 +58,14 @@ class _Distributed(_ModuleProxy):
 class _Multiprocessing(_ModuleProxy):
     """Starts SGLang's children with the host, and leaves the process-wide start method alone."""
 
-    def Process(self, target: Any, **kwargs: Any) -> Any:  # noqa: N802
+    def Process(self, target: Any, **kwargs: object) -> Any:  # noqa: N802
         """Without a tokenizer the scheduler answers the parent directly (`scheduler.py`,
         `init_ipc_channels`) and the detokenizer would idle: 13 CPU seconds of imports, 700 MB."""
         if target is sglang_engine.run_detokenizer_process:
             return _NoProcess()
         return current_host.get().process(target, **kwargs)
 
-    def set_start_method(self, *args: Any, **kwargs: Any) -> None:
+    def set_start_method(self, *args: object, **kwargs: object) -> None:
         pass
 
 
@@ -84,7 +84,11 @@ class _Tempfile(_ModuleProxy):
 
 
 def _broadcast(
-    broadcast: Callable[..., list[Any]], data: list[Any], rank: int, dist_group: Any, **kwargs: Any
+    broadcast: Callable[..., list[Any]],
+    data: list[Any],
+    rank: int,
+    dist_group: Any,
+    **kwargs: object,
 ) -> list[Any]:
     alone = torch.distributed.get_world_size(dist_group) == 1
     return data if alone else list(broadcast(data, rank, dist_group, **kwargs))

@@ -61,7 +61,7 @@ class Rollout(sglang_rollout.SGLangRollout):
         current_host.set(host)
         super().__init__(config, model_config, device_mesh=None)
 
-    def _initialize_tools(self, *args: Any) -> tuple[Any, ...]:
+    def _initialize_tools(self, *args: object) -> tuple[Any, ...]:
         """Load no tools: `_inf.conversation` runs them."""
         return [], {}, None, [], None
 
@@ -69,7 +69,7 @@ class Rollout(sglang_rollout.SGLangRollout):
         """Load no interactions: `_inf.conversation` runs them."""
         return {}
 
-    def _init_distributed_env(self, *args: Any, **kwargs: Any) -> None:
+    def _init_distributed_env(self, *args: object, **kwargs: object) -> None:
         """Create the process groups without the line that Gloo prints for each group."""
         with quiet.descriptors():
             super()._init_distributed_env(*args, **kwargs)
@@ -85,7 +85,7 @@ class Rollout(sglang_rollout.SGLangRollout):
                 for group in mesh.get_all_groups():
                     torch.distributed.destroy_process_group(group)
 
-    def _init_inference_engine(self, *args: Any, **kwargs: Any) -> None:
+    def _init_inference_engine(self, *args: object, **kwargs: object) -> None:
         """Build our `Engine`: verl looks the class up by its module's global name."""
         upstream = sglang_rollout.AsyncEngine
         sglang_rollout.AsyncEngine = functools.partial(
@@ -102,7 +102,7 @@ class Rollout(sglang_rollout.SGLangRollout):
         *,
         cancel: CancelToken | None = None,
         report: Report | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> DataProto:
         """Run verl's call, from any thread. `cancel` can end it early; `report` is called on the
         engine's thread with the numbers of finished rows and generated tokens. Raises `ConfigError`

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +17,9 @@ from _inf.backends.verl.support import architecture, is_measured
 from _inf.errors import ConfigError
 from _inf.runtime import quiet
 from _inf.types import CancelToken
+
+if TYPE_CHECKING:
+    from _inf.backends.verl.rollout import Rollout
 
 MOST_BYTES = 2**30  # of weights, which are loaded a second time
 TOKENS = 24
@@ -58,7 +61,7 @@ def check_unmeasured(
         )
 
 
-def _token_ids(rollout: Any) -> list[int]:
+def _token_ids(rollout: Rollout) -> list[int]:
     hf_config = rollout.model_config.hf_config
     vocabulary = getattr(hf_config, "text_config", hf_config).vocab_size
     count = min(TOKENS, int(rollout.config.prompt_length))

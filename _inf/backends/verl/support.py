@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from _inf.backends.verl.server import CPU_ATTENTION
 from _inf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 Device = Literal["cpu", "cuda"]
 Verdict = Literal["exact", "refused"]
@@ -95,7 +98,7 @@ ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 STATE_KEYS = ("mamba_", "ssm_", "conv_L_cache", "linear_num_")
 
 
-def architecture(hf_config: Any) -> str:
+def architecture(hf_config: PretrainedConfig) -> str:
     """The name of a model's class, as its config.json has it."""
     names = getattr(hf_config, "architectures", None) or [type(hf_config).__name__]
     return str(names[0])
@@ -107,7 +110,7 @@ def is_measured(name: str) -> bool:
 
 
 def check_support(
-    hf_config: Any, device: Device, max_model_len: int, attention_backend: str | None
+    hf_config: PretrainedConfig, device: Device, max_model_len: int, attention_backend: str | None
 ) -> None:
     """Raise `ConfigError` if SGLang would not compute what Transformers computes, or if rows could
     be longer than the model's context.
@@ -201,12 +204,12 @@ def _limits(name: str, text: Any, plain: bool) -> Iterator[tuple[int, str]]:
     yield int(context * scaling.get("factor", 1.0)), "the model's context"
 
 
-def _rope_scaling(text: Any) -> tuple[dict[str, Any], str | None]:
+def _rope_scaling(text: object) -> tuple[dict[str, Any], str | None]:
     scaling = getattr(text, "rope_scaling", None) or {}
     return scaling, scaling.get("rope_type", scaling.get("type"))
 
 
-def _window(text: Any) -> int | None:
+def _window(text: object) -> int | None:
     """How many tokens, itself included, a token of a windowed layer sees; None: all."""
     window = getattr(text, "sliding_window", None)
     kinds = getattr(text, "layer_types", None)

@@ -15,13 +15,18 @@ import copy
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from _inf.backends.verl.memory import drain
 from _inf.errors import ConfigError, InferenceError, did_you_mean, shown
 from _inf.runtime import quiet
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from _inf.backends.verl.rollout import Rollout
 
 NamedTensors = list[tuple[str, torch.Tensor]]
 
@@ -44,7 +49,7 @@ class ExpectedWeights:
     computed: frozenset[str]
 
 
-def expected_weights(hf_config: Any, *, trust_remote_code: bool) -> ExpectedWeights:
+def expected_weights(hf_config: PretrainedConfig, *, trust_remote_code: bool) -> ExpectedWeights:
     """Return the names and shapes that Transformers gives a model's weights; allocates nothing."""
     from transformers import AutoModelForCausalLM
 
@@ -64,7 +69,7 @@ def expected_weights(hf_config: Any, *, trust_remote_code: bool) -> ExpectedWeig
     )
 
 
-def checked(weights: Any, model: ExpectedWeights) -> NamedTensors:
+def checked(weights: object, model: ExpectedWeights) -> NamedTensors:
     """Return all the weights to send, or raise a `ConfigError` that lists the faults."""
     tensors: dict[str, torch.Tensor] = {}
     faults: list[str] = []
@@ -125,7 +130,7 @@ def _fault(name: str, tensor: Any, model: ExpectedWeights) -> str | None:
     return None if bool(torch.isfinite(here).all()) else f"{name} holds NaN or infinite values"
 
 
-async def send(rollout: Any, tensors: NamedTensors, version: int | None) -> int:
+async def send(rollout: Rollout, tensors: NamedTensors, version: int | None) -> int:
     """Send the weights on the engine's loop while no call runs; return the new version."""
     engine = rollout._engine
     if engine is not None:  # with tensor parallelism only the first rank of a group has one
@@ -155,7 +160,7 @@ def _copied(tensor: torch.Tensor, device: str | None) -> torch.Tensor:
     return whole if device is None else whole.to(device)
 
 
-def check_version(version: Any) -> None:
+def check_version(version: object) -> None:
     """Raise unless the version is None or a whole number from 0 on."""
     whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
     if version is not None and not whole:

@@ -16,13 +16,17 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from sglang.srt.layers import logits_processor
 from sglang.srt.layers.attention.attention_registry import register_attention_backend
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from torch.nn.functional import embedding, scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from sglang.srt.layers.radix_attention import RadixAttention
+    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
 # SGLang has rules of its own for this name: no Triton kernels, no CUDA graphs.
 NAME = "torch_native"
@@ -51,7 +55,7 @@ class CpuAttention(AttentionBackend):
         super().__init__()
         self._plans: dict[int, Sequence[DecodingGroup | PrefillRow]] = {}  # by the window
 
-    def init_forward_metadata(self, batch: Any) -> None:
+    def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Forget the last plans; called before the layers of a step."""
         self._plans = {}
 
@@ -63,8 +67,8 @@ class CpuAttention(AttentionBackend):
         q: torch.Tensor,
         k: torch.Tensor | None,
         v: torch.Tensor | None,
-        layer: Any,
-        batch: Any,
+        layer: RadixAttention,
+        batch: ForwardBatch,
         save_kv_cache: bool = True,
     ) -> torch.Tensor:
         """Compute the attention of one layer; q: the new tokens of all rows, row after row."""
@@ -98,7 +102,7 @@ class DecodingGroup:
         output: torch.Tensor,
         k_cache: torch.Tensor,
         v_cache: torch.Tensor,
-        layer: Any,
+        layer: RadixAttention,
     ) -> None:
         """Write these rows of `output`."""
         heads = k_cache.shape[1]
@@ -113,7 +117,7 @@ class DecodingGroup:
         output[self.rows] = result.reshape(count, -1, output.shape[-1])
 
 
-def decoding_groups(batch: Any, window: int) -> list[DecodingGroup]:
+def decoding_groups(batch: ForwardBatch, window: int) -> list[DecodingGroup]:
     """Group the rows of a decoding batch by similar lengths."""
     ends = batch.seq_lens
     starts = (ends - window - 1).clamp(min=0) if window >= 0 else torch.zeros_like(ends)
@@ -128,7 +132,7 @@ def decoding_groups(batch: Any, window: int) -> list[DecodingGroup]:
     return [_decoding_group(batch, torch.tensor(group), starts) for group in groups]
 
 
-def _decoding_group(batch: Any, rows: torch.Tensor, starts: torch.Tensor) -> DecodingGroup:
+def _decoding_group(batch: ForwardBatch, rows: torch.Tensor, starts: torch.Tensor) -> DecodingGroup:
     starts, ends = starts[rows, None], batch.seq_lens[rows, None]
     tokens = starts + torch.arange(int((ends - starts).max()))
     over = tokens >= ends
@@ -152,7 +156,7 @@ class PrefillRow:
         output: torch.Tensor,
         k_cache: torch.Tensor,
         v_cache: torch.Tensor,
-        layer: Any,
+        layer: RadixAttention,
     ) -> None:
         """Write this row's tokens of `output`, block by block; all at once if no mask is needed
         because every token sees all tokens before it and none is cached."""
@@ -182,7 +186,7 @@ class PrefillRow:
             target[:, :, start:end] = _attend(block, keys, values, mask, layer)
 
 
-def prefill_rows(batch: Any) -> list[PrefillRow]:
+def prefill_rows(batch: ForwardBatch) -> list[PrefillRow]:
     """The rows of a prefill, in the order of their new tokens."""
     rows, first = [], 0
     lengths = zip(
@@ -216,7 +220,7 @@ def _attend(
     keys: torch.Tensor,
     values: torch.Tensor,
     mask: torch.Tensor | None,
-    layer: Any,
+    layer: RadixAttention,
 ) -> torch.Tensor:
     """Attend; without a mask a token sees those up to itself. With `layer.logit_cap` the scores go
     through cap * tanh(score / cap) before the softmax."""

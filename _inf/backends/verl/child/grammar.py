@@ -14,7 +14,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from llguidance import LLMatcher, LLTokenizer
@@ -30,6 +30,11 @@ from sglang.srt.constrained.llguidance_backend import GuidanceBackend
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN, Req
 from sglang.srt.sampling.penaltylib import BatchedMinNewTokensPenalizer
 from xgrammar import apply_token_bitmask_inplace
+
+from _inf.types import Tokenizer
+
+if TYPE_CHECKING:
+    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +71,9 @@ class _Grammar(BaseGrammarObject):
         ended = token in self.vocabulary.ends
         self.matcher.consume_token(self.vocabulary.tokenizer.eos_token if ended else token)
 
-    def allocate_vocab_mask(self, vocab_size: int, batch_size: int, device: Any) -> torch.Tensor:
+    def allocate_vocab_mask(
+        self, vocab_size: int, batch_size: int, device: torch.device
+    ) -> torch.Tensor:
         return allocate_token_bitmask(batch_size, self.vocabulary.tokenizer.vocab_size)
 
     def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
@@ -75,7 +82,7 @@ class _Grammar(BaseGrammarObject):
             vocab_mask[idx] |= self.vocabulary.ends_mask
 
     @staticmethod
-    def move_vocab_mask(vocab_mask: torch.Tensor, device: Any) -> torch.Tensor:
+    def move_vocab_mask(vocab_mask: torch.Tensor, device: torch.device) -> torch.Tensor:
         return vocab_mask.to(device, non_blocking=True)
 
     @staticmethod
@@ -87,7 +94,11 @@ class _Backend(GuidanceBackend):
     """Compiles grammars in threads."""
 
     def __init__(
-        self, server_args: Any, tokenizer: Any, vocab_size: int, eos_token_ids: set[int] | None
+        self,
+        server_args: Any,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        eos_token_ids: set[int] | None,
     ) -> None:
         BaseGrammarBackend.__init__(self)
         self.tokenizer = tokenizer
@@ -120,7 +131,7 @@ class _Backend(GuidanceBackend):
         return _Vocabulary(tokenizer, ends, bits.sum(-1).to(torch.int32))
 
 
-def end_with_its_grammar(check: Callable[..., None], req: Req, *args: Any) -> None:
+def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:
     """End a row when its grammar ends or cannot go on."""
     grammar = req.grammar if isinstance(req.grammar, _Grammar) else None
     if grammar is not None and (failure := grammar.failure) and not req.finished():
@@ -132,7 +143,7 @@ def end_with_its_grammar(check: Callable[..., None], req: Req, *args: Any) -> No
         req.finished_reason = FINISH_MATCHED_TOKEN(matched=token)
 
 
-def leave_a_token(update: Callable[[Any], None], info: Any) -> None:
+def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> None:
     """Ignore `min_new_tokens` if it rules out every token that a row's grammar allows."""
     update(info)
     lengths = info.penalizer_orchestrator.penalizers.get(BatchedMinNewTokensPenalizer)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 
-def touch_log(run_batch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def touch_log(run_batch: Callable[..., Any], *args: object, **kwargs: object) -> Any:
     """Wrap `Scheduler.run_batch` in the child, whose stdout is the log."""
     os.utime(1)
     return run_batch(*args, **kwargs)

@@ -37,9 +37,9 @@ def refusal(log: str) -> str | None:
 def load_checked(
     trust_remote_code: bool,
     load: Callable[[Any, Weights, Any], None],
-    model: Any,
+    model: torch.nn.Module,
     weights: Weights,
-    target_device: Any,
+    target_device: torch.device,
 ) -> None:
     """Wrap `DefaultModelLoader.load_weights_and_postprocess`."""
     if getattr(model, "quant_config", None) is not None:
@@ -60,7 +60,7 @@ def load_checked(
         raise
 
 
-def answer_a_refused_update(update: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def answer_a_refused_update(update: Callable[..., Any], *args: object, **kwargs: object) -> Any:
     """Around `ModelRunner.update_weights_from_tensor`: a dropped weight is the engine's answer, and
     not the end of its process."""
     try:
@@ -69,14 +69,14 @@ def answer_a_refused_update(update: Callable[..., Any], *args: Any, **kwargs: An
         return False, str(fault)
 
 
-def _floats(model: Any) -> list[tuple[str, torch.Tensor]]:
+def _floats(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [(name, p) for name, p in model.named_parameters() if p.is_floating_point()]
 
 
 class DroppedWeights:
     """Finds the weights passed to a model's `load_weights` that reached no parameter."""
 
-    def __init__(self, model: Any, trust_remote_code: bool) -> None:
+    def __init__(self, model: torch.nn.Module, trust_remote_code: bool) -> None:
         self._model = model
         self._trust_remote_code = trust_remote_code
         self._memory: list[tuple[str, int, int]] = []  # a weight's name, start and end in memory
@@ -94,7 +94,7 @@ class DroppedWeights:
             setattr(parameter, name, functools.partial(self._load_parameter, load))
         self._model.load_weights = functools.partial(self._load_model, self._model.load_weights)
 
-    def _load_model(self, load: Callable[..., Any], weights: Weights, **kwargs: Any) -> Any:
+    def _load_model(self, load: Callable[..., Any], weights: Weights, **kwargs: object) -> Any:
         self._memory, self._loaded, self._copied = [], set(), False
         result = load(self._recorded(weights), **kwargs)
         dropped = [name for name, _, _ in self._memory if name not in self._loaded]
@@ -114,10 +114,10 @@ class DroppedWeights:
     def _load_parameter(
         self,
         load: Callable[..., Any],
-        parameter: Any,
+        parameter: torch.nn.Parameter,
         weight: torch.Tensor,
-        *args: Any,
-        **kwargs: Any,
+        *args: object,
+        **kwargs: object,
     ) -> Any:
         """Record the weight that `weight` is a view of as loaded."""
         address = weight.data_ptr()

@@ -15,7 +15,7 @@ TANH_GELU = "gelu_pytorch_tanh"
 
 
 def add_head_bias(
-    compute: Callable[..., torch.Tensor], self: Any, hidden_states: Any, lm_head: Any, *args: Any
+    compute: Callable[..., torch.Tensor], self: Any, hidden_states: Any, lm_head: Any, *args: object
 ) -> torch.Tensor:
     logits = compute(self, hidden_states, lm_head, *args)
     bias = getattr(lm_head, "bias", None)
@@ -23,7 +23,7 @@ def add_head_bias(
 
 
 def gemma_with_its_own_gelu(
-    build: Callable[..., None], self: Any, config: Any, *args: Any, **kwargs: Any
+    build: Callable[..., None], self: Any, config: Any, *args: object, **kwargs: object
 ) -> None:
     build(self, config, *args, **kwargs)
     if config.hidden_act == TANH_GELU:
@@ -32,7 +32,7 @@ def gemma_with_its_own_gelu(
 
 
 def cohere_with_its_own_window(
-    build: Callable[..., None], self: Any, *args: Any, **kwargs: Any
+    build: Callable[..., None], self: Any, *args: object, **kwargs: object
 ) -> None:
     build(self, *args, **kwargs)
     if self.sliding_window_size > 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
@@ -17,6 +17,10 @@ from sglang.srt.sampling.penaltylib import (
     BatchedMinNewTokensPenalizer,
     BatchedPresencePenalizer,
 )
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 REPETITION_PENALTY = "repetition_penalty"
 SEED = "seed"
@@ -56,7 +60,7 @@ def with_tokenizer(method: Callable[..., None], self: Any, *args: Any) -> None:
 
 
 def stop_token_ids_beside_ignore_eos(
-    check: Callable[[Any, list[int]], bool], req: Any, new_tokens: list[int]
+    check: Callable[[Any, list[int]], bool], req: Req, new_tokens: list[int]
 ) -> bool:
     """Check only the request's own stop tokens, with the EOS ids hidden."""
     params = req.sampling_params
@@ -70,7 +74,7 @@ def stop_token_ids_beside_ignore_eos(
         params.ignore_eos, (req.tokenizer, req.eos_token_ids) = True, kept
 
 
-def tail_str(req: Any) -> str:
+def tail_str(req: Req) -> str:
     """Return the text in which stop strings are searched."""
     longest = max(len(stop.encode()) for stop in req.sampling_params.stop_strs)
     # Begin at the token that fulfils min_new_tokens: stop strings before that token do not count.
@@ -78,11 +82,13 @@ def tail_str(req: Any) -> str:
     return str(req.tokenizer.decode(req.output_ids[start:]))
 
 
-def no_stop_string_before_min_new_tokens(check: Callable[[Any], bool], req: Any) -> bool:
+def no_stop_string_before_min_new_tokens(check: Callable[[Any], bool], req: Req) -> bool:
     return len(req.output_ids) >= req.sampling_params.min_new_tokens and check(req)
 
 
-def sample_beside_nan(sample: Sample, self: Any, probs: torch.Tensor, *args: Any) -> torch.Tensor:
+def sample_beside_nan(
+    sample: Sample, self: Any, probs: torch.Tensor, *args: object
+) -> torch.Tensor:
     """Draw any token for a row of NaN; its log probs stay NaN, for which
     `_inf.backends.verl.engine` raises an error."""
     broken = ~torch.isfinite(probs.sum(-1, keepdim=True))
@@ -92,7 +98,7 @@ def sample_beside_nan(sample: Sample, self: Any, probs: torch.Tensor, *args: Any
 
 
 def sample_by_seed(
-    sample: Sample, self: Any, probs: torch.Tensor, info: Any, *args: Any
+    sample: Sample, self: Any, probs: torch.Tensor, info: SamplingBatchInfo, *args: object
 ) -> torch.Tensor:
     """Draw rows with a seed here, from the same filtered probabilities."""
     tokens = sample(self, probs, info, *args)
@@ -111,7 +117,7 @@ def _noise(seed: int, position: int, width: int) -> torch.Tensor:
     return torch.empty(width).exponential_(generator=generator)
 
 
-def _filtered(probs: torch.Tensor, info: Any, row: int) -> torch.Tensor:
+def _filtered(probs: torch.Tensor, info: SamplingBatchInfo, row: int) -> torch.Tensor:
     """One row's probabilities, zero for tokens that top-k, top-p or min-p excludes."""
     if not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling):
         return probs
@@ -122,14 +128,16 @@ def _filtered(probs: torch.Tensor, info: Any, row: int) -> torch.Tensor:
     return torch.zeros_like(probs).scatter(0, order, ordered.masked_fill(excluded, 0.0))
 
 
-def temperature_of_top_k_1(build: Callable[..., Any], batch: Any, vocab_size: int) -> Any:
+def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:
     info = build(batch, vocab_size)
     # SGLang gives a greedy row temperature 1.
     info.is_all_greedy &= all(req.sampling_params.temperature == 1.0 for req in batch.reqs)
     return info
 
 
-def penalties_of_retracted_rows(build: Callable[..., Any], batch: Any, vocab_size: int) -> Any:
+def penalties_of_retracted_rows(
+    build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int
+) -> Any:
     info = build(batch, vocab_size)
     for penalizer in info.penalizer_orchestrator.penalizers.values():
         if penalizer.is_prepared():

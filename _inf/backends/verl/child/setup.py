@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import psutil
@@ -55,9 +55,9 @@ def exit_instead_of_sigquit(
 def meet_in_a_file(
     path: Path,
     initialize: Callable[..., None],
-    *args: Any,
+    *args: object,
     init_method: str | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> None:
     """Call `torch.distributed.init_process_group` with a file in place of a local port."""
     import torch.distributed
