@@ -140,7 +140,7 @@ def test_share_is_a_gpu_or_an_even_part_of_the_cores(
 def test_more_engines_than_the_cluster_has_resources_for_are_refused(
     resources: dict[str, float],
 ) -> None:
-    with pytest.raises(ConfigError, match="--workers: 3 engines .* ask for 2 at most"):
+    with pytest.raises(ConfigError, match="--workers: 3 engines .* set it to 2 or less"):
         share_of(resources, load_config(None, {}), 3)
 
 
