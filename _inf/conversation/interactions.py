@@ -12,8 +12,9 @@ from typing import Any
 import yaml
 
 from _inf.conversation.episode import Episode
-from _inf.conversation.tool_lifecycle import bounded, noted
+from _inf.conversation.tool_lifecycle import noted
 from _inf.errors import ConfigError, shown
+from _inf.tools.execution import bounded
 from _inf.tools.user_module import import_beside
 
 PATH_KEY = "rollout.multi_turn.interaction_config_path"

@@ -7,27 +7,12 @@ failure only sets the row's `error`.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from _inf.conversation.episode import Episode
 from _inf.errors import ToolError
-
-
-async def bounded(work: Awaitable[Any], timeout: float) -> Any:
-    """Await a tool's or an interaction's own code, in a task of its own: it may be cancelled from
-    within, which is an error like any other, and no cancellation of the row."""
-    task = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait({task}, timeout=timeout)
-    finally:
-        task.cancel()  # if it still runs
-    if not task.done():
-        raise TimeoutError(f"no answer within {timeout:g} seconds")
-    if task.cancelled():
-        raise RuntimeError("it was cancelled")
-    return task.result()
+from _inf.tools.execution import bounded
 
 
 async def noted(

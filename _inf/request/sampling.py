@@ -163,8 +163,16 @@ class Sampling:
     tools: list[Tool] | None = None  # None: the config's
     turns: list[TurnOptions] = dataclasses.field(default_factory=list)
     truncate_prompt: Side | None = None  # None: the config's
-    logprobs: int = 0
-    prompt_logprobs: bool = False
+
+    @property
+    def logprobs(self) -> int:
+        """How many of the likeliest tokens every row reports; 0: none."""
+        return max((params.logprobs for params in self.params), default=0)
+
+    @property
+    def prompt_logprobs(self) -> bool:
+        """Whether the prompts' tokens are scored."""
+        return any(params.prompt_logprobs for params in self.params)
 
     @property
     def greedy(self) -> bool:
@@ -247,8 +255,6 @@ def resolve(
         tools=as_tools(given["tools"]) if "tools" in given else None,
         turns=_turns(given, prompts),
         truncate_prompt=_truncate_side(given),
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
     )
 
 

@@ -16,12 +16,14 @@ import inspect
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from _inf.errors import told
 from _inf.types import Tool
+
+T = TypeVar("T")
 
 NOTHING = "(no output)"  # a chat template may drop an empty turn
 
@@ -57,14 +59,10 @@ async def execute(
     is kept, with the meaning of `tool_response_truncate_side` in verl's agent loop.
     """
     start = time.perf_counter()
-    task = asyncio.ensure_future(_run(tool, arguments, instance_id, execute_kwargs))
     try:
-        await asyncio.wait({task}, timeout=timeout)
-    finally:
-        task.cancel()  # if it still runs; not awaited, since it may ignore this
-    done = (
-        task.result() if task.done() else _failed(f"it did not answer within {timeout:g} seconds")
-    )
+        done = await bounded(_run(tool, arguments, instance_id, execute_kwargs), timeout)
+    except TimeoutError:  # `_run` itself raises nothing
+        done = _failed(f"it did not answer within {timeout:g} seconds")
     if done.error is not None:
         done = replace(done, text=f"Error: {tool.name} failed: {done.error}")
         side = "left"  # the beginning of the message says what happened
@@ -73,6 +71,21 @@ async def execute(
     cut = _cut(text, max_length, side)
     seconds = time.perf_counter() - start
     return replace(done, text=cut, seconds=seconds, truncated=len(text) > max_length)
+
+
+async def bounded(work: Awaitable[T], timeout: float) -> T:
+    """Await a tool's or an interaction's own code, in a task of its own: it may be cancelled from
+    within, which is an error like any other, and no cancellation of the row."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task}, timeout=timeout)
+    finally:
+        task.cancel()  # if it still runs; not awaited, since it may ignore this
+    if not task.done():
+        raise TimeoutError(f"no answer within {timeout:g} seconds")
+    if task.cancelled():
+        raise RuntimeError("it was cancelled")
+    return task.result()
 
 
 def _cut(text: str, limit: int, side: Literal["left", "middle", "right"]) -> str:
