@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from config_faults import at
 from omegaconf import OmegaConf
 
 import inf
@@ -108,12 +109,6 @@ def fields(name: str) -> dict[str, str]:
     (found,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
     lines = [n for n in found.body if isinstance(n, ast.AnnAssign)]
     return {ast.unparse(line.target): ast.unparse(line.annotation) for line in lines}
-
-
-def at(path: str, value: Any) -> dict[str, Any]:
-    for key in reversed(path.split(".")):
-        value = {key: value}
-    return dict(value)
 
 
 def test_page_for_verl_users_has_each_key_of_verls_once() -> None:

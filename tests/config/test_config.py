@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_faults import at, faults
 from omegaconf import OmegaConf
 
 from _inf.config import MultiTurn, Rollout, load_config, parse_assignments
@@ -20,18 +21,6 @@ ROOT = Path(__file__).resolve().parents[2]
 VERL = find_spec("verl")  # found, not imported
 assert VERL is not None and VERL.origin is not None
 VERL_YAML = Path(VERL.origin).parent / "trainer/config/rollout/rollout.yaml"
-
-
-def at(path: str, value: Any) -> dict[str, Any]:
-    for key in reversed(path.split(".")):
-        value = {key: value}
-    return dict(value)
-
-
-def faults(source: Any, **overrides: Any) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        load_config(source, overrides)
-    return str(caught.value).splitlines()
 
 
 def written(folder: Path, text: str) -> Path:

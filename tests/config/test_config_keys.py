@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from config_faults import at, faults
 from pydantic import BaseModel
 
 from _inf.config import Config, check_engine_kwargs, load_config
@@ -37,18 +38,6 @@ def dataclass_fields(file: Path, name: str) -> dict[str, str]:
 
 VERL_ROLLOUT = installed("verl") / "workers/config/rollout.py"
 SERVER_ARGS = installed("sglang") / "srt/server_args.py"
-
-
-def at(path: str, value: Any) -> dict[str, Any]:
-    for key in reversed(path.split(".")):
-        value = {key: value}
-    return dict(value)
-
-
-def faults(source: Any, **overrides: Any) -> list[str]:
-    with pytest.raises(ConfigError) as caught:
-        load_config(source, overrides)
-    return str(caught.value).splitlines()
 
 
 def leaves(model: type[BaseModel], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 
+from conversation_rules import rules
 from tiny import IM_END, VOCABULARY, tiny_model
 
-from _inf.conversation.episode import Episode, Rules
+from _inf.conversation.episode import Episode
 from _inf.request.template import Template
 from _inf.types import Prompt, RequestOutput, SamplingParams, TurnOptions
 
@@ -22,21 +23,7 @@ def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only(
     tokenizer.add_tokens(["<|new|>"])
     tokenizer.chat_template = TEMPLATE
     end = tokenizer.convert_tokens_to_ids(IM_END)
-    rules = Rules(
-        tools={},
-        format="hermes",
-        max_assistant_turns=9,
-        max_user_turns=9,
-        max_parallel_calls=1,
-        max_result=99,
-        truncate_side="middle",
-        tool_timeout=1.0,
-        response_length=99,
-        max_model_len=999,
-        vocabulary=VOCABULARY,
-        over_sample_rate=0.0,
-        eos_token_ids=frozenset([end]),
-    )
+    own = rules(vocabulary=VOCABULARY, tool_timeout=1.0, eos_token_ids=frozenset([end]))
     answer = RequestOutput([70, end], [-1.0, -1.0], [], "stop", end, 1, 2, 0, 0)
     for mark, error in (
         ("<new>", None),
@@ -45,7 +32,7 @@ def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only(
         template = Template(tokenizer, {"mark": mark}, eos_token_ids=[end])
         asked = Prompt([5], messages=[{"role": "user", "content": "hi"}])
         turns = TurnOptions(interaction_kwargs={"name": "x"})
-        row = Episode(asked, SamplingParams(max_tokens=50), rules, template, tokenizer, turns)
+        row = Episode(asked, SamplingParams(max_tokens=50), own, template, tokenizer, turns)
         row.add_assistant_turn(answer)
         row.add_user_message("Go on.")
         assert row.error == error and row.over is (error is not None)

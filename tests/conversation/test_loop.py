@@ -10,8 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conversation_rules import rules
 
-from _inf.conversation.episode import Episode, Rules
+from _inf.conversation.episode import Episode
 from _inf.conversation.loop import hold
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
 
@@ -55,20 +56,9 @@ class VerlTool:
 
 def held(turns: list[int], tools: list[VerlTool], over_sample_rate: float = 0.0) -> list[Any]:
     """A row for each of `turns`, by how long its turn takes."""
-    rules = Rules(
+    own = rules(
         tools={tool.name: Tool(tool.name, {}, verl=tool) for tool in tools},
-        format="hermes",
-        max_assistant_turns=9,
-        max_user_turns=9,
-        max_parallel_calls=1,
-        max_result=99,
-        truncate_side="middle",
-        tool_timeout=5.0,
-        response_length=99,
-        max_model_len=999,
-        vocabulary=100,
         over_sample_rate=over_sample_rate,
-        eos_token_ids=frozenset([7]),
     )
     tokenizer = SimpleNamespace(decode=lambda ids, **kwargs: "a" * len(ids))
     template: Any = None  # no turn follows a turn
@@ -76,7 +66,7 @@ def held(turns: list[int], tools: list[VerlTool], over_sample_rate: float = 0.0)
         Episode(
             Prompt([turn], messages=[{"role": "user", "content": "hi"}]),
             SamplingParams(max_tokens=5),
-            rules,
+            own,
             template,
             tokenizer,
             TurnOptions(),
