@@ -27,7 +27,7 @@ from _inf.runtime.fork import check_start
 from _inf.runtime.fork_server import ForkServer
 from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
-from _inf.runtime.interpreter import interpreter_left_alone
+from _inf.runtime.interpreter import garbage_kept, interpreter_left_alone
 from _inf.runtime.worker import Worker
 from _inf.tools.loading import load_tools
 from _inf.types import Limits, ModelInfo
@@ -108,9 +108,10 @@ def _backend(
     config: Config, folder: Path, device: Literal["cuda", "cpu"], host: Host
 ) -> VerlBackend:
     """Import verl and SGLang, check what only they can check, and start the engine."""
-    from _inf.backends.verl.backend import VerlBackend
-    from _inf.backends.verl.engine import server_argument_names
-    from _inf.backends.verl.rollout import HFModelConfig
+    with garbage_kept():
+        from _inf.backends.verl.backend import VerlBackend
+        from _inf.backends.verl.engine import server_argument_names
+        from _inf.backends.verl.rollout import HFModelConfig
 
     check_engine_kwargs(config, server_argument_names())
     model_config = HFModelConfig(path=str(folder), trust_remote_code=config.trust_remote_code)

@@ -21,10 +21,13 @@ IMPORTS = "_inf.backends.verl.child.setup:import_all"
 
 def import_all(log: Path) -> None:
     """Import what `set_up` and the scheduler need, and change nothing."""
-    import sglang.srt.managers.scheduler  # noqa: F401  before it is patched
+    from _inf.runtime.interpreter import garbage_kept
 
-    import _inf.backends.verl.child.attention
-    import _inf.backends.verl.child.patches  # noqa: F401
+    with garbage_kept():
+        import sglang.srt.managers.scheduler  # noqa: F401  before it is patched
+
+        import _inf.backends.verl.child.attention
+        import _inf.backends.verl.child.patches  # noqa: F401
 
 
 def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
