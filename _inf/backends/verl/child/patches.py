@@ -29,6 +29,7 @@ from _inf.backends.verl.child import (
     grammar,
     heartbeat,
     loading,
+    model_files,
     model_fixes,
     scheduler,
 )
@@ -48,6 +49,10 @@ def patches(folder: Path, *, trust_remote_code: bool) -> list[Replace]:
         Wrap(torch.distributed, "init_process_group", meet,
              "distributed/parallel_state.py",
              "the schedulers' rendezvous listens on every interface"),
+        Replace(model_files.registry.ModelRegistry, "models",
+                model_files.ModelClasses(model_files.registry.ModelRegistry.models),
+                "models/registry.py",
+                "it imports the files of all models, and wandb and timm with them, to serve one"),
         Wrap(Scheduler, "run_batch", heartbeat.touch_log,
              "managers/scheduler_output_processor_mixin.py",
              "its messages are too few to tell a slow scheduler from one that hangs"),

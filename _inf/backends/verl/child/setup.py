@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 
 SCHEDULER = "sglang.srt.managers.scheduler:run_scheduler_process"
 SETUP = "_inf.backends.verl.child.setup:set_up"
+IMPORTS = "_inf.backends.verl.child.setup:import_all"
+
+
+def import_all(log: Path) -> None:
+    """Import what `set_up` and the scheduler need, and change nothing."""
+    from _inf.runtime.interpreter import garbage_kept
+
+    with garbage_kept():
+        import sglang.srt.managers.scheduler  # noqa: F401  before it is patched
+
+        import _inf.backends.verl.child.attention
+        import _inf.backends.verl.child.patches  # noqa: F401
 
 
 def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
