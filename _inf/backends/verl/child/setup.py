@@ -18,7 +18,7 @@ SCHEDULER = "sglang.srt.managers.scheduler:run_scheduler_process"
 SETUP = "_inf.backends.verl.child.setup:set_up"
 
 
-def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
+def set_up(log: Path, *, cpu_attention: bool, pack_weights: bool, trust_remote_code: bool) -> None:
     """Set up the child, whose stdout is `log`."""
     import tqdm
 
@@ -33,7 +33,7 @@ def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
     from _inf.backends.verl.patch_table import apply
 
     register_grammars()
-    apply(patches(log.parent, trust_remote_code=trust_remote_code))
+    apply(patches(log.parent, trust_remote_code=trust_remote_code, pack_weights=pack_weights))
     if cpu_attention:
         from _inf.backends.verl.child.attention import register_cpu_attention
 
