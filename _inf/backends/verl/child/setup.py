@@ -30,7 +30,7 @@ def import_all(log: Path) -> None:
         import _inf.backends.verl.child.patches  # noqa: F401
 
 
-def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
+def set_up(log: Path, *, cpu_attention: bool, pack_weights: bool, trust_remote_code: bool) -> None:
     """Set up the child, whose stdout is `log`."""
     import tqdm
 
@@ -45,7 +45,7 @@ def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
     from _inf.backends.verl.patch_table import apply
 
     register_grammars()
-    apply(patches(log.parent, trust_remote_code=trust_remote_code))
+    apply(patches(log.parent, trust_remote_code=trust_remote_code, pack_weights=pack_weights))
     if cpu_attention:
         from _inf.backends.verl.child.attention import register_cpu_attention
 
