@@ -22,8 +22,6 @@ from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.host import Host
 from _inf.runtime.worker import Worker
 
-SERVE = "_inf.runtime.fork_server:serve"
-
 
 def imports(log: Path) -> None:
     """What the server does once."""
@@ -60,7 +58,7 @@ def worker(function: str, log: Path) -> Worker:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ForkServer]:
     (tmp_path / "server").mkdir()
-    server = ForkServer(Worker(SERVE, tmp_path / "server" / "log", setup=f"{__name__}:imports"))
+    server = ForkServer(f"{__name__}:imports", tmp_path / "server" / "log")
     assert server.acquire()
     yield server
     if not server._stop.is_set():
@@ -140,7 +138,7 @@ def test_killed_server_ends_its_forks_and_refuses_users_and_forks(
 
 def test_start_on_a_server_that_dies_names_it() -> None:
     host = Host()
-    host.fork_server = ForkServer(Worker(SERVE, host.log, setup=f"{__name__}:slow_imports"))
+    host.fork_server = ForkServer(f"{__name__}:slow_imports", host.log)
     assert host.fork_server.acquire()
 
     def build() -> None:
@@ -155,7 +153,7 @@ CALLER = """
 import sys, time
 from test_fork_server import *
 
-server = ForkServer(Worker(SERVE, Path(sys.argv[1]), setup=f"test_fork_server:{sys.argv[2]}"))
+server = ForkServer(f"test_fork_server:{sys.argv[2]}", Path(sys.argv[1]))
 server.acquire()
 server.pid()
 if sys.argv[2] == "imports":
