@@ -153,9 +153,10 @@ def slow_down(engine: InferenceEngine, seconds: float) -> None:
 # ─── Starts that fail, and a scheduler that raises ───
 
 TROUBLED = """
-import gc, subprocess, threading, time
+import gc, subprocess, threading, time, unittest.mock
 import psutil
 from inf import EngineDeadError, InferenceError
+from _inf.runtime.fork_server import ForkedProcess
 from _inf.types import CancelToken
 
 stranger = subprocess.Popen(["sleep", "300"])
@@ -170,21 +171,23 @@ def failure(**sglang):
     except Exception as failure:
         return [isinstance(failure, InferenceError), str(failure)]
 
-def kill(scheduler):
+def kill():
     while not (found := [p for p in children() if "spawn_main" in " ".join(p.cmdline())]):
-        time.sleep(0.05)
-    [server] = found
-    while scheduler and not (found := server.children()):
         time.sleep(0.05)
     time.sleep(1)
     found[0].kill()
 
+def start_and_kill(process, start=ForkedProcess.start):
+    start(process)
+    process.kill()
+
 say("in the child", failure(attention_backend="nonsense"))
 say("in the parent", failure(quantization="nonsense"))
 say("beside the child", failure(speculative_algorithm="nonsense"))
-for name, scheduler in {"killed importing": False, "killed": True}.items():
-    threading.Thread(target=kill, args=(scheduler,)).start()
-    say(name, failure())
+threading.Thread(target=kill).start()
+say("killed importing", failure())
+with unittest.mock.patch.object(ForkedProcess, "start", start_and_kill):
+    say("killed", failure())
 say("children", [p.cmdline() for p in children()])
 say("stranger", stranger.poll())
 stranger.kill()

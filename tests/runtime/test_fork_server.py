@@ -89,6 +89,25 @@ def test_fork_gets_its_files_the_environment_of_now_and_a_log_of_its_own(
     assert (tmp_path / "server" / "log").read_text() == "imported\n"
 
 
+def test_start_method_of_the_caller_stays_unset(tmp_path: Path) -> None:
+    program = """
+import multiprocessing, sys
+from pathlib import Path
+from _inf.runtime.fork_server import ForkServer
+
+server = ForkServer("os:fspath", Path(sys.argv[1]))
+server.acquire()
+server.pid()
+print(multiprocessing.get_start_method(allow_none=True))
+server.release()
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "log")],
+        env=environment(), capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert (said.stdout, said.stderr) == ("None\n", "")
+
+
 def test_exit_codes_and_signals_of_forks_are_known_and_wake_who_waits(
     server: ForkServer, tmp_path: Path
 ) -> None:
