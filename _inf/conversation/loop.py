@@ -31,10 +31,8 @@ class Answers(Protocol):
     async def turn(self, request: Request) -> RequestOutput: ...
 
 
-async def hold(
-    episodes: Sequence[Episode],
-    backend: Answers,
-    report: Report | None,
+async def run_episodes(
+    episodes: Sequence[Episode], backend: Answers, report: Report | None
 ) -> list[RequestOutput]:
     """Run all episodes in parallel; abort the last share of them, `over_sample_rate`."""
 
@@ -59,11 +57,7 @@ async def hold(
     return [episode.output(backend.weight_version) for episode in episodes]
 
 
-async def _row(
-    episode: Episode,
-    backend: Answers,
-    progressed: Callable[[], None],
-) -> None:
+async def _row(episode: Episode, backend: Answers, progressed: Callable[[], None]) -> None:
     """Run one conversation; a failure aborts this row only, unless the engine is gone."""
     tools = [RowTool(tool.verl, episode) for tool in episode.rules.tools.values() if tool.verl]
     interaction = None

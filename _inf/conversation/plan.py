@@ -40,12 +40,7 @@ class ConversationPlan:
     tokenizer: Tokenizer
 
     @classmethod
-    def of(
-        cls,
-        sampling: Sampling,
-        config: Config,
-        backend: Converses,
-    ) -> ConversationPlan:
+    def of(cls, sampling: Sampling, config: Config, backend: Converses) -> ConversationPlan:
         """Build the plan; a call without `tools` uses the backend's tools."""
         model, interactions = backend.model, backend.interactions
         named = backend.tools if sampling.tools is None else sampling.tools

@@ -222,12 +222,7 @@ def check_params(params: Mapping[str, Any], config: Rollout) -> None:
     resolve(params, config, 0, ANY_MODEL)
 
 
-def resolve(
-    params: Mapping[str, Any],
-    config: Rollout,
-    prompts: int,
-    model: ModelInfo,
-) -> Sampling:
+def resolve(params: Mapping[str, Any], config: Rollout, prompts: int, model: ModelInfo) -> Sampling:
     """Check the keywords of a call with that many `prompts` and fill them up from `config`.
 
     The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an

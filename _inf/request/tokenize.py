@@ -92,7 +92,9 @@ def _response(response: object, tokenizer: Tokenizer, limits: Limits, index: int
     return _known(id_list(ids, where), limits, where)
 
 
-def check_room(prompts: Sequence[Prompt], max_tokens: Sequence[int], limits: Limits) -> None:
+def check_total_length(
+    prompts: Sequence[Prompt], max_tokens: Sequence[int], limits: Limits
+) -> None:
     """Refuse a prompt that exceeds the limit together with `max_tokens` of answer."""
     for index, (prompt, answer) in enumerate(zip(prompts, max_tokens, strict=True)):
         length = len(prompt.token_ids)

@@ -33,11 +33,7 @@ class Score:
 
 
 def scored_sequences(
-    prompts: object,
-    responses: object,
-    template: Template,
-    tokenizer: Tokenizer,
-    limits: Limits,
+    prompts: object, responses: object, template: Template, tokenizer: Tokenizer, limits: Limits
 ) -> list[tuple[list[int], int]]:
     """Return each prompt's ids joined with its response's, and where the response begins.
 

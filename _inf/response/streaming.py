@@ -64,9 +64,7 @@ class Stream:
         self._stats = stats
         self._cancel = CancelToken()
         self._text = TextStream(
-            tokenizer,
-            request.params.stop,
-            skip_special_tokens=sampling.skip_special_tokens,
+            tokenizer, request.params.stop, skip_special_tokens=sampling.skip_special_tokens
         )
 
     def _begin(self, put: Callable[[RequestOutput | None], None]) -> Future[None]:
@@ -142,11 +140,7 @@ class TextStream:
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        stops: Sequence[str],
-        *,
-        skip_special_tokens: bool = True,
+        self, tokenizer: Tokenizer, stops: Sequence[str], *, skip_special_tokens: bool = True
     ) -> None:
         self._tokenizer = tokenizer
         self._stops = stops

@@ -13,7 +13,7 @@ import pytest
 from conversation_rules import rules
 
 from _inf.conversation.episode import Episode
-from _inf.conversation.loop import hold
+from _inf.conversation.loop import run_episodes
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
 
 
@@ -73,7 +73,7 @@ def held(turns: list[int], tools: list[VerlTool], over_sample_rate: float = 0.0)
         )
         for turn in turns
     ]
-    return asyncio.run(hold(episodes, Backend(), None))
+    return asyncio.run(run_episodes(episodes, Backend(), None))
 
 
 @pytest.mark.parametrize("method", ["create", "calc_reward", "release"])

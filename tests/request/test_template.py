@@ -89,8 +89,8 @@ def test_what_follows_an_answer_is_the_template_s_own_text(tokenizer: Any, text:
     follows = after(tokenizer, template, USER, answer, RESULT)
     assert whole == f"{before}{answer['content']}{IM_END}{follows}"
     assert follows.startswith("\n") and follows.endswith(f"{IM_START}assistant\n")
-    unended = after(tokenizer, template, USER, answer, RESULT, ended=False)
-    assert unended == IM_END + follows
+    without_end = after(tokenizer, template, USER, answer, RESULT, ended=False)
+    assert without_end == IM_END + follows
 
 
 def test_content_of_the_answer_does_not_matter(tokenizer: Any) -> None:

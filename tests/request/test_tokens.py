@@ -26,7 +26,7 @@ from tiny import END_OF_TEXT, IM_END, PAD, VOCABULARY, tiny_model
 from _inf.errors import PromptError
 from _inf.request.prompts import MESSAGE_KEYS, ROLES, normalize
 from _inf.request.template import Template
-from _inf.request.tokenize import check_room, tokenize, tokenize_responses
+from _inf.request.tokenize import check_total_length, tokenize, tokenize_responses
 from _inf.response.scores import scored_sequences
 from _inf.types import Limits, Prompt
 
@@ -567,24 +567,24 @@ def test_bad_token_id_is_refused_even_where_truncation_would_cut_it(tokenizer: A
 
 def test_answer_must_fit_behind_the_prompt(tokenizer: Any) -> None:
     prompts = [Prompt([5] * 3), Prompt([5] * 64)]
-    check_room(prompts, [16] * len(prompts), LIMITS)
-    check_room(prompts[:1], [77], LIMITS)
+    check_total_length(prompts, [16] * len(prompts), LIMITS)
+    check_total_length(prompts[:1], [77], LIMITS)
     with pytest.raises(PromptError) as caught:
-        check_room(prompts, [17] * len(prompts), LIMITS)
+        check_total_length(prompts, [17] * len(prompts), LIMITS)
     says = "prompt 1 has 64 tokens; with max_tokens=17 that is 81, above the limit of 80"
     assert str(caught.value).startswith(says) and "At most max_tokens=16 fits" in str(caught.value)
 
 
 def test_each_prompt_must_fit_with_its_own_max_tokens_only() -> None:
     prompts = [Prompt([5] * 3), Prompt([5] * 64)]
-    check_room(prompts, [77, 16], LIMITS)
-    check_room([], [], LIMITS)
+    check_total_length(prompts, [77, 16], LIMITS)
+    check_total_length([], [], LIMITS)
     for longer, says in (([78, 16], "prompt 0 has 3 tokens"), ([77, 17], "prompt 1 has 64 tokens")):
         with pytest.raises(PromptError, match=f"^{says}"):
-            check_room(prompts, longer, LIMITS)
+            check_total_length(prompts, longer, LIMITS)
 
 
 def test_huge_max_tokens_is_refused_too() -> None:
     with pytest.raises(PromptError, match="prompt 0 has 1 tokens; with max_tokens=") as caught:
-        check_room([Prompt([5])], [10**30], LIMITS)
+        check_total_length([Prompt([5])], [10**30], LIMITS)
     assert "At most max_tokens=79 fits" in str(caught.value)

@@ -13,7 +13,7 @@ from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import Job
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import RunStats, answer
-from _inf.apps.cli.options import Options, in_force, takes_options
+from _inf.apps.cli.options import Options, effective_params, takes_options
 from _inf.apps.eval import gsm8k as task
 from _inf.apps.eval.report import Run, Summary, plot, summary
 from _inf.config import Config
@@ -70,19 +70,14 @@ def gsm8k(
         limit=limit,
         shots=shots,
         tool=tool,
-        parameters=in_force(params, config.rollout),
+        parameters=effective_params(params, config.rollout),
         date=datetime.date.today().isoformat(),
     )
     _report(out, summary(run, rows, len(problems) - len(rows), speed), rows, as_json)
 
 
 def _answered(
-    call: Options,
-    config: Config,
-    jobs: list[Job],
-    out: Path,
-    about: dict[str, Any],
-    restart: bool,
+    call: Options, config: Config, jobs: list[Job], out: Path, about: dict[str, Any], restart: bool
 ) -> tuple[list[dict[str, Any]], float | None]:
     """Return the rows of the answered `jobs`, and the tokens per second of this run; if no job is
     left, no engine starts."""
