@@ -81,8 +81,8 @@ def _function_tool(function: Callable[..., Any], where: str) -> Tool:
         schema = get_json_schema(function)
     except Exception as failure:  # parsing hints and docstrings may raise anything
         raise ToolError(
-            f"{where}: no schema can be made of the function {name!r}: {error_text(failure)}. Give it "
-            "a docstring whose Args section describes each parameter, and type hints."
+            f"{where}: no schema can be made of the function {name!r}: {error_text(failure)}. Give "
+            "it a docstring whose Args section describes each parameter, and type hints."
         ) from failure
     return Tool(name, checked_schema(schema, where), function=function)
 

@@ -57,19 +57,17 @@ class VerlTool:
 def held(turns: list[int], tools: list[VerlTool], over_sample_rate: float = 0.0) -> list[Any]:
     """A row for each of `turns`, by how long its turn takes."""
     own = rules(
+        None,  # the template, which only a second turn would need
+        SimpleNamespace(decode=lambda ids, **kwargs: "a" * len(ids)),
         tools={tool.name: Tool(tool.name, {}, verl=tool) for tool in tools},
         over_sample_rate=over_sample_rate,
     )
-    tokenizer = SimpleNamespace(decode=lambda ids, **kwargs: "a" * len(ids))
-    template: Any = None  # no turn follows a turn
     episodes = [
         Episode(
             Prompt([turn], messages=[{"role": "user", "content": "hi"}]),
             SamplingParams(max_tokens=5),
-            own,
-            template,
-            tokenizer,
             TurnOptions(),
+            own,
         )
         for turn in turns
     ]

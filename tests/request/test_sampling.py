@@ -469,7 +469,7 @@ def test_logit_bias_is_sent_as_ids_and_floats_and_an_empty_one_not_at_all() -> N
         (5, "logit_bias: 5 is not a mapping of token ids to numbers."),
         ([(5, 1)], "logit_bias: (5, 1) is not a mapping"),
         ({-1: 1}, "logit_bias: -1 is outside the vocabulary of 384 tokens."),
-        ({"384": 1}, "logit_bias: '384' is outside the vocabulary of 384 tokens."),
+        ({"384": 1}, "logit_bias: 384 is outside the vocabulary of 384 tokens."),
         ({5.0: 1}, "logit_bias: 5.0 is not an int."),
         ({True: 1}, "logit_bias: True is not an int."),
         ({"five": 1}, "logit_bias: 'five' is not an int."),
