@@ -16,7 +16,7 @@ from _inf.config import Config
 from _inf.request.sampling import derived_seed
 from _inf.request.template import Template
 from _inf.response.decode import shown_text
-from _inf.tools.definition import argument_fault, wrong_call_text
+from _inf.tools.definition import call_fault
 from _inf.tools.execution import Executed, execute
 from _inf.tools.parsing import Parsed, parse
 from _inf.types import (
@@ -189,7 +189,12 @@ class Episode:
         """Run one call of `to_run`; never raises, and its text is safe to put into a prompt."""
         call, rules = self.to_run[index], self.rules
         multi_turn = rules.config.rollout.multi_turn
-        fault = self._fault(index, call)
+        most = multi_turn.max_parallel_calls
+        fault: str | None = (
+            f"Error: at most {most} calls may be made in one turn; this was not run."
+        )
+        if index < most:
+            fault = call_fault(call, rules.tools)
         if fault is not None:
             done = Executed(text=fault, seconds=0.0, error=fault)
         else:
@@ -203,17 +208,6 @@ class Episode:
                 side=multi_turn.tool_response_truncate_side,
             )
         return dataclasses.replace(done, text=self.rules.template.harmless(done.text))
-
-    def _fault(self, index: int, call: ToolCall) -> str | None:
-        limit = self.rules.config.rollout.multi_turn.max_parallel_calls
-        if index >= limit:
-            return f"Error: at most {limit} calls may be made in one turn; this one was not run."
-        tools = self.rules.tools
-        if call.error is None and call.name in tools:
-            if (fault := argument_fault(tools[call.name], call.arguments)) is None:
-                return None
-            return wrong_call_text(call, list(tools.values()), fault)
-        return wrong_call_text(call, list(tools.values()), call.error)
 
     def add_tool_results(self, results: Sequence[Executed]) -> None:
         """Add the results of all calls in `to_run`, in order."""

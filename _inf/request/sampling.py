@@ -7,7 +7,6 @@ complete and checked: values that SGLang would accept and then ignore or die of 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import inspect
 import threading
@@ -118,10 +117,9 @@ def names_keywords(method: Method) -> Method:
     help(), Jupyter and IPython read."""
     signature = inspect.signature(method)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    keyword = functools.partial(
-        inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=None
-    )
-    named = [keyword(name) for name in GenerateParams.__annotations__]
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    names = GenerateParams.__annotations__
+    named = [inspect.Parameter(name, keyword_only, default=None) for name in names]
     keywords = inspect.cleandoc(GenerateParams.__doc__ or "")
     method.__doc__ = f"{inspect.cleandoc(method.__doc__ or '')}\n\n{keywords}"
     vars(method)["__signature__"] = signature.replace(parameters=[*own, *named])

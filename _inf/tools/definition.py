@@ -204,12 +204,13 @@ def _validator_class() -> Any:
     return extend(Draft202012Validator, validators)  # type: ignore[no-untyped-call]
 
 
-def wrong_call_text(call: ToolCall, tools: Sequence[Tool], fault: str | None) -> str:
-    """Return the text for the model about a call that is not executed: it could not be read
-    (`call.error`), has an unknown tool, or its arguments have a `fault`."""
+def call_fault(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:
+    """Return the text for the model about a call that cannot be executed; None if it can."""
     if call.error is not None:
         return f"Error: the tool call could not be read: {strip_punctuation(call.error)}."
-    if call.name not in {tool.name for tool in tools}:
-        names = ", ".join(tool.name for tool in tools) or "none"
+    if call.name not in tools:
+        names = ", ".join(tools) or "none"
         return f"Error: there is no tool {shown(call.name)}; the tools are: {names}."
-    return f"Error: the arguments of {call.name} are wrong: {strip_punctuation(fault)}."
+    if fault := argument_fault(tools[call.name], call.arguments):
+        return f"Error: the arguments of {call.name} are wrong: {strip_punctuation(fault)}."
+    return None

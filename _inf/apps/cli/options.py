@@ -101,9 +101,7 @@ class Options:
     def start(self, *defaults: str) -> InferenceEngine:
         from inf import InferenceEngine
 
-        self.load(*defaults)
-        assignments = parse_assignments([*defaults, *self._assignments])
-        return InferenceEngine(self._file, **assignments)
+        return InferenceEngine(self.load(*defaults).to_dict())
 
 
 def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
