@@ -1,4 +1,4 @@
-"""The rules of a conversation that no limit ends."""
+"""Rules for conversations in tests, with generous limits."""
 
 from __future__ import annotations
 

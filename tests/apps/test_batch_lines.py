@@ -1,4 +1,4 @@
-"""A batch file's lines: three forms in, the same three out, and a reason for every other line."""
+"""The three forms of a batch file's line, their answers, and the reason for every bad line."""
 
 from __future__ import annotations
 

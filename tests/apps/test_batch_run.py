@@ -1,4 +1,4 @@
-"""A batch's promises, with a stub in the engine's place: order, resume at any byte, flat memory.
+"""A batch's promises, with a stub as the engine: order, resume at any byte, flat memory.
 
 What a real engine does with it is in `engine/test_batch.py`.
 """

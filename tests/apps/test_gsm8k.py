@@ -1,4 +1,4 @@
-"""GSM8K: problems, prompts, four rules of scoring, the summary and its picture."""
+"""GSM8K: problems, prompts, four rules of scoring, the summary and its plot."""
 
 from __future__ import annotations
 

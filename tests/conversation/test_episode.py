@@ -1,4 +1,4 @@
-"""A conversation's row, without an engine."""
+"""One row of a conversation, without an engine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEMPLATE = """{% for m in messages %}{% if loop.index0 %}{{ mark }}{% endif %}{{
 
 
 def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only() -> None:
-    """The engine would die of it: a tokenizer with markers that were added after the training."""
+    """The engine would die of such a token, which a tokenizer has if it was extended later."""
     from transformers import AutoTokenizer
 
     tokenizer = copy.deepcopy(AutoTokenizer.from_pretrained(tiny_model()))

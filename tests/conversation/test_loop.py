@@ -1,6 +1,6 @@
-"""The loop of a conversation, over tools that misbehave as no real ones can be made to.
+"""The loop of a conversation with misbehaving tools and a stub as the backend.
 
-The loop on the real engine is tests/engine/test_tool_loop.py's.
+tests/engine/test_tool_loop.py tests it on the real engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, Tur
 
 
 class Backend:
-    """Answers every turn with one token, after as many steps of the loop as the prompt says."""
+    """Answers each turn with one token, after as many short sleeps as the prompt's first id says."""
 
     interactions: dict[str, Any] = {}
     weight_version = 3
@@ -30,7 +30,7 @@ class Backend:
 
 
 class VerlTool:
-    """Notes what is done with it, and does `misbehave` on the way."""
+    """Logs its calls; a method named in `misbehave` runs that function first."""
 
     def __init__(self, name: str, log: list[str], **misbehave: Any) -> None:
         self.name = name
@@ -55,7 +55,7 @@ class VerlTool:
 
 
 def held(turns: list[int], tools: list[VerlTool], over_sample_rate: float = 0.0) -> list[Any]:
-    """A row for each of `turns`, by how long its turn takes."""
+    """Run one row for each number in `turns`, which is how long its turn takes."""
     own = rules(
         None,  # the template, which only a second turn would need
         SimpleNamespace(decode=lambda ids, **kwargs: "a" * len(ids)),

@@ -1,4 +1,4 @@
-"""What a conversation cannot be held with is refused by name, with advice that fits the cause."""
+"""Keywords that a conversation cannot serve are refused by name, with fitting advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From keywords to a request's parameters: complete, of plain types, or refused by name."""
+"""Keywords become complete parameters of plain types, or are refused by name."""
 
 from __future__ import annotations
 
@@ -359,7 +359,7 @@ def test_more_samples_than_memory_holds_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["n", "top_k"])
 def test_keyword_takes_no_more_than_its_config_key(name: str) -> None:
-    """SGLang puts top_k into an int32 and dies; n rows are made before anything is sent."""
+    """SGLang dies of a top_k beyond int32, and all `n` rows are created before a request is sent."""
     for value in (2**31, 2**63, 10**30):
         with pytest.raises(ConfigError):
             config(**{name: value})
@@ -514,13 +514,13 @@ def test_empty_stop_string_is_refused(stop: Any) -> None:
 
 @pytest.mark.parametrize("stop", ["\ud800", ["a", "a\udc00"], [["\ud83d\ude00"]]])
 def test_stop_string_that_is_no_unicode_is_refused(stop: Any) -> None:
-    """No answer holds a lone surrogate, and the engine dies of one."""
+    """No answer contains a lone surrogate, and the engine would die of one."""
     assert refusal(stop=stop).startswith("stop: ")
 
 
 @pytest.mark.parametrize("penalty", [5e-324, 1e-320, 1e-46, 1e-38])
 def test_repetition_penalty_that_no_logit_can_be_divided_by_is_refused(penalty: float) -> None:
-    """The quotient is no float32: greedy log probs are NaN, and when sampling the engine dies."""
+    """The quotient overflows float32: greedy log probs are NaN, and sampling kills the engine."""
     assert refusal(repetition_penalty=penalty).startswith("repetition_penalty: ")
 
 

@@ -1,4 +1,4 @@
-"""The chat template: whole prompts, and exactly what follows an answer."""
+"""The chat template renders whole prompts, and exactly the text after an answer."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def made(tokenizer: Any, text: str | None, **more: Any) -> Template:
 
 
 def after(tokenizer: Any, template: Template, *said: Any, ended: bool = True) -> str:
-    """What follows the answer in `said`, the first assistant's message."""
+    """Return the text after the first assistant message of `said`."""
     place = [message["role"] for message in said].index("assistant")
     return str(tokenizer.decode(template.after(said, place, ended=ended)))
 

@@ -1,4 +1,4 @@
-"""From prompts to token ids: every form gives the right ids, all else says where it is wrong."""
+"""Every form of prompt becomes the right token ids; errors name the place."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Turn(NamedTuple):
 
 
 def chat(*turns: tuple[str, str]) -> str:
-    """What the tiny model's template writes, written by hand."""
+    """Return the text that the tiny model's chat template should render."""
     written = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in turns)
     return written + "<|im_start|>assistant\n"
 
@@ -139,7 +139,7 @@ def test_one_user_message_is_one_prompt_in_every_form(prompts: Any, tokenizer: A
 
 
 def test_prompts_of_a_parquet_file_are_its_conversations(tokenizer: Any, tmp_path: Path) -> None:
-    """verl's own form; tables give every message the keys of all, null where it has none."""
+    """verl's own form; in a table every message has the keys of all, with null for missing ones."""
     asked = {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": "1"}]}
     talks = [[USER], [USER, asked, {"role": "tool", "content": "4", "tool_call_id": "1"}]]
     pd.DataFrame({"prompt": talks}).to_parquet(tmp_path / "a.parquet")
@@ -509,7 +509,7 @@ def test_tokenizer_adds_nothing_to_what_the_template_writes() -> None:
 
 
 def test_text_with_a_token_that_the_model_has_no_row_for_is_refused(tokenizer: Any) -> None:
-    """Tokenizers may know more tokens than the model embeds; the engine dies of one."""
+    """A tokenizer may have more tokens than the model; the engine would die of them."""
     larger = copy.deepcopy(tokenizer)
     larger.add_tokens(["<|new|>"])
     assert larger.encode("<|new|>") == [VOCABULARY]
@@ -552,7 +552,7 @@ def test_call_that_asks_to_cut_wins_over_the_config_and_one_that_does_not_change
 
 
 def test_scored_prompt_is_cut_only_where_the_config_cuts(tokenizer: Any) -> None:
-    """There it is scored as `generate` answers it; elsewhere 64, its limit, is none."""
+    """If it cuts, the prompt is cut as in `generate`; otherwise `prompt_length` (64) is no limit."""
     prompt, answer = list(range(70)), [5] * 10
     asked = {"prompt_token_ids": prompt}
     for limits, kept in ((LIMITS, prompt), (LIMITS.truncating("left"), prompt[6:])):

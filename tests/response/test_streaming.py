@@ -1,4 +1,4 @@
-"""Streams' text: never taken back, no later than it must be, and always that of its token ids."""
+"""Text of streams is never taken back, comes as early as possible, and belongs to its token ids."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def row(ids: Sequence[int], finish: str | None = None, stop: int | str | None = 
 def streamed(
     kind: str, ids: list[int], stops: Sequence[str] = (), end: Any = None
 ) -> list[StreamChunk | None]:
-    """A feed a token, and one for the end."""
+    """Feed one token at a time, then the end; return the chunks."""
     stream = TextStream(tokenizer(kind), stops)
     rows = [row(ids[:n]) for n in range(1, len(ids))]
     return [stream.feed(each) for each in [*rows, end or row(ids, "length")]]

@@ -1,4 +1,4 @@
-"""The three forms of a file of tools, mixed; what is wrong is named by file, entry and field."""
+"""The three forms of entries in a tools file; errors name file, entry and field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The test model that calls tools, by Transformers alone: it says what tool_calling.py tells."""
+"""The test model that calls tools, run by Transformers: it answers as tool_calling.py documents."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ConversationPlan:
         self.model, self.tokenizer, self.tools, self.ids = model, tokenizer, tools, []
 
     def hear(self, *messages: Message) -> str:
-        """What the model says after these messages."""
+        """Return the model's answer to these messages."""
         tools = None if self.ids else self.tools
         text = self.tokenizer.apply_chat_template(
             list(messages), tools=tools, tokenize=False, add_generation_prompt=True

@@ -1,5 +1,4 @@
-"""What `tools=` takes and refuses, what is said of a wrong call, and an execution that nothing
-harms."""
+"""What `tools=` accepts and refuses, messages about wrong calls, and failures of tools."""
 
 from __future__ import annotations
 
