@@ -22,8 +22,8 @@ PROMPTS = [{"prompt": f"p{i}"} for i in range(4)]
 
 
 class Stub:
-    """Answers everything with "yes"; `stops_at` is the prompt at which Ctrl-C is pressed, `late`
-    the one that takes too long."""
+    """Answers everything with "yes"; at the prompt `stops_at` Ctrl-C is pressed, and the prompt
+    `late` times out."""
 
     starts = 0
 

@@ -18,7 +18,7 @@ from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, Tur
 
 
 class Backend:
-    """Answers each turn with one token, after as many short sleeps as the prompt's first id says."""
+    """Answers each turn with one token, after as many short sleeps as the first prompt id says."""
 
     interactions: dict[str, Any] = {}
     weight_version = 3

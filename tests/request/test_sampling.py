@@ -359,7 +359,7 @@ def test_more_samples_than_memory_holds_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["n", "top_k"])
 def test_keyword_takes_no_more_than_its_config_key(name: str) -> None:
-    """SGLang dies of a top_k beyond int32, and all `n` rows are created before a request is sent."""
+    """SGLang dies of a top_k beyond int32, and all `n` rows are created before any is sent."""
     for value in (2**31, 2**63, 10**30):
         with pytest.raises(ConfigError):
             config(**{name: value})

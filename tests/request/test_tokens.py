@@ -552,7 +552,7 @@ def test_call_that_asks_to_cut_wins_over_the_config_and_one_that_does_not_change
 
 
 def test_scored_prompt_is_cut_only_where_the_config_cuts(tokenizer: Any) -> None:
-    """If it cuts, the prompt is cut as in `generate`; otherwise `prompt_length` (64) is no limit."""
+    """If it cuts, the prompt is cut as in `generate`; else `prompt_length` (64) is no limit."""
     prompt, answer = list(range(70)), [5] * 10
     asked = {"prompt_token_ids": prompt}
     for limits, kept in ((LIMITS, prompt), (LIMITS.truncating("left"), prompt[6:])):

@@ -139,9 +139,9 @@ def encoded(tokenizer: Any, chats: list[Conversation]) -> list[Row]:
 
 
 def batches(tokenizer: Any, rng: Random) -> Iterator[list[Row]]:
-    """Rows of similar length, so that little is padding.
+    """Yield batches of rows of similar length, to save padding.
 
-    Short ones first: copying is learnt sooner where what is copied is near.
+    Short rows come first: copying is learned sooner over short distances.
     """
     longest = 100
     while True:
