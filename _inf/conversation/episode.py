@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from _inf.config import Config
 from _inf.request.sampling import derived_seed
 from _inf.request.template import Template
-from _inf.response.decode import shown_text
+from _inf.response.decode import answer_text
 from _inf.tools.definition import call_fault
 from _inf.tools.execution import Executed, execute
 from _inf.tools.parsing import Parsed, parse
@@ -326,10 +326,10 @@ def _least(tokens_left: Mapping[str, int]) -> tuple[int, str]:
 def answered_calls(answer: RequestOutput, rules: Rules) -> Parsed:
     """Parse the calls in `answer`; an answer that was cut by a limit has none."""
     tokenizer = rules.model.tokenizer
-    shown = shown_text(answer, tokenizer, skip_special_tokens=True)
+    shown = answer_text(answer, tokenizer, skip_special_tokens=True)
     if answer.finish_reason == "length" or not rules.tools:
         return Parsed(shown, [])
-    raw = shown_text(answer, tokenizer, skip_special_tokens=False)
+    raw = answer_text(answer, tokenizer, skip_special_tokens=False)
     if isinstance(answer.matched_stop, str):  # it may be the end of a call
         raw += answer.matched_stop
     elif answer.matched_stop in rules.model.eos_token_ids:  # special tokens may belong to a call

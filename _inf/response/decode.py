@@ -26,7 +26,7 @@ def decode(
     transcripts = [o.transcript for o in outputs if o.transcript is not None]
     return GenerationOutput(
         completions=[
-            shown_text(_last_turn(o), tokenizer, skip_special_tokens=sampling.skip_special_tokens)
+            answer_text(_last_turn(o), tokenizer, skip_special_tokens=sampling.skip_special_tokens)
             for o in outputs
         ],
         token_ids=[list(o.token_ids) for o in outputs],
@@ -54,7 +54,7 @@ def decoded_text(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_token
     )
 
 
-def shown_text(output: RequestOutput, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
+def answer_text(output: RequestOutput, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
     """Return an answer's text up to the stop token or stop string, without it, as SGLang and OpenAI
     do; `skip_special_tokens=False` keeps the token."""
     ids, stop = output.token_ids, output.matched_stop

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from _inf.errors import GenerationTimeout
 from _inf.request.sampling import Sampling
-from _inf.response.decode import decoded_text, shown_text
+from _inf.response.decode import answer_text, decoded_text
 from _inf.response.stats import Stats
 from _inf.types import TIMED_OUT, CancelToken, Request, RequestOutput, Tokenizer
 
@@ -155,7 +155,7 @@ class TextStream:
         """Return the increment of `row`, or None if no new text is certain yet."""
         ids: list[int] = row.token_ids
         if row.finish_reason is not None:
-            text = shown_text(row, self._tokenizer, skip_special_tokens=self._skip_special_tokens)
+            text = answer_text(row, self._tokenizer, skip_special_tokens=self._skip_special_tokens)
             return StreamChunk(text[self._length :], ids[self._sent :], row.finish_reason)
         end, text = self._settled(ids)
         if end == self._sent:

@@ -20,7 +20,7 @@ from tiny import IM_END, PAD, tiny_model
 from _inf.config import load_config
 from _inf.errors import ConfigError
 from _inf.request.sampling import derived_seed, resolve
-from _inf.response.decode import decode, shown_text
+from _inf.response.decode import answer_text, decode
 from _inf.response.output import TABLE_ROWS, GenerationOutput, GenerationRow
 from _inf.types import Limits, ModelInfo, Prompt, ToolCall, Transcript
 
@@ -236,13 +236,13 @@ def test_any_stop_string_at_its_first_place_is_where_the_text_ends(
     ids = tokenizer.encode(text)
     last = next(k for k in range(1, len(ids) + 1) if stop in tokenizer.decode(ids[:k]))
     ended = row(ids[:last], "stop", stop)
-    assert shown_text(ended, tokenizer, skip_special_tokens=True) == text[: text.index(stop)]
+    assert answer_text(ended, tokenizer, skip_special_tokens=True) == text[: text.index(stop)]
 
 
 def test_special_tokens_before_a_stop_string_are_shown_only_when_asked_for(tokenizer: Any) -> None:
     ended = row(tokenizer.encode(f"a{PAD}bc"), "stop", "c")
-    assert shown_text(ended, tokenizer, skip_special_tokens=True) == "ab"
-    assert shown_text(ended, tokenizer, skip_special_tokens=False) == f"a{PAD}b"
+    assert answer_text(ended, tokenizer, skip_special_tokens=True) == "ab"
+    assert answer_text(ended, tokenizer, skip_special_tokens=False) == f"a{PAD}b"
 
 
 def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_character() -> None:
@@ -256,7 +256,7 @@ def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_ch
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=model)
     ids = [256, *"🙂".encode()]
     assert tokenizer.decode(ids[:-1]) == "a\ufffd\ufffd\ufffd"
-    assert shown_text(row(ids, "stop", "🙂"), tokenizer, skip_special_tokens=True) == "a"
+    assert answer_text(row(ids, "stop", "🙂"), tokenizer, skip_special_tokens=True) == "a"
 
 
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────

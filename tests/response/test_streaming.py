@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny import tiny_model
 
-from _inf.response.decode import decoded_text, shown_text
+from _inf.response.decode import answer_text, decoded_text
 from _inf.response.streaming import StreamChunk, TextStream
 
 HALF = "\N{REPLACEMENT CHARACTER}"
@@ -187,7 +187,7 @@ def test_text_of_the_chunks_is_always_that_of_their_ids_and_at_the_end_the_answe
             assert sent == decoded(sent_ids)
     end = stream.feed(last)
     assert end is not None and sent_ids + end.token_ids == last.token_ids
-    assert sent + end.text == shown_text(last, tokenizer(kind), skip_special_tokens=skip)
+    assert sent + end.text == answer_text(last, tokenizer(kind), skip_special_tokens=skip)
 
 
 def test_cost_of_a_chunk_does_not_grow_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

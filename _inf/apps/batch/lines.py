@@ -30,7 +30,7 @@ from _inf.errors import ConfigError, shown
 from _inf.response.output import GenerationOutput
 from _inf.types import Tokenizer
 
-ALONG = ("id", "metadata", "custom_id")  # of any form: they are copied to the answer
+COPIED_KEYS = ("id", "metadata", "custom_id")  # of any form: they are copied to the answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Job:
     prompt: Any
     row: Callable[[GenerationOutput], dict[str, Any]]
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    along: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    copied: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +50,13 @@ class BadLine:
 
     line: int
     reason: str
-    along: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    copied: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def error_row(job: Job | BadLine, code: str, reason: str) -> dict[str, Any]:
     """Return the row of a line without an answer, for every form: OpenAI's batch output line."""
-    along = {"id": f"batch-{job.line}", "custom_id": None, **job.along}
-    return {**along, "response": None, "error": {"code": code, "message": reason}}
+    copied = {"id": f"batch-{job.line}", "custom_id": None, **job.copied}
+    return {**copied, "response": None, "error": {"code": code, "message": reason}}
 
 
 class _Line(Form):
@@ -99,7 +99,7 @@ def check_custom_ids(source: Path) -> None:
     """Raise `ConfigError` if two lines have the same custom_id, which identifies an answer."""
     first: dict[str, int] = {}
     for line, text in read_lines(source):
-        name = parse(text, line).along.get("custom_id")
+        name = parse(text, line).copied.get("custom_id")
         if isinstance(name, str) and (other := first.setdefault(name, line)) != line:
             raise ConfigError(
                 f"{source}, line {line}: line {other} has the custom_id {name!r} too; it "
@@ -117,11 +117,11 @@ def parse(text: bytes, line: int, model: str = "", tokenizer: Tokenizer = None) 
         return BadLine(line, f"it is not JSON: {failure}")
     if not isinstance(value, dict):
         return BadLine(line, f"it is not a JSON object: {shown(value)}")
-    along = {name: value[name] for name in ALONG if name in value}
+    copied = {name: value[name] for name in COPIED_KEYS if name in value}
     try:
-        return dataclasses.replace(_job(value, line, model, tokenizer), along=along)
+        return dataclasses.replace(_job(value, line, model, tokenizer), copied=copied)
     except BadRequest as failure:
-        return BadLine(line, str(failure), along)
+        return BadLine(line, str(failure), copied)
 
 
 def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
@@ -179,7 +179,7 @@ def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) 
             "usage": usage(output),
         }
         response = {"status_code": 200, "request_id": f"req-{line}", "body": content}
-        along = {name: value[name] for name in ALONG if name in value}
-        return {"id": f"batch-{line}", **along, "response": response, "error": None}
+        copied = {name: value[name] for name in COPIED_KEYS if name in value}
+        return {"id": f"batch-{line}", **copied, "response": response, "error": None}
 
     return Job(line, form.body.messages, row, form.body.keywords())
