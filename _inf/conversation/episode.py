@@ -168,16 +168,15 @@ class Episode:
         left, limit = self._tokens_left()
         schemas = [t.name for t in tools.values() if not t.executable]
         if len(schemas) == len(tools) or any(c.name in schemas for c in calls if not c.error):
-            self._pending = calls
             self.end("tool_calls", None)
         elif len(self.outputs) >= self.rules.max_assistant_turns:
-            self._pending = calls
             self.end("tool_calls", "max_assistant_turns")
         elif left <= 0:
-            self._pending = calls
             self.end("length", limit)
         else:
             self.to_run = calls
+            return
+        self._pending = calls
 
     def end(self, finish_reason: str, limit: str | None) -> None:
         """End the conversation: no further turn follows."""

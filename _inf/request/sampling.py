@@ -235,7 +235,11 @@ def resolve(params: Mapping[str, Any], config: Rollout, prompts: int, model: Mod
     shared = {name: value for name, value in given.items() if name not in PER_CALL}
     listed = {name: value for name, value in shared.items() if _is_per_prompt(name, value)}
     for name, values in listed.items():
-        _check_length(name, values, prompts)
+        if len(values) != prompts:
+            raise ConfigError(
+                f"{name}: a list of {len(values)} values for {prompts} prompts; "
+                "give one value for all, or one per prompt."
+            )
         del shared[name]
     same = not listed or not prompts  # checked once, also for an empty batch
     resolved = []
@@ -280,14 +284,6 @@ def _turn_options(given: Mapping[str, Any]) -> TurnOptions:
         tools_kwargs=tools,
         interaction_kwargs=mapping(given, "interaction_kwargs"),
     )
-
-
-def _check_length(name: str, values: Sequence[Any], prompts: int) -> None:
-    if len(values) != prompts:
-        raise ConfigError(
-            f"{name}: a list of {len(values)} values for {prompts} prompts; "
-            "give one value for all, or one per prompt."
-        )
 
 
 def _is_per_prompt(name: str, value: object) -> bool:

@@ -64,17 +64,14 @@ def tokenize_responses(
 ) -> list[list[int]]:
     """Return the token ids of given responses, one per prompt; ids are checked, text encoded."""
     given = as_list(responses)
-    if isinstance(given, str) or (given and _is_ids(given)):
+    is_ids = isinstance(given, Sequence) and all(isinstance(each, Integral) for each in given)
+    if isinstance(given, str) or (given and is_ids):
         given = [given]
     if not isinstance(given, Sequence):
         raise PromptError(f"responses: {kind(given)}; expected text or token ids for each prompt.")
     if len(given) != prompts:
         raise PromptError(f"responses: {len(given)} for {prompts} prompts; give one per prompt.")
     return [_response(each, tokenizer, limits, index) for index, each in enumerate(given)]
-
-
-def _is_ids(value: object) -> bool:
-    return isinstance(value, Sequence) and all(isinstance(each, Integral) for each in value)
 
 
 def _response(response: object, tokenizer: Tokenizer, limits: Limits, index: int) -> list[int]:

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -73,11 +74,23 @@ class _OneAnswer(_Line, Keywords):
 class PromptLine(_OneAnswer):
     prompt: str
 
+    def row(self, value: dict[str, Any], output: GenerationOutput) -> dict[str, Any]:
+        """Return the line `value` with its answer."""
+        [answer] = output
+        calls = {name: value for name, value in message(answer).items() if name == "tool_calls"}
+        return {**value, "completion": answer.completion, **calls, **_about(output)}
+
 
 class ConversationLine(_OneAnswer):
     messages: list[dict[str, Any]]
     metadata: dict[str, Any] | None = None
     conversation_id: Any = None
+
+    def row(self, value: dict[str, Any], output: GenerationOutput) -> dict[str, Any]:
+        """Return the line `value` with its answer."""
+        [answer] = output
+        chat = answer.messages or [*self.messages, message(answer)]
+        return {**value, "messages": chat, "metadata": {**(self.metadata or {}), **_about(output)}}
 
 
 class OpenAILine(_Line):
@@ -85,6 +98,10 @@ class OpenAILine(_Line):
     method: Literal["POST"] | None = None
     url: Literal["/v1/chat/completions"] | None = None
     body: ChatRequest
+
+
+def _about(output: GenerationOutput) -> dict[str, Any]:
+    return {"finish_reason": output.metadata[0]["finish_reason"], "usage": usage(output)}
 
 
 def read_lines(source: Path) -> Iterator[tuple[int, bytes]]:
@@ -127,9 +144,11 @@ def parse(text: bytes, line: int, model: str = "", tokenizer: Tokenizer = None) 
 def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
     match [name for name in ("prompt", "messages", "body") if value.get(name) is not None]:
         case ["prompt"]:
-            return _prompt(value, line)
+            prompt = read(PromptLine, value)
+            return Job(line, prompt.prompt, partial(prompt.row, value), prompt.keywords())
         case ["messages"]:
-            return _conversation(value, line)
+            chat = read(ConversationLine, value)
+            return Job(line, chat.messages, partial(chat.row, value), chat.keywords())
         case ["body"]:
             return _openai(value, line, model, tokenizer)
         case forms:
@@ -138,32 +157,6 @@ def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> 
                 f"it has {keys}; the forms of a line are "
                 '{"prompt": ...}, {"messages": ...} and {"custom_id": ..., "body": ...}'
             )
-
-
-def _prompt(value: dict[str, Any], line: int) -> Job:
-    form = read(PromptLine, value)
-
-    def row(output: GenerationOutput) -> dict[str, Any]:
-        [answer] = output
-        calls = {name: value for name, value in message(answer).items() if name == "tool_calls"}
-        return {**value, "completion": answer.completion, **calls, **_about(output)}
-
-    return Job(line, form.prompt, row, form.keywords())
-
-
-def _conversation(value: dict[str, Any], line: int) -> Job:
-    form = read(ConversationLine, value)
-
-    def row(output: GenerationOutput) -> dict[str, Any]:
-        [answer] = output
-        chat = answer.messages or [*form.messages, message(answer)]
-        return {**value, "messages": chat, "metadata": {**(form.metadata or {}), **_about(output)}}
-
-    return Job(line, form.messages, row, form.keywords())
-
-
-def _about(output: GenerationOutput) -> dict[str, Any]:
-    return {"finish_reason": output.metadata[0]["finish_reason"], "usage": usage(output)}
 
 
 def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
