@@ -59,8 +59,8 @@ class ConversationPlan:
         for index, prompt in enumerate(prompts if self.rules else ()):
             if prompt.messages is None:
                 raise PromptError(
-                    f"prompt {index}: prompt_token_ids or text beside tools or interactions, which "
-                    "add messages; send messages, or tools=[]."
+                    f"prompt {index}: tools and interactions add messages, which prompt_token_ids "
+                    "and text do not have; send messages, or pass tools=[]."
                 )
 
     def episodes(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Episode]:
@@ -179,7 +179,7 @@ def _check_turns(
 def _unknown_interaction(kwargs: Mapping[str, Any], interactions: Collection[str]) -> str:
     there = f"the interactions are {', '.join(interactions)}."
     if "name" in kwargs:
-        return f"interaction_kwargs.name: {shown(kwargs['name'])} is no interaction; {there}"
+        return f"interaction_kwargs.name: {shown(kwargs['name'])} is not an interaction; {there}"
     near = difflib.get_close_matches("name", kwargs, n=1)
     hint = f" ({near[0]!r} is given)" if near else ""
     return f"interaction_kwargs: the key 'name' is missing{hint}; {there}"

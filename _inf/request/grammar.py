@@ -76,7 +76,7 @@ def _checked_regex(pattern: str) -> str:
     from llguidance import LLMatcher
 
     if not pattern.isprintable() and any("\ud800" <= char <= "\udfff" for char in pattern):
-        raise ConfigError("regex: half of a surrogate pair is no character.")
+        raise ConfigError("regex: it has a lone surrogate, which is not valid Unicode.")
     _check_pattern(pattern, "regex")
     _check_grammar("regex", LLMatcher.grammar_from_regex(pattern))
     return pattern

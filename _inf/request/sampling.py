@@ -174,11 +174,6 @@ class Sampling:
         return any(params.prompt_logprobs for params in self.params)
 
     @property
-    def greedy(self) -> bool:
-        """Whether every prompt always takes the likeliest token."""
-        return all(params.greedy for params in self.params)
-
-    @property
     def same_samples(self) -> str:
         """Why a prompt's `n` rows would all be the same; empty if they differ."""
         likeliest = [params.greedy or params.top_k == 1 for params in self.params]

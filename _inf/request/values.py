@@ -117,7 +117,9 @@ def stop_strings(given: Mapping[str, Any]) -> list[str]:
         try:
             string.encode()
         except UnicodeEncodeError:
-            raise ConfigError(f"stop: {shown(string)} has a lone surrogate: no Unicode.") from None
+            raise ConfigError(
+                f"stop: {shown(string)} has a lone surrogate, which is not valid Unicode."
+            ) from None
     return list(strings)
 
 

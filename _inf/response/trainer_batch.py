@@ -72,7 +72,9 @@ def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
         columns[name] = _given(values, f"extra.{name}", prompts)
     for index, value in enumerate(columns["uid"]):
         if not isinstance(value, Hashable):
-            raise ConfigError(f"uid[{index}]: {shown(value)} names no group; give a string.")
+            raise ConfigError(
+                f"uid[{index}]: {shown(value)} cannot identify a group; give a string."
+            )
     return columns
 
 

@@ -51,9 +51,7 @@ def _as_tool(item: object, where: str) -> Tool:
     if isinstance(item, Mapping):
         schema = checked_schema(item, where)
         return Tool(schema["function"]["name"], schema)
-    verl = sys.modules.get(
-        "verl.tools.base_tool"
-    )  # if it is not imported, the item is no verl tool
+    verl = sys.modules.get("verl.tools.base_tool")  # not imported: the item is not a verl tool
     if verl is not None and isinstance(item, verl.BaseTool):
         return verl_tool(item, where)
     if callable(item) and not isinstance(item, type):

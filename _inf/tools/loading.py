@@ -60,7 +60,7 @@ def _entries(path: Path) -> list[Any]:
     under_tools = isinstance(content, Mapping) and [*content] == ["tools"]
     entries = content["tools"] if under_tools else content
     if not isinstance(entries, list) or not entries:
-        raise ToolError(f"{path}: it holds no tools; list them, alone or under the one key tools:")
+        raise ToolError(f"{path}: it has no tools; list them, alone or under the one key tools:")
     return entries
 
 

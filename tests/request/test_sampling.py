@@ -61,6 +61,10 @@ def sampled(_config: Rollout = DEFAULT, _prompts: int = 1, **params: Any) -> Sam
     return resolve(params, _config, _prompts, MODEL)
 
 
+def greedy(sampling: Sampling) -> bool:
+    return all(params.greedy for params in sampling.params)
+
+
 def refusal(_config: Rollout = DEFAULT, _prompts: int = 1, **params: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         resolve(params, _config, _prompts, MODEL)
@@ -160,7 +164,7 @@ def test_greedy_is_temperature_zero_by_any_keyword(
 ) -> None:
     sampling = sampled(config(**says), **params)
     assert sampling.params[0].temperature == temperature
-    assert sampling.greedy == (temperature == 0)
+    assert greedy(sampling) == (temperature == 0)
 
 
 def test_do_sample_false_beside_a_temperature_is_refused() -> None:
@@ -175,18 +179,18 @@ NEUTRAL = [{"top_p": 1}, {"top_k": -1}, {"min_p": 0}, {"logit_bias": {}}, {"max_
 
 @pytest.mark.parametrize("asked", ASKING, ids=str)
 def test_what_asks_for_sampling_samples_though_the_config_is_greedy(asked: dict[str, Any]) -> None:
-    greedy = config(do_sample=False)
-    assert sampled(greedy, **asked).params[0].temperature == asked.get("temperature", 1.0)
+    default = config(do_sample=False)
+    assert sampled(default, **asked).params[0].temperature == asked.get("temperature", 1.0)
     name, value = next(iter(asked.items()))
-    mixed = sampled(greedy, _prompts=2, **{name: [None, value]})
+    mixed = sampled(default, _prompts=2, **{name: [None, value]})
     assert [params.temperature > 0 for params in mixed.params] == [False, True]
-    assert sampled(greedy, **{**asked, "temperature": 0}).greedy
+    assert greedy(sampled(default, **{**asked, "temperature": 0}))
 
 
 @pytest.mark.parametrize("asked", NEUTRAL, ids=str)
 def test_neutral_value_asks_for_nothing(asked: dict[str, Any]) -> None:
-    assert sampled(config(do_sample=False), **asked).greedy
-    assert sampled(do_sample=False, **asked).greedy
+    assert greedy(sampled(config(do_sample=False), **asked))
+    assert greedy(sampled(do_sample=False, **asked))
 
 
 @pytest.mark.parametrize("asked", ASKING, ids=str)
@@ -201,7 +205,7 @@ def test_do_sample_false_beside_what_it_would_ignore_is_refused(asked: dict[str,
 def test_temperature_zero_agrees_with_do_sample_false_beside_any_keyword(
     asked: dict[str, Any],
 ) -> None:
-    assert sampled(do_sample=False, temperature=0.0, **asked).greedy
+    assert greedy(sampled(do_sample=False, temperature=0.0, **asked))
     assert refusal(do_sample="no", temperature=0).startswith("do_sample: 'no' is not a bool")
 
 
@@ -229,8 +233,8 @@ def test_temperature_that_sglang_takes_for_zero_is_greedy() -> None:
     # Below 1e-6 it samples with top_k 1 at temperature 1 (`SamplingParams.__init__`), and so the
     # log probs are those of the logits, not of logits / temperature.
     for temperature in (9.9e-7, 1e-300, 5e-324):
-        assert sampled(temperature=temperature).greedy
-    assert not sampled(temperature=1e-6).greedy
+        assert greedy(sampled(temperature=temperature))
+    assert not greedy(sampled(temperature=1e-6))
 
 
 # ── Types and ranges ─────────────────────────────────────────────────────────────────────────────
@@ -331,7 +335,7 @@ def test_flag_is_true_or_false_and_nothing_else(name: str) -> None:
         assert (
             value
             is {
-                "do_sample": not sampling.greedy,
+                "do_sample": not greedy(sampling),
                 "ignore_eos": sampling.params[0].ignore_eos,
                 "skip_special_tokens": sampling.skip_special_tokens,
                 "prompt_logprobs": sampling.prompt_logprobs,
@@ -618,7 +622,7 @@ def test_lists_and_single_values_combine_prompt_by_prompt() -> None:
     assert [params.temperature for params in sampling.params] == [0, 0.5, 1]
     assert [params.max_tokens for params in sampling.params] == [3, DEFAULT.response_length, 5]
     assert {params.top_k for params in sampling.params} == {9}
-    assert not sampling.greedy and sampled(_prompts=2, temperature=[0, 0.0]).greedy
+    assert not greedy(sampling) and greedy(sampled(_prompts=2, temperature=[0, 0.0]))
     with pytest.raises(ConfigError, match=r"^do_sample: .*\(prompt 2\)$"):
         sampled(_prompts=3, do_sample=[False, True, False], temperature=[0, 0.5, 0.5])
 
