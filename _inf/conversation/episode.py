@@ -39,7 +39,7 @@ UNLIMITED = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What all rows of a call share; `config` has the limits and timeouts."""
+    """What all rows of a call share. `config` has the limits, where None is no limit."""
 
     tools: Mapping[str, Tool]
     template: Template

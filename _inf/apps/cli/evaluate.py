@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from _inf.apps.batch import fingerprint
+from _inf.apps.batch.lines import Job
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import RunStats, answer
 from _inf.apps.cli.options import Options, effective_params, takes_options
@@ -61,14 +62,7 @@ def gsm8k(
         "data": hashlib.sha256(repr([every, examples, task.SUFFIX]).encode()).hexdigest(),
         "tool": tool,
     }
-    stats = RunStats()
-    with OutputFile(out) as file:
-        file.begin(about, restart)
-        if left := [job for job in jobs if not file.has_answer(job.line)]:
-            keywords = {**params, "tools": task.tools()} if tool else params
-            with call.start() as engine:
-                stats = answer(engine, left, file, keywords, total=len(left))
-        rows = [row for row in file.rows() if "scores" in row and row["line"] <= len(jobs)]
+    rows, speed = _answered(call, jobs, out, about, restart)
     run = Run(
         model=config.model_name,
         data=str(data or task.HUB),
@@ -78,7 +72,22 @@ def gsm8k(
         parameters=effective_params(params, config.rollout),
         date=datetime.date.today().isoformat(),
     )
-    _report(out, Summary.of(run, rows, len(jobs), stats.tokens_per_second or None), rows, as_json)
+    _report(out, Summary.of(run, rows, len(jobs), speed), rows, as_json)
+
+
+def _answered(
+    call: Options, jobs: list[Job], out: Path, about: dict[str, Any], restart: bool
+) -> tuple[list[dict[str, Any]], float | None]:
+    """Answer the jobs without an answer; return all answered rows, and this run's tokens/s."""
+    stats = RunStats()
+    with OutputFile(out) as file:
+        file.begin(about, restart)
+        if left := [job for job in jobs if not file.has_answer(job.line)]:
+            params = {**call.params, "tools": task.tools()} if about["tool"] else call.params
+            with call.start() as engine:
+                stats = answer(engine, left, file, params, total=len(left))
+        rows = [row for row in file.rows() if "scores" in row and row["line"] <= len(jobs)]
+    return rows, stats.tokens_per_second or None
 
 
 def _report(out: Path, result: Summary, rows: list[dict[str, Any]], as_json: bool) -> None:
