@@ -218,6 +218,7 @@ class Config(Section):
     adapter_path: Text | None = key(None, "A PEFT adapter's folder, to merge into the model.")
     trust_remote_code: bool = key(False, "Whether to run Python code that comes with the model.")
     device: Literal["auto", "cuda", "cpu"] = key("auto", "auto is a GPU if there is one.")
+    pack_weights: bool = key(True, "On a CPU, store weights in the layout that is read fastest.")
     truncate_prompt: Literal["left", "right"] | None = key(
         None, "Where prompts longer than prompt_length are cut; null refuses them."
     )
