@@ -1,7 +1,7 @@
 """Reads one source of config (a file, a mapping, None) into plain, unchecked values.
 
 OmegaConf reads YAML (`1e3` is a number, a repeated key is a fault); interpolations are kept. Knows
-no keys.
+only the few keys that hold the path of a file.
 """
 
 from __future__ import annotations
@@ -20,6 +20,13 @@ from _inf.errors import ConfigError, shown
 
 MOST_VALUES = 10_000
 ABSENT: Any = object()
+# A file that a config names is searched in the working folder, then beside the config.
+_NAMED_FILES = (
+    "model_path",
+    "rollout.multi_turn.tool_config_path",
+    "rollout.multi_turn.interaction_config_path",
+)
+
 Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | None
 
 
@@ -41,7 +48,11 @@ def read_source(source: Source) -> dict[str, Any]:
         return _parse(text, "embedded.yaml")
     if not isinstance(source, (str, os.PathLike)):
         raise ConfigError(f"config: expected a path, a mapping or None, got {shown(source)}")
-    return _parse(_text_of(Path(source)), str(source))
+    path = Path(source)
+    document = _parse(_text_of(path), str(path))
+    for name in _NAMED_FILES:
+        _look_beside(path, document, name)
+    return document
 
 
 def plain(value: object) -> Any:
@@ -110,3 +121,14 @@ def _text_of(path: Path) -> str:
             why += f'; if it is a model, use model_path="{path}" (in the shell: --set'
             why += f" model_path={path})"
         raise ConfigError(f"{path}: {why}") from None
+
+
+def _look_beside(config: Path, document: dict[str, Any], name: str) -> None:
+    value = at(document, name)
+    if not isinstance(value, str) or os.path.exists(value):
+        return
+    if name == "model_path" and not value.startswith(("./", "../")):
+        return  # without the dots it may be a Hub id
+    if (beside := config.parent / value).exists():
+        section, _, key = name.rpartition(".")
+        (at(document, section) if section else document)[key] = str(beside)

@@ -194,6 +194,22 @@ def test_aliases_that_stand_for_billions_of_values_are_refused_at_once(tmp_path:
     assert faults(file) == [f"{file}: its aliases expand to over 10,000 values"]
 
 
+def test_file_beside_the_config_is_found_and_others_stay_as_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, here = tmp_path / "conf", tmp_path / "here"
+    (folder / "model").mkdir(parents=True)
+    here.mkdir()
+    monkeypatch.chdir(here)
+    file = written(folder, "model_path: ./model\n")
+    assert load_config(file, {}).model_path == str(folder / "model")
+    assert load_config(file, {"model_path": "./other"}).model_path == "./other"
+    (here / "model").mkdir()
+    assert load_config(file, {}).model_path == "./model"
+    (folder / "hub").mkdir()
+    assert load_config(written(folder, "model_path: hub\n"), {}).model_path == "hub"
+
+
 def test_mapping_may_hold_paths_tuples_and_omegaconf() -> None:
     rollout = OmegaConf.create({"_target_": "a.B", "n": 2, "cudagraph_capture_sizes": [1, 2]})
     config = load_config({"model_path": Path("/m"), "rollout": rollout}, {})

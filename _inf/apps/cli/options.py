@@ -101,7 +101,9 @@ class Options:
     def start(self, *defaults: str) -> InferenceEngine:
         from inf import InferenceEngine
 
-        return InferenceEngine(self.load(*defaults).to_dict())
+        self.load(*defaults)
+        assignments = parse_assignments([*defaults, *self._assignments])
+        return InferenceEngine(self._file, **assignments)
 
 
 def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
