@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from _inf.backends.verl.environment import check_pins
-from _inf.backends.verl.launch import launch
+from _inf.backends.verl.launch import fork_server_kept, launch
 from _inf.config import Config, load_config
 from _inf.errors import InferenceError
 from _inf.response.stats import Stats
@@ -86,8 +86,9 @@ class RunningEngine:
 
     def restart(self) -> None:
         """Start a new engine in this process, with `model_path`'s weights (version 0)."""
-        self._finalizer()
-        self._launch()
+        with fork_server_kept():
+            self._finalizer()
+            self._launch()
         self._stats.add_restart()
 
     def shutdown(self) -> None:
