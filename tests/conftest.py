@@ -23,13 +23,14 @@ from inf import InferenceEngine
 TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enforce_eager": True}
 WITH_ENGINES = {"engine", "soak"}  # folders here
 HEAVY = {"engine", "tiny", "mortal"}  # fixtures
+ALONE = {"soak", "architectures"}  # one file, or figures of a machine that does nothing else
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Two, each with engines of its own; none where files are named, or the soak suite is."""
+    """Two, each with engines of its own; none where files are named, or a suite of its own is."""
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     shown = config.option.capture == "no"  # workers cannot print
-    return 0 if named or shown or config.option.markexpr == "soak" else 2
+    return 0 if named or shown or config.option.markexpr in ALONE else 2
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
