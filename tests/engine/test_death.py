@@ -98,28 +98,6 @@ def test_killed_fork_server_takes_the_scheduler_along_and_restart_brings_both_ba
 # ─── Hung ───
 
 
-def test_stopped_scheduler_is_reported_as_hung_and_killed(
-    mortal: InferenceEngine, answer: Answer
-) -> None:
-    scheduler = psutil.Process(mortal.rollout.host.children[0].pid)
-    with concurrent.futures.ThreadPoolExecutor() as threads:
-        calls = [threads.submit(mortal.generate, "One", **LONG, timeout=60) for _ in range(2)]
-        assert until(lambda: in_flight(mortal) == 2, 30)
-        scheduler.suspend()
-        stopped = time.monotonic()
-        failures = [call.exception(timeout=90) for call in calls]
-        assert time.monotonic() - stopped < HANG_SECONDS  # not by its silence
-    said = rf"The engine hung: scheduler 0 \(pid {scheduler.pid}\) was stopped by a signal"
-    for failure in failures:
-        assert isinstance(failure, EngineDeadError)
-        assert re.match(said, str(failure)) and "restart()" in str(failure)
-    with pytest.raises(EngineDeadError, match=said):
-        mortal.generate("Are you there?")
-    assert until(lambda: not scheduler.is_running(), 5)
-    mortal.restart()
-    assert mortal.generate(**QUESTION).token_ids == answer
-
-
 def test_silent_scheduler_is_reported_as_hung_and_its_successor_holds_no_more(
     mortal: InferenceEngine, answer: Answer
 ) -> None:
@@ -148,6 +126,24 @@ def slow_down(engine: InferenceEngine, seconds: float) -> None:
 
     manager = engine.rollout._engine.tokenizer_manager
     engine.rollout.host.run(manager.slow_down(SlowDownReqInput(seconds)), CancelToken())
+
+
+def test_stopped_scheduler_is_reported_as_hung_and_killed(mortal: InferenceEngine) -> None:
+    scheduler = psutil.Process(mortal.rollout.host.children[0].pid)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        calls = [threads.submit(mortal.generate, "One", **LONG, timeout=60) for _ in range(2)]
+        assert until(lambda: in_flight(mortal) == 2, 30)
+        scheduler.suspend()
+        stopped = time.monotonic()
+        failures = [call.exception(timeout=90) for call in calls]
+        assert time.monotonic() - stopped < HANG_SECONDS  # not by its silence
+    said = rf"The engine hung: scheduler 0 \(pid {scheduler.pid}\) was stopped by a signal"
+    for failure in failures:
+        assert isinstance(failure, EngineDeadError)
+        assert re.match(said, str(failure)) and "restart()" in str(failure)
+    with pytest.raises(EngineDeadError, match=said):
+        mortal.generate("Are you there?")
+    assert until(lambda: not scheduler.is_running(), 5)
 
 
 # ─── Starts that fail, and a scheduler that raises ───
