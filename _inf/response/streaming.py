@@ -45,7 +45,7 @@ class StreamChunk:
     finish_reason: str | None
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Stream:
     """The chunks of one request, which is sent when the first chunk is read."""
 

@@ -22,6 +22,7 @@ from multiprocessing.context import set_spawning_popen
 from pathlib import Path
 from typing import Any
 
+from _inf.errors import EngineDeadError
 from _inf.runtime.worker import Worker, WorkerProcess
 
 JOIN_SECONDS = 10.0
@@ -38,7 +39,7 @@ class ForkServer:
     """
 
     def __init__(self, imports: str, log: Path) -> None:
-        self.environment: dict[str, str] = {}  # for whom it is
+        self.inherited: object = None  # what the caller had that a process inherits
         self._channel, self._theirs = socket.socketpair()
         self.process = WorkerProcess(
             target=Worker(f"{__name__}:serve", log, setup=imports),
@@ -151,7 +152,10 @@ class _Popen(popen_forkserver.Popen):
         self.finalizer = util.Finalize(self, util.close_fds, files)  # type: ignore[attr-defined]
         with contextlib.suppress(BrokenPipeError), open(data, "wb") as file:
             file.write(pickled.getbuffer())  # a server that has died shows in the next line
-        self.pid = forkserver.read_signed(self.sentinel)
+        pid = forkserver.read_signed(self.sentinel)
+        if pid < 0:
+            raise EngineDeadError(f"No process can be forked for the engine: {os.strerror(-pid)}.")
+        self.pid = pid
 
 
 def serve(channel: socket.socket) -> None:
@@ -174,10 +178,16 @@ def serve(channel: socket.socket) -> None:
                 data, status, *files = reduction.recvfds(channel, MOST_FILES)
             except EOFError:
                 return
-            if (pid := os.fork()) == 0:
-                _run_fork(data, files, [channel.fileno(), wake, woken, status, *forks.values()])
-            forks[pid] = status
-            _write(status, pid)
+            try:
+                pid = os.fork()
+            except OSError as failure:  # the engines that run stay as they are
+                _write(status, -(failure.errno or 1))
+                files.append(status)
+            else:
+                if pid == 0:
+                    _run_fork(data, files, [channel.fileno(), wake, woken, status, *forks.values()])
+                forks[pid] = status
+                _write(status, pid)
             for file in (data, *files):
                 os.close(file)
 

@@ -12,6 +12,7 @@ only the engine's own children keeps all of that away from the caller.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import contextvars
@@ -92,6 +93,8 @@ class Host:
             target=self._run_thread, args=(build, built), name="inf-engine", daemon=True
         )
         self._thread.start()
+        # Runs before multiprocessing's handler, which waits for the children; finalizers may not.
+        atexit.register(self.stop)
         note_engine()
         try:
             return built.result()
@@ -261,6 +264,7 @@ class Host:
         if self._stopping or os.getpid() != self._pid:  # a fork does not own the engine
             return
         self._stopping = True
+        atexit.unregister(self.stop)
         failed = self.death is not None or any(each.exitcode for each in self._processes())
         self.death = self.death or EngineDeadError(
             "The engine was shut down; restart() brings up a new one."
@@ -284,7 +288,7 @@ class Host:
 
 
 def _kill_tree(child: WorkerProcess) -> None:
-    if child.pid is None:
+    if child.pid is None or child.exitcode is not None:
         return
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(child.pid).children(recursive=True):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +31,34 @@ report["unnamed"] = [
 ]
 print(json.dumps(report))
 """
+
+
+EXTERNAL = """
+from _inf.backends.verl import environment
+environment.prepare("cpu")
+from _inf.backends.verl.child.model_files import ModelClasses, registry
+
+models = ModelClasses(registry.ModelRegistry.models)
+print(models["LlamaForCausalLM"].__module__ if "LlamaForCausalLM" in models else None)
+"""
+
+
+@pytest.mark.engine
+def test_model_package_of_ones_own_wins_also_with_the_name_of_a_file_of_sglang(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own_models").mkdir()
+    (tmp_path / "own_models" / "__init__.py").touch()
+    (tmp_path / "own_models" / "llama.py").write_text(
+        "class LlamaForCausalLM: pass\nEntryClass = LlamaForCausalLM\n"
+    )
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    own = {"SGLANG_EXTERNAL_MODEL_PACKAGE": "own_models", "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", EXTERNAL],
+        env={**os.environ, **own}, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "own_models.llama"
 
 
 @pytest.mark.engine

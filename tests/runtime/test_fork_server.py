@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import multiprocessing
 import os
 import signal
@@ -17,6 +19,7 @@ import psutil
 import pytest
 from scripts import alive, environment, until
 
+from _inf.backends.verl import launch
 from _inf.errors import EngineDeadError
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.host import Host
@@ -27,6 +30,18 @@ def imports(log: Path) -> None:
     """What the server does once."""
     os.environ["IMPORTED_BY"] = str(os.getpid())
     print("imported", flush=True)
+
+
+def no_second_fork(log: Path) -> None:
+    """Let the system refuse all forks but the first."""
+    fork, forks = os.fork, itertools.count(1)
+
+    def refuse() -> int:
+        if next(forks) > 1:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return fork()
+
+    os.fork = refuse
 
 
 def slow_imports(log: Path) -> None:
@@ -127,6 +142,17 @@ def test_exit_codes_and_signals_of_forks_are_known_and_wake_who_waits(
     assert sleeps[1].is_alive()
 
 
+def test_fork_that_the_system_refuses_leaves_the_others_alone(tmp_path: Path) -> None:
+    server = ForkServer(f"{__name__}:no_second_fork", tmp_path / "server")
+    assert server.acquire()
+    runs = forked(server, worker("sleep", tmp_path / "log"))
+    for _ in range(2):
+        with pytest.raises(EngineDeadError, match="Resource temporarily unavailable"):
+            forked(server, worker("sleep", tmp_path / "log"))
+    assert runs.is_alive() and server.process.is_alive()
+    server.release()
+
+
 def test_last_user_that_releases_it_ends_it_and_its_forks(
     server: ForkServer, tmp_path: Path
 ) -> None:
@@ -198,3 +224,48 @@ def test_killed_caller_leaves_neither_server_nor_forks(tmp_path: Path, moment: s
         caller.kill()
         caller.wait(10)
     assert until(lambda: not alive(family), 5)
+
+
+EXIT = """
+import sys, tempfile, weakref
+from pathlib import Path
+folder = tempfile.TemporaryDirectory()  # registers the exit handler of weakref
+from _inf.runtime.host import Host
+from test_fork_server import worker
+
+host = Host()
+def build():
+    host.process(worker("sleep", host.log)).start()
+host.start(build)
+class Engine: pass
+engine = Engine()
+weakref.finalize(engine, host.stop)
+print(host.folder)
+"""
+
+
+def test_exit_without_a_shutdown_stops_the_processes_whoever_registered_first() -> None:
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT],
+        env={**environment(), "PYTHONPATH": path}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not Path(done.stdout.strip()).exists()
+
+
+def test_server_is_shared_only_by_engines_that_inherit_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = launch._inherited()
+    assert launch._inherited() == before
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert launch._inherited() != before
+    monkeypatch.undo()
+    assert launch._inherited() == before
+    if len(cores := os.sched_getaffinity(0)) > 1:
+        os.sched_setaffinity(0, {min(cores)})
+        try:
+            assert launch._inherited() != before
+        finally:
+            os.sched_setaffinity(0, cores)

@@ -67,20 +67,20 @@ def launch(config: Config) -> VerlBackend:
             host.stop()
             raise
         if host.fork_server is not None:
-            host.fork_server.environment = _environment()  # with what the start has set
+            host.fork_server.inherited = _inherited()  # with what the start has set
         return backend
 
 
 def _fork_server(config: Config, device: Literal["cuda", "cpu"], log: Path) -> ForkServer | None:
-    """Acquire the process from which engines are forked, a new one if there is none yet or the
-    environment has changed since; None on a GPU, and on a rank that has no engine of its own."""
+    """Acquire the process from which engines are forked, a new one if the caller has changed what
+    processes inherit; None on a GPU, and on a rank that has no engine of its own."""
     global _forks
     rank, tp = int(os.environ["RANK"]), config.rollout.tensor_model_parallel_size
     if device == "cuda" or rank % tp:
         return None
-    if _forks is None or _forks.environment != _environment() or not _forks.acquire():
+    if _forks is None or _forks.inherited != _inherited() or not _forks.acquire():
         _forks = ForkServer(IMPORTS, log)
-        _forks.environment = _environment()
+        _forks.inherited = _inherited()
         _forks.acquire()
     return _forks
 
@@ -98,9 +98,11 @@ def fork_server_kept() -> Iterator[None]:
             server.release()
 
 
-def _environment() -> dict[str, str]:
-    """The environment, without the variable that pytest changes for every test."""
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+def _inherited() -> object:
+    """Return what a process inherits and reads once: the cores it may use, its niceness, and the
+    environment without the variable that pytest changes for every test."""
+    variables = {name: os.environ[name] for name in os.environ if name != "PYTEST_CURRENT_TEST"}
+    return variables, os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def _backend(

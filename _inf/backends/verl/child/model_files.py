@@ -33,8 +33,11 @@ def _only(files: Collection[str]) -> Iterator[None]:
         yield
 
 
-with _only(()):
+with _only(()), envs.SGLANG_EXTERNAL_MODEL_PACKAGE.override(""):
     from sglang.srt.models import registry as registry
+
+if external := envs.SGLANG_EXTERNAL_MODEL_PACKAGE.get():
+    registry.ModelRegistry.register(external, overwrite=True)  # all its files, as SGLang does
 
 
 class ModelClasses(dict[str, Any]):
