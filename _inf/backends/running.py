@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from _inf.backends.base import Backend, check_supported
 from _inf.backends.verl.environment import check_pins
-from _inf.backends.verl.launch import launch
 from _inf.config import Config, load_config
 from _inf.errors import InferenceError
 from _inf.response.stats import Stats
@@ -25,6 +25,17 @@ check_pins()
 ASYNC_CALLS = 512
 
 Self = TypeVar("Self", bound="RunningEngine")
+
+
+def launch(config: Config) -> Backend:
+    """Start the backend that `rollout.name` names; imports nothing of the others."""
+    if config.rollout.name == "hf":
+        from _inf.backends.hf.launch import launch as launch_hf
+
+        return launch_hf(config)
+    from _inf.backends.verl.launch import launch as launch_verl
+
+    return launch_verl(config)
 
 
 class RunningEngine:
@@ -40,10 +51,20 @@ class RunningEngine:
 
     def _launch(self) -> None:
         self._backend = launch(self.config)
-        self.rollout: Any = self._backend.rollout
-        self.model_config: Any = self.rollout.model_config
+        self.rollout: Any = getattr(self._backend, "rollout", None)
+        self.model_config: Any = getattr(self.rollout, "model_config", None)
         self.tokenizer: Any = self._backend.model.tokenizer
         self._finalizer = weakref.finalize(self, self._backend.close)
+
+    @property
+    def supports(self) -> frozenset[str]:
+        """The features of this engine's backend besides `generate` (docs/backends.md)."""
+        return self._backend.supports
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the engine computes on the CPU."""
+        return self._backend.on_cpu
 
     def __reduce__(self) -> Any:
         raise InferenceError(
@@ -63,6 +84,7 @@ class RunningEngine:
         The prefix cache is emptied. Raises `ConfigError` with the name and shape at fault before
         anything is sent; the old weights then stay in use.
         """
+        check_supported(self._backend, {"update_weights()": True})
         return self._backend.update_weights(weights, version)
 
     def sleep(self) -> SleepResult:
@@ -72,10 +94,12 @@ class RunningEngine:
         calls raise `InferenceError`. Raises `ConfigError` without
         `rollout.free_cache_engine: true`.
         """
+        check_supported(self._backend, {"sleep()": True})
         return self._backend.sleep()
 
     def wake_up(self) -> None:
         """Take the memory again and serve the same weights; does nothing if already awake."""
+        check_supported(self._backend, {"wake_up()": True})
         self._backend.wake_up()
 
     def stats(self) -> dict[str, float]:

@@ -68,8 +68,8 @@ def _with_sglang(value: object) -> Any:
     return {"sglang": {}} if value is None else value
 
 
-SGLangArguments: TypeAlias = Mapping[Literal["sglang"], Mapping[str, Any]]
-EngineKwargs: TypeAlias = Annotated[SGLangArguments, BeforeValidator(_with_sglang)]
+EngineArguments: TypeAlias = Mapping[Literal["sglang", "hf"], Mapping[str, Any]]
+EngineKwargs: TypeAlias = Annotated[EngineArguments, BeforeValidator(_with_sglang)]
 
 
 class Section(BaseModel):
@@ -131,7 +131,9 @@ class Rollout(Section):
     verl's dataclass would run without CUDA graphs.
     """
 
-    name: str = Field("sglang", description="The engine; sglang is the only one.")
+    name: Literal["sglang", "hf"] = Field(
+        "sglang", description="The engine: verl's rollout on SGLang, or Transformers."
+    )
     mode: str = Field("async", description="async is the only mode; verl's sync is not offered.")
     skip_tokenizer_init: bool = Field(True, description="The engine takes and gives token ids.")
     temperature: Temperature = Field(1.0, description="The sampling temperature; 0 is greedy.")
@@ -165,7 +167,9 @@ class Rollout(Section):
     data_parallel_size: Count = Field(1, description="Copies of the model, started by torchrun.")
     expert_parallel_size: Count = Field(1, description="1, or tensor times data parallel size.")
     pipeline_model_parallel_size: Count = Field(1, description="1 is the only size.")
-    engine_kwargs: EngineKwargs = Field({"sglang": {}}, description="More of SGLang's ServerArgs.")
+    engine_kwargs: EngineKwargs = Field(
+        {"sglang": {}}, description="More of SGLang's ServerArgs; hf: quantization."
+    )
     multi_turn: MultiTurn = Field(MultiTurn(), description="Conversations of several turns.")
     update_weights_bucket_megabytes: Count = Field(512, description="Weights sent at a time.")
     val_kwargs: ValKwargs = Field(ValKwargs(), description="Sampling in a trainer's validation.")

@@ -316,5 +316,7 @@ def test_argument_that_sglang_lacks_is_named_with_the_nearest() -> None:
 def test_only_sglang_has_arguments() -> None:
     assert load_config(at("rollout.engine_kwargs", {"vllm": {}, "sglang": None}), {})
     (line,) = faults(at("rollout.engine_kwargs.vllm", {"x": 1}))
-    assert line == "rollout.engine_kwargs.vllm.x: must be left out: SGLang is the only engine here"
-    assert "must be 'sglang', not 'sglan'" in faults(at("rollout.engine_kwargs.sglan", {}))[0]
+    assert line == "rollout.engine_kwargs.vllm.x: must be left out: vLLM is no engine here"
+    assert (
+        "must be 'sglang' or 'hf', not 'sglan'" in faults(at("rollout.engine_kwargs.sglan", {}))[0]
+    )
