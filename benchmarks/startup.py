@@ -1,21 +1,23 @@
-"""Measures the phases of a start, from `python` to an engine that is ready.
+"""Measures a start, from `python` to the first answer, as multiples of the imports it cannot avoid.
 
     python benchmarks/startup.py
-    python benchmarks/startup.py --runs 3 --json out.json
+    python benchmarks/startup.py --runs 5 --phases --json out.json
 
-Each run starts a fresh interpreter that imports inf, builds `InferenceEngine()` and answers with
-one token, once as it is and once traced. Traced means that a `sitecustomize` (this file) is on the
-path of that interpreter and of the engine's child: it times every import and the functions of
-`WATCHED`, with a stack, so that a phase counts only the seconds that no phase inside it counts.
+Each run times one after the other, so that all meet the same machine: `import torch, transformers,
+ray, tensordict` in a fresh interpreter (the unit); a fresh interpreter that imports inf, builds
+`InferenceEngine()`, answers with one token, restarts and answers again; and `inf --help`. The main
+table has the medians in seconds, their multiples of the unit, and the goals for these.
 
-How to read the tables. Milestones: seconds since the interpreter was started, untraced; "traced"
-beside them is the time with tracing. Phases: the caller's process first, then the engine's child,
-which starts while the caller waits; median over the runs, lowest and highest. "imports X" are the
-modules of package X, their own code and not what they import. Whose: ours is `inf`, `_inf` and
-their functions; everything else is a third party's. A `wait` is for the other thread or process and
-counts for neither. Phases below 0.05 s are summed up as "the rest". The bar: no phase of ours above
-1 s, which a line below the tables answers. The first run after an installation is slower: the disk
-is cold.
+`--phases` starts once more per run, traced: a `sitecustomize` (this file) is on the path of that
+interpreter and of the engine's processes. It times every import and the functions of `WATCHED`,
+with a stack, so that a phase counts only the seconds that no phase inside it counts.
+
+How to read the phases: the caller's process first, then "child", the process that imports SGLang
+beside the caller and the scheduler that is forked from it; median over the runs, lowest and
+highest. "imports X" are the modules of package X, their own code and not what they import. Whose:
+ours is `inf`, `_inf` and their functions; everything else is a third party's. A `wait` is for the
+other thread or process and counts for neither. Phases below 0.05 s are summed up as "the rest". The
+bar: no phase of ours above 1 s. The first run after an installation is slower: the disk is cold.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ from typing import Any
 
 TRACE = "INF_STARTUP_TRACE"  # the file that a traced process appends to
 SMALL = 0.05
+UNIT = "import torch, transformers, ray, tensordict"
+FIRST, RESTART, IMPORT, HELP = "first answer", "restart() and an answer", "import inf", "inf --help"
+# Multiples of the unit.
+GOALS = {FIRST: 3.2, RESTART: 1.3, IMPORT: 0.1, HELP: 0.2}
 PROGRAM = """
 import json, time
 times = {"python": time.monotonic()}
@@ -45,6 +51,10 @@ with InferenceEngine() as engine:
     times["ready"] = time.monotonic()
     engine.generate("Hello!", max_tokens=1)
     times["first answer"] = time.monotonic()
+    if RESTART:
+        engine.restart()
+        engine.generate("Hello!", max_tokens=1)
+        times["restart() and an answer"] = time.monotonic()
 times["shut down"] = time.monotonic()
 print(json.dumps(times))
 """
@@ -62,7 +72,9 @@ WATCHED = (
     ("_inf.runtime.worker", "WorkerProcess.start", "ours"),
     ("_inf.runtime.worker", "Worker.__setstate__", "ours"),
     ("_inf.runtime.worker", "Worker.__call__", "ours"),
+    ("_inf.backends.verl.child.setup", "import_all", "ours"),
     ("_inf.backends.verl.child.setup", "set_up", "ours"),
+    ("_inf.runtime.fork_server", "_Popen._launch", "wait"),
     ("verl.workers.config.model", "HFModelConfig.__post_init__", "verl"),
     ("verl.workers.rollout.sglang_rollout.sglang_rollout", "SGLangRollout.__init__", "verl"),
     ("sglang.srt.server_args", "ServerArgs.__post_init__", "sglang"),
@@ -162,23 +174,43 @@ def trace(path: str) -> None:
 # The conductor
 
 
-def main(runs: int = 5, json: Path | None = None) -> None:
-    """Start an engine so often, and say where the seconds go; raw numbers go into --json."""
+def main(runs: int = 3, phases: bool = False, json: Path | None = None) -> None:
+    """Start an engine so often, and say how long it takes; raw numbers go into --json."""
     from rich.console import Console
 
-    # Each run a dict: milestones, and the traced run's milestones and phases.
     results = []
     for run in range(runs):
-        plain, _ = start(traced=False)
-        traced, phases = start(traced=True)
-        results.append({"plain": plain, "traced": traced, "phases": phases})
-        status = f"run {run + 1} of {runs}: ready after {plain['ready']:.1f} s"
+        results.append(measured(phases))
+        status = f"run {run + 1} of {runs}: {results[-1]['seconds'][FIRST]:.1f} s to an answer"
         Console(stderr=True).print(status, highlight=False)
     about = machine()
     if json:
         report = {"machine": about, "command": sys.argv, "runs": results}
         json.write_text(dumps(report, indent=1))
     show(results, about)
+    if phases:
+        show_phases(results)
+
+
+def measured(phases: bool) -> dict[str, Any]:
+    """One run: seconds by name, the milestones of its start and, traced, its phases."""
+    unit = timed("-c", UNIT)
+    milestones, _ = start(traced=False)
+    seconds = {name: milestones[name] for name in (IMPORT, "ready", FIRST)}
+    seconds[RESTART] = milestones[RESTART] - milestones[FIRST]
+    seconds[HELP] = timed("-c", "import _inf.apps.cli as cli; cli.main()", "--help")
+    traced = start(traced=True)[1] if phases else []
+    return {"unit": unit, "seconds": seconds, "phases": traced}
+
+
+def timed(*arguments: str) -> float:
+    """Seconds that a fresh interpreter takes."""
+    import subprocess
+
+    begin = time.monotonic()
+    command = [sys.executable, *arguments]
+    subprocess.run(command, stdout=subprocess.DEVNULL, timeout=600, check=True)
+    return time.monotonic() - begin
 
 
 def start(traced: bool) -> tuple[dict[str, float], list[Any]]:
@@ -198,7 +230,7 @@ def start(traced: bool) -> tuple[dict[str, float], list[Any]]:
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         begin = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM],
+            [sys.executable, "-c", f"RESTART = {not traced}{PROGRAM}"],
             env=environment, stdout=subprocess.PIPE, text=True, timeout=600, check=True,
         )  # fmt: skip
         times = loads(done.stdout.splitlines()[-1])
@@ -225,12 +257,23 @@ def show(results: list[dict[str, Any]], about: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    unit = median([run["unit"] for run in results])
+    table = Table("", "seconds", "multiple", "goal", title=f"a start, {about['cpu']}")
+    table.add_row(UNIT, spread([run["unit"] for run in results]), "1", "")
+    for name in results[0]["seconds"]:
+        seconds = [run["seconds"][name] for run in results]
+        goal = str(GOALS.get(name, ""))
+        table.add_row(name, spread(seconds), f"{median(seconds) / unit:.2f}", goal)
     console = Console(width=120)
-    milestones = Table("milestone", "seconds", "traced", title=f"start to ready, {about['cpu']}")
-    for name in results[0]["plain"]:
-        plain, traced = ([run[kind][name] for run in results] for kind in ("plain", "traced"))
-        milestones.add_row(name, spread(plain), spread(traced))
-    console.print(milestones)
+    console.print(table)
+    console.print(f"{about['cores']} cores, {about['date']}", highlight=False)
+
+
+def show_phases(results: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=120)
     phases: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for run in results:
         for process, owner, name, seconds in run["phases"]:
@@ -248,7 +291,6 @@ def show(results: list[dict[str, Any]], about: dict[str, Any]) -> None:
     (process, _, name), seconds = max(ours.items(), key=lambda item: item[1])
     console.print(f"longest phase of ours: {name} ({process}), {seconds:.2f} s", highlight=False)
     console.print(f"all of ours: {sum(ours.values()):.2f} s", highlight=False)
-    console.print(f"{about['cores']} cores, {about['date']}", highlight=False)
 
 
 def median(each: list[float]) -> float:

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from _inf.backends.base import Backend, check_supported
 from _inf.backends.verl.environment import check_pins
+from _inf.backends.verl.launch import fork_server_kept
+from _inf.backends.verl.launch import launch as launch_verl
 from _inf.config import Config, load_config
 from _inf.errors import InferenceError
 from _inf.response.stats import Stats
@@ -33,8 +35,6 @@ def launch(config: Config) -> Backend:
         from _inf.backends.hf.launch import launch as launch_hf
 
         return launch_hf(config)
-    from _inf.backends.verl.launch import launch as launch_verl
-
     return launch_verl(config)
 
 
@@ -110,8 +110,9 @@ class RunningEngine:
 
     def restart(self) -> None:
         """Start a new engine in this process, with `model_path`'s weights (version 0)."""
-        self._finalizer()
-        self._launch()
+        with fork_server_kept():
+            self._finalizer()
+            self._launch()
         self._stats.add_restart()
 
     def shutdown(self) -> None:

@@ -67,6 +67,7 @@ UNREAD: Mapping[str, tuple[str, ...]] = {
     "sglang": ("rollout.engine_kwargs.hf",),
     "hf": (
         "hang_timeout",
+        "pack_weights",
         "rollout.calculate_log_probs",
         "rollout.load_format",
         "rollout.gpu_memory_utilization",

@@ -213,6 +213,9 @@ class Config(Section):
     adapter_path: Text | None = Field(None, description="A PEFT adapter's folder, to be merged.")
     trust_remote_code: bool = Field(False, description="Run Python code that comes with a model.")
     device: Literal["auto", "cuda", "cpu"] = Field("auto", description="auto is a GPU if any.")
+    pack_weights: bool = Field(
+        True, description="On a CPU, store weights as its matrix products read them fastest."
+    )
     truncate_prompt: Literal["left", "right"] | None = Field(
         None, description="The side where longer prompts are cut; null refuses them."
     )

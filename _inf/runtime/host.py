@@ -29,6 +29,7 @@ import psutil
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError
 from _inf.runtime.fork import check_process, note_engine
+from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.read_write_lock import ReadWriteLock
 from _inf.runtime.watch import LOOK_SECONDS, Watch
 from _inf.runtime.worker import Worker, WorkerProcess
@@ -50,6 +51,7 @@ class Host:
         self.log = self.folder / "engine.log"
         self.log.touch(mode=0o600)
         self.children: list[WorkerProcess] = []
+        self.fork_server: ForkServer | None = None  # acquired; `stop` releases it
         self.on_stop: list[Callable[[], None]] = []
         self.last_heartbeat: Callable[[], object] = lambda: None  # of the children: `Watch`'s
         self._hang_timeout = hang_timeout
@@ -70,9 +72,18 @@ class Host:
         """Create a child process of this engine, which is then watched and stopped with it."""
         if self._stopping:  # interrupted while it starts: nothing would stop this child
             raise EngineDeadError("The engine was shut down while it started.")
-        child = WorkerProcess(target=target, name=f"scheduler {len(self.children)}", **kwargs)
+        name, server = f"scheduler {len(self.children)}", self.fork_server
+        if server is None:
+            child = WorkerProcess(target=target, name=name, **kwargs)
+        else:
+            target.parent = server.pid()
+            child = ForkedProcess(server, target=target, name=name, **kwargs)
         self.children.append(child)
         return child
+
+    def _processes(self) -> list[WorkerProcess]:
+        """The children, and the process from which they are forked."""
+        return self.children + ([self.fork_server.process] if self.fork_server else [])
 
     def start(self, build: Callable[[], T]) -> T:
         """Run `build` on the engine's thread, then its event loop; return what was built."""
@@ -86,13 +97,17 @@ class Host:
             return built.result()
         except BaseException as failure:
             if isinstance(failure, EOFError):  # the child closed its pipe and is about to exit
-                for child in self.children:
-                    child.join(EXIT_SECONDS)
-            died = any(child.exitcode for child in self.children)
+                for process in self._processes():
+                    if process.pid is not None:
+                        process.join(EXIT_SECONDS)
+                    if process.exitcode is not None:
+                        break
+            died = any(process.exitcode for process in self._processes())
+            exits = self._exits()
             self.stop()
             if died and isinstance(failure, Exception):
                 raise self._report(
-                    f"The engine's process died while it started: {self._exits()}"
+                    f"The engine's process died while it started: {exits}"
                 ) from failure
             if isinstance(failure, Exception) and not isinstance(failure, InferenceError):
                 raise InferenceError(
@@ -226,7 +241,9 @@ class Host:
 
     def _exits(self) -> str:
         dead = [
-            f"{c.name} (pid {c.pid}, exit code {c.exitcode})" for c in self.children if c.exitcode
+            f"{process.name} (pid {process.pid}, exit code {process.exitcode})"
+            for process in self._processes()
+            if process.exitcode
         ]
         return ", ".join(dead) or "no child has an exit code"
 
@@ -244,12 +261,14 @@ class Host:
         if self._stopping or os.getpid() != self._pid:  # a fork does not own the engine
             return
         self._stopping = True
-        failed = self.death is not None or any(c.exitcode for c in self.children if c.pid)
+        failed = self.death is not None or any(each.exitcode for each in self._processes())
         self.death = self.death or EngineDeadError(
             "The engine was shut down; restart() brings up a new one."
         )
         for child in self.children:
             _kill_tree(child)
+        if self.fork_server is not None:
+            self.fork_server.release()
         if self._loop is not None and self._stop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(self._stop.set)

@@ -1,9 +1,10 @@
-"""Undoes what importing SGLang changes in the caller's interpreter."""
+"""Undoes what importing SGLang changes in the caller's interpreter, and makes imports faster."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import multiprocessing.context
 import threading
@@ -28,3 +29,16 @@ def interpreter_left_alone() -> Iterator[None]:
         logging.root.handlers[:] = handlers
         logging.root.setLevel(level)
         processes._actual_context = start_method
+
+
+@contextlib.contextmanager
+def garbage_kept() -> Iterator[None]:
+    """Switch the garbage collector off for imports: it would look through a million objects again
+    and again and find nothing, for a fifth of their time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

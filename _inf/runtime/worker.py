@@ -41,9 +41,16 @@ class Worker:
         self.setup_arguments = setup_arguments
         self.parent = os.getpid()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "environment": dict(os.environ)}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
+        environment = state.pop("environment")
         self.__dict__.update(state)
         self._die_with_the_parent()
+        if environment != os.environ:  # a fork has that of an earlier moment
+            os.environ.clear()
+            os.environ.update(environment)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(dir=self.log.parent)

@@ -20,7 +20,10 @@ MODEL = SimpleNamespace(
     num_attention_heads=9,
     num_key_value_heads=3,
     hidden_size=576,
+    vocab_size=1000,
 )
+HEAD = 1000 * 576 * 4  # is in memory twice, packed and plain
+WEIGHTS = 1_000_000 + HEAD
 TOKEN = 2 * 3 * 64 * 30 * 4  # keys and values, heads, width, layers, float32
 ROW, DEFAULT = 514, 16_384
 
@@ -85,8 +88,16 @@ def test_weights_count_in_the_engines_dtype(folder: Path) -> None:
     assert kv_memory.weight_bytes(folder, MODEL, config(tensor_model_parallel_size=4)) == 250_000
 
 
+def test_packed_head_counts_unless_weights_stay_plain() -> None:
+    assert kv_memory.packed_bytes(MODEL, config()) == HEAD
+    assert kv_memory.packed_bytes(MODEL, config(dtype="bfloat16")) == HEAD // 2
+    assert kv_memory.packed_bytes(MODEL, config(tensor_model_parallel_size=4)) == HEAD // 4
+    plain = load_config({"pack_weights": False}, {})
+    assert kv_memory.packed_bytes(MODEL, plain) == 0
+
+
 def test_pool_that_fits_stays_and_the_default_one_shrinks_to_what_does(folder: Path) -> None:
-    free = 2 * (DEFAULT * TOKEN + 1_000_000)  # of which the engine may use half
+    free = 2 * (DEFAULT * TOKEN + WEIGHTS)  # of which the engine may use half
     assert sized(config(), folder, free) == DEFAULT
     assert sized(config(), folder, free - 2 * TOKEN) == DEFAULT - 1
     assert sized(config(gpu_memory_utilization=0.25), folder, 2 * free) == DEFAULT
@@ -94,7 +105,7 @@ def test_pool_that_fits_stays_and_the_default_one_shrinks_to_what_does(folder: P
 
 
 def test_number_that_a_refusal_names_fits(folder: Path) -> None:
-    free = 2 * (2000 * TOKEN + 1_000_000)
+    free = 2 * (2000 * TOKEN + WEIGHTS)
     with pytest.raises(ConfigError) as caught:
         sized(config(9000), folder, free, pool=9000)
     said = str(caught.value)
@@ -107,7 +118,7 @@ def test_number_that_a_refusal_names_fits(folder: Path) -> None:
 
 
 def test_lengths_are_named_where_not_one_row_fits(folder: Path) -> None:
-    free = 2 * (500 * TOKEN + 1_000_000)
+    free = 2 * (500 * TOKEN + WEIGHTS)
     with pytest.raises(ConfigError) as caught:
         sized(config(), folder, free)
     assert re.match(

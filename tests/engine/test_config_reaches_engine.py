@@ -46,7 +46,11 @@ def dummy() -> Iterator[InferenceEngine]:
     }
     model = str(tiny_model())
     with InferenceEngine(
-        ROOT / "config.yaml", model_path=model, truncate_prompt="left", rollout=over
+        ROOT / "config.yaml",
+        model_path=model,
+        pack_weights=torch.cuda.is_available(),  # false on a CPU, where it has an effect
+        truncate_prompt="left",
+        rollout=over,
     ) as engine:
         yield engine
 
@@ -182,6 +186,20 @@ def test_attention_backend_null_is_the_same_as_no_key(device: Literal["cuda", "c
     null = load_config({"rollout": {"engine_kwargs": {"sglang": {"attention_backend": None}}}}, {})
     said, unsaid = (server_arguments(c, 9, device, "warning") for c in (null, load_config({}, {})))
     assert said["attention_backend"] == unsaid["attention_backend"]
+
+
+def test_weights_are_packed_in_the_child_unless_the_key_says_no(
+    dummy: InferenceEngine, real: InferenceEngine
+) -> None:
+    assert not child_settings(dummy)["pack_weights"] and child_settings(real)["pack_weights"]
+    with pytest.raises(ConfigError, match="^pack_weights: only a CPU's"):
+        server_arguments(load_config({"pack_weights": False}, {}), 1024, "cuda", "warning")
+
+
+def child_settings(engine: InferenceEngine) -> dict[str, Any]:
+    """What the scheduler's process is set up with."""
+    worker = engine.rollout._engine.run_scheduler_process_func
+    return dict(worker.setup_arguments)
 
 
 # ── What the keys do ─────────────────────────────────────────────────────────────────────────────

@@ -79,6 +79,22 @@ def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(
     assert mortal.stats()["restarts"] == restarts + 1
 
 
+def test_killed_fork_server_takes_the_scheduler_along_and_restart_brings_both_back(
+    mortal: InferenceEngine, answer: Answer
+) -> None:
+    server = mortal.rollout.host.fork_server
+    scheduler = psutil.Process(mortal.rollout.host.children[0].pid)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        call = threads.submit(mortal.generate, "One", **LONG, timeout=60)
+        assert until(lambda: in_flight(mortal) == 1, 30)
+        os.kill(server.pid(), signal.SIGKILL)
+        failure = call.exception(timeout=30)
+    assert isinstance(failure, EngineDeadError) and "scheduler 0" in str(failure)
+    assert until(lambda: not scheduler.is_running(), 5)
+    mortal.restart()
+    assert mortal.generate(**QUESTION).token_ids == answer
+
+
 # ─── Hung ───
 
 
@@ -154,8 +170,11 @@ def failure(**sglang):
     except Exception as failure:
         return [isinstance(failure, InferenceError), str(failure)]
 
-def kill():
+def kill(scheduler):
     while not (found := [p for p in children() if "spawn_main" in " ".join(p.cmdline())]):
+        time.sleep(0.05)
+    [server] = found
+    while scheduler and not (found := server.children()):
         time.sleep(0.05)
     time.sleep(1)
     found[0].kill()
@@ -163,8 +182,9 @@ def kill():
 say("in the child", failure(attention_backend="nonsense"))
 say("in the parent", failure(quantization="nonsense"))
 say("beside the child", failure(speculative_algorithm="nonsense"))
-threading.Thread(target=kill).start()
-say("killed", failure())
+for name, scheduler in {"killed importing": False, "killed": True}.items():
+    threading.Thread(target=kill, args=(scheduler,)).start()
+    say(name, failure())
 say("children", [p.cmdline() for p in children()])
 say("stranger", stranger.poll())
 stranger.kill()
@@ -191,9 +211,9 @@ raise RuntimeError("an unhandled one")
 
 @pytest.fixture(scope="module")
 def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Four starts that fail, what is left of them, and a fifth whose scheduler raises; it
+    """Five starts that fail, what is left of them, and a sixth whose scheduler raises; it
     restarts, and ends by an exception of the script's own. Told as far as the script came."""
-    names = ["in the child", "in the parent", "beside the child", "killed"]
+    names = ["in the child", "in the parent", "beside the child", "killed importing", "killed"]
     names += ["children", "stranger"]
     with script(TROUBLED, tmp_path_factory.mktemp("troubled")) as run:
         report = {name: run.hear(name) for name in names}
@@ -224,10 +244,15 @@ def test_start_that_dies_in_the_child_names_its_exit_code_and_log(troubled: dict
     assert re.search(rf"{troubled['tmp']}/inf-engine-\w+/engine\.log", message)
 
 
-def test_scheduler_killed_while_it_starts_is_an_engine_dead_error(troubled: dict[str, Any]) -> None:
-    ours, message = troubled["killed"]
+@pytest.mark.parametrize(
+    ("moment", "process"), [("killed importing", "fork server"), ("killed", "scheduler 0")]
+)
+def test_process_killed_while_it_starts_is_an_engine_dead_error(
+    troubled: dict[str, Any], moment: str, process: str
+) -> None:
+    ours, message = troubled[moment]
     assert ours
-    assert re.search(r"while it started: scheduler 0 \(pid \d+, exit code -9\)", message)
+    assert re.search(rf"while it started: {process} \(pid \d+, exit code -9\)", message)
 
 
 def test_failed_starts_leave_no_child_and_touch_no_other_process(troubled: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from _inf.backends.base import check_finite
 from _inf.backends.verl.child.heartbeat import last_heartbeat
 from _inf.backends.verl.child.setup import SCHEDULER, SETUP
 from _inf.backends.verl.sampling import LOGPROB_START, TOP_LOGPROBS
-from _inf.backends.verl.server import CPU_ATTENTION
+from _inf.backends.verl.server import CPU_ATTENTION, PACK_WEIGHTS
 from _inf.errors import EngineRefusal, InferenceError, RequestFailure
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.interpreter import interpreter_left_alone
@@ -70,13 +70,15 @@ class Engine(sglang_rollout.AsyncEngine):
         self.tokenizer_manager = self.send_to_rpc = unset
         host = current_host.get()
         own = server_arguments["attention_backend"] == CPU_ATTENTION
+        server_arguments = dict(server_arguments)
         if own:  # under a name that SGLang knows
-            server_arguments = server_arguments | {"attention_backend": "torch_native"}
+            server_arguments["attention_backend"] = "torch_native"
         self.run_scheduler_process_func = Worker(
             SCHEDULER,
             host.log,
             setup=SETUP,
             cpu_attention=own,
+            pack_weights=server_arguments.pop(PACK_WEIGHTS, False),
             trust_remote_code=bool(verl_arguments.get("trust_remote_code")),
         )
         self.init_tokenizer_manager_func = self._init_tokenizer_manager

@@ -40,7 +40,8 @@ def sized(
     token = token_bytes(hf_config, config)
     if arguments.get("device") != "cpu" or token is None:
         return arguments
-    share, weights = config.rollout.gpu_memory_utilization, weight_bytes(folder, hf_config, config)
+    share = config.rollout.gpu_memory_utilization
+    weights = weight_bytes(folder, hf_config, config) + packed_bytes(hf_config, config)
     fits = max(0, int(free * share - weights) // token)
     if fits < (pool or row):
         raise ConfigError(
@@ -111,6 +112,14 @@ def weight_bytes(folder: Path, hf_config: PretrainedConfig, config: Config) -> i
     stored = _item_bytes(str(getattr(hf_config, "dtype", None)))
     total = file_bytes(folder) * _item_bytes(config.rollout.dtype) // stored
     return int(total // config.rollout.tensor_model_parallel_size)
+
+
+def packed_bytes(hf_config: PretrainedConfig, config: Config) -> int:
+    """Bytes on one rank that packed weights take beside the plain ones: the head's, which is there
+    in both forms (`child/packed_linear.py`)."""
+    text, rollout = getattr(hf_config, "text_config", hf_config), config.rollout
+    head = text.vocab_size * text.hidden_size * _item_bytes(rollout.dtype)
+    return head // rollout.tensor_model_parallel_size if config.pack_weights else 0
 
 
 def file_bytes(folder: Path) -> int:

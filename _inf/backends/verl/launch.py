@@ -6,13 +6,16 @@ prepared.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from _inf.backends.verl import environment, kv_memory
+from _inf.backends.verl.child.setup import IMPORTS
 from _inf.backends.verl.server import attention_backend, server_arguments
 from _inf.backends.verl.support import check_support
 from _inf.config import Config, check_engine_kwargs
@@ -21,9 +24,11 @@ from _inf.errors import ConfigError, EngineDeadError, InferenceError
 from _inf.models.resolve import resolve_model
 from _inf.runtime import quiet
 from _inf.runtime.fork import check_start
+from _inf.runtime.fork_server import ForkServer
 from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
-from _inf.runtime.interpreter import interpreter_left_alone
+from _inf.runtime.interpreter import garbage_kept, interpreter_left_alone
+from _inf.runtime.worker import Worker
 from _inf.tools.loading import load_tools
 from _inf.types import Limits, ModelInfo
 
@@ -36,10 +41,12 @@ if TYPE_CHECKING:
 
 # Starts share environment variables, upstream's module globals and the default process group.
 _starting = threading.Lock()
+SERVE = "_inf.runtime.fork_server:serve"
+_forks: ForkServer | None = None
 
 
 def launch(config: Config) -> VerlBackend:
-    """Start an engine; takes half a minute, nearly all of it for imports.
+    """Start an engine; takes some fifteen seconds, nearly all of it for imports.
 
     Raises `ConfigError` before anything is started, `EngineDeadError` with the log's end if a
     child process dies during the start, `InferenceError` in a process that cannot have an engine.
@@ -52,28 +59,69 @@ def launch(config: Config) -> VerlBackend:
             trust_remote_code=config.trust_remote_code,
             adapter_path=config.adapter_path,
         )
-        with quiet.third_party():
-            from _inf.backends.verl.backend import VerlBackend
-            from _inf.backends.verl.engine import server_argument_names
-            from _inf.backends.verl.rollout import HFModelConfig
-
-            check_engine_kwargs(config, server_argument_names())
-            model_config = HFModelConfig(
-                path=str(folder), trust_remote_code=config.trust_remote_code
-            )
-            limits = _limits(config, model_config.hf_config, device)
-            turns = config.rollout.multi_turn
-            tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
-            interactions = load_interactions(turns.interaction_config_path)
-            rollout = _start(config, model_config, limits, device)
-            model = ModelInfo(model_config.tokenizer, _eos_token_ids(model_config), limits)
-            backend = VerlBackend(rollout, rollout.host, model, tools, interactions)
-            try:
+        host = Host(config.hang_timeout)
+        try:
+            with quiet.third_party():
+                host.fork_server = _fork_server(config, device, host.log)
+                backend = _backend(config, folder, device, host)
                 _check_started(backend, config)
-            except BaseException:
-                backend.close()
-                raise
-            return backend
+        except BaseException:
+            host.stop()
+            raise
+        if host.fork_server is not None:
+            host.fork_server.environment = _environment()  # with what the start has set
+        return backend
+
+
+def _fork_server(config: Config, device: Literal["cuda", "cpu"], log: Path) -> ForkServer | None:
+    """Acquire the process from which engines are forked, a new one if there is none yet or the
+    environment has changed since; None on a GPU, and on a rank that has no engine of its own."""
+    global _forks
+    rank, tp = int(os.environ["RANK"]), config.rollout.tensor_model_parallel_size
+    if device == "cuda" or rank % tp:
+        return None
+    if _forks is None or _forks.environment != _environment() or not _forks.acquire():
+        _forks = ForkServer(Worker(SERVE, log, setup=IMPORTS))
+        _forks.environment = _environment()
+        _forks.acquire()
+    return _forks
+
+
+@contextlib.contextmanager
+def fork_server_kept() -> Iterator[None]:
+    """Keep what the engines of this process are forked from, while one ends and another starts."""
+    server = _forks
+    kept = server is not None and server.acquire()
+    try:
+        yield
+    finally:
+        if server is not None and kept:
+            server.release()
+
+
+def _environment() -> dict[str, str]:
+    """The environment, without the variable that pytest changes for every test."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+
+
+def _backend(
+    config: Config, folder: Path, device: Literal["cuda", "cpu"], host: Host
+) -> VerlBackend:
+    """Import verl and SGLang, check what only they can check, and start the engine."""
+    with garbage_kept():
+        from _inf.backends.verl.backend import VerlBackend
+        from _inf.backends.verl.engine import server_argument_names
+        from _inf.backends.verl.rollout import HFModelConfig
+
+    check_engine_kwargs(config, server_argument_names())
+    model_config = HFModelConfig(path=str(folder), trust_remote_code=config.trust_remote_code)
+    limits = _limits(config, model_config.hf_config, device)
+    turns = config.rollout.multi_turn
+    tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
+    interactions = load_interactions(turns.interaction_config_path)
+    rollout = _start(config, model_config, limits, device, host)
+    model = ModelInfo(model_config.tokenizer, _eos_token_ids(model_config), limits)
+    return VerlBackend(rollout, host, model, tools, interactions)
 
 
 def _check_started(backend: VerlBackend, config: Config) -> None:
@@ -93,7 +141,11 @@ def _check_started(backend: VerlBackend, config: Config) -> None:
 
 
 def _start(
-    config: Config, model_config: HFModelConfig, limits: Limits, device: Literal["cuda", "cpu"]
+    config: Config,
+    model_config: HFModelConfig,
+    limits: Limits,
+    device: Literal["cuda", "cpu"],
+    host: Host,
 ) -> Rollout:
     from _inf.backends.verl.rollout import Rollout, rollout_config
 
@@ -101,7 +153,6 @@ def _start(
     folder = Path(model_config.local_path)
     arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())
     _join_process_group(config)
-    host = Host(config.hang_timeout)
     settings = rollout_config(config.verl_rollout())
     try:
         with interpreter_left_alone():

@@ -13,6 +13,7 @@ import socket
 from typing import Any, Literal
 
 from _inf.config import Config
+from _inf.errors import ConfigError
 
 # SGLang refuses prompt + max_new_tokens >= context_length, and a prompt that leaves less than seven
 # (0.5.9, `tokenizer_manager._validate_one_request`, `tp_worker.max_req_input_len`).
@@ -22,6 +23,7 @@ CPU_KV_ROWS = 4
 CPU_KV_TOKENS = 16_384
 NEVER = 1e9
 CPU_ATTENTION = "inf_cpu"  # `_inf.backends.verl.child.attention`
+PACK_WEIGHTS = "inf_pack_weights"  # not SGLang's: `_inf.backends.verl.child.packed_linear`
 
 
 def server_arguments(
@@ -68,8 +70,11 @@ def server_arguments(
             "sampling_backend": "pytorch",
             # Otherwise an idle scheduler burns a core.
             "sleep_on_idle": True,
+            PACK_WEIGHTS: config.pack_weights,
             "max_total_tokens": max(CPU_KV_TOKENS, CPU_KV_ROWS * max_model_len),
         }
+    elif not config.pack_weights:
+        raise ConfigError("pack_weights: only a CPU's weights are packed; leave it out on a GPU")
     own = rollout.engine_kwargs.get("sglang") or {}
     return arguments | {name: value for name, value in own.items() if value is not None}
 

@@ -13,6 +13,7 @@ import psutil
 import torch.distributed
 from sglang.srt.constrained.grammar_manager import GrammarManager
 from sglang.srt.layers.logits_processor import LogitsProcessor
+from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang.srt.layers.rotary_embedding import DynamicNTKScalingRotaryEmbedding, RotaryEmbedding
 from sglang.srt.layers.sampler import Sampler
 from sglang.srt.managers.schedule_batch import Req
@@ -29,25 +30,32 @@ from _inf.backends.verl.child import (
     grammar,
     heartbeat,
     loading,
+    model_files,
     model_fixes,
+    packed_linear,
     scheduler,
 )
 from _inf.backends.verl.child.setup import exit_instead_of_sigquit, meet_in_a_file
 from _inf.backends.verl.patch_table import Replace, Wrap
 
 
-def patches(folder: Path, *, trust_remote_code: bool) -> list[Replace]:
+def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> list[Replace]:
     """Return the table. `folder`: the engine's folder, for the processes' rendezvous file."""
     meet = functools.partial(meet_in_a_file, folder / "rendezvous")
     load = functools.partial(loading.load_checked, trust_remote_code)
     # fmt: off
     return [
+        *(packing() if pack_weights else ()),
         Wrap(psutil.Process, "send_signal", exit_instead_of_sigquit,
              "managers/scheduler.py",
              "a child that fails sends SIGQUIT to its parent, which kills the caller's process"),
         Wrap(torch.distributed, "init_process_group", meet,
              "distributed/parallel_state.py",
              "the schedulers' rendezvous listens on every interface"),
+        Replace(model_files.registry.ModelRegistry, "models",
+                model_files.ModelClasses(model_files.registry.ModelRegistry.models),
+                "models/registry.py",
+                "it imports the files of all models, and wandb and timm with them, to serve one"),
         Wrap(Scheduler, "run_batch", heartbeat.touch_log,
              "managers/scheduler_output_processor_mixin.py",
              "its messages are too few to tell a slow scheduler from one that hangs"),
@@ -104,5 +112,23 @@ def patches(folder: Path, *, trust_remote_code: bool) -> list[Replace]:
         Wrap(GemmaForCausalLM, "__init__", model_fixes.gemma_with_its_own_gelu,
              "models/gemma.py",
              "Gemma 1 always computes the exact GELU, where its config names the tanh one"),
+    ]
+    # fmt: on
+
+
+def packing() -> list[Replace]:
+    """The rows that multiply by packed weights, before those that correct the same functions."""
+    # fmt: off
+    return [
+        Wrap(UnquantizedLinearMethod, "apply", packed_linear.packed_linear,
+             "layers/quantization/unquant.py", "its products on a CPU do not use packed weights"),
+        Wrap(LogitsProcessor, "_compute_lm_head", packed_linear.packed_head,
+             "layers/logits_processor.py", "its products on a CPU do not use packed weights"),
+        *(Wrap(ModelRunner, method, packed_linear.with_plain_weights,
+               "model_executor/model_runner.py", "it reads or changes weights, which are packed")
+          for method in ("update_weights_from_tensor", "update_weights_from_disk",
+                         "update_weights_from_distributed", "update_weights_from_ipc",
+                         "get_weights_by_name", "save_sharded_model", "save_remote_model",
+                         "check_weights")),
     ]
     # fmt: on

@@ -16,9 +16,21 @@ if TYPE_CHECKING:
 
 SCHEDULER = "sglang.srt.managers.scheduler:run_scheduler_process"
 SETUP = "_inf.backends.verl.child.setup:set_up"
+IMPORTS = "_inf.backends.verl.child.setup:import_all"
 
 
-def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
+def import_all(log: Path) -> None:
+    """Import what `set_up` and the scheduler need, and change nothing."""
+    from _inf.runtime.interpreter import garbage_kept
+
+    with garbage_kept():
+        import sglang.srt.managers.scheduler  # noqa: F401  before it is patched
+
+        import _inf.backends.verl.child.attention
+        import _inf.backends.verl.child.patches  # noqa: F401
+
+
+def set_up(log: Path, *, cpu_attention: bool, pack_weights: bool, trust_remote_code: bool) -> None:
     """Set up the child, whose stdout is `log`."""
     import tqdm
 
@@ -33,7 +45,7 @@ def set_up(log: Path, *, cpu_attention: bool, trust_remote_code: bool) -> None:
     from _inf.backends.verl.patch_table import apply
 
     register_grammars()
-    apply(patches(log.parent, trust_remote_code=trust_remote_code))
+    apply(patches(log.parent, trust_remote_code=trust_remote_code, pack_weights=pack_weights))
     if cpu_attention:
         from _inf.backends.verl.child.attention import register_cpu_attention
 

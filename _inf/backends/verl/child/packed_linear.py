@@ -1,0 +1,117 @@
+"""Matrix products on a CPU with weights that oneDNN has packed, in the scheduler's process.
+
+sglang 0.5.9 (`srt/layers/quantization/unquant.py`, `srt/layers/logits_processor.py`) packs weights
+only for CPUs with AMX, and otherwise multiplies by them as they are stored, which uses one core for
+one row and packs them again in every product of many rows. Here a weight is packed when it is first
+used after loading or an update, and its plain copy is freed: the parameter keeps its shape, and
+reads as NaN. Before an update the plain copy is made again from the packed one, bit by bit. A
+head's plain copy is kept, because most heads share it with the embedding.
+
+Not packed: quantized weights, experts of a mixture, and dtypes for which oneDNN has no product on
+this CPU (float16 on most); they take SGLang's own path.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sglang.srt.server_args import get_global_server_args
+from sglang.srt.utils import use_intel_amx_backend
+
+_onednn = torch.ops.mkldnn
+_PACKED = "packed"  # a parameter's attribute: its packed weight
+
+
+def packed_linear(
+    apply: Callable[..., torch.Tensor],
+    self: Any,
+    layer: torch.nn.Module,
+    x: torch.Tensor,
+    bias: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Wrap `UnquantizedLinearMethod.apply`."""
+    weight = layer.weight
+    packed = getattr(weight, _PACKED, None)
+    if packed is None:
+        if not _can_be_packed(layer):
+            return apply(self, layer, x, bias)
+        packed = pack(weight, keep_plain=False)
+    return multiply(x, packed, bias)
+
+
+def packed_head(
+    compute: Callable[..., torch.Tensor],
+    self: Any,
+    hidden_states: torch.Tensor,
+    lm_head: torch.nn.Module,
+    *args: object,
+) -> torch.Tensor:
+    """Wrap `LogitsProcessor._compute_lm_head`."""
+    other_dtype = self.use_fp32_lm_head or get_global_server_args().rl_on_policy_target is not None
+    if other_dtype or not _can_be_packed(lm_head):
+        return compute(self, hidden_states, lm_head, *args)
+    weight = lm_head.weight
+    packed = getattr(weight, _PACKED, None)
+    if packed is None:
+        packed = pack(weight, keep_plain=True)
+    return multiply(hidden_states.to(weight.dtype), packed)
+
+
+def with_plain_weights(
+    method: Callable[..., Any], runner: Any, *args: object, **kwargs: object
+) -> Any:
+    """Wrap the methods of `ModelRunner` that read or change weights."""
+    unpack_all(runner.model)
+    return method(runner, *args, **kwargs)
+
+
+def multiply(
+    x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return x @ weight.T + bias."""
+    return _onednn._linear_pointwise(x, packed, bias, "none", [], "")
+
+
+def pack(weight: torch.nn.Parameter, *, keep_plain: bool) -> torch.Tensor:
+    """Pack a weight; its plain copy is freed unless `keep_plain`."""
+    with torch.inference_mode(False), torch.no_grad():
+        packed: torch.Tensor = _onednn._reorder_linear_weight(weight.data, None)
+        if not keep_plain:
+            weight.data = weight.new_full((1,), math.nan).expand(weight.shape)
+    setattr(weight, _PACKED, packed)
+    return packed
+
+
+def unpack_all(model: torch.nn.Module) -> None:
+    """Give every parameter its plain values again, and drop the packed ones."""
+    for weight in model.parameters():
+        packed = weight.__dict__.pop(_PACKED, None)
+        if packed is not None and weight.untyped_storage().nbytes() < weight.nbytes:
+            weight.data = packed.to_dense()
+
+
+def _can_be_packed(layer: torch.nn.Module) -> bool:
+    weight = getattr(layer, "weight", None)
+    return (
+        isinstance(weight, torch.nn.Parameter)
+        and weight.dim() == 2
+        and weight.numel() > 1  # one number cannot be told from a freed copy
+        and weight.dtype in _packable_dtypes()
+        and not use_intel_amx_backend(layer)
+        and not hasattr(layer, "set_lora")
+    )
+
+
+@functools.cache
+def _packable_dtypes() -> frozenset[torch.dtype]:
+    """The dtypes that oneDNN multiplies on this CPU."""
+    dtypes = {
+        torch.float32: torch.backends.mkldnn.is_available(),
+        torch.bfloat16: _onednn._is_mkldnn_bf16_supported(),
+        torch.float16: _onednn._is_mkldnn_fp16_supported(),
+    }
+    return frozenset(dtype for dtype, supported in dtypes.items() if supported)

@@ -1,0 +1,44 @@
+"""Which of SGLang's model files are imported for an architecture."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+# In a process of its own, because what is imported stays; the child's environment comes first.
+PROGRAM = """
+import json, sys
+from _inf.backends.verl import environment
+environment.prepare("cpu")
+from _inf.backends.verl.child.model_files import FILES, ModelClasses, entry_classes, registry
+
+models, before = ModelClasses(registry.ModelRegistry.models), set(sys.modules)
+def new():
+    names = [name for name in sys.modules if name not in before]
+    return sorted(name for name in names if name.startswith("sglang.srt.models."))
+report = {"at first": list(models), "qwen": "Qwen2ForCausalLM" in models, "qwen files": new()}
+report["strangers"] = sorted({"wandb", "timm"} & set(sys.modules))
+report["unknown"] = "NobodysForCausalLM" in models
+every = registry.import_model_classes.__wrapped__("sglang.srt.models")
+report["the same"] = dict.keys(models) == every.keys()
+report["unnamed"] = [
+    name for name in every if not any(name in entry_classes(file) for file in FILES)
+]
+print(json.dumps(report))
+"""
+
+
+def test_only_the_file_of_an_architecture_is_imported_and_all_for_an_unknown_one() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM],
+        capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["at first"] == []
+    assert report["qwen"]
+    assert report["qwen files"] == ["sglang.srt.models.qwen2"]
+    assert report["strangers"] == []
+    assert not report["unknown"]
+    assert report["the same"]
+    assert report["unnamed"] == []

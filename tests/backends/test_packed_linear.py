@@ -1,0 +1,151 @@
+"""Products with packed weights are those with plain ones, and weights survive being packed."""
+
+from __future__ import annotations
+
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import linear
+
+from _inf.backends.verl import environment
+
+pytestmark = pytest.mark.engine  # it imports the whole stack
+WIDE, OUT = 96, 40
+
+
+@pytest.fixture(scope="module", autouse=True)
+def packed_linear() -> Any:
+    environment.prepare("auto")
+    from _inf.backends.verl.child import packed_linear
+
+    return packed_linear
+
+
+@pytest.fixture(autouse=True)
+def as_in_the_scheduler() -> Any:
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        yield
+
+
+def layer(dtype: torch.dtype = torch.float32, out: int = OUT, wide: int = WIDE) -> torch.nn.Module:
+    with torch.inference_mode(False):
+        module = torch.nn.Module()
+        weight = torch.randn(out, wide).to(dtype)
+        module.weight = torch.nn.Parameter(weight, requires_grad=False)
+        return module
+
+
+def plain(self: Any, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """In place of `UnquantizedLinearMethod.apply`."""
+    return linear(x, layer.weight, bias)
+
+
+def is_packed(module: torch.nn.Module) -> bool:
+    return hasattr(module.weight, "packed")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize("rows", [0, 1, 3, 64, 500])
+def test_packed_product_is_the_plain_one(
+    packed_linear: Any, dtype: torch.dtype, with_bias: bool, rows: int
+) -> None:
+    module = layer(dtype)
+    bias = torch.randn(OUT).to(dtype) if with_bias else None
+    x = torch.randn(rows, WIDE).to(dtype)
+    exact = linear(x.double(), module.weight.double(), None if bias is None else bias.double())
+    output = packed_linear.packed_linear(plain, None, module, x, bias)
+    assert is_packed(module) == (dtype in packed_linear._packable_dtypes())
+    assert output.dtype == dtype
+    close = {"rtol": 1e-5, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 0.1}
+    torch.testing.assert_close(output.double(), exact, **close)
+
+
+def test_input_may_have_three_dimensions_or_be_a_slice(packed_linear: Any) -> None:
+    module = layer()
+    x = torch.randn(5, 7, WIDE + 3)[:, 2:, 1:-2]
+    expected = linear(x, module.weight)
+    torch.testing.assert_close(packed_linear.packed_linear(plain, None, module, x), expected)
+
+
+def test_plain_copy_is_freed_while_packed_and_comes_back_bit_by_bit(packed_linear: Any) -> None:
+    module = layer(out=33, wide=77)
+    before, shape = module.weight.clone(), module.weight.shape
+    packed_linear.packed_linear(plain, None, module, torch.ones(1, 77))
+    assert module.weight.shape == shape and module.weight.untyped_storage().nbytes() == 4
+    assert module.weight.isnan().all()  # whoever reads it must notice
+    packed = weakref.ref(module.weight.packed)
+    packed_linear.unpack_all(module)
+    assert torch.equal(module.weight, before) and module.weight.is_contiguous()
+    assert packed() is None and not is_packed(module)
+
+
+def test_update_is_multiplied_by_and_the_old_packed_copy_is_gone(packed_linear: Any) -> None:
+    module, x = layer(), torch.randn(2, WIDE)
+    packed_linear.packed_linear(plain, None, module, x)
+    old = weakref.ref(module.weight.packed)
+    new = torch.randn(OUT, WIDE)
+
+    def update(runner: Any, weight: torch.Tensor) -> str:
+        runner.model.weight.data.copy_(weight)
+        return "done"
+
+    with torch.inference_mode(False):
+        runner = SimpleNamespace(model=module)
+        assert packed_linear.with_plain_weights(update, runner, new) == "done"
+    assert old() is None
+    output = packed_linear.packed_linear(plain, None, module, x)
+    torch.testing.assert_close(output, linear(x, new))
+
+
+def logits_of(packed_linear: Any, head: Any, hidden: torch.Tensor, *, fp32: bool = False) -> Any:
+    """The head's logits, and whether SGLang's own function computed them."""
+    own: list[Any] = []
+
+    def compute(self: Any, hidden: torch.Tensor, head: Any) -> torch.Tensor:
+        own.append(head)
+        return linear(hidden.float(), head.weight.float())
+
+    processor = SimpleNamespace(use_fp32_lm_head=fp32)
+    return packed_linear.packed_head(compute, processor, hidden, head), bool(own)
+
+
+@pytest.fixture
+def server_args(packed_linear: Any, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    arguments = SimpleNamespace(rl_on_policy_target=None)
+    monkeypatch.setattr(packed_linear, "get_global_server_args", lambda: arguments)
+    return arguments
+
+
+def test_head_keeps_the_plain_copy_that_the_embedding_reads(
+    packed_linear: Any, server_args: SimpleNamespace
+) -> None:
+    head = layer()
+    before, hidden = head.weight.clone(), torch.randn(3, WIDE)
+    logits, own = logits_of(packed_linear, head, hidden)
+    assert is_packed(head) and not own and torch.equal(head.weight, before)
+    torch.testing.assert_close(logits, linear(hidden, before))
+    packed_linear.unpack_all(head)
+    assert not is_packed(head) and torch.equal(head.weight, before)
+
+
+def test_head_in_another_dtype_is_sglangs_own(
+    packed_linear: Any, server_args: SimpleNamespace
+) -> None:
+    hidden = torch.randn(3, WIDE)
+    assert logits_of(packed_linear, layer(), hidden, fp32=True)[1]
+    server_args.rl_on_policy_target = "fsdp"
+    assert logits_of(packed_linear, layer(), hidden)[1]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4, 1, 3)])
+def test_weights_of_other_shapes_stay_plain(packed_linear: Any, shape: tuple[int, ...]) -> None:
+    module = layer()
+    module.weight.data = torch.randn(shape)
+    expected = torch.ones(1)
+    output = packed_linear.packed_linear(lambda *_: expected, None, module, torch.ones(1, 1))
+    assert output is expected and not is_packed(module)
