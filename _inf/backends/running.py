@@ -10,6 +10,7 @@ import concurrent.futures
 import os
 import weakref
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from _inf.backends.base import Backend, check_supported
@@ -19,6 +20,7 @@ from _inf.backends.verl.launch import launch as launch_verl
 from _inf.config import Config, load_config
 from _inf.errors import InferenceError
 from _inf.response.stats import Stats
+from _inf.runtime.interpreter import garbage_kept
 from _inf.types import SleepResult
 
 check_pins()
@@ -32,7 +34,8 @@ Self = TypeVar("Self", bound="RunningEngine")
 def launch(config: Config) -> Backend:
     """Start the backend that `rollout.name` names; imports nothing of the others."""
     if config.rollout.name == "hf":
-        from _inf.backends.hf.launch import launch as launch_hf
+        with garbage_kept():
+            from _inf.backends.hf.launch import launch as launch_hf
 
         return launch_hf(config)
     return launch_verl(config)
@@ -65,6 +68,16 @@ class RunningEngine:
     def on_cpu(self) -> bool:
         """Whether the engine computes on the CPU."""
         return self._backend.on_cpu
+
+    @property
+    def dead(self) -> bool:
+        """Whether the engine has died or was shut down."""
+        return self._backend.dead
+
+    @property
+    def model_folder(self) -> Path:
+        """The local folder of the model's files."""
+        return self._backend.model.folder
 
     def __reduce__(self) -> Any:
         raise InferenceError(

@@ -52,7 +52,7 @@ def launch(config: Config) -> HfBackend:
         def build() -> HfBackend:
             model = _model(folder, config, device)
             eos = _eos_token_ids(model, tokenizer)
-            info = ModelInfo(tokenizer, eos, _limits(config, model.config))
+            info = ModelInfo(tokenizer, eos, _limits(config, model.config), folder)
             forward = Forward(model, info.limits.total)
             decoder = _decoder(forward, Chooser(info, device), config)
             asyncio.ensure_future(decoder.serve())
