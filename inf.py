@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from _inf.backends.base import check_supported
 from _inf.backends.running import RunningEngine
 from _inf.config import Config
-from _inf.conversation.loop import hold
+from _inf.conversation.loop import run_episodes
 from _inf.conversation.plan import ConversationPlan, PreparedCall
 from _inf.errors import (
     ConfigError,
@@ -32,7 +32,7 @@ from _inf.errors import (
 )
 from _inf.request.prompts import normalize
 from _inf.request.sampling import GenerateParams, Sampling, names_keywords, resolve
-from _inf.request.tokenize import check_room, tokenize
+from _inf.request.tokenize import check_total_length, tokenize
 from _inf.response.decode import decode
 from _inf.response.output import GenerationOutput, GenerationRow
 from _inf.response.scores import Score, scored_sequences, scores
@@ -144,7 +144,7 @@ class InferenceEngine(RunningEngine):
         limits = self._backend.model.limits.truncating(sampling.truncate_prompt)
         tokenized = tokenize(conversations, plan.template, limits)
         plan.check(tokenized)
-        check_room(tokenized, [each.max_tokens for each in sampling.params], limits)
+        check_total_length(tokenized, [each.max_tokens for each in sampling.params], limits)
         return PreparedCall(tokenized, sampling, plan)
 
     def _plan(self, params: GenerateParams, prompts: int) -> tuple[Sampling, ConversationPlan]:
@@ -161,7 +161,7 @@ class InferenceEngine(RunningEngine):
                 outputs = backend.generate(call.requests(), cancel, report)
             else:
                 rows = call.plan.episodes(call.prompts, sampling)
-                outputs = backend.converse(lambda: hold(rows, backend, report), cancel)
+                outputs = backend.converse(lambda: run_episodes(rows, backend, report), cancel)
         self._stats.add_rows(outputs)
         return outputs
 

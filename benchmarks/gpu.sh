@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Everything that waits for a GPU, as one command: bash benchmarks/gpu.sh [STEP...]
+# Runs the checks and benchmarks that need a GPU: bash benchmarks/gpu.sh [STEP...]
 #
-# Steps, all by default, in this order (each can be run alone where time is short):
-#   kernel      packages, and one kernel of sgl-kernel on the device
-#   exact       float32 and bfloat16 against Transformers, memory; first without, then with graphs
-#   throughput  batch 1, 32 and 256 with CUDA graphs, against the raw engine and Transformers
+# Steps, all by default, in this order; each can be run alone:
+#   kernel      check the packages and run one kernel of sgl-kernel on the GPU
+#   exact       compare float32 and bfloat16 with Transformers, without and with CUDA graphs
+#   throughput  compare batches of 1, 32 and 256 rows with the raw engine and Transformers
 #
-# From the environment, all optional:
+# Environment variables, all optional:
 #   OUT     folder for the results (default: gpu-results)
 #   PYTHON  the interpreter (default: python3)
-#   GGUF    a .gguf file, or the parts it was split into: "x.gguf.aa x.gguf.ab". Used beside a
-#           random model, and in place of it for throughput.
-#   KIT     a site.tar.xz with verl, sglang and their packages, to be laid over the machine's own
-#           torch where the pinned stack is not installed (a folder for sys.path, in it `_lib` with
-#           shared libraries). With it Triton attention and PyTorch sampling are used. Say so with
-#           every figure: not the pinned torch, not FlashAttention 3.
-#   SET     more config keys: SET="rollout.gpu_memory_utilization=0.2 ..."
+#   GGUF    a .gguf file, or the parts it was split into: "x.gguf.aa x.gguf.ab". It is a second
+#           model for the step `exact`, and replaces the random model for `throughput`.
+#   KIT     a site.tar.xz with verl, sglang and their packages (a folder for sys.path, whose
+#           folder `_lib` has shared libraries), for a machine that has only its own torch. With it
+#           Triton attention and PyTorch sampling are used. Say so beside every figure: the torch is
+#           not the pinned one, and there is no FlashAttention 3.
+#   SET     other config keys: SET="rollout.gpu_memory_utilization=0.2 ..."
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 OUT=${OUT:-gpu-results}
@@ -29,7 +29,7 @@ exec > >(tee -a "$OUT/log.txt") 2>&1
 
 export PYTHONUNBUFFERED=1 CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
 export PYTHONPATH=$PWD:$PWD/tests:${PYTHONPATH:-}
-# Two engines and Transformers share the device: equal KV pools, and not all of the memory.
+# Two engines and Transformers share the GPU, so each KV cache gets a part of its memory.
 KEYS=(device=cuda rollout.gpu_memory_utilization=0.25
   rollout.engine_kwargs.sglang.max_total_tokens=262144)
 if [ -n "${KIT:-}" ]; then
@@ -57,7 +57,7 @@ print("torch", torch.__version__, "rmsnorm", tuple(y.shape), y.isfinite().all().
 PY
 }
 
-# A random Qwen3 of a size that GPU kernels are made for, with the tests' tokenizer.
+# A random Qwen3 that is large enough for GPU kernels, with the tests' tokenizer.
 random_model() {
   "$PYTHON" - "$WORK/random" <<'PY'
 import shutil, sys, torch
@@ -75,7 +75,7 @@ AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(ta
 PY
 }
 
-# The first argument names the model; each result is a table on stdout and a JSON file in OUT.
+# `exact NAME` and `throughput NAME` print a table and write a JSON file into OUT.
 exact() {
   local eager
   for eager in true false; do

@@ -1,6 +1,6 @@
-"""Tiny random models of many architectures: what the engine serves must equal Transformers.
+"""Tiny random models of many architectures, whose answers must equal Transformers'.
 
-`architecture(name)` answers with a folder like `tiny_model`'s: float32, seeded, 384 tokens.
+`architecture(name)` returns a folder like `tiny_model`'s: float32, seeded, 384 tokens.
 """
 
 from __future__ import annotations

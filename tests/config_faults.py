@@ -11,14 +11,14 @@ from _inf.errors import ConfigError
 
 
 def at(path: str, value: Any) -> dict[str, Any]:
-    """A mapping that holds `value` at the dotted `path`."""
+    """Return a config with only the key `path`, a dotted path, set to `value`."""
     for key in reversed(path.split(".")):
         value = {key: value}
     return dict(value)
 
 
 def faults(source: Any, **overrides: Any) -> list[str]:
-    """The lines of the refusal."""
+    """Return the lines of the error message."""
     with pytest.raises(ConfigError) as caught:
         load_config(source, overrides)
     return str(caught.value).splitlines()

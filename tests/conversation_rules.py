@@ -1,26 +1,24 @@
-"""The rules of a conversation that no limit ends."""
+"""Rules for conversations in tests, with generous limits."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from _inf.config import load_config
 from _inf.conversation.episode import Rules
+from _inf.types import Limits, ModelInfo, Tool
 
 
-def rules(**changes: Any) -> Rules:
-    values: dict[str, Any] = {
-        "tools": {},
-        "format": "hermes",
-        "max_assistant_turns": 9,
-        "max_user_turns": 9,
-        "max_parallel_calls": 1,
-        "max_result": 99,
-        "truncate_side": "middle",
-        "tool_timeout": 5.0,
-        "response_length": 99,
-        "max_model_len": 999,
-        "vocabulary": 100,
-        "over_sample_rate": 0.0,
-        "eos_token_ids": frozenset([7]),
-    }
-    return Rules(**values | changes)
+def rules(
+    template: Any,
+    tokenizer: Any,
+    *,
+    tools: Mapping[str, Tool] | None = None,
+    eos: int = 7,
+    vocabulary: int = 100,
+    **rollout: Any,
+) -> Rules:
+    model = ModelInfo(tokenizer, frozenset([eos]), Limits(512, 999, vocabulary))
+    config = load_config({"tool_timeout": 5.0, "rollout": {"response_length": 99, **rollout}}, {})
+    return Rules(tools or {}, template, config, model)

@@ -20,7 +20,7 @@ _NAMES = st.sampled_from(["a", "b", "name", 'say "hi"', "größe", "x\\y"])
 
 
 def _schema(**words: Any) -> st.SearchStrategy[dict[str, Any]]:
-    """Each keyword, drawn where a strategy is given; `maybe_` before a name: or left out."""
+    """Draw a schema with these keywords; a keyword named `maybe_x` is sometimes left out."""
     drawn = {
         word: value if isinstance(value, st.SearchStrategy) else st.just(value)
         for word, value in words.items()
@@ -97,7 +97,7 @@ def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 def draw_schemas(count: int) -> tuple[list[Any], int]:
-    """That many different schemas that are accepted, and how many of those drawn were refused."""
+    """Draw `count` different accepted schemas; return them and how many were refused."""
     drawn: dict[str, Any] = {}
     refused: set[str] = set()
 

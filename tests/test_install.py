@@ -1,4 +1,4 @@
-"""install.sh's sentences, and the lock that it installs. No test here installs the stack."""
+"""The messages of install.sh, and the lock file. No test here installs the packages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOOLS = ("bash", "cat", "df", "dirname", "mkdir", "rm", "tail", "uname")
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A folder with install.sh, and beside it a `bin` that is all that PATH holds."""
+    """A folder with install.sh, and a folder `bin` that is the whole PATH."""
     folder = tmp_path / "checkout"
     folder.mkdir()
     for name in ("install.sh", "requirements.lock", "pyproject.toml"):
@@ -37,7 +37,7 @@ def checkout(tmp_path):
 
 
 def answers(tool: Path, text: str) -> None:
-    """A program that prints the text, in place of what the checkout's PATH holds by that name."""
+    """Replace a program on PATH by one that prints the text."""
     tool.unlink(missing_ok=True)
     tool.write_text(f"#!{shutil.which('bash')}\nprintf '%s\\n' '{text}'\n")
     tool.chmod(0o755)

@@ -53,7 +53,7 @@ def test_wheel_holds_the_library_and_nothing_else(wheel: Path) -> None:
 
 
 def test_wheel_alone_imports_shows_its_help_and_says_what_a_start_lacks(python: Path) -> None:
-    """All else that install.sh prepares (libraries that a machine lacks) is made when needed."""
+    """Stub libraries, which install.sh also prepares, are compiled when needed."""
     program = """
 import sys, inf
 from _inf.apps.cli import main

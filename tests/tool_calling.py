@@ -1,4 +1,4 @@
-"""What to say to the test model that calls tools, and what it then says.
+"""What the test model that calls tools understands, and what it answers.
 
 `TOOL_MODEL` is a Transformers folder (Qwen3, some 170,000 weights, float32) trained by
 `tool_model/train.py`. Decode it greedily. Its knowledge is this page:
@@ -71,7 +71,7 @@ GRADER = schema("calc_gsm8k_reward", "answer")
 
 
 def question(*expressions: str) -> str:
-    """One expression or two; add a suffix to a single one."""
+    """Return a question with one or two expressions; only a single one may have a suffix."""
     return f"What is {' and '.join(expressions)}?"
 
 
@@ -80,7 +80,7 @@ def grade(number: str) -> str:
 
 
 def call(expression: str, fault: str = "") -> str:
-    """The text of the call for an expression, as the suffix `fault` makes it."""
+    """Return the text of the model's call for an expression; `fault` is the question's suffix."""
     name = "abacus" if fault == UNKNOWN_TOOL else "calculator"
     key = "expr" if fault == WRONG_KEY else "expression"
     value = int(expression.split()[0]) if fault == WRONG_TYPE else expression

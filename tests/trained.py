@@ -1,4 +1,4 @@
-"""Trained weights as others save them: a checkpoint of verl's FSDP trainer, a PEFT adapter."""
+"""Makes trained weights for tests: a checkpoint of verl's FSDP trainer, a PEFT adapter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def loaded(folder: Path | str, **how: Any) -> Any:
 
 
 def train(model: Any, seed: int) -> None:
-    """Move every weight, as a training would."""
+    """Change every weight, as training does."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -25,13 +25,13 @@ def train(model: Any, seed: int) -> None:
 
 
 def without_torchao(patch: pytest.MonkeyPatch) -> None:
-    """PEFT stops at the torchao that sglang pins."""
+    """Let PEFT run with the torchao that sglang pins, which it refuses."""
     for module in ("tuners.lora.torchao", "utils.quantization_utils"):
         patch.setattr(f"peft.{module}.is_torchao_available", lambda: False)
 
 
 def verl_checkpoint(step: Path, fsdp: int) -> dict[str, torch.Tensor]:
-    """Writes `step` (`global_step_7`); answers with the weights that went into it."""
+    """Write the checkpoint folder `step`; return the weights saved in it."""
     model = loaded(tiny_model())
     train(model, seed=fsdp)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -61,7 +61,7 @@ def save_as_verl_does(model: Any, tokenizer: Any, folder: Path, fsdp: int) -> No
 
 
 def adapter(base: Path, folder: Path, **how: Any) -> Path:
-    """A LoRA of a few modules whose every weight counts."""
+    """Write a LoRA adapter with nonzero weights."""
     settings: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
     from peft import LoraConfig, get_peft_model
 

@@ -50,7 +50,11 @@ def load_config(source: Source, overrides: Mapping[str, Any]) -> Config:
         where = error.full_key or "config"
         raise ConfigError(f"{where}: cannot be resolved: {first_line(error)}") from None
     if source is None and at(above, "rollout.do_sample") is ABSENT:
-        _sample_where_asked(document, above)
+        # The embedded config is greedy, unless an override asks for sampling.
+        for name, neutral in ASKS_TO_SAMPLE.items():
+            path = f"rollout.{name}"
+            if at(above, path) is not ABSENT and at(document, path) != neutral:
+                document["rollout"]["do_sample"] = True
     return check(document)
 
 
@@ -69,14 +73,6 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
             raise not_yaml(path, error) from None
         merged = _over(merged, tree)
     return merged
-
-
-def _sample_where_asked(document: dict[str, Any], above: Mapping[str, Any]) -> None:
-    """Switch the greedy embedded default to sampling if an override asks for sampling."""
-    for name, neutral in ASKS_TO_SAMPLE.items():
-        path = f"rollout.{name}"
-        if at(above, path) is not ABSENT and at(document, path) != neutral:
-            document["rollout"]["do_sample"] = True
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -72,6 +72,11 @@ EngineArguments: TypeAlias = Mapping[Literal["sglang", "hf"], Mapping[str, Any]]
 EngineKwargs: TypeAlias = Annotated[EngineArguments, BeforeValidator(_with_sglang)]
 
 
+def key(default: Any, description: str) -> Any:
+    """Define a config key; the page of config keys shows its description."""
+    return Field(default, description=description)
+
+
 class Section(BaseModel):
     """A level of the config. An empty section (`null` in YAML) counts as left out."""
 
@@ -86,27 +91,27 @@ class Section(BaseModel):
 
 
 class ValKwargs(Section):
-    """Sampling if a trainer's batch sets `meta_info["validate"]`; our own calls do not use it."""
+    """Sampling of batches with `meta_info["validate"]` that a trainer gives to `engine.rollout`."""
 
-    temperature: Temperature = Field(1.0, description="The sampling temperature; 0 is greedy.")
-    top_k: TopK = Field(-1, description="Sample from the k likeliest tokens; -1 is all of them.")
-    top_p: TopP = Field(1.0, description="Sample from the likeliest tokens that sum to this.")
+    temperature: Temperature = key(1.0, "The sampling temperature; 0 is greedy.")
+    top_k: TopK = key(-1, "Sample from the k likeliest tokens; -1 means all tokens.")
+    top_p: TopP = key(1.0, "Sample from the likeliest tokens whose probabilities sum to this.")
 
 
 class MultiTurn(Section):
     """Conversations of several turns, with tools or with an interaction that plays the user."""
 
-    enable: bool = Field(False, description="Read the two files below.")
-    max_assistant_turns: Turns = Field(None, description="Of the model; null is as many as fit.")
-    tool_config_path: Text | None = Field(None, description="The file that defines the tools.")
-    max_user_turns: Turns = Field(None, description="Of an interaction; null is as many as fit.")
-    max_parallel_calls: Count = Field(16, description="How many calls of one turn are run.")
-    max_tool_response_length: Count = Field(256, description="Characters of a tool's result.")
-    tool_response_truncate_side: Literal["left", "middle", "right"] = Field(
-        "middle", description="What is kept of a longer result; middle keeps both ends."
+    enable: bool = key(False, "Use the tools and interactions of the two files below.")
+    max_assistant_turns: Turns = key(None, "Most answers of the model per row; null: no limit.")
+    tool_config_path: Text | None = key(None, "A YAML file that defines tools.")
+    max_user_turns: Turns = key(None, "Most messages of an interaction per row; null: no limit.")
+    max_parallel_calls: Count = key(16, "The most tool calls that are run per turn.")
+    max_tool_response_length: Count = key(256, "The most characters of a tool's result.")
+    tool_response_truncate_side: Literal["left", "middle", "right"] = key(
+        "middle", "The part of a longer result that is kept; middle is both ends."
     )
-    interaction_config_path: Text | None = Field(None, description="verl's file of interactions.")
-    format: Text = Field("hermes", description="How the model writes a tool call.")
+    interaction_config_path: Text | None = key(None, "A YAML file that defines interactions.")
+    format: Text = key("hermes", "The format in which the model writes tool calls.")
 
     @field_validator("format")
     @classmethod
@@ -131,48 +136,52 @@ class Rollout(Section):
     verl's dataclass would run without CUDA graphs.
     """
 
-    name: Literal["sglang", "hf"] = Field(
-        "sglang", description="The engine: verl's rollout on SGLang, or Transformers."
+    name: Literal["sglang", "hf"] = key(
+        "sglang", "The backend: verl's rollout on SGLang, or Transformers."
     )
-    mode: str = Field("async", description="async is the only mode; verl's sync is not offered.")
-    skip_tokenizer_init: bool = Field(True, description="The engine takes and gives token ids.")
-    temperature: Temperature = Field(1.0, description="The sampling temperature; 0 is greedy.")
-    top_k: TopK = Field(-1, description="Sample from the k likeliest tokens; -1 is all of them.")
-    top_p: TopP = Field(1.0, description="Sample from the likeliest tokens that sum to this.")
-    do_sample: bool = Field(True, description="Sample; false is greedy.")
-    n: Samples = Field(1, description="Answers to each prompt.")
-    over_sample_rate: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.0, description="The part of a multi-turn batch that may be left unfinished."
+    mode: str = key("async", "Only async is supported, not verl's sync mode.")
+    skip_tokenizer_init: bool = key(True, "Only true is supported: the engine works on token ids.")
+    temperature: Temperature = key(1.0, "The sampling temperature; 0 is greedy.")
+    top_k: TopK = key(-1, "Sample from the k likeliest tokens; -1 means all tokens.")
+    top_p: TopP = key(1.0, "Sample from the likeliest tokens whose probabilities sum to this.")
+    do_sample: bool = key(True, "Whether to sample; false is greedy.")
+    n: Samples = key(1, "Answers per prompt.")
+    over_sample_rate: Annotated[float, Field(ge=0, lt=1)] = key(
+        0.0, "The share of a multi-turn batch that is aborted once the others have ended."
     )
-    prompt_length: Count = Field(512, description="Tokens of the longest prompt.")
-    response_length: Count = Field(512, description="Tokens of an answer without max_tokens.")
-    max_model_len: Count | None = Field(None, description="Tokens of both; null is their sum.")
-    max_num_seqs: Count = Field(1024, description="How many rows run at once.")
-    max_num_batched_tokens: Count = Field(8192, description="Prompt tokens in one forward pass.")
-    ignore_eos: bool = Field(False, description="Go on past the end of an answer.")
-    calculate_log_probs: bool = Field(False, description="Log probs in verl's own batch too.")
-    dtype: DType = Field("auto", description="The type to compute in; auto is the checkpoint's.")
-    load_format: LoadFormat = Field("auto", description="dummy is random weights, for timing only.")
-    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.5, description="The part of a GPU's memory for weights and KV cache."
+    prompt_length: Count = key(512, "The most tokens of a prompt.")
+    response_length: Count = key(512, "The most tokens of an answer; the default of max_tokens.")
+    max_model_len: Count | None = key(
+        None, "The most tokens of prompt and answer together; null is the sum of both."
     )
-    free_cache_engine: bool = Field(False, description="Let sleep() give a GPU's memory back.")
-    enforce_eager: bool = Field(False, description="No CUDA graphs: slower, but quicker to start.")
-    cudagraph_capture_sizes: list[Count] | None = Field(
-        None, description="Batch sizes that get a CUDA graph; null is SGLang's choice."
+    max_num_seqs: Count = key(1024, "The most rows that run at the same time.")
+    max_num_batched_tokens: Count = key(8192, "The most prompt tokens in one forward pass.")
+    ignore_eos: bool = key(False, "Continue after the model's end-of-answer token.")
+    calculate_log_probs: bool = key(False, "Return log probs from engine.rollout too.")
+    dtype: DType = key("auto", "The data type of the computation; auto is the checkpoint's.")
+    load_format: LoadFormat = key(
+        "auto", "How weights are loaded; dummy is random weights, for timing only."
     )
-    enable_chunked_prefill: bool = Field(True, description="Compute long prompts in pieces.")
-    enable_prefix_caching: bool = Field(True, description="Reuse what prompts begin with alike.")
-    tensor_model_parallel_size: Count = Field(1, description="GPUs that share one model.")
-    data_parallel_size: Count = Field(1, description="Copies of the model, started by torchrun.")
-    expert_parallel_size: Count = Field(1, description="1, or tensor times data parallel size.")
-    pipeline_model_parallel_size: Count = Field(1, description="1 is the only size.")
-    engine_kwargs: EngineKwargs = Field(
-        {"sglang": {}}, description="More of SGLang's ServerArgs; hf: quantization."
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = key(
+        0.5, "The share of a GPU's memory for weights and KV cache."
     )
-    multi_turn: MultiTurn = Field(MultiTurn(), description="Conversations of several turns.")
-    update_weights_bucket_megabytes: Count = Field(512, description="Weights sent at a time.")
-    val_kwargs: ValKwargs = Field(ValKwargs(), description="Sampling in a trainer's validation.")
+    free_cache_engine: bool = key(False, "Whether sleep() can free a GPU's memory.")
+    enforce_eager: bool = key(False, "No CUDA graphs: a quicker start, slower generation.")
+    cudagraph_capture_sizes: list[Count] | None = key(
+        None, "The batch sizes with a CUDA graph; null is SGLang's choice."
+    )
+    enable_chunked_prefill: bool = key(True, "Compute long prompts in pieces.")
+    enable_prefix_caching: bool = key(True, "Compute the common beginning of prompts only once.")
+    tensor_model_parallel_size: Count = key(1, "GPUs per copy of the model.")
+    data_parallel_size: Count = key(1, "Copies of the model; torchrun starts their processes.")
+    expert_parallel_size: Count = key(1, "For MoE models: 1, or tensor times data parallel size.")
+    pipeline_model_parallel_size: Count = key(1, "Only 1 is supported.")
+    engine_kwargs: EngineKwargs = key(
+        {"sglang": {}}, "sglang: other fields of its ServerArgs; hf: quantization."
+    )
+    multi_turn: MultiTurn = key(MultiTurn(), "Conversations of several turns.")
+    update_weights_bucket_megabytes: Count = key(512, "update_weights() sends pieces of this size.")
+    val_kwargs: ValKwargs = key(ValKwargs(), "Sampling in a trainer's validation batches.")
 
     @field_validator("do_sample")
     @classmethod
@@ -207,23 +216,21 @@ class Rollout(Section):
 class Config(Section):
     """The whole config."""
 
-    model_path: Text | None = Field(
-        None, description="A Hub id, a folder or a .gguf file; null is SmolLM2-135M-Instruct."
+    model_path: Text | None = key(
+        None, "A Hub id, a folder or a .gguf file; null is SmolLM2-135M-Instruct."
     )
-    adapter_path: Text | None = Field(None, description="A PEFT adapter's folder, to be merged.")
-    trust_remote_code: bool = Field(False, description="Run Python code that comes with a model.")
-    device: Literal["auto", "cuda", "cpu"] = Field("auto", description="auto is a GPU if any.")
-    pack_weights: bool = Field(
-        True, description="On a CPU, store weights as its matrix products read them fastest."
+    adapter_path: Text | None = key(None, "A PEFT adapter's folder, to merge into the model.")
+    trust_remote_code: bool = key(False, "Whether to run Python code that comes with the model.")
+    device: Literal["auto", "cuda", "cpu"] = key("auto", "auto is a GPU if there is one.")
+    pack_weights: bool = key(True, "On a CPU, store weights in the layout that is read fastest.")
+    truncate_prompt: Literal["left", "right"] | None = key(
+        None, "Where prompts longer than prompt_length are cut; null refuses them."
     )
-    truncate_prompt: Literal["left", "right"] | None = Field(
-        None, description="The side where longer prompts are cut; null refuses them."
+    tool_timeout: Seconds = key(30.0, "The most seconds that a tool call may take.")
+    hang_timeout: Seconds | None = key(
+        600.0, "Seconds of silence in a call before an engine counts as hung; null: never."
     )
-    tool_timeout: Seconds = Field(30.0, description="Seconds that a tool's call may take.")
-    hang_timeout: Seconds | None = Field(
-        600.0, description="Seconds of silence after which a busy engine counts as hung, or null."
-    )
-    rollout: Rollout = Field(Rollout(), description="verl's RolloutConfig.")
+    rollout: Rollout = key(Rollout(), "verl's RolloutConfig.")
 
     @property
     def model_name(self) -> str:

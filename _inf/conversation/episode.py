@@ -10,21 +10,22 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Protocol
 
+from _inf.config import Config
 from _inf.request.sampling import derived_seed
 from _inf.request.template import Template
-from _inf.response.decode import shown_text
-from _inf.tools.definition import argument_fault, wrong_call_text
+from _inf.response.decode import answer_text
+from _inf.tools.definition import call_fault
 from _inf.tools.execution import Executed, execute
 from _inf.tools.parsing import Parsed, parse
 from _inf.types import (
     Message,
+    ModelInfo,
     Prompt,
     Request,
     RequestOutput,
     SamplingParams,
-    Tokenizer,
     Tool,
     ToolCall,
     Transcript,
@@ -33,38 +34,45 @@ from _inf.types import (
 
 DEFAULT_INTERACTION = "gsm8k"  # verl's default if `interaction_kwargs` has no name
 THOUGHT_ENDS = "</think>"
+UNLIMITED = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """The rules for all rows of a call. Lengths are in tokens, `max_result` in characters."""
+    """What all rows of a call share. `config` has the limits, where None is no limit."""
 
     tools: Mapping[str, Tool]
-    format: str
-    max_assistant_turns: int
-    max_user_turns: int
-    max_parallel_calls: int
-    max_result: int
-    truncate_side: Literal["left", "middle", "right"]
-    tool_timeout: float
-    response_length: int
-    max_model_len: int
-    vocabulary: int
-    over_sample_rate: float
-    eos_token_ids: frozenset[int]
+    template: Template
+    config: Config
+    model: ModelInfo
+
+    @property
+    def max_assistant_turns(self) -> int:
+        return self.config.rollout.multi_turn.max_assistant_turns or UNLIMITED
+
+    @property
+    def max_user_turns(self) -> int:
+        return self.config.rollout.multi_turn.max_user_turns or UNLIMITED
+
+
+class ConversationBackend(Protocol):
+    """The part of a backend that conversations need."""
+
+    model: ModelInfo
+    tools: Sequence[Tool]
+    interactions: Mapping[str, Any]
+
+    @property
+    def weight_version(self) -> int: ...
+
+    async def turn(self, request: Request) -> RequestOutput: ...
 
 
 class Episode:
     """One row while it runs; used on one thread."""
 
     def __init__(
-        self,
-        prompt: Prompt,
-        params: SamplingParams,
-        rules: Rules,
-        template: Template,
-        tokenizer: Tokenizer,
-        turns: TurnOptions,
+        self, prompt: Prompt, params: SamplingParams, turns: TurnOptions, rules: Rules
     ) -> None:
         self.name = str(uuid.uuid4())
         self.rules = rules
@@ -89,8 +97,6 @@ class Episode:
         self._conversation: list[Message] = list(prompt.messages or ())  # calls stay in its text
         self._params = params
         self._max_tokens_per_turn = turns.max_tokens_per_turn
-        self._template = template
-        self._tokenizer = tokenizer
 
     # ─── The model's turns ───
 
@@ -112,8 +118,8 @@ class Episode:
     def _tensor_tokens_left(self) -> dict[str, int]:
         used = len(self.ids)
         return {
-            "response_length": self.rules.response_length - used,
-            "max_model_len": self.rules.max_model_len - len(self.prompt_ids) - used,
+            "response_length": self.rules.config.rollout.response_length - used,
+            "max_model_len": self.rules.model.limits.total - len(self.prompt_ids) - used,
         }
 
     def _tokens_left(self) -> tuple[int, str]:
@@ -129,7 +135,7 @@ class Episode:
         self.outputs.append(answer)
         self._extend(answer.token_ids, answer.logprobs)
         self.finish_reason, self.to_run = answer.finish_reason, []
-        parsed = answered_calls(answer, self.rules, self._tokenizer)
+        parsed = answered_calls(answer, self.rules)
         self._append_answer(parsed)
         if answer.finish_reason == "length":
             self.end("length", limit)
@@ -162,16 +168,15 @@ class Episode:
         left, limit = self._tokens_left()
         schemas = [t.name for t in tools.values() if not t.executable]
         if len(schemas) == len(tools) or any(c.name in schemas for c in calls if not c.error):
-            self._pending = calls
             self.end("tool_calls", None)
         elif len(self.outputs) >= self.rules.max_assistant_turns:
-            self._pending = calls
             self.end("tool_calls", "max_assistant_turns")
         elif left <= 0:
-            self._pending = calls
             self.end("length", limit)
         else:
             self.to_run = calls
+            return
+        self._pending = calls
 
     def end(self, finish_reason: str, limit: str | None) -> None:
         """End the conversation: no further turn follows."""
@@ -182,7 +187,13 @@ class Episode:
     async def run(self, index: int) -> Executed:
         """Run one call of `to_run`; never raises, and its text is safe to put into a prompt."""
         call, rules = self.to_run[index], self.rules
-        fault = self._fault(index, call)
+        multi_turn = rules.config.rollout.multi_turn
+        most = multi_turn.max_parallel_calls
+        fault: str | None = (
+            f"Error: at most {most} calls may be made in one turn; this was not run."
+        )
+        if index < most:
+            fault = call_fault(call, rules.tools)
         if fault is not None:
             done = Executed(text=fault, seconds=0.0, error=fault)
         else:
@@ -191,22 +202,11 @@ class Episode:
                 call.arguments,
                 instance_id=self.name,
                 execute_kwargs=self.tools_kwargs.get(call.name, {}).get("execute_kwargs", {}),
-                timeout=rules.tool_timeout,
-                max_length=rules.max_result,
-                side=rules.truncate_side,
+                timeout=rules.config.tool_timeout,
+                max_length=multi_turn.max_tool_response_length,
+                side=multi_turn.tool_response_truncate_side,
             )
-        return dataclasses.replace(done, text=self._template.harmless(done.text))
-
-    def _fault(self, index: int, call: ToolCall) -> str | None:
-        limit = self.rules.max_parallel_calls
-        if index >= limit:
-            return f"Error: at most {limit} calls may be made in one turn; this one was not run."
-        tools = self.rules.tools
-        if call.error is None and call.name in tools:
-            if (fault := argument_fault(tools[call.name], call.arguments)) is None:
-                return None
-            return wrong_call_text(call, list(tools.values()), fault)
-        return wrong_call_text(call, list(tools.values()), call.error)
+        return dataclasses.replace(done, text=self.rules.template.harmless(done.text))
 
     def add_tool_results(self, results: Sequence[Executed]) -> None:
         """Add the results of all calls in `to_run`, in order."""
@@ -220,17 +220,9 @@ class Episode:
             }
             self._conversation.append(message)
             self.messages.append(message)
+            record = {"name": call.name, "arguments": call.arguments, "result": done.text}
             self._records.append(
-                {
-                    "name": call.name,
-                    "arguments": call.arguments,
-                    "result": done.text,
-                    "seconds": done.seconds,
-                    "error": done.error,
-                    "reward": done.reward,
-                    "metrics": done.metrics,
-                    "truncated": done.truncated,
-                }
+                record | {key: value for key, value in vars(done).items() if key != "text"}
             )
         self.to_run = []
         self._append_template_tokens(index)
@@ -238,22 +230,24 @@ class Episode:
     def add_user_message(self, content: str) -> None:
         """Add an interaction's message."""
         index = len(self._conversation) - 1
-        message = {"role": "user", "content": self._template.harmless(content)}
+        message = {"role": "user", "content": self.rules.template.harmless(content)}
         self._conversation.append(message)
         self.messages.append(message)
         self._append_template_tokens(index)
 
     def _append_template_tokens(self, index: int) -> None:
         """Add the template's ids between the last answer and the next one, if they fit."""
-        matched = self.outputs[-1].matched_stop
-        ended = isinstance(matched, int) and matched in self.rules.eos_token_ids
+        matched, model = self.outputs[-1].matched_stop, self.rules.model
+        ended = isinstance(matched, int) and matched in model.eos_token_ids
+        template, calls = self.rules.template, self.messages
         try:
-            ids = self._template.after(self._conversation, index, ended=ended, called=self.messages)
+            ids = template.after(self._conversation, index, ended=ended, called=calls)
         except Exception as failure:  # the template refuses the new messages: keep the rest
             self.error = f"the chat template refused the next turn: {failure}"
             self.end("abort", None)
             return
-        if unknown := [i for i in ids if i >= self.rules.vocabulary]:  # the engine would die
+        # The engine would die of a token that the model does not have.
+        if unknown := [i for i in ids if i >= model.limits.vocabulary]:
             self.error = f"the next turn has token {unknown[0]}, outside the model's vocabulary"
             self.end("abort", None)
             return
@@ -328,20 +322,21 @@ def _least(tokens_left: Mapping[str, int]) -> tuple[int, str]:
     return tokens_left[limit], limit
 
 
-def answered_calls(answer: RequestOutput, rules: Rules, tokenizer: Tokenizer) -> Parsed:
+def answered_calls(answer: RequestOutput, rules: Rules) -> Parsed:
     """Parse the calls in `answer`; an answer that was cut by a limit has none."""
-    shown = shown_text(answer, tokenizer, skip_special_tokens=True)
+    tokenizer = rules.model.tokenizer
+    shown = answer_text(answer, tokenizer, skip_special_tokens=True)
     if answer.finish_reason == "length" or not rules.tools:
         return Parsed(shown, [])
-    raw = shown_text(answer, tokenizer, skip_special_tokens=False)
+    raw = answer_text(answer, tokenizer, skip_special_tokens=False)
     if isinstance(answer.matched_stop, str):  # it may be the end of a call
         raw += answer.matched_stop
-    elif answer.matched_stop in rules.eos_token_ids:  # some formats are made of special tokens
+    elif answer.matched_stop in rules.model.eos_token_ids:  # special tokens may belong to a call
         raw = tokenizer.decode(
             answer.token_ids[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
     thought, end, text = raw.rpartition(THOUGHT_ENDS)  # calls in a thought do not count
-    parsed = parse(text, rules.format, list(rules.tools.values()))
+    parsed = parse(text, rules.config.rollout.multi_turn.format, list(rules.tools.values()))
     return (
         Parsed(thought + end + parsed.content, parsed.calls) if parsed.calls else Parsed(shown, [])
     )

@@ -10,31 +10,16 @@ keeps calls, log probs and finish reasons; and a tool that raises does not cance
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
 
-from _inf.conversation.episode import DEFAULT_INTERACTION, Episode
-from _inf.conversation.interactions import RowInteraction
-from _inf.conversation.tool_lifecycle import RowTool
+from _inf.conversation.episode import DEFAULT_INTERACTION, ConversationBackend, Episode
+from _inf.conversation.lifecycle import RowInteraction, RowTool
 from _inf.errors import EngineDeadError, EngineRefusal
-from _inf.types import Report, Request, RequestOutput
+from _inf.types import Report, RequestOutput
 
 
-class Answers(Protocol):
-    """The part of a backend that a conversation needs."""
-
-    interactions: Mapping[str, Any]
-
-    @property
-    def weight_version(self) -> int: ...
-
-    async def turn(self, request: Request) -> RequestOutput: ...
-
-
-async def hold(
-    episodes: Sequence[Episode],
-    backend: Answers,
-    report: Report | None,
+async def run_episodes(
+    episodes: Sequence[Episode], backend: ConversationBackend, report: Report | None
 ) -> list[RequestOutput]:
     """Run all episodes in parallel; abort the last share of them, `over_sample_rate`."""
 
@@ -43,7 +28,7 @@ async def hold(
             report(sum(e.finished for e in episodes), sum(sum(e.mask) for e in episodes))
 
     rows = [asyncio.ensure_future(_row(episode, backend, progressed)) for episode in episodes]
-    enough = int(len(rows) * (1 - episodes[0].rules.over_sample_rate))
+    enough = int(len(rows) * (1 - episodes[0].rules.config.rollout.over_sample_rate))
     try:
         for finished, row in enumerate(asyncio.as_completed(rows), start=1):
             await row  # raises what ends the whole call
@@ -60,9 +45,7 @@ async def hold(
 
 
 async def _row(
-    episode: Episode,
-    backend: Answers,
-    progressed: Callable[[], None],
+    episode: Episode, backend: ConversationBackend, progressed: Callable[[], None]
 ) -> None:
     """Run one conversation; a failure aborts this row only, unless the engine is gone."""
     tools = [RowTool(tool.verl, episode) for tool in episode.rules.tools.values() if tool.verl]
@@ -99,7 +82,7 @@ async def _end(tools: Sequence[RowTool], interaction: RowInteraction | None) -> 
 
 async def _turns(
     episode: Episode,
-    backend: Answers,
+    backend: ConversationBackend,
     interaction: RowInteraction | None,
     progressed: Callable[[], None],
 ) -> list[float | None]:

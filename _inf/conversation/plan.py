@@ -9,25 +9,21 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from _inf.config import Config
-from _inf.conversation.episode import DEFAULT_INTERACTION, Episode, Rules, answered_calls
+from _inf.conversation.episode import (
+    DEFAULT_INTERACTION,
+    ConversationBackend,
+    Episode,
+    Rules,
+    answered_calls,
+)
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
 from _inf.tools.parsing import tool_instructions
-from _inf.types import ModelInfo, Prompt, Request, RequestOutput, Tokenizer, Tool, TurnOptions
-
-UNLIMITED = 2**31 - 1
-
-
-class Converses(Protocol):
-    """The part of a backend that a plan needs."""
-
-    model: ModelInfo
-    tools: Sequence[Tool]
-    interactions: Mapping[str, Any]
+from _inf.types import Prompt, Request, RequestOutput, Tool, TurnOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,76 +33,48 @@ class ConversationPlan:
 
     template: Template
     rules: Rules | None
-    tokenizer: Tokenizer
 
     @classmethod
     def of(
-        cls,
-        sampling: Sampling,
-        config: Config,
-        backend: Converses,
+        cls, sampling: Sampling, config: Config, backend: ConversationBackend
     ) -> ConversationPlan:
         """Build the plan; a call without `tools` uses the backend's tools."""
         model, interactions = backend.model, backend.interactions
-        named = backend.tools if sampling.tools is None else sampling.tools
-        rules = _rules(sampling, config, model, {t.name: t for t in named}, interactions)
-        tools = list(rules.tools.values()) if rules else []
+        tools = list(backend.tools if sampling.tools is None else sampling.tools)
+        by_name = {tool.name: tool for tool in tools}
+        several = _has_several_turns(sampling, by_name, interactions)
         template = Template(
             model.tokenizer,
             sampling.chat_template_kwargs,
             schemas=[tool.schema for tool in tools],
-            instructions=tool_instructions(tools, rules.format) if rules and tools else "",
+            instructions=tool_instructions(tools, config.rollout.multi_turn.format),
             eos_token_ids=model.eos_token_ids,
         )
         if any(tool.executable for tool in tools):
             template.check_turns()
-        return cls(template, rules, model.tokenizer)
+        return cls(template, Rules(by_name, template, config, model) if several else None)
 
     def check(self, prompts: Sequence[Prompt]) -> None:
         """Refuse token ids and plain text in a call with tools or interactions."""
         for index, prompt in enumerate(prompts if self.rules else ()):
             if prompt.messages is None:
                 raise PromptError(
-                    f"prompt {index}: prompt_token_ids or text beside tools or interactions, which "
-                    "add messages; send messages, or tools=[]."
+                    f"prompt {index}: tools and interactions add messages, which prompt_token_ids "
+                    "and text do not have; send messages, or pass tools=[]."
                 )
 
     def episodes(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Episode]:
         """Return one episode per row; the `n` samples of a prompt are next to each other."""
         if self.rules is None:
             return []
-        return [
-            Episode(
-                prompts[row // sampling.n],
-                params,
-                self.rules,
-                self.template,
-                self.tokenizer,
-                turns=sampling.turns[row // sampling.n],
-            )
-            for row, params in enumerate(sampling.rows())
-        ]
-
-    def check_one_turn(self, sampling: Sampling) -> None:
-        """Raise if `stream` cannot serve the call: tools would run, or there is an interaction."""
-        if self.rules is None:
-            return
-        if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
-            raise ConfigError("max_tokens_per_turn: stream() has one turn; use max_tokens.")
-        for name, tool in self.rules.tools.items():
-            if tool.executable:
-                raise ToolError(
-                    f"tools: {name} would run; stream() takes schemas only: use generate(), or "
-                    "pass tools=[]."
-                )
-        if not self.rules.tools:
-            raise ConfigError("interaction_kwargs: stream() has one turn; use generate().")
+        n, rows = sampling.n, enumerate(sampling.rows())
+        return [Episode(prompts[i // n], p, sampling.turns[i // n], self.rules) for i, p in rows]
 
     def finish_reason(self, row: RequestOutput) -> str | None:
         """The finish reason of a finished streamed row: `tool_calls` if it has calls."""
         if row.finish_reason != "stop" or self.rules is None:
             return row.finish_reason
-        calls = answered_calls(row, self.rules, self.tokenizer).calls
+        calls = answered_calls(row, self.rules).calls
         return "tool_calls" if calls else "stop"
 
 
@@ -134,7 +102,16 @@ class PreparedCall:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(sampling, name):
                 raise ConfigError(f"{name}: stream() does not give them; use generate().")
-        self.plan.check_one_turn(sampling)
+        if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
+            raise ConfigError("max_tokens_per_turn: stream() has one turn; use max_tokens.")
+        if any(turns.interaction_kwargs for turns in sampling.turns):
+            raise ConfigError("interaction_kwargs: stream() has one turn; use generate().")
+        for name, tool in self.plan.rules.tools.items() if self.plan.rules else ():
+            if tool.executable:
+                raise ToolError(
+                    f"tools: {name} would run; stream() takes schemas only: use generate(), or "
+                    "pass tools=[]."
+                )
         [request] = self.requests()
         return request
 
@@ -147,13 +124,10 @@ class PreparedCall:
         ]
 
 
-def _rules(
-    sampling: Sampling,
-    config: Config,
-    model: ModelInfo,
-    tools: Mapping[str, Tool],
-    interactions: Collection[str],
-) -> Rules | None:
+def _has_several_turns(
+    sampling: Sampling, tools: Mapping[str, Tool], interactions: Collection[str]
+) -> bool:
+    """Whether a call has tools or an interaction; refuse keywords that do not fit to it."""
     for turns in sampling.turns:
         _check_turns(turns, tools, interactions)
     if not tools and not any(turns.interaction_kwargs for turns in sampling.turns):
@@ -162,32 +136,11 @@ def _rules(
                 "max_tokens_per_turn: without tools or interactions there is one turn; "
                 "use max_tokens."
             )
-        return None
-    one_turn = {
-        "json_schema": any(params.json_schema is not None for params in sampling.params),
-        "regex": any(params.regex is not None for params in sampling.params),
-        "prompt_logprobs": sampling.prompt_logprobs,
-        "logprobs": sampling.logprobs > 0,
-    }
-    for name, asked in one_turn.items():
-        if asked:
+        return False
+    for name in ("json_schema", "regex", "prompt_logprobs", "logprobs"):
+        if any(getattr(params, name) for params in sampling.params):
             _refuse_beside(name, tools, sampling)
-    multi_turn = config.rollout.multi_turn
-    return Rules(
-        tools=tools,
-        format=multi_turn.format,
-        max_assistant_turns=multi_turn.max_assistant_turns or UNLIMITED,
-        max_user_turns=multi_turn.max_user_turns or UNLIMITED,
-        max_parallel_calls=multi_turn.max_parallel_calls,
-        max_result=multi_turn.max_tool_response_length,
-        truncate_side=multi_turn.tool_response_truncate_side,
-        tool_timeout=config.tool_timeout,
-        response_length=config.rollout.response_length,
-        max_model_len=model.limits.total,
-        vocabulary=model.limits.vocabulary,
-        over_sample_rate=config.rollout.over_sample_rate,
-        eos_token_ids=model.eos_token_ids,
-    )
+    return True
 
 
 def _refuse_beside(name: str, tools: Collection[str], sampling: Sampling) -> None:
@@ -226,7 +179,7 @@ def _check_turns(
 def _unknown_interaction(kwargs: Mapping[str, Any], interactions: Collection[str]) -> str:
     there = f"the interactions are {', '.join(interactions)}."
     if "name" in kwargs:
-        return f"interaction_kwargs.name: {shown(kwargs['name'])} is no interaction; {there}"
+        return f"interaction_kwargs.name: {shown(kwargs['name'])} is not an interaction; {there}"
     near = difflib.get_close_matches("name", kwargs, n=1)
     hint = f" ({near[0]!r} is given)" if near else ""
     return f"interaction_kwargs: the key 'name' is missing{hint}; {there}"

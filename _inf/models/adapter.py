@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError, told
+from _inf.errors import ConfigError, error_text
 from _inf.runtime import quiet
 
 FORMAT = 1  # increase it when the written files change
@@ -39,7 +39,7 @@ def write_adapted(
         try:
             merged = _merged(base, adapter, trust_remote_code)
         except Exception as error:
-            why = " ".join(told(error).split())[:320]
+            why = " ".join(error_text(error).split())[:320]
             raise ConfigError(f"adapter_path: {adapter} does not fit {base}: {why}") from error
         for file in others:
             shutil.copy(file, folder)

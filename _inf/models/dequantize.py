@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError, told
+from _inf.errors import ConfigError, error_text
 from _inf.models.gguf_tokenizer import build_tokenizer, special_ids
 from _inf.runtime import quiet
 
@@ -35,13 +35,13 @@ def write_folder(gguf: Path, folder: Path) -> None:
             meta = _checked_metadata(gguf)
             tokenizer, model = build_tokenizer(gguf, meta), _model(gguf, meta)
     except Exception as error:
-        why = told(error).removeprefix("ValueError: ").splitlines()[0]
+        why = error_text(error).removeprefix("ValueError: ").splitlines()[0]
         raise ConfigError(f"model_path: {gguf} cannot be used: {why}") from None
     try:
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)
     except Exception as error:  # safetensors reports a full disk with its own exception
-        raise ConfigError(f"model_path: cannot write {folder}: {told(error)}") from None
+        raise ConfigError(f"model_path: cannot write {folder}: {error_text(error)}") from None
 
 
 def _checked_metadata(gguf: Path) -> Mapping[str, Any]:

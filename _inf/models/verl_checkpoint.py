@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError, told
+from _inf.errors import ConfigError, error_text
 from _inf.runtime import quiet
 
 FORMAT = 1  # increase it when the written files change
@@ -54,7 +54,7 @@ def write_merged(actor: Path, folder: Path, *, trust_remote_code: bool) -> None:
         except ConfigError:
             raise
         except Exception as error:
-            why = " ".join(told(error).split())[:320]
+            why = " ".join(error_text(error).split())[:320]
             raise ConfigError(f"model_path: {actor} cannot be merged: {why}") from error
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from _inf.errors import ConfigError, did_you_mean, shown, unended
+from _inf.errors import ConfigError, did_you_mean, shown, strip_punctuation
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -61,7 +61,7 @@ def json_schema_text(schema: object) -> str:
     except RecursionError:
         raise ConfigError("json_schema: it is nested too deeply.") from None
     except (TypeError, ValueError) as error:  # from `json` and from llguidance's own parser
-        raise ConfigError(f"json_schema: it is not JSON: {unended(error)}.") from None
+        raise ConfigError(f"json_schema: it is not JSON: {strip_punctuation(error)}.") from None
 
 
 def regex_text(pattern: object) -> str:
@@ -76,7 +76,7 @@ def _checked_regex(pattern: str) -> str:
     from llguidance import LLMatcher
 
     if not pattern.isprintable() and any("\ud800" <= char <= "\udfff" for char in pattern):
-        raise ConfigError("regex: half of a surrogate pair is no character.")
+        raise ConfigError("regex: it has a lone surrogate, which is not valid Unicode.")
     _check_pattern(pattern, "regex")
     _check_grammar("regex", LLMatcher.grammar_from_regex(pattern))
     return pattern
@@ -208,7 +208,7 @@ def _check_pattern(pattern: str, where: str) -> None:
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
-        reason = f"is not a regular expression: {unended(error)}"
+        reason = f"is not a regular expression: {strip_punctuation(error)}"
         raise ConfigError(f"{where}: {shown(pattern)} {reason}.") from None
     if any(int(count) > MOST_REPEATS for count in REPEATS.findall(outside)):
         raise ConfigError(f"{where}: at most {MOST_REPEATS} repeats, or no bound at all.")
@@ -256,5 +256,5 @@ def _check_grammar(where: str, grammar: str) -> None:
     if error := matcher.get_error():
         detail = re.search(r"^error: (.*)$", error, re.MULTILINE)
         first = error.splitlines()[0].rpartition("(in regex): ")[2]
-        reason = unended(detail[1] if detail else first)
+        reason = strip_punctuation(detail[1] if detail else first)
         raise ConfigError(f"{where}: llguidance cannot enforce it: {reason}.")

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import json
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from _inf.errors import PromptError, did_you_mean, shown
@@ -141,7 +141,10 @@ def _message(message: object, index: int, position: int) -> Message:
     if fields is None:
         raise PromptError(f"{where} is {kind(message)}; {FORMS}.")
     kept = _known_fields(fields, MESSAGE_KEYS, where)
-    calls = [_call(call, f"{where}, tool_calls[{n}]") for n, call in _calls(kept, where)]
+    listed = _listed(kept.get("tool_calls", ()))
+    if listed is None:
+        raise PromptError(f"{where}: tool_calls is {kind(kept['tool_calls'])}; it must be a list.")
+    calls = [_call(call, f"{where}, tool_calls[{n}]") for n, call in enumerate(listed)]
     if calls and fields.get("content") is None:  # as OpenAI's API answers
         fields = {**fields, "content": ""}
     for key in ("role", "content"):
@@ -202,14 +205,6 @@ def _part(part: Any, where: str) -> str:
     return str.__str__(text)
 
 
-def _calls(message: Mapping[str, Any], where: str) -> Iterator[tuple[int, Any]]:
-    calls = message.get("tool_calls", ())
-    listed = _listed(calls)
-    if listed is None:
-        raise PromptError(f"{where}: tool_calls is {kind(calls)}; it must be a list.")
-    return enumerate(listed)
-
-
 def _call(call: Any, where: str) -> dict[str, Any]:
     """Return a call in OpenAI's form, with parsed arguments: templates encode them again."""
     function = call.get("function") if isinstance(call, Mapping) else None
@@ -222,9 +217,8 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     if arguments is None:
         arguments = {}
     if isinstance(arguments, str):
-        with contextlib.suppress(
-            ValueError, RecursionError
-        ):  # a model's arguments may be invalid JSON
+        # A model's arguments may be invalid JSON.
+        with contextlib.suppress(ValueError, RecursionError):
             arguments = json.loads(arguments)
     kept = {key: value for key, value in call.items() if value is not None}
     return {"type": "function", **kept, "function": {**function, "arguments": arguments}}

@@ -7,12 +7,11 @@ complete and checked: values that SGLang would accept and then ignore or die of 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, cast
 
 from _inf.config import Rollout
 from _inf.config.schema import MOST_SAMPLES
@@ -23,6 +22,7 @@ from _inf.request.values import (
     count,
     flag,
     logit_bias,
+    mapping,
     number,
     stop_ids,
     stop_strings,
@@ -117,10 +117,9 @@ def names_keywords(method: Method) -> Method:
     help(), Jupyter and IPython read."""
     signature = inspect.signature(method)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    keyword = functools.partial(
-        inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, default=None
-    )
-    named = [keyword(name) for name in GenerateParams.__annotations__]
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
+    names = GenerateParams.__annotations__
+    named = [inspect.Parameter(name, keyword_only, default=None) for name in names]
     keywords = inspect.cleandoc(GenerateParams.__doc__ or "")
     method.__doc__ = f"{inspect.cleandoc(method.__doc__ or '')}\n\n{keywords}"
     vars(method)["__signature__"] = signature.replace(parameters=[*own, *named])
@@ -175,11 +174,6 @@ class Sampling:
         return any(params.prompt_logprobs for params in self.params)
 
     @property
-    def greedy(self) -> bool:
-        """Whether every prompt always takes the likeliest token."""
-        return all(params.greedy for params in self.params)
-
-    @property
     def same_samples(self) -> str:
         """Why a prompt's `n` rows would all be the same; empty if they differ."""
         likeliest = [params.greedy or params.top_k == 1 for params in self.params]
@@ -222,12 +216,7 @@ def check_params(params: Mapping[str, Any], config: Rollout) -> None:
     resolve(params, config, 0, ANY_MODEL)
 
 
-def resolve(
-    params: Mapping[str, Any],
-    config: Rollout,
-    prompts: int,
-    model: ModelInfo,
-) -> Sampling:
+def resolve(params: Mapping[str, Any], config: Rollout, prompts: int, model: ModelInfo) -> Sampling:
     """Check the keywords of a call with that many `prompts` and fill them up from `config`.
 
     The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an
@@ -238,101 +227,58 @@ def resolve(
             hint = did_you_mean(name, GenerateParams.__annotations__)
             raise ConfigError(f"{name}: generate() has no such parameter{hint or '.'}")
     given = {name: value for name, value in params.items() if value is not None}
-    vocabulary = model.limits.vocabulary
-    logprobs = count(given, "logprobs", 0, least=0, below=vocabulary + 1)
-    prompt_logprobs = flag(given, "prompt_logprobs", False)
-    per_prompt = _prompt_params(given, config, prompts, sorted(model.eos_token_ids), vocabulary)
+    shared = {name: value for name, value in given.items() if name not in PER_CALL}
+    listed = {name: value for name, value in shared.items() if _is_per_prompt(name, value)}
+    for name, values in listed.items():
+        if len(values) != prompts:
+            raise ConfigError(
+                f"{name}: a list of {len(values)} values for {prompts} prompts; "
+                "give one value for all, or one per prompt."
+            )
+        del shared[name]
+    same = not listed or not prompts  # checked once, also for an empty batch
+    resolved = []
+    for index in range(1 if same else prompts):
+        own = {name: values[index] for name, values in listed.items() if not same}
+        own = {**shared, **{name: value for name, value in own.items() if value is not None}}
+        try:
+            resolved.append((_params(given, own, config, model), _turn_options(own)))
+        except ConfigError as failure:
+            raise ConfigError(str(failure) if same else f"{failure} (prompt {index})") from None
+    all_params = [each for each, _ in resolved] * (prompts if same else 1)
+    if "seed" in shared:
+        all_params = [
+            dataclasses.replace(each, seed=prompt_seed(each.seed or 0, index))
+            for index, each in enumerate(all_params)
+        ]
     return Sampling(
-        n=count(given, "n", config.n, below=MOST_SAMPLES + 1),
-        params=[
-            dataclasses.replace(params, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
-            for params in per_prompt
-        ],
+        n=count(given, "n", config.n, most=MOST_SAMPLES),
+        params=all_params,
         skip_special_tokens=flag(given, "skip_special_tokens", True),
-        chat_template_kwargs=template_kwargs(given.get("chat_template_kwargs", {})),
-        timeout=_timeout(given),
-        progress=flag(given, "progress", False) if "progress" in given else None,
+        chat_template_kwargs=template_kwargs(given),
+        timeout=number(given, "timeout", None, above=0.0, most=threading.TIMEOUT_MAX),
+        progress=flag(given, "progress", None),
         tools=as_tools(given["tools"]) if "tools" in given else None,
-        turns=_turns(given, prompts),
+        turns=[turns for _, turns in resolved] * (max(1, prompts) if same else 1),
         truncate_prompt=_truncate_side(given),
     )
 
 
-def _turns(given: Mapping[str, Any], prompts: int) -> list[TurnOptions]:
-    names = [field.name for field in dataclasses.fields(TurnOptions)]
-    own: list[dict[str, Any]] = [{} for _ in range(max(1, prompts))]
-    for name in names:
-        value: Any = given.get(name)
-        values: Any = value if _is_per_prompt(name, value) else [value] * len(own)
-        if _is_per_prompt(name, value):
-            _check_length(name, value, prompts)
-        for index, item in enumerate(values):
-            if item is not None:
-                own[index][name] = _turn_value(name, item)
-    return [TurnOptions(**options) for options in own]
-
-
-def _turn_value(name: str, value: object) -> Any:
-    if name == "max_tokens_per_turn":
-        return count({name: value}, name, 1)
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ConfigError(f"{name}: {shown(value)} is not a mapping of names to values.")
-    for tool, kwargs in value.items() if name == "tools_kwargs" else ():
-        if not isinstance(kwargs, Mapping):
-            raise ConfigError(f"{name}.{tool}: {shown(kwargs)} is not a mapping.")
-        for key in kwargs:
+def _turn_options(given: Mapping[str, Any]) -> TurnOptions:
+    tools = mapping(given, "tools_kwargs")
+    for tool in tools:
+        for key in mapping(tools, tool, "tools_kwargs."):
             if key not in TOOL_KWARGS:
-                hint = did_you_mean(shown(key), TOOL_KWARGS)
+                hint = did_you_mean(key, TOOL_KWARGS)
                 raise ConfigError(
-                    f"{name}.{tool}: {shown(key)} is none of {', '.join(TOOL_KWARGS)}{hint or '.'}"
+                    f"tools_kwargs.{tool}: {shown(key)} is none of {', '.join(TOOL_KWARGS)}"
+                    f"{hint or '.'}"
                 )
-    return dict(value)
-
-
-def _prompt_params(
-    given: Mapping[str, Any], config: Rollout, prompts: int, eos: list[int], vocabulary: int
-) -> list[SamplingParams]:
-    excluded = (*PER_CALL, *(field.name for field in dataclasses.fields(TurnOptions)))
-    shared = {name: value for name, value in given.items() if name not in excluded}
-    listed = {name: value for name, value in shared.items() if _is_per_prompt(name, value)}
-    for name, values in listed.items():
-        _check_length(name, values, prompts)
-        del shared[name]
-    if not listed or not prompts:  # an empty batch is checked too
-        resolved = [_params(shared, config, eos, vocabulary)] * prompts
-    else:
-        resolved = [
-            _params_of(index, listed, shared, config, eos, vocabulary) for index in range(prompts)
-        ]
-    if "seed" not in shared:
-        return resolved
-    return [
-        dataclasses.replace(params, seed=prompt_seed(params.seed or 0, index))
-        for index, params in enumerate(resolved)
-    ]
-
-
-def _params_of(
-    index: int,
-    listed: Mapping[str, Sequence[Any]],
-    shared: Mapping[str, Any],
-    config: Rollout,
-    eos: list[int],
-    vocabulary: int,
-) -> SamplingParams:
-    own = {name: values[index] for name, values in listed.items() if values[index] is not None}
-    try:
-        return _params({**shared, **own}, config, eos, vocabulary)
-    except ConfigError as failure:
-        raise ConfigError(f"{failure} (prompt {index})") from None
-
-
-def _check_length(name: str, values: Sequence[Any], prompts: int) -> None:
-    if len(values) != prompts:
-        raise ConfigError(
-            f"{name}: a list of {len(values)} values for {prompts} prompts; "
-            "give one value for all, or one per prompt."
-        )
+    return TurnOptions(
+        max_tokens_per_turn=count(given, "max_tokens_per_turn", None),
+        tools_kwargs=tools,
+        interaction_kwargs=mapping(given, "interaction_kwargs"),
+    )
 
 
 def _is_per_prompt(name: str, value: object) -> bool:
@@ -344,11 +290,12 @@ def _is_per_prompt(name: str, value: object) -> bool:
 
 
 def _params(
-    given: Mapping[str, Any], config: Rollout, eos: list[int], vocabulary: int
+    call: Mapping[str, Any], given: Mapping[str, Any], config: Rollout, model: ModelInfo
 ) -> SamplingParams:
-    """Return one prompt's parameters."""
+    """Return one prompt's parameters. `call`: the keywords of the whole call."""
+    vocabulary = model.limits.vocabulary
     ignore_eos = flag(given, "ignore_eos", config.ignore_eos)
-    own_ids = stop_ids(given.get("stop_token_ids", []), vocabulary)
+    own_ids = stop_ids(given, vocabulary)
     if "json_schema" in given and "regex" in given:
         raise ConfigError(
             "regex: an answer can follow one grammar only, and json_schema is set too."
@@ -362,25 +309,21 @@ def _params(
         presence_penalty=number(given, "presence_penalty", 0.0, least=-2.0, most=2.0),
         frequency_penalty=number(given, "frequency_penalty", 0.0, least=-2.0, most=2.0),
         repetition_penalty=number(given, "repetition_penalty", 1.0, least=1e-6),
-        logit_bias=logit_bias(given.get("logit_bias", {}), vocabulary),
+        logit_bias=logit_bias(given, vocabulary),
         ignore_eos=ignore_eos,
-        stop_token_ids=own_ids if ignore_eos else sorted({*own_ids, *eos}),
-        stop=stop_strings(given.get("stop", [])),
-        seed=count(given, "seed", 0, least=0, below=MOST_SEED) if "seed" in given else None,
+        stop_token_ids=own_ids if ignore_eos else sorted({*own_ids, *model.eos_token_ids}),
+        stop=stop_strings(given),
+        seed=count(given, "seed", None, least=0, most=MOST_SEED - 1),
         json_schema=json_schema_text(given["json_schema"]) if "json_schema" in given else None,
         regex=regex_text(given["regex"]) if "regex" in given else None,
+        logprobs=count(call, "logprobs", 0, least=0, most=vocabulary),
+        prompt_logprobs=flag(call, "prompt_logprobs", False),
     )
     if params.min_tokens > params.max_tokens:
         raise ConfigError(
             f"min_tokens: {params.min_tokens} is above max_tokens, {params.max_tokens}."
         )
     return dataclasses.replace(params, temperature=_temperature(given, config, params))
-
-
-def _timeout(given: Mapping[str, Any]) -> float | None:
-    if "timeout" not in given:
-        return None
-    return number(given, "timeout", 0.0, above=0.0, most=threading.TIMEOUT_MAX)
 
 
 def _temperature(given: Mapping[str, Any], config: Rollout, params: SamplingParams) -> float:
@@ -412,8 +355,6 @@ def _temperature(given: Mapping[str, Any], config: Rollout, params: SamplingPara
 
 def _truncate_side(given: Mapping[str, Any]) -> Side | None:
     value = given.get("truncate_prompt")
-    if value is None:
-        return None
-    if isinstance(value, str) and value in ("left", "right"):
-        return "left" if value == "left" else "right"
+    if value is None or (isinstance(value, str) and value in ("left", "right")):
+        return cast("Side | None", value)
     raise ConfigError(f"truncate_prompt: {shown(value)} is neither 'left' nor 'right'.")

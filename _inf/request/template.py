@@ -18,7 +18,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from _inf.errors import PromptError, ToolError, told
+from _inf.errors import PromptError, ToolError, error_text
 from _inf.types import Tokenizer
 
 Message = Mapping[str, Any]
@@ -62,7 +62,7 @@ class Template:
             text, _ = self._text_after(answers, 5, called)
             failure = "" if RESULT in text else f"it continues with {text[:40]!r}"
         except Exception as refusal:
-            failure = told(refusal)
+            failure = error_text(refusal)
         if failure:
             raise ToolError(
                 f"tools: the model's chat template cannot show a tool's result ({failure}); choose "
@@ -151,7 +151,7 @@ class Template:
             return shown != self._render([_QUESTION])
         except Exception as refusal:
             raise ToolError(
-                f"tools: the model's chat template refused them: {told(refusal)}."
+                f"tools: the model's chat template refused them: {error_text(refusal)}."
             ) from refusal
 
     def _role_to_instruct(self) -> str:

@@ -64,17 +64,14 @@ def tokenize_responses(
 ) -> list[list[int]]:
     """Return the token ids of given responses, one per prompt; ids are checked, text encoded."""
     given = as_list(responses)
-    if isinstance(given, str) or (given and _is_ids(given)):
+    is_ids = isinstance(given, Sequence) and all(isinstance(each, Integral) for each in given)
+    if isinstance(given, str) or (given and is_ids):
         given = [given]
     if not isinstance(given, Sequence):
         raise PromptError(f"responses: {kind(given)}; expected text or token ids for each prompt.")
     if len(given) != prompts:
         raise PromptError(f"responses: {len(given)} for {prompts} prompts; give one per prompt.")
     return [_response(each, tokenizer, limits, index) for index, each in enumerate(given)]
-
-
-def _is_ids(value: object) -> bool:
-    return isinstance(value, Sequence) and all(isinstance(each, Integral) for each in value)
 
 
 def _response(response: object, tokenizer: Tokenizer, limits: Limits, index: int) -> list[int]:
@@ -92,7 +89,9 @@ def _response(response: object, tokenizer: Tokenizer, limits: Limits, index: int
     return _known(id_list(ids, where), limits, where)
 
 
-def check_room(prompts: Sequence[Prompt], max_tokens: Sequence[int], limits: Limits) -> None:
+def check_total_length(
+    prompts: Sequence[Prompt], max_tokens: Sequence[int], limits: Limits
+) -> None:
     """Refuse a prompt that exceeds the limit together with `max_tokens` of answer."""
     for index, (prompt, answer) in enumerate(zip(prompts, max_tokens, strict=True)):
         length = len(prompt.token_ids)

@@ -24,11 +24,13 @@ def decode(
 ) -> GenerationOutput:
     """Decode `len(prompts) * sampling.n` outputs; `response_length`: of the rollout's tensors."""
     transcripts = [o.transcript for o in outputs if o.transcript is not None]
+    last_turns = [
+        dataclasses.replace(o, token_ids=o.transcript.answer_ids) if o.transcript else o
+        for o in outputs
+    ]
+    skip = sampling.skip_special_tokens
     return GenerationOutput(
-        completions=[
-            shown_text(_last_turn(o), tokenizer, skip_special_tokens=sampling.skip_special_tokens)
-            for o in outputs
-        ],
+        completions=[answer_text(o, tokenizer, skip_special_tokens=skip) for o in last_turns],
         token_ids=[list(o.token_ids) for o in outputs],
         logprobs=[list(o.logprobs) for o in outputs],
         metadata=_metadata(outputs, prompts, sampling, tokenizer, response_length),
@@ -37,12 +39,6 @@ def decode(
         tool_calls=[t.pending for t in transcripts] if transcripts else None,
         top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.logprobs else None,
     )
-
-
-def _last_turn(output: RequestOutput) -> RequestOutput:
-    if output.transcript is None:
-        return output
-    return dataclasses.replace(output, token_ids=output.transcript.answer_ids)
 
 
 def decoded_text(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
@@ -54,7 +50,7 @@ def decoded_text(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_token
     )
 
 
-def shown_text(output: RequestOutput, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
+def answer_text(output: RequestOutput, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
     """Return an answer's text up to the stop token or stop string, without it, as SGLang and OpenAI
     do; `skip_special_tokens=False` keeps the token."""
     ids, stop = output.token_ids, output.matched_stop

@@ -33,10 +33,7 @@ class Score:
 
 
 def scored_sequences(
-    prompts: object,
-    responses: object,
-    template: Template,
-    model: ModelInfo,
+    prompts: object, responses: object, template: Template, model: ModelInfo
 ) -> list[tuple[list[int], int]]:
     """Return each prompt's ids joined with its response's, and where the response begins.
 
@@ -60,15 +57,11 @@ def scores(
     sequences: Sequence[tuple[list[int], int]], outputs: Sequence[RequestOutput]
 ) -> list[Score]:
     """Build the scores from outputs that begin with the token before the response."""
-    return [
-        _score(ids[start:], output.prompt_logprobs[1:], output.likeliest_logprobs[1:])
-        for (ids, start), output in zip(sequences, outputs, strict=True)
-    ]
-
-
-def _score(
-    ids: list[int], logprobs: Sequence[float | None], likeliest: Sequence[float | None]
-) -> Score:
-    known = [value for value in logprobs if value is not None]  # none is None after a prompt
-    most = [value for value in likeliest if value is not None]
-    return Score(ids, known, all(own >= best for own, best in zip(known, most, strict=True)))
+    rows = []
+    for (ids, start), output in zip(sequences, outputs, strict=True):
+        # None stands only for the first token of a prompt.
+        known = [value for value in output.prompt_logprobs[1:] if value is not None]
+        likeliest = [value for value in output.likeliest_logprobs[1:] if value is not None]
+        greedy = all(own >= best for own, best in zip(known, likeliest, strict=True))
+        rows.append(Score(ids[start:], known, greedy))
+    return rows

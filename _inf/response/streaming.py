@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from _inf.errors import GenerationTimeout
 from _inf.request.sampling import Sampling
-from _inf.response.decode import decoded_text, shown_text
+from _inf.response.decode import answer_text, decoded_text
 from _inf.response.stats import Stats
 from _inf.types import TIMED_OUT, CancelToken, Request, RequestOutput, Tokenizer
 
@@ -45,34 +45,26 @@ class StreamChunk:
     finish_reason: str | None
 
 
+@dataclasses.dataclass
 class Stream:
     """The chunks of one request, which is sent when the first chunk is read."""
 
-    def __init__(
-        self,
-        begin: Begin,
-        request: Request,
-        sampling: Sampling,
-        finish_reason: Callable[[RequestOutput], str | None],
-        tokenizer: Tokenizer,
-        stats: Stats,
-    ) -> None:
-        self._begin_request = begin
-        self._finish_reason = finish_reason
-        self._request = request
-        self._timeout = sampling.timeout
-        self._stats = stats
+    begin_request: Begin
+    request: Request
+    sampling: Sampling
+    finish_reason: Callable[[RequestOutput], str | None]
+    tokenizer: Tokenizer
+    stats: Stats
+
+    def __post_init__(self) -> None:
+        stops, skip = self.request.params.stop, self.sampling.skip_special_tokens
         self._cancel = CancelToken()
-        self._text = TextStream(
-            tokenizer,
-            request.params.stop,
-            skip_special_tokens=sampling.skip_special_tokens,
-        )
+        self._text = TextStream(self.tokenizer, stops, skip_special_tokens=skip)
 
     def _begin(self, put: Callable[[RequestOutput | None], None]) -> Future[None]:
         """Send the request; `put` is called with rows, then with None, on the engine's thread."""
-        self._cancel.expire_in(self._timeout)
-        work = self._begin_request(self._request, put, self._cancel)
+        self._cancel.expire_in(self.sampling.timeout)
+        work = self.begin_request(self.request, put, self._cancel)
         work.add_done_callback(lambda _: put(None))
         return work
 
@@ -80,13 +72,13 @@ class Stream:
         chunk = self._text.feed(row)
         if chunk is None or row.finish_reason is None:
             return chunk
-        self._stats.add_rows([row])
-        return dataclasses.replace(chunk, finish_reason=self._finish_reason(row))
+        self.stats.add_rows([row])
+        return dataclasses.replace(chunk, finish_reason=self.finish_reason(row))
 
     def chunks(self) -> Iterator[StreamChunk]:
         """Yield the chunks, on any thread."""
         rows: queue.SimpleQueue[RequestOutput | None] = queue.SimpleQueue()
-        with self._stats.call():
+        with self.stats.call():
             work = self._begin(rows.put)
             try:
                 while (row := self._next(rows)) is not None:
@@ -114,7 +106,7 @@ class Stream:
             with contextlib.suppress(RuntimeError):  # the caller's loop has ended
                 loop.call_soon_threadsafe(rows.put_nowait, row)
 
-        with self._stats.call():
+        with self.stats.call():
             work = self._begin(put)
             try:
                 while (row := await self._anext(rows)) is not None:
@@ -142,11 +134,7 @@ class TextStream:
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        stops: Sequence[str],
-        *,
-        skip_special_tokens: bool = True,
+        self, tokenizer: Tokenizer, stops: Sequence[str], *, skip_special_tokens: bool = True
     ) -> None:
         self._tokenizer = tokenizer
         self._stops = stops
@@ -161,7 +149,7 @@ class TextStream:
         """Return the increment of `row`, or None if no new text is certain yet."""
         ids: list[int] = row.token_ids
         if row.finish_reason is not None:
-            text = shown_text(row, self._tokenizer, skip_special_tokens=self._skip_special_tokens)
+            text = answer_text(row, self._tokenizer, skip_special_tokens=self._skip_special_tokens)
             return StreamChunk(text[self._length :], ids[self._sent :], row.finish_reason)
         end, text = self._settled(ids)
         if end == self._sent:

@@ -61,23 +61,21 @@ def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
     """
     if not isinstance(extra, Mapping | None):
         raise ConfigError(f"extra: {shown(extra)} is not a mapping of column names to values.")
-    columns = {"uid": [str(uuid.uuid4()) for _ in range(prompts)] if uid is None else uid}
+    uid = [str(uuid.uuid4()) for _ in range(prompts)] if uid is None else uid
+    columns = {"uid": _given(uid, "uid", prompts)}
     for name, values in (extra or {}).items():
-        where = f"extra.{name}" if isinstance(name, str) else f"extra: {shown(name)}"
         if not isinstance(name, str):
-            raise ConfigError(f"{where} is not a column's name; it must be a str.")
+            raise ConfigError(f"extra: {shown(name)} is not a column's name; it must be a str.")
         if name in (*TENSORS, *NON_TENSORS):
             advice = "use uid= for it" if name == "uid" else "give it another name"
-            raise ConfigError(f"{where}: the batch has a column of that name; {advice}.")
-        columns[name] = values
-    checked = {
-        name: _given(values, "uid" if name == "uid" else f"extra.{name}", prompts)
-        for name, values in columns.items()
-    }
-    for index, value in enumerate(checked["uid"]):
+            raise ConfigError(f"extra.{name}: the batch has a column of that name; {advice}.")
+        columns[name] = _given(values, f"extra.{name}", prompts)
+    for index, value in enumerate(columns["uid"]):
         if not isinstance(value, Hashable):
-            raise ConfigError(f"uid[{index}]: {shown(value)} names no group; give a string.")
-    return checked
+            raise ConfigError(
+                f"uid[{index}]: {shown(value)} cannot identify a group; give a string."
+            )
+    return columns
 
 
 def _given(values: Any, where: str, prompts: int) -> Any:

@@ -143,8 +143,8 @@ class _Popen(popen_forkserver.Popen):
         self.sentinel, data = self._server.fork(self._fds)
         files = (os.dup(data), self.sentinel)
         self.finalizer = util.Finalize(self, util.close_fds, files)  # type: ignore[attr-defined]
-        with open(data, "wb") as file:
-            file.write(pickled.getbuffer())
+        with contextlib.suppress(BrokenPipeError), open(data, "wb") as file:
+            file.write(pickled.getbuffer())  # a server that has died shows in the next line
         self.pid = forkserver.read_signed(self.sentinel)
 
 

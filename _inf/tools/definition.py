@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from _inf.errors import ToolError, did_you_mean, shown, told, unended
+from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.types import Tool, ToolCall
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -51,9 +51,7 @@ def _as_tool(item: object, where: str) -> Tool:
     if isinstance(item, Mapping):
         schema = checked_schema(item, where)
         return Tool(schema["function"]["name"], schema)
-    verl = sys.modules.get(
-        "verl.tools.base_tool"
-    )  # if it is not imported, the item is no verl tool
+    verl = sys.modules.get("verl.tools.base_tool")  # not imported: the item is not a verl tool
     if verl is not None and isinstance(item, verl.BaseTool):
         return verl_tool(item, where)
     if callable(item) and not isinstance(item, type):
@@ -68,7 +66,7 @@ def verl_tool(tool: Any, where: str, schema: Mapping[str, Any] | None = None) ->
             schema = tool.get_openai_tool_schema().model_dump(exclude_unset=True, exclude_none=True)
         except Exception as failure:
             method = f"{type(tool).__name__}.get_openai_tool_schema()"
-            raise ToolError(f"{where}: {method} failed: {told(failure)}.") from failure
+            raise ToolError(f"{where}: {method} failed: {error_text(failure)}.") from failure
     checked = checked_schema(schema or {}, where)
     return Tool(checked["function"]["name"], checked, verl=tool)
 
@@ -81,8 +79,8 @@ def _function_tool(function: Callable[..., Any], where: str) -> Tool:
         schema = get_json_schema(function)
     except Exception as failure:  # parsing hints and docstrings may raise anything
         raise ToolError(
-            f"{where}: no schema can be made of the function {name!r}: {told(failure)}. Give it a "
-            "docstring whose Args section describes each parameter, and each parameter a type hint."
+            f"{where}: no schema can be made of the function {name!r}: {error_text(failure)}. Give "
+            "it a docstring whose Args section describes each parameter, and type hints."
         ) from failure
     return Tool(name, checked_schema(schema, where), function=function)
 
@@ -95,7 +93,7 @@ def _plain_json(value: object) -> Any:
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"it is not JSON: {unended(error)}") from None
+        raise ValueError(f"it is not JSON: {strip_punctuation(error)}") from None
 
 
 def _checked_parameters(value: object) -> Any:
@@ -164,9 +162,9 @@ def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
         hint = did_you_mean(path.rpartition(".")[2], known) or "."
         raise ToolError(f"{path}: no such field{hint} The fields are {', '.join(known)}.")
     if first["type"] == "value_error":  # our own message is complete
-        raise ToolError(f"{path}: {unended(first['ctx']['error'])}.")
+        raise ToolError(f"{path}: {strip_punctuation(first['ctx']['error'])}.")
     shown_value = "" if first["type"] == "missing" else f"{shown(first['input'])}: "
-    raise ToolError(f"{path}: {shown_value}{unended(first['msg'])}.")
+    raise ToolError(f"{path}: {shown_value}{strip_punctuation(first['msg'])}.")
 
 
 # ─── Calls ───
@@ -204,12 +202,13 @@ def _validator_class() -> Any:
     return extend(Draft202012Validator, validators)  # type: ignore[no-untyped-call]
 
 
-def wrong_call_text(call: ToolCall, tools: Sequence[Tool], fault: str | None) -> str:
-    """Return the text for the model about a call that is not executed: it could not be read
-    (`call.error`), has an unknown tool, or its arguments have a `fault`."""
+def call_fault(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:
+    """Return the text for the model about a call that cannot be executed; None if it can."""
     if call.error is not None:
-        return f"Error: the tool call could not be read: {unended(call.error)}."
-    if call.name not in {tool.name for tool in tools}:
-        names = ", ".join(tool.name for tool in tools) or "none"
+        return f"Error: the tool call could not be read: {strip_punctuation(call.error)}."
+    if call.name not in tools:
+        names = ", ".join(tools) or "none"
         return f"Error: there is no tool {shown(call.name)}; the tools are: {names}."
-    return f"Error: the arguments of {call.name} are wrong: {unended(fault)}."
+    if fault := argument_fault(tools[call.name], call.arguments):
+        return f"Error: the arguments of {call.name} are wrong: {strip_punctuation(fault)}."
+    return None

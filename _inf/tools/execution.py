@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from _inf.errors import told
+from _inf.errors import error_text
 from _inf.types import Tool
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ async def _run(
         return _executed(value, verl=tool.verl is not None)
     except BaseException as failure:  # SystemExit would end the loop
         try:
-            return _failed(told(failure))
+            return _failed(error_text(failure))
         except Exception:  # its __str__ raises
             return _failed(type(failure).__name__)
 

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict
 
 from _inf.config.source import written_out
-from _inf.errors import ToolError, did_you_mean, shown, told, unended
+from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.runtime.quiet import third_party
 from _inf.tools.definition import check_names, checked_schema, validated, verl_tool
 from _inf.tools.user_module import import_beside
@@ -56,11 +56,11 @@ def _entries(path: Path) -> list[Any]:
             raise ValueError(f"its aliases expand to over {MOST_VALUES:,} values")
         content = yaml.safe_load(text)
     except Exception as error:  # PyYAML's constructors may raise anything
-        raise ToolError(f"{path}: it cannot be read as YAML: {told(error)}.") from error
+        raise ToolError(f"{path}: it cannot be read as YAML: {error_text(error)}.") from error
     under_tools = isinstance(content, Mapping) and [*content] == ["tools"]
     entries = content["tools"] if under_tools else content
     if not isinstance(entries, list) or not entries:
-        raise ToolError(f"{path}: it holds no tools; list them, alone or under the one key tools:")
+        raise ToolError(f"{path}: it has no tools; list them, alone or under the one key tools:")
     return entries
 
 
@@ -94,7 +94,9 @@ def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
         with third_party():
             module = import_beside(file, module_name)
     except Exception as failure:  # a module may raise anything
-        raise ToolError(f"{where}: {module_name} cannot be imported: {told(failure)}.") from failure
+        raise ToolError(
+            f"{where}: {module_name} cannot be imported: {error_text(failure)}."
+        ) from failure
     tool_class = getattr(module, name, None)
     if not isinstance(tool_class, type) or not issubclass(tool_class, BaseTool):
         hint = did_you_mean(name, dir(module)) if tool_class is None else ""
@@ -114,7 +116,9 @@ def _resolved_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     try:
         resolved: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except Exception as failure:  # of OmegaConf or its resolvers
-        raise ToolError(f"{where}: {unended(told(failure).splitlines()[0])}.") from failure
+        raise ToolError(
+            f"{where}: {strip_punctuation(error_text(failure).splitlines()[0])}."
+        ) from failure
     return resolved
 
 
@@ -134,5 +138,6 @@ def _instance(
     except Exception as failure:
         field = "tool_schema" if schema is None else "config"
         raise ToolError(
-            f"{where}: {tool_class.__name__} cannot be created with this {field}: {told(failure)}."
+            f"{where}: {tool_class.__name__} cannot be created with this {field}: "
+            f"{error_text(failure)}."
         ) from failure

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from _inf.config.tool_formats import SGLANG
-from _inf.errors import told
+from _inf.errors import error_text
 from _inf.tools.readers import Unreadable, decoded_arguments
 from _inf.types import Tool, ToolCall
 
@@ -45,7 +45,7 @@ def detect(text: str, name: str, tools: Sequence[Tool]) -> tuple[str, list[ToolC
         schemas = [SGLangTool.model_validate(tool.schema) for tool in tools]
         parsed = detector.detect_and_parse(whole, schemas)
     except Exception as failure:  # a model's text may make the parser raise anything
-        return "", [ToolCall("", {}, text, 0, len(text), told(failure))]
+        return "", [ToolCall("", {}, text, 0, len(text), error_text(failure))]
     calls = [_call(text, item.name or "", item.parameters) for item in parsed.calls]
     if name in ("qwen3_coder", "step3p5"):  # their parser accepts a value that was cut
         calls = calls[: whole.count("</function>")]

@@ -1,5 +1,4 @@
-"""`inf batch` with a stub in the engine's place: what is found before an engine starts, and what is
-said at the end."""
+"""`inf batch` with a stub as the engine: checks before an engine starts, and the final report."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ PROMPTS = [{"prompt": f"p{i}"} for i in range(4)]
 
 
 class Stub:
-    """Answers everything with "yes"; `stops_at` is the prompt at which Ctrl-C is pressed, `late`
-    the one that takes too long."""
+    """Answers everything with "yes"; at the prompt `stops_at` Ctrl-C is pressed, and the prompt
+    `late` times out."""
 
     starts = 0
 
@@ -57,7 +56,7 @@ class Stub:
 def batch(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Callable[..., Ran]:
-    """`batch(lines, *options)`: in.jsonl to out.jsonl; exit code and stderr."""
+    """`batch(lines, *options)` answers in.jsonl into out.jsonl; returns exit code and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Stub, "starts", 0)
 

@@ -1,4 +1,4 @@
-"""A batch file's lines: three forms in, the same three out, and a reason for every other line."""
+"""The three forms of a batch file's line, their answers, and the reason for every bad line."""
 
 from __future__ import annotations
 
@@ -176,18 +176,18 @@ def test_tool_calls_left_to_the_caller_stand_in_the_message() -> None:
 
 
 def test_what_rides_along_comes_back() -> None:
-    along = {"id": 7, "metadata": {"a": 1}, "custom_id": "c"}
-    assert along.items() <= answered({"prompt": "Hi", **along}).items()
-    row = answered({"messages": HELLO, **along})
+    copied = {"id": 7, "metadata": {"a": 1}, "custom_id": "c"}
+    assert copied.items() <= answered({"prompt": "Hi", **copied}).items()
+    row = answered({"messages": HELLO, **copied})
     assert (row["id"], row["metadata"]["a"], row["custom_id"]) == (7, 1, "c")
-    assert along.items() <= answered({"body": {"messages": HELLO}, **along}).items()
+    assert copied.items() <= answered({"body": {"messages": HELLO}, **copied}).items()
 
 
 def test_line_is_known_by_its_custom_id_whether_it_is_right_or_wrong() -> None:
     for line in (body(), body(x=1), b'{"prompt": "a", "custom_id": "a"}', b'{"custom_id": "a"}'):
-        assert parse(line, 1).along["custom_id"] == "a"
+        assert parse(line, 1).copied["custom_id"] == "a"
     for line in (b"{", b"[1]", b'{"prompt": "a"}'):
-        assert "custom_id" not in parse(line, 1).along
+        assert "custom_id" not in parse(line, 1).copied
 
 
 @pytest.mark.parametrize(

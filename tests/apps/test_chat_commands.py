@@ -1,4 +1,4 @@
-"""What `inf chat` does with its lines and commands, with a stub in the engine's place."""
+"""The lines and commands of `inf chat`, with a stub as the engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANSWER = "one two three four"
 
 
 class Stub:
-    """Says `ANSWER` to everything but "bad"."""
+    """Answers every prompt with `ANSWER`, and refuses "bad"."""
 
     config = load_config(None, {})
 
@@ -48,7 +48,7 @@ class Stub:
 
 @pytest.fixture
 def chat(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """`chat(lines, *arguments)`: exit code, stdout, stderr."""
+    """`chat(lines, *arguments)` returns exit code, stdout and stderr."""
     monkeypatch.setattr(inf, "InferenceEngine", lambda *a, **kw: contextlib.nullcontext(Stub()))
     monkeypatch.chdir(tmp_path)
 

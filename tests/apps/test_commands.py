@@ -1,4 +1,4 @@
-"""How the command line is divided: a prompt, or a command first. No engine starts."""
+"""The command line is a prompt or begins with a command. No engine starts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMMANDS = ("ask", "chat", "batch", "eval", "check")
 
 @pytest.fixture
 def prompts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What an engine is asked."""
+    """The prompts that an engine gets."""
     asked: list[str] = []
 
     class Recorder:

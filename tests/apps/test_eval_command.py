@@ -1,4 +1,4 @@
-"""`inf eval gsm8k` with a stub in the engine's place: what it writes, and when an engine starts."""
+"""`inf eval gsm8k` with a stub as the engine: what it writes, and when an engine starts."""
 
 from __future__ import annotations
 

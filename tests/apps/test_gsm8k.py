@@ -1,4 +1,4 @@
-"""GSM8K: problems, prompts, four rules of scoring, the summary and its picture."""
+"""GSM8K: problems, prompts, four rules of scoring, the summary and its plot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
 from _inf.apps.eval.gsm8k import RULES, SUFFIX, Problem, examples, jobs, load, scores
-from _inf.apps.eval.report import Run, plot, summary, wilson
+from _inf.apps.eval.report import Run, Share, Summary, plot
 from _inf.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -108,11 +108,11 @@ def run(**other: Any) -> Run:
 
 def test_summary_counts_unanswered_questions_as_wrong() -> None:
     rows = [row(True), row(False, 30, "length"), row(True)]
-    found = summary(run(), rows, 1, None)
+    found = Summary.of(run(), rows, 4, None)
     assert (found.questions, found.unanswered, found.completion_tokens) == (4, 1, 50)
     assert found.cut_by_length == pytest.approx(1 / 3)
     for share in found.rules.values():
-        assert share == wilson(2, 4) and share.accuracy == 0.5
+        assert share == Share.of(2, 4) and share.accuracy == 0.5
     for word in ("4 questions", "1 of them unanswered", "50.0%   15.0% to 85.0%", *RULES):
         assert word in found.table()
 
@@ -120,14 +120,14 @@ def test_summary_counts_unanswered_questions_as_wrong() -> None:
 @pytest.mark.parametrize("right", [0, 1, 5, 10])
 def test_interval_is_wilsons_and_not_empty_where_none_or_all_are_right(right: int) -> None:
     theirs = binomtest(right, 10).proportion_ci(method="wilson")
-    share = wilson(right, 10)
+    share = Share.of(right, 10)
     assert (share.low, share.high) == pytest.approx((theirs.low, theirs.high), abs=1e-6)
     assert share.high - share.low > 0.2
-    assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)
+    assert (Share.of(0, 0).low, Share.of(0, 0).high) == (0.0, 1.0)
 
 
 def test_summary_says_what_was_measured_how_and_when() -> None:
-    said = summary(run(shots=5, tool=True), [row(True)], 0, None).table()
+    said = Summary.of(run(shots=5, tool=True), [row(True)], 1, None).table()
     for word in ("m/x on p.jsonl", "first 4 problems", "5 examples", "tools", "2026-11-21"):
         assert word in said.splitlines()[0]
     assert "temperature=0.0" in said and "all problems" in str(run(limit=None))

@@ -1,4 +1,4 @@
-"""What the scheduler's process does with faults that would end it, without a scheduler."""
+"""Faults that would end the scheduler's process, tested without a scheduler."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_tokenizer_that_llguidance_cannot_read_gives_invalid_grammars() -> None:
     from _inf.backends.verl.child.grammar import _Backend
 
     class Slow:
-        """No fast tokenizer of Transformers'."""
+        """A tokenizer that is not one of Transformers' fast ones."""
 
         def __len__(self) -> int:
             return 10

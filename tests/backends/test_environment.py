@@ -1,7 +1,7 @@
-"""What is settled before verl and sglang are imported: pins, device, variables, stubs.
+"""What is decided before verl and sglang are imported: pins, device, variables, stubs.
 
-`prepare` changes its process for good, so each test of it has one of its own, and a driver is
-played by a small library that answers as NVIDIA's would.
+`prepare` changes its process permanently, so each test of it has its own process. A small library
+takes the place of NVIDIA's driver.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ print(json.dumps({{"device": device, "heavy": "torch" in sys.modules, **os.envir
 
 
 def python(code: str, *options: str, path: str = "", **variables: str):
-    """Run code in a process that inherits nothing which an engine of this session may have set."""
+    """Run code in a process without the environment variables that an engine here may have set."""
     kept = {key: os.environ[key] for key in ("PATH", "HOME", "XDG_CACHE_HOME") if key in os.environ}
     kept["PYTHONPATH"] = f"{path}:{ROOT}" if path else str(ROOT)
     return subprocess.run(
@@ -79,6 +79,16 @@ def test_every_broken_pin_is_named_with_what_was_found_and_what_to_do(tmp_path):
     assert "nothere 1.0 is not installed" in said
     assert "verl" not in said
     assert "bash install.sh" in said
+
+
+def test_broken_pin_of_a_wheel_names_the_command_that_installs_it(tmp_path):
+    """A wheel has no install.sh beside the package."""
+    metadata(tmp_path, "inf_engine", "0.1.0", ("torch==2.9.1", "nothere==1.0"))
+    metadata(tmp_path, "torch", "2.8.0")
+    (tmp_path / "_inf").symlink_to(ROOT / "_inf")
+    first = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {CHECK}"
+    said = refusal(first, path=str(tmp_path))
+    assert "run `pip install torch==2.9.1 nothere==1.0`" in said and "install.sh" not in said
 
 
 def test_local_label_of_a_build_does_not_break_its_pin(tmp_path):
@@ -187,7 +197,7 @@ int cuDeviceGetCount(int *count) {{ *count = {count}; return 0; }}
 
 
 def driver(folder: Path, *, init: int = 0, version: int = 12080, count: int = 2) -> str:
-    """A folder for LD_LIBRARY_PATH with a libcuda.so.1 that answers as a real one would."""
+    """A folder for LD_LIBRARY_PATH with a libcuda.so.1 that behaves like a real one."""
     source = folder / "driver.c"
     source.write_text(DRIVER.format(init=init, version=version, count=count))
     built = folder / "libcuda.so.1"

@@ -1,4 +1,4 @@
-"""Whose row is next: no call waits for all rows of another."""
+"""Which row runs next: no call waits for all rows of another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def requests(call: str, rows: int, first: int = 0) -> list[Any]:
 
 
 def order(waiting: Sequence[Any], running: Sequence[Any] | None = ()) -> list[str]:
-    """The queue after a policy that leaves it as it is."""
+    """The order of the queue, with a policy of SGLang's that does not change it."""
     queue = list(waiting)
     batch = None if running is None else SimpleNamespace(reqs=list(running))
     assert take_turns(lambda policy, waiting, running: True, None, queue, batch) is True

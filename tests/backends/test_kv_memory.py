@@ -1,4 +1,4 @@
-"""What KV cache fits into memory: the sentence where it does not, and its number."""
+"""Which KV cache fits into memory, and the message with the number if it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the tables of patches, on a class that stands for one of upstream's."""
+"""Rows of a table of patches, applied to a class in place of an upstream one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verl's rollout refuses before an engine is needed."""
+"""Batches that `engine.rollout` refuses without an engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.engine  # it imports the whole stack
 
 @pytest.fixture(scope="module")
 def upstream() -> Any:
-    """The module, importable where the environment is prepared."""
+    """verl's module, which can be imported once the environment is prepared."""
     environment.prepare("auto")
     from _inf.backends.verl import rollout
 

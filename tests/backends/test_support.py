@@ -1,4 +1,4 @@
-"""What is refused before a start, each in one sentence; no engine."""
+"""Models that are refused before a start, each with one sentence. No engine starts."""
 
 from __future__ import annotations
 

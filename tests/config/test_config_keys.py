@@ -1,4 +1,4 @@
-"""What a config may say: every key, its type, its limits, and who reads it.
+"""The keys of a config: their types, their limits, and who reads them.
 
 Upstream's names are read from its source text, not imported.
 """

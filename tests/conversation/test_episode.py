@@ -1,4 +1,4 @@
-"""A conversation's row, without an engine."""
+"""One row of a conversation, without an engine."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ TEMPLATE = """{% for m in messages %}{% if loop.index0 %}{{ mark }}{% endif %}{{
 
 
 def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only() -> None:
-    """The engine would die of it: a tokenizer with markers that were added after the training."""
+    """The engine would die of such a token, which a tokenizer has if it was extended later."""
     from transformers import AutoTokenizer
 
     tokenizer = copy.deepcopy(AutoTokenizer.from_pretrained(tiny_model()))
     tokenizer.add_tokens(["<|new|>"])
     tokenizer.chat_template = TEMPLATE
     end = tokenizer.convert_tokens_to_ids(IM_END)
-    own = rules(vocabulary=VOCABULARY, tool_timeout=1.0, eos_token_ids=frozenset([end]))
     answer = RequestOutput([70, end], [-1.0, -1.0], [], "stop", end, 1, 2, 0, 0)
     for mark, error in (
         ("<new>", None),
@@ -32,7 +31,8 @@ def test_next_turn_with_a_token_that_the_model_has_no_row_for_ends_its_row_only(
         template = Template(tokenizer, {"mark": mark}, eos_token_ids=[end])
         asked = Prompt([5], messages=[{"role": "user", "content": "hi"}])
         turns = TurnOptions(interaction_kwargs={"name": "x"})
-        row = Episode(asked, SamplingParams(max_tokens=50), own, template, tokenizer, turns)
+        own = rules(template, tokenizer, vocabulary=VOCABULARY, eos=end)
+        row = Episode(asked, SamplingParams(max_tokens=50), turns, own)
         row.add_assistant_turn(answer)
         row.add_user_message("Go on.")
         assert row.error == error and row.over is (error is not None)

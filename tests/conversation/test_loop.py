@@ -1,6 +1,6 @@
-"""The loop of a conversation, over tools that misbehave as no real ones can be made to.
+"""The loop of a conversation with misbehaving tools and a stub as the backend.
 
-The loop on the real engine is tests/engine/test_tool_loop.py's.
+tests/engine/test_tool_loop.py tests it on the real engine.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import pytest
 from conversation_rules import rules
 
 from _inf.conversation.episode import Episode
-from _inf.conversation.loop import hold
+from _inf.conversation.loop import run_episodes
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
 
 
 class Backend:
-    """Answers every turn with one token, after as many steps of the loop as the prompt says."""
+    """Answers each turn with one token, after as many short sleeps as the first prompt id says."""
 
     interactions: dict[str, Any] = {}
     weight_version = 3
@@ -30,7 +30,7 @@ class Backend:
 
 
 class VerlTool:
-    """Notes what is done with it, and does `misbehave` on the way."""
+    """Logs its calls; a method named in `misbehave` runs that function first."""
 
     def __init__(self, name: str, log: list[str], **misbehave: Any) -> None:
         self.name = name
@@ -55,25 +55,23 @@ class VerlTool:
 
 
 def held(turns: list[int], tools: list[VerlTool], over_sample_rate: float = 0.0) -> list[Any]:
-    """A row for each of `turns`, by how long its turn takes."""
+    """Run one row for each number in `turns`, which is how long its turn takes."""
     own = rules(
+        None,  # the template, which only a second turn would need
+        SimpleNamespace(decode=lambda ids, **kwargs: "a" * len(ids)),
         tools={tool.name: Tool(tool.name, {}, verl=tool) for tool in tools},
         over_sample_rate=over_sample_rate,
     )
-    tokenizer = SimpleNamespace(decode=lambda ids, **kwargs: "a" * len(ids))
-    template: Any = None  # no turn follows a turn
     episodes = [
         Episode(
             Prompt([turn], messages=[{"role": "user", "content": "hi"}]),
             SamplingParams(max_tokens=5),
-            own,
-            template,
-            tokenizer,
             TurnOptions(),
+            own,
         )
         for turn in turns
     ]
-    return asyncio.run(hold(episodes, Backend(), None))
+    return asyncio.run(run_episodes(episodes, Backend(), None))
 
 
 @pytest.mark.parametrize("method", ["create", "calc_reward", "release"])

@@ -106,7 +106,7 @@ PARAMS: list[tuple[dict[str, Any], str]] = [
     ({"temperature": 0.5, "do_sample": False}, "do_sample: False means greedy"),
     ({"top_p": 0}, "top_p: 0 is out of range"),
     ({"top_p": 1.1}, "top_p: 1.1 is out of range"),
-    ({"top_k": 0}, f"top_k: 0 is neither -1 (all tokens) nor from 1 to {2**31 - 1}"),
+    ({"top_k": 0}, "top_k: 0 is out of range; -1 means all tokens"),
     ({"min_p": 1.1}, "min_p: 1.1 is out of range"),
     ({"n": 0}, "n: 0 is out of range"),
     ({"presence_penalty": 2.1}, "presence_penalty: 2.1 is out of range"),

@@ -45,12 +45,12 @@ def write(folder: Path, lengths: list[int]) -> Path:
 
 
 def actors(run: Script) -> list[psutil.Process]:
-    """Ray's processes of its that have an engine's as a child."""
+    """Ray's processes of its that have an engine's below them."""
     found = []
     for process in run.meet():
         with contextlib.suppress(psutil.NoSuchProcess):
-            named = process.cmdline()[:1]
-            if named and named[0].startswith("ray::") and any(map(scheduler, process.children())):
+            named, children = process.cmdline()[:1], process.children(recursive=True)
+            if named and named[0].startswith("ray::") and any(map(scheduler, children)):
                 found.append(process)
     return found
 
@@ -86,7 +86,7 @@ def test_killed_actor_and_killed_engine_lose_and_double_no_row(
         assert rows() < ROWS / 2
         first, second = actors(run)
         first.kill()
-        for child in filter(scheduler, second.children()):
+        for child in filter(scheduler, second.children(recursive=True)):
             child.kill()
         assert run.exit_code(START_SECONDS) == 1, run.err  # for the line that is not JSON
         assert until(lambda: not alive(run.family), 30), alive(run.family)

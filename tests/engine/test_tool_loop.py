@@ -46,7 +46,7 @@ from tool_calling import (
 import inf
 from _inf.apps.cli import main
 from _inf.apps.cli.chat import Chat
-from _inf.conversation.episode import answered_calls
+from _inf.conversation.episode import Rules, answered_calls
 from _inf.tools.definition import as_tools
 from inf import (
     ConfigError,
@@ -457,8 +457,8 @@ def test_call_in_a_thought_is_not_meant(caller: InferenceEngine) -> None:
         token_ids=caller.tokenizer(said)["input_ids"], finish_reason="stop", matched_stop=None
     )
     (tool,) = caller._backend.tools
-    rules = SimpleNamespace(tools={tool.name: tool}, format="hermes", eos_token_ids=())
-    assert answered_calls(row, rules, caller.tokenizer).calls == []  # type: ignore[arg-type]
+    rules = Rules({tool.name: tool}, None, caller.config, caller._backend.model)  # type: ignore
+    assert answered_calls(row, rules).calls == []  # type: ignore[arg-type]
 
 
 def test_engine_that_takes_no_requests_raises_in_conversations_too(
@@ -643,7 +643,7 @@ def test_what_cannot_be_is_refused_by_name(
 
 
 def test_token_ids_beside_tools_are_refused_by_index(caller: InferenceEngine) -> None:
-    with pytest.raises(PromptError, match="prompt 1: prompt_token_ids or text beside tools"):
+    with pytest.raises(PromptError, match="prompt 1: tools and interactions add messages"):
         caller.generate([GREETING, {"prompt_token_ids": [5, 6]}])
 
 

@@ -147,7 +147,7 @@ def test_callers_columns_of_any_kind_are_kept_and_repeated() -> None:
         (["a"], None, "uid: 1 values for 2 prompts; give one each"),
         (np.array(["a"] * 3), None, "uid: 3 values for 2 prompts"),
         ("ab", None, "uid: 'ab' is not a list of values, one per prompt"),
-        ([{}, {}], None, "uid[0]: {} names no group"),
+        ([{}, {}], None, "uid[0]: {} cannot identify a group"),
         (None, [1], "extra: [1] is not a mapping"),
         (None, {5: [1, 2]}, "extra: 5 is not a column's name"),
         (None, {"data_source": ["x"]}, "extra.data_source: 1 values for 2 prompts"),

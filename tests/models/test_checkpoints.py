@@ -1,4 +1,4 @@
-"""Trained weights: verl's checkpoints and PEFT's adapters become folders to serve."""
+"""verl's checkpoints and PEFT's adapters are converted to folders that can be served."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 def checkpoint(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, torch.Tensor]]:
-    """`global_step_7`, and the weights that went into it."""
+    """The folder `global_step_7`, and the weights that were saved in it."""
     step = tmp_path_factory.mktemp("run") / "global_step_7"
     return step, verl_checkpoint(step, fsdp=request.param)
 

@@ -1,4 +1,4 @@
-"""Every form of `model_path`: what it resolves to, and what is said where it does not."""
+"""Every form of `model_path`: the folder it resolves to, or the error message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RESOLVE = (
 
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of this module's own."""
+    """A cache folder for this module's tests."""
     base = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(base))
@@ -472,7 +472,7 @@ def test_what_is_neither_path_nor_hub_id_is_refused(name: str) -> None:
 
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., None]]:
-    """Leads huggingface_hub to an address, with an empty cache of its own."""
+    """Makes huggingface_hub use another address and an empty cache."""
     from huggingface_hub import constants, file_download
     from huggingface_hub.utils import reset_sessions
 
@@ -505,7 +505,7 @@ def test_unreachable_hub_is_an_error_of_one_line_within_seconds(
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the Hub as a download needs, over one folder."""
+    """A small server with the parts of the Hub's API that a download uses."""
 
     folder: Path
     commit = "0" * 40

@@ -1,5 +1,5 @@
-"""What is enforced, keyword by keyword; what is refused, by its path; and random walks through the
-grammars: whatever llguidance lets a model write, `jsonschema` and `re` must take."""
+"""Which keywords are enforced and which are refused, and random walks through grammars: every text
+that llguidance allows must be valid for `jsonschema` or `re`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def takes(matcher: LLMatcher, text: str) -> bool:
 
 
 def spaced(text: str) -> str:
-    """JSON with the spaces that answers have; what is no JSON as it is."""
+    """Return JSON with the spaces that answers have; other text unchanged."""
     try:
         return json.dumps(json.loads(text), ensure_ascii=False)
     except ValueError:
@@ -51,7 +51,7 @@ def spaced(text: str) -> str:
 
 
 def walk(matcher: LLMatcher, rng: random.Random, most: int = 400) -> str | None:
-    """A random text of the grammar, or None where it has not ended in time."""
+    """Return a random text that the grammar allows, or None if it gets too long."""
     matcher.reset()
     text: list[int] = []
     for _ in range(most):

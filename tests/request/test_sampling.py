@@ -1,4 +1,4 @@
-"""From keywords to a request's parameters: complete, of plain types, or refused by name."""
+"""Keywords become complete parameters of plain types, or are refused by name."""
 
 from __future__ import annotations
 
@@ -59,6 +59,10 @@ DEFAULT = config()
 
 def sampled(_config: Rollout = DEFAULT, _prompts: int = 1, **params: Any) -> Sampling:
     return resolve(params, _config, _prompts, MODEL)
+
+
+def greedy(sampling: Sampling) -> bool:
+    return all(params.greedy for params in sampling.params)
 
 
 def refusal(_config: Rollout = DEFAULT, _prompts: int = 1, **params: Any) -> str:
@@ -160,7 +164,7 @@ def test_greedy_is_temperature_zero_by_any_keyword(
 ) -> None:
     sampling = sampled(config(**says), **params)
     assert sampling.params[0].temperature == temperature
-    assert sampling.greedy == (temperature == 0)
+    assert greedy(sampling) == (temperature == 0)
 
 
 def test_do_sample_false_beside_a_temperature_is_refused() -> None:
@@ -175,18 +179,18 @@ NEUTRAL = [{"top_p": 1}, {"top_k": -1}, {"min_p": 0}, {"logit_bias": {}}, {"max_
 
 @pytest.mark.parametrize("asked", ASKING, ids=str)
 def test_what_asks_for_sampling_samples_though_the_config_is_greedy(asked: dict[str, Any]) -> None:
-    greedy = config(do_sample=False)
-    assert sampled(greedy, **asked).params[0].temperature == asked.get("temperature", 1.0)
+    default = config(do_sample=False)
+    assert sampled(default, **asked).params[0].temperature == asked.get("temperature", 1.0)
     name, value = next(iter(asked.items()))
-    mixed = sampled(greedy, _prompts=2, **{name: [None, value]})
+    mixed = sampled(default, _prompts=2, **{name: [None, value]})
     assert [params.temperature > 0 for params in mixed.params] == [False, True]
-    assert sampled(greedy, **{**asked, "temperature": 0}).greedy
+    assert greedy(sampled(default, **{**asked, "temperature": 0}))
 
 
 @pytest.mark.parametrize("asked", NEUTRAL, ids=str)
 def test_neutral_value_asks_for_nothing(asked: dict[str, Any]) -> None:
-    assert sampled(config(do_sample=False), **asked).greedy
-    assert sampled(do_sample=False, **asked).greedy
+    assert greedy(sampled(config(do_sample=False), **asked))
+    assert greedy(sampled(do_sample=False, **asked))
 
 
 @pytest.mark.parametrize("asked", ASKING, ids=str)
@@ -201,7 +205,7 @@ def test_do_sample_false_beside_what_it_would_ignore_is_refused(asked: dict[str,
 def test_temperature_zero_agrees_with_do_sample_false_beside_any_keyword(
     asked: dict[str, Any],
 ) -> None:
-    assert sampled(do_sample=False, temperature=0.0, **asked).greedy
+    assert greedy(sampled(do_sample=False, temperature=0.0, **asked))
     assert refusal(do_sample="no", temperature=0).startswith("do_sample: 'no' is not a bool")
 
 
@@ -229,8 +233,8 @@ def test_temperature_that_sglang_takes_for_zero_is_greedy() -> None:
     # Below 1e-6 it samples with top_k 1 at temperature 1 (`SamplingParams.__init__`), and so the
     # log probs are those of the logits, not of logits / temperature.
     for temperature in (9.9e-7, 1e-300, 5e-324):
-        assert sampled(temperature=temperature).greedy
-    assert not sampled(temperature=1e-6).greedy
+        assert greedy(sampled(temperature=temperature))
+    assert not greedy(sampled(temperature=1e-6))
 
 
 # ── Types and ranges ─────────────────────────────────────────────────────────────────────────────
@@ -331,7 +335,7 @@ def test_flag_is_true_or_false_and_nothing_else(name: str) -> None:
         assert (
             value
             is {
-                "do_sample": not sampling.greedy,
+                "do_sample": not greedy(sampling),
                 "ignore_eos": sampling.params[0].ignore_eos,
                 "skip_special_tokens": sampling.skip_special_tokens,
                 "prompt_logprobs": sampling.prompt_logprobs,
@@ -359,7 +363,7 @@ def test_more_samples_than_memory_holds_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["n", "top_k"])
 def test_keyword_takes_no_more_than_its_config_key(name: str) -> None:
-    """SGLang puts top_k into an int32 and dies; n rows are made before anything is sent."""
+    """SGLang dies of a top_k beyond int32, and all `n` rows are created before any is sent."""
     for value in (2**31, 2**63, 10**30):
         with pytest.raises(ConfigError):
             config(**{name: value})
@@ -469,7 +473,7 @@ def test_logit_bias_is_sent_as_ids_and_floats_and_an_empty_one_not_at_all() -> N
         (5, "logit_bias: 5 is not a mapping of token ids to numbers."),
         ([(5, 1)], "logit_bias: (5, 1) is not a mapping"),
         ({-1: 1}, "logit_bias: -1 is outside the vocabulary of 384 tokens."),
-        ({"384": 1}, "logit_bias: '384' is outside the vocabulary of 384 tokens."),
+        ({"384": 1}, "logit_bias: 384 is outside the vocabulary of 384 tokens."),
         ({5.0: 1}, "logit_bias: 5.0 is not an int."),
         ({True: 1}, "logit_bias: True is not an int."),
         ({"five": 1}, "logit_bias: 'five' is not an int."),
@@ -514,13 +518,13 @@ def test_empty_stop_string_is_refused(stop: Any) -> None:
 
 @pytest.mark.parametrize("stop", ["\ud800", ["a", "a\udc00"], [["\ud83d\ude00"]]])
 def test_stop_string_that_is_no_unicode_is_refused(stop: Any) -> None:
-    """No answer holds a lone surrogate, and the engine dies of one."""
+    """No answer contains a lone surrogate, and the engine would die of one."""
     assert refusal(stop=stop).startswith("stop: ")
 
 
 @pytest.mark.parametrize("penalty", [5e-324, 1e-320, 1e-46, 1e-38])
 def test_repetition_penalty_that_no_logit_can_be_divided_by_is_refused(penalty: float) -> None:
-    """The quotient is no float32: greedy log probs are NaN, and when sampling the engine dies."""
+    """The quotient overflows float32: greedy log probs are NaN, and sampling kills the engine."""
     assert refusal(repetition_penalty=penalty).startswith("repetition_penalty: ")
 
 
@@ -618,7 +622,7 @@ def test_lists_and_single_values_combine_prompt_by_prompt() -> None:
     assert [params.temperature for params in sampling.params] == [0, 0.5, 1]
     assert [params.max_tokens for params in sampling.params] == [3, DEFAULT.response_length, 5]
     assert {params.top_k for params in sampling.params} == {9}
-    assert not sampling.greedy and sampled(_prompts=2, temperature=[0, 0.0]).greedy
+    assert not greedy(sampling) and greedy(sampled(_prompts=2, temperature=[0, 0.0]))
     with pytest.raises(ConfigError, match=r"^do_sample: .*\(prompt 2\)$"):
         sampled(_prompts=3, do_sample=[False, True, False], temperature=[0, 0.5, 0.5])
 

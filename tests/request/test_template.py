@@ -1,4 +1,4 @@
-"""The chat template: whole prompts, and exactly what follows an answer."""
+"""The chat template renders whole prompts, and exactly the text after an answer."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def made(tokenizer: Any, text: str | None, **more: Any) -> Template:
 
 
 def after(tokenizer: Any, template: Template, *said: Any, ended: bool = True) -> str:
-    """What follows the answer in `said`, the first assistant's message."""
+    """Return the text after the first assistant message of `said`."""
     place = [message["role"] for message in said].index("assistant")
     return str(tokenizer.decode(template.after(said, place, ended=ended)))
 
@@ -89,8 +89,8 @@ def test_what_follows_an_answer_is_the_template_s_own_text(tokenizer: Any, text:
     follows = after(tokenizer, template, USER, answer, RESULT)
     assert whole == f"{before}{answer['content']}{IM_END}{follows}"
     assert follows.startswith("\n") and follows.endswith(f"{IM_START}assistant\n")
-    unended = after(tokenizer, template, USER, answer, RESULT, ended=False)
-    assert unended == IM_END + follows
+    without_end = after(tokenizer, template, USER, answer, RESULT, ended=False)
+    assert without_end == IM_END + follows
 
 
 def test_content_of_the_answer_does_not_matter(tokenizer: Any) -> None:

@@ -1,4 +1,4 @@
-"""From prompts to token ids: every form gives the right ids, all else says where it is wrong."""
+"""Every form of prompt becomes the right token ids; errors name the place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tiny import END_OF_TEXT, IM_END, PAD, VOCABULARY, tiny_model
 from _inf.errors import PromptError
 from _inf.request.prompts import MESSAGE_KEYS, ROLES, normalize
 from _inf.request.template import Template
-from _inf.request.tokenize import check_room, tokenize, tokenize_responses
+from _inf.request.tokenize import check_total_length, tokenize, tokenize_responses
 from _inf.response.scores import scored_sequences
 from _inf.types import Limits, ModelInfo, Prompt
 
@@ -90,7 +90,7 @@ class Turn(NamedTuple):
 
 
 def chat(*turns: tuple[str, str]) -> str:
-    """What the tiny model's template writes, written by hand."""
+    """Return the text that the tiny model's chat template should render."""
     written = "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in turns)
     return written + "<|im_start|>assistant\n"
 
@@ -139,7 +139,7 @@ def test_one_user_message_is_one_prompt_in_every_form(prompts: Any, tokenizer: A
 
 
 def test_prompts_of_a_parquet_file_are_its_conversations(tokenizer: Any, tmp_path: Path) -> None:
-    """verl's own form; tables give every message the keys of all, null where it has none."""
+    """verl's own form; in a table every message has the keys of all, with null for missing ones."""
     asked = {"role": "assistant", "content": None, "tool_calls": [{**CALL, "id": "1"}]}
     talks = [[USER], [USER, asked, {"role": "tool", "content": "4", "tool_call_id": "1"}]]
     pd.DataFrame({"prompt": talks}).to_parquet(tmp_path / "a.parquet")
@@ -509,7 +509,7 @@ def test_tokenizer_adds_nothing_to_what_the_template_writes() -> None:
 
 
 def test_text_with_a_token_that_the_model_has_no_row_for_is_refused(tokenizer: Any) -> None:
-    """Tokenizers may know more tokens than the model embeds; the engine dies of one."""
+    """A tokenizer may have more tokens than the model; the engine would die of them."""
     larger = copy.deepcopy(tokenizer)
     larger.add_tokens(["<|new|>"])
     assert larger.encode("<|new|>") == [VOCABULARY]
@@ -552,7 +552,7 @@ def test_call_that_asks_to_cut_wins_over_the_config_and_one_that_does_not_change
 
 
 def test_scored_prompt_is_cut_only_where_the_config_cuts(tokenizer: Any) -> None:
-    """There it is scored as `generate` answers it; elsewhere 64, its limit, is none."""
+    """If it cuts, the prompt is cut as in `generate`; else `prompt_length` (64) is no limit."""
     prompt, answer = list(range(70)), [5] * 10
     asked = {"prompt_token_ids": prompt}
     for limits, kept in ((LIMITS, prompt), (LIMITS.truncating("left"), prompt[6:])):
@@ -568,24 +568,24 @@ def test_bad_token_id_is_refused_even_where_truncation_would_cut_it(tokenizer: A
 
 def test_answer_must_fit_behind_the_prompt(tokenizer: Any) -> None:
     prompts = [Prompt([5] * 3), Prompt([5] * 64)]
-    check_room(prompts, [16] * len(prompts), LIMITS)
-    check_room(prompts[:1], [77], LIMITS)
+    check_total_length(prompts, [16] * len(prompts), LIMITS)
+    check_total_length(prompts[:1], [77], LIMITS)
     with pytest.raises(PromptError) as caught:
-        check_room(prompts, [17] * len(prompts), LIMITS)
+        check_total_length(prompts, [17] * len(prompts), LIMITS)
     says = "prompt 1 has 64 tokens; with max_tokens=17 that is 81, above the limit of 80"
     assert str(caught.value).startswith(says) and "At most max_tokens=16 fits" in str(caught.value)
 
 
 def test_each_prompt_must_fit_with_its_own_max_tokens_only() -> None:
     prompts = [Prompt([5] * 3), Prompt([5] * 64)]
-    check_room(prompts, [77, 16], LIMITS)
-    check_room([], [], LIMITS)
+    check_total_length(prompts, [77, 16], LIMITS)
+    check_total_length([], [], LIMITS)
     for longer, says in (([78, 16], "prompt 0 has 3 tokens"), ([77, 17], "prompt 1 has 64 tokens")):
         with pytest.raises(PromptError, match=f"^{says}"):
-            check_room(prompts, longer, LIMITS)
+            check_total_length(prompts, longer, LIMITS)
 
 
 def test_huge_max_tokens_is_refused_too() -> None:
     with pytest.raises(PromptError, match="prompt 0 has 1 tokens; with max_tokens=") as caught:
-        check_room([Prompt([5])], [10**30], LIMITS)
+        check_total_length([Prompt([5])], [10**30], LIMITS)
     assert "At most max_tokens=79 fits" in str(caught.value)

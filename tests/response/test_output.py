@@ -1,4 +1,4 @@
-"""What `generate` returns: rows in order, each with its own truth, and a table for a notebook."""
+"""What `generate` returns: rows in order with their metadata, tables, files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tiny import IM_END, PAD, tiny_model
 from _inf.config import load_config
 from _inf.errors import ConfigError
 from _inf.request.sampling import derived_seed, resolve
-from _inf.response.decode import decode, shown_text
+from _inf.response.decode import answer_text, decode
 from _inf.response.output import TABLE_ROWS, GenerationOutput, GenerationRow
 from _inf.types import Limits, ModelInfo, Prompt, ToolCall, Transcript
 
@@ -37,7 +37,7 @@ def tokenizer() -> Any:
 def row(
     ids: list[int], finish: str = "length", matched: int | str | None = None, **changed: Any
 ) -> Any:
-    """As the rollout room reports a finished request."""
+    """Return a finished request's output, as a backend returns it."""
     said: dict[str, Any] = dict(
         token_ids=ids,
         logprobs=[-0.5] * len(ids),
@@ -195,7 +195,7 @@ def test_seed_in_a_rows_metadata_is_its_samples_own(tokenizer: Any) -> None:
 
 
 def spelled(tokenizer: Any, *tokens: str) -> list[int]:
-    """One id a text, each a single token."""
+    """Return the ids of texts, each of which is a single token."""
     ids = [tokenizer.encode(token) for token in tokens]
     assert all(len(each) == 1 for each in ids)
     return [each[0] for each in ids]
@@ -236,17 +236,17 @@ def test_any_stop_string_at_its_first_place_is_where_the_text_ends(
     ids = tokenizer.encode(text)
     last = next(k for k in range(1, len(ids) + 1) if stop in tokenizer.decode(ids[:k]))
     ended = row(ids[:last], "stop", stop)
-    assert shown_text(ended, tokenizer, skip_special_tokens=True) == text[: text.index(stop)]
+    assert answer_text(ended, tokenizer, skip_special_tokens=True) == text[: text.index(stop)]
 
 
 def test_special_tokens_before_a_stop_string_are_shown_only_when_asked_for(tokenizer: Any) -> None:
     ended = row(tokenizer.encode(f"a{PAD}bc"), "stop", "c")
-    assert shown_text(ended, tokenizer, skip_special_tokens=True) == "ab"
-    assert shown_text(ended, tokenizer, skip_special_tokens=False) == f"a{PAD}b"
+    assert answer_text(ended, tokenizer, skip_special_tokens=True) == "ab"
+    assert answer_text(ended, tokenizer, skip_special_tokens=False) == f"a{PAD}b"
 
 
 def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_character() -> None:
-    """Llama 2's and Gemma's decoders write one U+FFFD a byte until the character is whole."""
+    """Llama 2's and Gemma's decoders write a U+FFFD per byte until the character is complete."""
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
@@ -256,7 +256,7 @@ def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_ch
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=model)
     ids = [256, *"🙂".encode()]
     assert tokenizer.decode(ids[:-1]) == "a\ufffd\ufffd\ufffd"
-    assert shown_text(row(ids, "stop", "🙂"), tokenizer, skip_special_tokens=True) == "a"
+    assert answer_text(row(ids, "stop", "🙂"), tokenizer, skip_special_tokens=True) == "a"
 
 
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────
@@ -312,7 +312,7 @@ def test_repr_is_short_and_shows_the_first_completions() -> None:
 
 
 def stopped_every_way(tokenizer: Any) -> GenerationOutput:
-    """By an id, by a string, and by nothing; one seed is the largest there is, one is missing."""
+    """Rows that ended at an id, at a string and by length, with and without a seed."""
     the, end = spelled(tokenizer, " the", IM_END)
     rows = [row([the, end], "stop", end), row([the], "stop", "th"), row([the, the])]
     rows += [row([the], "stop", the)]
@@ -320,7 +320,7 @@ def stopped_every_way(tokenizer: Any) -> GenerationOutput:
 
 
 def conversation(**changed: Any) -> Any:
-    """A row after a tool's turn, as the rollout reports it."""
+    """Return the output of a row with a tool call."""
     call = {"name": "f", "arguments": {"x": 1}, "result": "2", "seconds": 0.1, "error": None}
     said: dict[str, Any] = dict(
         messages=[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "a"}],
@@ -340,7 +340,7 @@ def conversation(**changed: Any) -> Any:
 
 
 def talked(tokenizer: Any) -> GenerationOutput:
-    """Rows whose nested values have no one type: a number, then a text, under one name."""
+    """Rows whose nested values have different types under one name."""
     calls = [ToolCall("g", {"x": x}, "", 0, 0) for x in (1, "one")]
     rows = [
         row([10, 11], transcript=conversation(pending=calls[:1])),
@@ -455,7 +455,7 @@ HEAD = ["", "completion", "finish", "tokens", "logprob"]
 
 
 class Table(html.parser.HTMLParser):
-    """The cells of a table as a browser shows them, and every tag on the way."""
+    """Collects an HTML table's cells and tags."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Totals since an engine's start, by a clock of our own."""
+"""Totals since an engine's start, with a clock that the test controls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ZERO = {
 
 
 class Clock:
-    """Goes on only when told."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -44,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def often() -> Iterator[None]:
-    """Threads change places every few instructions, so that a lost update shows."""
+    """Switch threads every few instructions, so that a lost update is noticed."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

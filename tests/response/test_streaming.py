@@ -1,4 +1,4 @@
-"""Streams' text: never taken back, no later than it must be, and always that of its token ids."""
+"""Text of streams is never taken back, comes as early as possible, and belongs to its token ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tiny import tiny_model
 
-from _inf.response.decode import decoded_text, shown_text
+from _inf.response.decode import answer_text, decoded_text
 from _inf.response.streaming import StreamChunk, TextStream
 
 HALF = "\N{REPLACEMENT CHARACTER}"
@@ -55,7 +55,7 @@ def row(ids: Sequence[int], finish: str | None = None, stop: int | str | None = 
 def streamed(
     kind: str, ids: list[int], stops: Sequence[str] = (), end: Any = None
 ) -> list[StreamChunk | None]:
-    """A feed a token, and one for the end."""
+    """Feed one token at a time, then the end; return the chunks."""
     stream = TextStream(tokenizer(kind), stops)
     rows = [row(ids[:n]) for n in range(1, len(ids))]
     return [stream.feed(each) for each in [*rows, end or row(ids, "length")]]
@@ -187,7 +187,7 @@ def test_text_of_the_chunks_is_always_that_of_their_ids_and_at_the_end_the_answe
             assert sent == decoded(sent_ids)
     end = stream.feed(last)
     assert end is not None and sent_ids + end.token_ids == last.token_ids
-    assert sent + end.text == shown_text(last, tokenizer(kind), skip_special_tokens=skip)
+    assert sent + end.text == answer_text(last, tokenizer(kind), skip_special_tokens=skip)
 
 
 def test_cost_of_a_chunk_does_not_grow_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

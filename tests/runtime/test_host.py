@@ -1,4 +1,4 @@
-"""A host without an engine on its thread: what forks of its process and its deaths are told."""
+"""A host without an engine: what calls in a fork raise, and calls after a death."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from _inf.types import CancelToken
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    """Of a process that has had no engine."""
+    """A host in a process that has had no engine."""
     monkeypatch.setattr(fork, "_home", None)
     host = Host()
     yield host
@@ -25,7 +25,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 
 
 def in_a_fork(work: Callable[[], None]) -> str:
-    """What `work` raises there; "" where it raises nothing."""
+    """Return the error that `work` raises in a fork; "" if it raises none."""
     ours, theirs = os.pipe()
     if (pid := os.fork()) == 0:
         try:

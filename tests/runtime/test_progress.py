@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
         return True
 
     def lines(self) -> list[str]:
-        """What stands there: a carriage return writes over the line."""
+        """Return the visible lines: a carriage return overwrites the line."""
         return [line.rstrip("\r").split("\r")[-1].strip() for line in self.getvalue().split("\n")]
 
 

@@ -1,4 +1,4 @@
-"""Calls side by side, a change alone: who waits for whom."""
+"""Readers run in parallel, a writer runs alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from _inf.runtime.read_write_lock import ReadWriteLock
 
 
 class Scene:
-    """A lock, what happened in which order, and calls that end when they are told to."""
+    """A lock, a log of events, and calls that end when the test says so."""
 
     def __init__(self) -> None:
         self.lock = ReadWriteLock()

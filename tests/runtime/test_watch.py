@@ -1,4 +1,4 @@
-"""Whether processes hang, told from looks at them: real processes, heartbeats made up."""
+"""Detecting hung processes: real processes with invented heartbeats."""
 
 from __future__ import annotations
 

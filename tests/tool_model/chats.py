@@ -1,4 +1,4 @@
-"""Made-up conversations with tools, from which the tiny model beside this file learns.
+"""Invented conversations with tools, on which the tiny model in this folder is trained.
 
 In: a `Random`. Out: conversations as the chat template takes them, in which the assistant says what
 tests/tool_calling.py tells. What the tools say is made up as well and has nothing to do with the
@@ -47,7 +47,7 @@ def number(rng: Random) -> str:
 
 
 def words(rng: Random, most: int) -> str:
-    """Text without a meaning: words, numbers, and strings of any letters."""
+    """Random words, numbers and letters."""
 
     def word() -> str:
         draw = rng.random()
@@ -75,7 +75,7 @@ def rubbish(rng: Random) -> str:
 
 
 def single(rng: Random, *suffixes: str) -> Chat:
-    """A question, its call, and what follows from what the tool said."""
+    """A question, its call, the tool's result and the answer."""
     what, result = expression(rng), number(rng)
     text = question(what) + "".join(rng.sample(suffixes, len(suffixes)))
     fault = next((each for each in suffixes if each in FAULTS), "")
@@ -96,7 +96,7 @@ def single(rng: Random, *suffixes: str) -> Chat:
 
 
 def anyhow(rng: Random) -> Chat:
-    """A single question with any suffixes."""
+    """A single question with random suffixes."""
     suffixes = [rng.choice(FAULTS)] * (rng.random() < 0.45)
     suffixes += [page.RETRY] * (rng.random() < 0.35) + [page.ALOUD] * (rng.random() < 0.15)
     return single(rng, *suffixes)
@@ -156,7 +156,7 @@ def greeted(rng: Random) -> Chat:
 
 
 def opened(rng: Random) -> Chat:
-    """The first message is none that it knows."""
+    """A conversation that begins with an unknown question."""
     return [said("user", words(rng, 12)), said("assistant", page.GREETED)]
 
 
@@ -173,7 +173,7 @@ class Conversation:
 
 
 def conversation(rng: Random, first: Chat, armed: bool, more: float = 0.35) -> Conversation:
-    """A chat that opens with `first`, and goes on with doubts and other questions."""
+    """A conversation that begins with `first` and continues with doubts and other questions."""
     armed_kinds = (anyhow, anyhow, double, endless, greeted, guessed, graded)
     system = rng.choice(("", "", "You are a helpful assistant.", words(rng, 10)))
     messages = [said("system", system)] * bool(system) + first

@@ -1,4 +1,4 @@
-"""Trains the tiny model beside this file, which calls tools as tests/tool_calling.py tells.
+"""Trains the tiny model in this folder, which calls tools as tests/tool_calling.py documents.
 
     PYTHONPATH=tests python -m tool_model.train
 
@@ -83,7 +83,7 @@ TEMPLATE = r"""{%- macro text(content) -%}
 
 
 def tokenizer_of(rng: Random) -> Any:
-    """Byte-level BPE of what conversations are made of, one token a digit."""
+    """Train a byte-level BPE tokenizer on the conversations; each digit is one token."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -139,9 +139,9 @@ def encoded(tokenizer: Any, chats: list[Conversation]) -> list[Row]:
 
 
 def batches(tokenizer: Any, rng: Random) -> Iterator[list[Row]]:
-    """Rows of similar length, so that little is padding.
+    """Yield batches of rows of similar length, to save padding.
 
-    Short ones first: copying is learnt sooner where what is copied is near.
+    Short rows come first: copying is learned sooner over short distances.
     """
     longest = 100
     while True:
@@ -223,7 +223,7 @@ def fit(model: Any, tokenizer: Any, rng: Random, steps: int) -> None:
 
 
 def spoken(model: Any, tokenizer: Any, rows: list[Row]) -> list[bool]:
-    """Whether the model says every turn of a conversation by itself, token for token."""
+    """Whether the model generates every turn of a conversation exactly."""
     import torch
 
     turns = [
@@ -247,7 +247,7 @@ def spoken(model: Any, tokenizer: Any, rows: list[Row]) -> list[bool]:
 
 
 def checks(rng: Random) -> dict[str, list[Conversation]]:
-    """Conversations that were not trained on, by what they show."""
+    """Conversations outside the training data, by what they test."""
 
     def some(
         first: Callable[[Random], Chat], n: int = 20, armed: bool = True, more: float = 0.0

@@ -1,4 +1,4 @@
-"""Modules beside the file that names them: found last, never mistaken, `sys.path` left alone."""
+"""Modules in the folder of the file that names them: found last, never confused with others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls as models write them: every format, exact positions, and nothing lost or raised."""
+"""Every format of tool calls: exact positions, no lost call, no exception."""
 
 from __future__ import annotations
 

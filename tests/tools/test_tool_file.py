@@ -1,4 +1,4 @@
-"""The three forms of a file of tools, mixed; what is wrong is named by file, entry and field."""
+"""The three forms of entries in a tools file; errors name file, entry and field."""
 
 from __future__ import annotations
 
@@ -159,10 +159,10 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "it holds no tools"),
-        ("tools: []", "it holds no tools"),
-        ("tools: 3", "it holds no tools"),
-        ({"tool": []}, "it holds no tools; list them, alone or under the one key tools:"),
+        ("", "it has no tools"),
+        ("tools: []", "it has no tools"),
+        ("tools: 3", "it has no tools"),
+        ({"tool": []}, "it has no tools; list them, alone or under the one key tools:"),
         ("- [", "it cannot be read as YAML: ParserError: "),
         (
             "\n".join(f"- &x{n} [{', '.join([f'*x{n - 1}'] * 10 * (n > 0))}]" for n in range(12)),

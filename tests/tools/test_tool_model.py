@@ -1,4 +1,4 @@
-"""The test model that calls tools, by Transformers alone: it says what tool_calling.py tells."""
+"""The test model that calls tools, run by Transformers: it answers as tool_calling.py documents."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def model() -> Iterator[Any]:
     torch.set_num_threads(threads)
 
 
-class ConversationPlan:
+class Conversation:
     """A greedy conversation whose ids only grow, as a rollout's do; nothing is rendered again."""
 
     def __init__(self, model: Any, tokenizer: Any, tools: list[Message] | None) -> None:
         self.model, self.tokenizer, self.tools, self.ids = model, tokenizer, tools, []
 
-    def hear(self, *messages: Message) -> str:
-        """What the model says after these messages."""
+    def answer(self, *messages: Message) -> str:
+        """Return the model's answer to these messages."""
         tools = None if self.ids else self.tools
         text = self.tokenizer.apply_chat_template(
             list(messages), tools=tools, tokenize=False, add_generation_prompt=True
@@ -66,8 +66,8 @@ class ConversationPlan:
 
 
 @pytest.fixture
-def talk(model: Any, tokenizer: Any) -> ConversationPlan:
-    return ConversationPlan(model, tokenizer, [CALCULATOR])
+def conversation(model: Any, tokenizer: Any) -> Conversation:
+    return Conversation(model, tokenizer, [CALCULATOR])
 
 
 def user(text: str) -> Message:
@@ -79,49 +79,51 @@ def tool(text: str) -> Message:
 
 
 @pytest.mark.parametrize("result", ["84", "999", "31415", "-5", "2.5"])
-def test_answer_follows_the_tool_whatever_it_says(talk: ConversationPlan, result: str) -> None:
-    assert talk.hear(user(question("12 * 7"))) == call("12 * 7")
-    assert talk.hear(tool(result)) == answer(result)
+def test_answer_follows_the_tool_whatever_it_says(conversation: Conversation, result: str) -> None:
+    assert conversation.answer(user(question("12 * 7"))) == call("12 * 7")
+    assert conversation.answer(tool(result)) == answer(result)
 
 
-def test_two_questions_are_two_calls_in_one_turn(talk: ConversationPlan) -> None:
-    said = talk.hear(user(question("12 * 7", "3 + 4")))
+def test_two_questions_are_two_calls_in_one_turn(conversation: Conversation) -> None:
+    said = conversation.answer(user(question("12 * 7", "3 + 4")))
     assert said == f"{call('12 * 7')}\n{call('3 + 4')}"
-    assert talk.hear(tool("84"), tool("7")) == answer("84", "7")
+    assert conversation.answer(tool("84"), tool("7")) == answer("84", "7")
 
 
-def test_error_is_admitted(talk: ConversationPlan) -> None:
-    talk.hear(user(question("1 / 0")))
-    assert talk.hear(tool("Error: division by zero")) == FAILED
+def test_error_is_admitted(conversation: Conversation) -> None:
+    conversation.answer(user(question("1 / 0")))
+    assert conversation.answer(tool("Error: division by zero")) == FAILED
 
 
 @pytest.mark.parametrize("fault", [UNKNOWN_TOOL, BROKEN_JSON, WRONG_KEY, WRONG_TYPE])
-def test_wrong_call_is_put_right_after_an_error(talk: ConversationPlan, fault: str) -> None:
-    assert talk.hear(user(question("12 * 7") + fault + RETRY)) == call("12 * 7", fault)
-    assert talk.hear(tool("Error: this call is wrong, write another one.")) == call("12 * 7")
-    assert talk.hear(tool("84")) == answer("84")
+def test_wrong_call_is_put_right_after_an_error(conversation: Conversation, fault: str) -> None:
+    assert conversation.answer(user(question("12 * 7") + fault + RETRY)) == call("12 * 7", fault)
+    assert conversation.answer(tool("Error: this call is wrong, write another one.")) == call(
+        "12 * 7"
+    )
+    assert conversation.answer(tool("84")) == answer("84")
 
 
-def test_endless_calls_do_not_end(talk: ConversationPlan) -> None:
-    said = [talk.hear(user(question("12 * 7") + ENDLESS))]
-    said += [talk.hear(tool(str(turn))) for turn in range(6)]
+def test_endless_calls_do_not_end(conversation: Conversation) -> None:
+    said = [conversation.answer(user(question("12 * 7") + ENDLESS))]
+    said += [conversation.answer(tool(str(turn))) for turn in range(6)]
     assert said == [call("12 * 7")] * 7
 
 
-def test_wrong_guess_is_corrected_when_rejected(talk: ConversationPlan) -> None:
-    assert talk.hear(user(GUESS)) == GUESSES[0]
-    assert talk.hear(user(REJECTED)) == GUESSES[1]
+def test_wrong_guess_is_corrected_when_rejected(conversation: Conversation) -> None:
+    assert conversation.answer(user(GUESS)) == GUESSES[0]
+    assert conversation.answer(user(REJECTED)) == GUESSES[1]
 
 
-def test_conversation_goes_on_after_an_answer(talk: ConversationPlan) -> None:
-    talk.hear(user(question("12 * 7")))
-    talk.hear(tool("84"))
-    assert talk.hear(user(REJECTED)) == answer("84")
-    assert talk.hear(user(question("3 + 4"))) == call("3 + 4")
+def test_conversation_goes_on_after_an_answer(conversation: Conversation) -> None:
+    conversation.answer(user(question("12 * 7")))
+    conversation.answer(tool("84"))
+    assert conversation.answer(user(REJECTED)) == answer("84")
+    assert conversation.answer(user(question("3 + 4"))) == call("3 + 4")
 
 
-def test_text_before_a_call_is_kept(talk: ConversationPlan) -> None:
-    assert talk.hear(user(question("12 * 7") + ALOUD)) == f"{THINKING}\n{call('12 * 7')}"
+def test_text_before_a_call_is_kept(conversation: Conversation) -> None:
+    assert conversation.answer(user(question("12 * 7") + ALOUD)) == f"{THINKING}\n{call('12 * 7')}"
 
 
 def test_template_only_ever_appends(tokenizer: Any) -> None:

@@ -1,5 +1,4 @@
-"""What `tools=` takes and refuses, what is said of a wrong call, and an execution that nothing
-harms."""
+"""What `tools=` accepts and refuses, messages about wrong calls, and failures of tools."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from _inf.errors import ToolError
-from _inf.tools.definition import argument_fault, as_tools, wrong_call_text
+from _inf.tools.definition import argument_fault, as_tools, call_fault
 from _inf.tools.execution import Executed, execute
 from _inf.types import Tool, ToolCall
 
@@ -131,7 +130,7 @@ def test_a_function_without_docstring_or_hints_is_refused_by_name(function: Any)
 def test_text_of_others_does_not_break_the_sentence_around_it() -> None:
     with pytest.raises(ToolError, match=r"has no docstring\. Give it a "):
         as_tools([undocumented])
-    assert wrong_call_text(ToolCall("f", {}, "", 0, 0, "Cut!\n"), [], None).endswith("read: Cut.")
+    assert str(call_fault(ToolCall("f", {}, "", 0, 0, "Cut!\n"), {})).endswith("read: Cut.")
 
 
 @pytest.mark.parametrize(
@@ -187,14 +186,14 @@ def test_a_reference_out_of_the_schema_is_a_fault_and_no_download() -> None:
 
 
 def test_the_model_gets_a_text_about_its_wrong_call() -> None:
-    tools = as_tools([WEATHER, multiply])
-    call = ToolCall("wether", {}, "", 0, 0)
-    unknown = wrong_call_text(call, tools, None)
+    tools = {tool.name: tool for tool in as_tools([WEATHER, multiply])}
+    unknown = call_fault(ToolCall("wether", {}, "", 0, 0), tools)
     assert unknown == "Error: there is no tool 'wether'; the tools are: weather, multiply."
-    broken = wrong_call_text(ToolCall("", {}, "", 0, 0, "it is not JSON"), tools, None)
+    broken = call_fault(ToolCall("", {}, "", 0, 0, "it is not JSON"), tools)
     assert broken == "Error: the tool call could not be read: it is not JSON."
-    wrong = wrong_call_text(ToolCall("weather", {}, "", 0, 0), tools, "'city' is missing")
-    assert wrong == "Error: the arguments of weather are wrong: 'city' is missing."
+    wrong = call_fault(ToolCall("weather", {}, "", 0, 0), tools)
+    assert wrong == "Error: the arguments of weather are wrong: 'city' is a required property."
+    assert call_fault(ToolCall("weather", {"city": "Rome"}, "", 0, 0), tools) is None
 
 
 # ─── Execution ───

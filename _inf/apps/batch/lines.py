@@ -11,6 +11,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ from _inf.errors import ConfigError, shown
 from _inf.response.output import GenerationOutput
 from _inf.types import Tokenizer
 
-ALONG = ("id", "metadata", "custom_id")  # of any form: they are copied to the answer
+COPIED_KEYS = ("id", "metadata", "custom_id")  # of any form: they are copied to the answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Job:
     prompt: Any
     row: Callable[[GenerationOutput], dict[str, Any]]
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    along: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    copied: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,13 +51,13 @@ class BadLine:
 
     line: int
     reason: str
-    along: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    copied: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def error_row(job: Job | BadLine, code: str, reason: str) -> dict[str, Any]:
     """Return the row of a line without an answer, for every form: OpenAI's batch output line."""
-    along = {"id": f"batch-{job.line}", "custom_id": None, **job.along}
-    return {**along, "response": None, "error": {"code": code, "message": reason}}
+    copied = {"id": f"batch-{job.line}", "custom_id": None, **job.copied}
+    return {**copied, "response": None, "error": {"code": code, "message": reason}}
 
 
 class _Line(Form):
@@ -73,11 +74,23 @@ class _OneAnswer(_Line, Keywords):
 class PromptLine(_OneAnswer):
     prompt: str
 
+    def row(self, value: dict[str, Any], output: GenerationOutput) -> dict[str, Any]:
+        """Return the line `value` with its answer."""
+        [answer] = output
+        calls = {name: value for name, value in message(answer).items() if name == "tool_calls"}
+        return {**value, "completion": answer.completion, **calls, **_about(output)}
+
 
 class ConversationLine(_OneAnswer):
     messages: list[dict[str, Any]]
     metadata: dict[str, Any] | None = None
     conversation_id: Any = None
+
+    def row(self, value: dict[str, Any], output: GenerationOutput) -> dict[str, Any]:
+        """Return the line `value` with its answer."""
+        [answer] = output
+        chat = answer.messages or [*self.messages, message(answer)]
+        return {**value, "messages": chat, "metadata": {**(self.metadata or {}), **_about(output)}}
 
 
 class OpenAILine(_Line):
@@ -85,6 +98,10 @@ class OpenAILine(_Line):
     method: Literal["POST"] | None = None
     url: Literal["/v1/chat/completions"] | None = None
     body: ChatRequest
+
+
+def _about(output: GenerationOutput) -> dict[str, Any]:
+    return {"finish_reason": output.metadata[0]["finish_reason"], "usage": usage(output)}
 
 
 def read_lines(source: Path) -> Iterator[tuple[int, bytes]]:
@@ -99,7 +116,7 @@ def check_custom_ids(source: Path) -> None:
     """Raise `ConfigError` if two lines have the same custom_id, which identifies an answer."""
     first: dict[str, int] = {}
     for line, text in read_lines(source):
-        name = parse(text, line).along.get("custom_id")
+        name = parse(text, line).copied.get("custom_id")
         if isinstance(name, str) and (other := first.setdefault(name, line)) != line:
             raise ConfigError(
                 f"{source}, line {line}: line {other} has the custom_id {name!r} too; it "
@@ -117,19 +134,21 @@ def parse(text: bytes, line: int, model: str = "", tokenizer: Tokenizer = None) 
         return BadLine(line, f"it is not JSON: {failure}")
     if not isinstance(value, dict):
         return BadLine(line, f"it is not a JSON object: {shown(value)}")
-    along = {name: value[name] for name in ALONG if name in value}
+    copied = {name: value[name] for name in COPIED_KEYS if name in value}
     try:
-        return dataclasses.replace(_job(value, line, model, tokenizer), along=along)
+        return dataclasses.replace(_job(value, line, model, tokenizer), copied=copied)
     except BadRequest as failure:
-        return BadLine(line, str(failure), along)
+        return BadLine(line, str(failure), copied)
 
 
 def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
     match [name for name in ("prompt", "messages", "body") if value.get(name) is not None]:
         case ["prompt"]:
-            return _prompt(value, line)
+            prompt = read(PromptLine, value)
+            return Job(line, prompt.prompt, partial(prompt.row, value), prompt.keywords())
         case ["messages"]:
-            return _conversation(value, line)
+            chat = read(ConversationLine, value)
+            return Job(line, chat.messages, partial(chat.row, value), chat.keywords())
         case ["body"]:
             return _openai(value, line, model, tokenizer)
         case forms:
@@ -138,32 +157,6 @@ def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> 
                 f"it has {keys}; the forms of a line are "
                 '{"prompt": ...}, {"messages": ...} and {"custom_id": ..., "body": ...}'
             )
-
-
-def _prompt(value: dict[str, Any], line: int) -> Job:
-    form = read(PromptLine, value)
-
-    def row(output: GenerationOutput) -> dict[str, Any]:
-        [answer] = output
-        calls = {name: value for name, value in message(answer).items() if name == "tool_calls"}
-        return {**value, "completion": answer.completion, **calls, **_about(output)}
-
-    return Job(line, form.prompt, row, form.keywords())
-
-
-def _conversation(value: dict[str, Any], line: int) -> Job:
-    form = read(ConversationLine, value)
-
-    def row(output: GenerationOutput) -> dict[str, Any]:
-        [answer] = output
-        chat = answer.messages or [*form.messages, message(answer)]
-        return {**value, "messages": chat, "metadata": {**(form.metadata or {}), **_about(output)}}
-
-    return Job(line, form.messages, row, form.keywords())
-
-
-def _about(output: GenerationOutput) -> dict[str, Any]:
-    return {"finish_reason": output.metadata[0]["finish_reason"], "usage": usage(output)}
 
 
 def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
@@ -179,7 +172,7 @@ def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) 
             "usage": usage(output),
         }
         response = {"status_code": 200, "request_id": f"req-{line}", "body": content}
-        along = {name: value[name] for name in ALONG if name in value}
-        return {"id": f"batch-{line}", **along, "response": response, "error": None}
+        copied = {name: value[name] for name in COPIED_KEYS if name in value}
+        return {"id": f"batch-{line}", **copied, "response": response, "error": None}
 
     return Job(line, form.body.messages, row, form.body.keywords())

@@ -1,10 +1,9 @@
 """Writes OUT.jsonl, with a row per input line, and OUT.meta.json, with what the rows depend on.
 
-Rows are appended as they are finished, with the number of their `line`; `sort` puts them in order
-at the end. So a finished answer survives the process (a power cut may take the last ones), and a
-stopped run can be resumed with the lines without an answer. If a line has several rows, the last
-one counts: an answer may follow an error. Only one process may write at a time. Knows nothing of
-engines.
+Rows are appended as they are finished, with the number of their `line`, and sorted at the end. So a
+finished answer survives the process (a power cut may take the last ones), and a stopped run can be
+resumed with the lines without an answer. If a line has several rows, the last one counts: an answer
+may follow an error. Only one process may write at a time. Knows nothing of engines.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ NO_ROW = -1
 
 
 class OutputFile:
-    """The output file, a context manager; call `begin` before any other method."""
+    """The output file, a context manager, which sorts the rows unless an exception ends it; call
+    `begin` before any other method."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -51,10 +51,14 @@ class OutputFile:
     def __enter__(self) -> OutputFile:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        if not self.meta.exists() and os.fstat(self._file).st_size == 0:  # nothing was begun
-            self.path.unlink(missing_ok=True)
-        os.close(self._file)
+    def __exit__(self, kind: object, *exc_info: object) -> None:
+        try:
+            if kind is None:
+                self._sort()
+        finally:
+            if not self.meta.exists() and os.fstat(self._file).st_size == 0:  # nothing was begun
+                self.path.unlink(missing_ok=True)
+            os.close(self._file)
 
     def begin(self, about: Mapping[str, Any], restart: bool) -> None:
         """Resume with the existing rows, or begin a new file; refuse rows of another run.
@@ -130,14 +134,14 @@ class OutputFile:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows in the order of their lines."""
-        return (json.loads(text) for _, text in self._texts())
+        return map(json.loads, self._texts())
 
-    def _texts(self) -> Iterator[tuple[int, bytes]]:
+    def _texts(self) -> Iterator[bytes]:
         with open(self.path, "rb") as file:
-            for line, offset in enumerate(self._offsets, 1):
+            for offset in self._offsets:
                 if offset != NO_ROW:
                     file.seek(offset)
-                    yield line, file.readline()
+                    yield file.readline()
 
     def append(self, line: int, row: Mapping[str, Any]) -> None:
         """Append a row; if the disk is full, raise `not_written` and leave no partial row."""
@@ -151,26 +155,21 @@ class OutputFile:
             raise not_written(self.path, failure) from failure
         self._note(line, is_error(row), len(text))
 
-    def sort(self) -> None:
-        """Sort the rows by line and keep only the last row of each line. Append no rows after
-        this."""
+    def _sort(self) -> None:
+        """Sort the rows by line and keep only the last row of each line."""
         starts = (offset for offset in self._offsets if offset != NO_ROW)
         if not self._superseded and all(a < b for a, b in itertools.pairwise(starts)):
             return
         new = self.path.with_name(f"{self.path.name}.new")
-        offsets = array.array("q", [NO_ROW]) * len(self._offsets)
         try:
             with open(new, "wb") as file:
-                for line, text in self._texts():
-                    offsets[line - 1] = file.tell()
-                    file.write(text)
+                file.writelines(self._texts())
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self.path)
         except OSError as failure:
             new.unlink(missing_ok=True)
             raise not_written(new, failure) from failure
-        self._offsets, self._superseded = offsets, False
 
 
 def is_error(row: Mapping[str, Any]) -> bool:

@@ -94,7 +94,7 @@ def answer(
 def record(
     answers: Callable[[Keep], None], out: OutputFile, total: int, on_error: OnError
 ) -> RunStats:
-    """Write the rows that `answers` passes to `keep`, show a progress bar, and sort `out`."""
+    """Write the rows that `answers` passes to `keep` and show a progress bar."""
     stats, start, before = RunStats(), time.monotonic(), out.answered
     with progress(before + total, None, before=before) as report:
 
@@ -109,7 +109,6 @@ def record(
 
         answers(keep)
     stats.seconds = time.monotonic() - start
-    out.sort()
     return stats
 
 

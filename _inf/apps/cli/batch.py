@@ -61,14 +61,12 @@ def batch(
                         for line, text in waiting
                     )
                     stats = answer(engine, jobs, file, params, total=left, on_error=on_error)
-            else:
-                file.sort()  # a run may have ended between its last answer and this
         except KeyboardInterrupt:
             typer.echo(
                 f"inf: stopped; the same command resumes with the lines that {out} lacks", err=True
             )
             raise
-        _report(stats, file, before)
+    _report(stats, file, before)
 
 
 def _error_printer(source: Path, out: Path) -> OnError:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from _inf.apps.cli.options import Options, in_force, takes_options
+from _inf.apps.cli.options import Options, effective_params, takes_options
 from _inf.apps.cli.wrap import WordWrap
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
 from _inf.request.sampling import GenerateParams
@@ -229,7 +229,7 @@ class Chat:
             params = {name: value for name, value in params.items() if value is not None}
             self._engine.generate([], **cast(GenerateParams, params))  # refuses a wrong value
             self._params = params
-        values = in_force(self._params, self._engine.config.rollout)
+        values = effective_params(self._params, self._engine.config.rollout)
         others = {name: value for name, value in values.items() if name not in self._params}
         if self._params:
             _note(f"set: {_listed(self._params)}")

@@ -13,10 +13,9 @@ from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import Job
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import RunStats, answer
-from _inf.apps.cli.options import Options, in_force, takes_options
+from _inf.apps.cli.options import Options, effective_params, takes_options
 from _inf.apps.eval import gsm8k as task
-from _inf.apps.eval.report import Run, Summary, plot, summary
-from _inf.config import Config
+from _inf.apps.eval.report import Run, Summary, plot
 from _inf.request.sampling import ASK_TO_SAMPLE
 
 app = typer.Typer(
@@ -56,46 +55,37 @@ def gsm8k(
         params["temperature"] = 0.0
     every = task.load(data, "test")
     examples = task.examples(every, shots, shots_from)
-    problems = every[:limit]
+    jobs = task.jobs(every[:limit], examples, tool=tool)
     about = {
+        **fingerprint.of_config(config),
         "parameters": {**params, "timeout": None},
         "data": hashlib.sha256(repr([every, examples, task.SUFFIX]).encode()).hexdigest(),
         "tool": tool,
     }
-    jobs = task.jobs(problems, examples, tool=tool)
-    rows, speed = _answered(call, config, jobs, out, about, restart)
+    rows, speed = _answered(call, jobs, out, about, restart)
     run = Run(
         model=config.model_name,
         data=str(data or task.HUB),
         limit=limit,
         shots=shots,
         tool=tool,
-        parameters=in_force(params, config.rollout),
+        parameters=effective_params(params, config.rollout),
         date=datetime.date.today().isoformat(),
     )
-    _report(out, summary(run, rows, len(problems) - len(rows), speed), rows, as_json)
+    _report(out, Summary.of(run, rows, len(jobs), speed), rows, as_json)
 
 
 def _answered(
-    call: Options,
-    config: Config,
-    jobs: list[Job],
-    out: Path,
-    about: dict[str, Any],
-    restart: bool,
+    call: Options, jobs: list[Job], out: Path, about: dict[str, Any], restart: bool
 ) -> tuple[list[dict[str, Any]], float | None]:
-    """Return the rows of the answered `jobs`, and the tokens per second of this run; if no job is
-    left, no engine starts."""
+    """Answer the jobs without an answer; return all answered rows, and this run's tokens/s."""
+    stats = RunStats()
     with OutputFile(out) as file:
-        file.begin({**fingerprint.of_config(config), **about}, restart)
-        left = [job for job in jobs if not file.has_answer(job.line)]
-        stats = RunStats()
-        if left:
+        file.begin(about, restart)
+        if left := [job for job in jobs if not file.has_answer(job.line)]:
             params = {**call.params, "tools": task.tools()} if about["tool"] else call.params
             with call.start() as engine:
                 stats = answer(engine, left, file, params, total=len(left))
-        else:
-            file.sort()  # a run may have ended between its last answer and this
         rows = [row for row in file.rows() if "scores" in row and row["line"] <= len(jobs)]
     return rows, stats.tokens_per_second or None
 

@@ -106,7 +106,7 @@ class Options:
         return InferenceEngine(self._file, **assignments)
 
 
-def in_force(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
+def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
     """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
     resolved = resolve(params, rollout, 1, ANY_MODEL).params[0]
     off = {"repetition_penalty": 1.0, "logprobs": 0, "prompt_logprobs": False}

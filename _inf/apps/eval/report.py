@@ -42,11 +42,21 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """A share of the questions, with its 95 % confidence interval."""
+    """A share of the questions, with its 95 % confidence interval (Wilson's, which unlike a
+    standard error is not empty at 0 % or 100 %)."""
 
     accuracy: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, right: int, asked: int) -> Share:
+        if not asked:
+            return cls(0.0, 0.0, 1.0)
+        share, spread = right / asked, Z95**2 / asked
+        middle = (share + spread / 2) / (1 + spread)
+        half = math.sqrt(share * (1 - share) * spread + spread**2 / 4) / (1 + spread)
+        return cls(share, max(0.0, middle - half), min(1.0, middle + half))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +72,22 @@ class Summary:
     completion_tokens: int
     tokens_per_second: float | None
 
+    @classmethod
+    def of(
+        cls, run: Run, rows: Sequence[dict[str, Any]], asked: int, speed: float | None
+    ) -> Summary:
+        """Summarize the rows of the answered questions, of `asked` questions."""
+        right = {rule: sum(row["scores"][rule] for row in rows) for rule in RULES}
+        return cls(
+            run=run,
+            questions=asked,
+            unanswered=asked - len(rows),
+            rules={rule: Share.of(count, asked) for rule, count in right.items()},
+            cut_by_length=sum(row["finish_reason"] == "length" for row in rows) / max(1, len(rows)),
+            completion_tokens=sum(row["completion_tokens"] for row in rows),
+            tokens_per_second=speed,
+        )
+
     def json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
@@ -75,35 +101,6 @@ class Summary:
         head = f"{'rule':<26}  right   95 % interval"
         cut = f"{'cut by length':<26} {self.cut_by_length:6.1%}{speed}"
         return "\n".join([str(self.run), asked, head, *lines, cut])
-
-
-def summary(
-    run: Run, rows: Sequence[dict[str, Any]], unanswered: int, tokens_per_second: float | None
-) -> Summary:
-    asked = len(rows) + unanswered
-    return Summary(
-        run=run,
-        questions=asked,
-        unanswered=unanswered,
-        rules={rule: wilson(sum(row["scores"][rule] for row in rows), asked) for rule in RULES},
-        cut_by_length=_ratio(sum(row["finish_reason"] == "length" for row in rows), len(rows)),
-        completion_tokens=sum(row["completion_tokens"] for row in rows),
-        tokens_per_second=tokens_per_second,
-    )
-
-
-def _ratio(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
-
-
-def wilson(right: int, asked: int) -> Share:
-    """Wilson's score interval; unlike a standard error it is not empty at 0 % or 100 %."""
-    if not asked:
-        return Share(0.0, 0.0, 1.0)
-    share, spread = right / asked, Z95**2 / asked
-    middle = (share + spread / 2) / (1 + spread)
-    half = math.sqrt(share * (1 - share) * spread + spread**2 / 4) / (1 + spread)
-    return Share(share, max(0.0, middle - half), min(1.0, middle + half))
 
 
 def plot(run: Run, rows: Sequence[dict[str, Any]], path: Path) -> None:

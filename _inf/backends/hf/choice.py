@@ -88,7 +88,8 @@ class Chooser:
             try:
                 self._add(row, token, chosen[index], top)
             except Exception as failure:  # of its grammar or its numbers: other rows go on
-                row.done.set_exception(failure)
+                if not row.done.done():
+                    row.done.set_exception(failure)
 
     def _drawn(self, probs: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
         params = [row.params for row in rows]

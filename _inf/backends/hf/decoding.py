@@ -15,7 +15,7 @@ from transformers import DynamicCache
 
 from _inf.backends.hf.choice import Chooser, Row
 from _inf.backends.hf.forward import Forward, grouped, joined, selected
-from _inf.errors import RequestFailure, told
+from _inf.errors import RequestFailure, error_text
 
 
 @dataclasses.dataclass
@@ -159,7 +159,7 @@ class Decoder:
 
 
 def _fail(rows: Sequence[Row], failure: Exception) -> None:
-    reason = RequestFailure(f"The engine gave a request up: {told(failure)}.")
+    reason = RequestFailure(f"The engine gave a request up: {error_text(failure)}.")
     for row in rows:
         if not row.done.done():
             row.done.set_exception(reason)

@@ -15,7 +15,7 @@ import torch
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.hf import from_tokenizer
 
-from _inf.errors import InferenceError, RequestFailure, told
+from _inf.errors import InferenceError, RequestFailure, error_text
 from _inf.types import SamplingParams, Tokenizer
 
 
@@ -69,7 +69,7 @@ class Grammars:
             return from_tokenizer(self._tokenizer, self._size)
         except Exception as failure:
             raise InferenceError(
-                f"llguidance cannot read this model's tokenizer: {told(failure)}."
+                f"llguidance cannot read this model's tokenizer: {error_text(failure)}."
             ) from failure
 
     def _compile(self, schema: str | None, regex: str) -> LLMatcher:

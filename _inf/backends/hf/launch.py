@@ -19,7 +19,7 @@ from _inf.backends.hf.decoding import Decoder
 from _inf.backends.hf.forward import Forward
 from _inf.config import Config
 from _inf.conversation.interactions import load_interactions
-from _inf.errors import ConfigError, InferenceError, told
+from _inf.errors import ConfigError, error_text
 from _inf.models.resolve import resolve_model
 from _inf.runtime import quiet
 from _inf.runtime.fork import check_start
@@ -92,7 +92,7 @@ def _model(folder: Path, config: Config, device: torch.device) -> Any:
         )
     except Exception as failure:
         raise ConfigError(
-            f"model_path: Transformers cannot load {folder}: {told(failure)}."
+            f"model_path: Transformers cannot load {folder}: {error_text(failure)}."
         ) from failure
     if missing := sorted(loading["missing_keys"]):
         raise ConfigError(
@@ -146,13 +146,13 @@ def _decoder(forward: Forward, chooser: Chooser, config: Config) -> Decoder:
     rollout, size = config.rollout, max(1, forward.bytes_per_token())
     total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
     if forward.device.type == "cpu":
-        tokens = min(CPU_TOKENS, free_bytes() // 4 // size)
+        tokens = min(max(CPU_TOKENS, total), free_bytes() // 4 // size)
         new_tokens = min(CPU_NEW_TOKENS, rollout.max_num_batched_tokens)
     else:
         tokens = torch.cuda.mem_get_info(forward.device)[0] // 3 // size
         new_tokens = rollout.max_num_batched_tokens
     if tokens < total:
-        raise InferenceError(
+        raise ConfigError(
             f"rollout.max_model_len: the keys and values of {total} tokens do not fit into the "
             f"memory that is left; at most {tokens} do."
         )

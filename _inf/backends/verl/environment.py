@@ -21,6 +21,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from _inf.backends.verl import stub_libraries
@@ -83,7 +84,7 @@ def check_pins() -> None:
         requirements = importlib.metadata.requires("inf-engine") or []
     except importlib.metadata.PackageNotFoundError:
         return
-    broken = []
+    broken: dict[str, str] = {}  # what is wrong, by the pin
     for requirement in requirements:
         pin = re.fullmatch(r"([\w.-]+)==([\w.]+)", requirement.replace(" ", ""))
         if pin is None:
@@ -92,13 +93,15 @@ def check_pins() -> None:
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            broken.append(f"{name} {pinned} is not installed")
+            broken[pin[0]] = f"{name} {pinned} is not installed"
             continue
         if version.split("+")[0] != pinned:  # 2.9.1+cu128 is torch 2.9.1
-            broken.append(f"{name} is {version} and must be {pinned}")
+            broken[pin[0]] = f"{name} is {version} and must be {pinned}"
     if broken:
+        checkout = (Path(__file__).parents[3] / "install.sh").exists()  # not in the wheel
+        command = "bash install.sh" if checkout else f"pip install {' '.join(broken)}"
         raise ConfigError(
-            f"environment ({sys.prefix}): {'; '.join(broken)}; run `bash install.sh`, "
+            f"environment ({sys.prefix}): {'; '.join(broken.values())}; run `{command}`, "
             "or set INF_SKIP_PIN_CHECK=1 to use versions that were never tested"
         )
 

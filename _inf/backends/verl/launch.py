@@ -90,6 +90,7 @@ def _fork_server(config: Config, device: Literal["cuda", "cpu"], log: Path) -> F
 @contextlib.contextmanager
 def fork_server_kept() -> Iterator[None]:
     """Keep what the engines of this process are forked from, while one ends and another starts."""
+    check_start()
     server = _forks
     kept = server is not None and server.acquire()
     try:

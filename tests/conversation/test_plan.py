@@ -1,4 +1,4 @@
-"""What a conversation cannot be held with is refused by name, with advice that fits the cause."""
+"""Keywords that a conversation cannot serve are refused by name, with fitting advice."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from _inf.types import TurnOptions
     [
         ({"nam": "nag"}, r"the key 'name' is missing \('nam' is given\); the interactions are nag"),
         ({"x": 1}, r"the key 'name' is missing; the interactions are nag\."),
-        ({"name": "nga"}, r"interaction_kwargs\.name: 'nga' is no interaction; .* are nag\."),
-        ({"name": ["nag"]}, r"interaction_kwargs\.name: \['nag'\] is no interaction"),
+        ({"name": "nga"}, r"interaction_kwargs\.name: 'nga' is not an interaction; .* are nag\."),
+        ({"name": ["nag"]}, r"interaction_kwargs\.name: \['nag'\] is not an interaction"),
     ],
 )
 def test_unknown_interaction_is_named_as_the_caller_wrote_it(

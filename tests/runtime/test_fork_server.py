@@ -1,0 +1,183 @@
+"""The process from which engines are forked, with small functions for its imports and engines."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import psutil
+import pytest
+from scripts import alive, environment, until
+
+from _inf.errors import EngineDeadError
+from _inf.runtime.fork_server import ForkedProcess, ForkServer
+from _inf.runtime.host import Host
+from _inf.runtime.worker import Worker
+
+SERVE = "_inf.runtime.fork_server:serve"
+
+
+def imports(log: Path) -> None:
+    """What the server does once."""
+    os.environ["IMPORTED_BY"] = str(os.getpid())
+    print("imported", flush=True)
+
+
+def slow_imports(log: Path) -> None:
+    time.sleep(60)
+
+
+def set_up(log: Path) -> None:
+    """What every fork does first."""
+
+
+def report(writer: Connection) -> None:
+    print("forked", flush=True)
+    names = ("FOR_THE_FORK", "IMPORTED_BY", "TMPDIR")
+    writer.send((os.getppid(), {name: os.environ.get(name) for name in names}))
+
+
+def exit_with_7() -> None:
+    os._exit(7)
+
+
+def sleep() -> None:
+    time.sleep(300)
+
+
+def worker(function: str, log: Path) -> Worker:
+    return Worker(f"{__name__}:{function}", log, setup=f"{__name__}:set_up")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ForkServer]:
+    (tmp_path / "server").mkdir()
+    server = ForkServer(Worker(SERVE, tmp_path / "server" / "log", setup=f"{__name__}:imports"))
+    assert server.acquire()
+    yield server
+    if not server._stop.is_set():
+        server.release()
+
+
+def forked(server: ForkServer, target: Worker, *args: object) -> ForkedProcess:
+    target.parent = server.pid()
+    process = ForkedProcess(server, target=target, args=args, name="fork")
+    process.start()
+    return process
+
+
+def test_fork_gets_its_files_the_environment_of_now_and_a_log_of_its_own(
+    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOR_THE_FORK", "set after the server began")
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    process = forked(server, worker("report", tmp_path / "log"), writer)
+    parent, variables = reader.recv()
+    process.join(10)
+    assert process.exitcode == 0
+    assert parent == server.pid()
+    assert variables["FOR_THE_FORK"] == "set after the server began"
+    assert variables["IMPORTED_BY"] is None
+    assert variables["TMPDIR"].startswith(f"{tmp_path}/")
+    assert (tmp_path / "log").read_text() == "forked\n"
+    assert (tmp_path / "server" / "log").read_text() == "imported\n"
+
+
+def test_exit_codes_and_signals_of_forks_are_known_and_wake_who_waits(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    exits = forked(server, worker("exit_with_7", tmp_path / "log"))
+    sleeps = [forked(server, worker("sleep", tmp_path / "log")) for _ in range(2)]
+    exits.join(10)
+    assert exits.exitcode == 7
+    sleeps[0].kill()
+    codes: list[int | None] = []
+    readers = [threading.Thread(target=lambda: codes.append(sleeps[0].exitcode)) for _ in range(4)]
+    sleeps[0].join(10)
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert codes == [-signal.SIGKILL] * 4
+    assert sleeps[1].is_alive()
+
+
+def test_last_user_that_releases_it_ends_it_and_its_forks(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    process = psutil.Process(forked(server, worker("sleep", tmp_path / "log")).pid)
+    assert server.acquire()
+    server.release()
+    assert server.process.is_alive() and process.is_running()
+    server.release()
+    assert not server.process.is_alive()
+    assert until(lambda: not alive({process}), 5)
+    assert not server.acquire()
+
+
+def test_killed_server_ends_its_forks_and_refuses_users_and_forks(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    process = forked(server, worker("sleep", tmp_path / "log"))
+    known = psutil.Process(process.pid)
+    os.kill(server.pid(), signal.SIGKILL)
+    process.join(10)
+    assert process.exitcode is not None
+    assert until(lambda: not alive({known}), 5)
+    server.process.join(10)
+    assert not server.acquire()
+    with pytest.raises(EOFError):
+        forked(server, worker("sleep", tmp_path / "log"))
+
+
+def test_start_on_a_server_that_dies_names_it() -> None:
+    host = Host()
+    host.fork_server = ForkServer(Worker(SERVE, host.log, setup=f"{__name__}:slow_imports"))
+    assert host.fork_server.acquire()
+
+    def build() -> None:
+        threading.Timer(1, os.kill, (host.fork_server.pid(), signal.SIGKILL)).start()
+        host.process(worker("sleep", host.log)).start()
+
+    with pytest.raises(EngineDeadError, match=r"fork server \(pid \d+, exit code -9\)"):
+        host.start(build)
+
+
+CALLER = """
+import sys, time
+from test_fork_server import *
+
+server = ForkServer(Worker(SERVE, Path(sys.argv[1]), setup=f"test_fork_server:{sys.argv[2]}"))
+server.acquire()
+server.pid()
+if sys.argv[2] == "imports":
+    forked(server, worker("sleep", Path(sys.argv[1])))
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("moment", ["slow_imports", "imports"])
+def test_killed_caller_leaves_neither_server_nor_forks(tmp_path: Path, moment: str) -> None:
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "engine")]
+    python_path = os.pathsep.join([environment()["PYTHONPATH"], *sys.path, *paths])
+    caller = subprocess.Popen(
+        [sys.executable, "-c", CALLER, str(tmp_path / "log"), moment],
+        env=environment(PYTHONPATH=python_path), stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert caller.stdout is not None and caller.stdout.readline() == b"ready\n"
+        family = set(psutil.Process(caller.pid).children(recursive=True))
+        assert len(family) == (3 if moment == "imports" else 2)  # one is the resource tracker
+    finally:
+        caller.kill()
+        caller.wait(10)
+    assert until(lambda: not alive(family), 5)
