@@ -5,8 +5,8 @@
 The model learns to be brief: an answer's reward is the share of MAX_TOKENS that it does not use.
 The reward of each step goes to stdout, and the curve to grpo.png. Two CPU cores need some minutes.
 
-Each step is what verl's trainer does: `rollout_batch` (n samples a prompt), rewards, advantages by
-verl's own function, one clipped policy-gradient step, `update_weights`.
+Each step is what verl's trainer does: `rollout_batch` (n samples per prompt), rewards, advantages
+by verl's own function, one clipped policy-gradient step, `update_weights`.
 """
 
 from __future__ import annotations

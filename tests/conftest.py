@@ -5,11 +5,16 @@ A test that breaks an engine takes `mortal`, or starts its own on a tiny model.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # another worker beside it: one thread for each engine
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from scripts import HANG_SECONDS, SETTINGS
 from tiny import tiny_model
 
@@ -18,6 +23,14 @@ from inf import InferenceEngine
 TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enforce_eager": True}
 WITH_ENGINES = {"engine", "soak"}  # folders here
 HEAVY = {"engine", "tiny", "mortal"}  # fixtures
+ALONE = {"soak", "architectures"}  # one file, or figures of a machine that does nothing else
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two, each with engines of its own; none where files are named, or a suite of its own is."""
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    shown = config.option.capture == "no"  # workers cannot print
+    return 0 if named or shown or config.option.markexpr in ALONE else 2
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -27,12 +40,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks with `engine` what is in the folders of engines or takes a heavy fixture."""
+    """Marks with `engine` what is in the folders of engines or takes a heavy fixture, and puts it
+    behind the rest."""
     here = Path(__file__).parent
     for item in items:
         folder = item.path.relative_to(here).parts[0]
         if folder in WITH_ENGINES or HEAVY & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.engine)
+    items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ import threading
 import traceback
 from multiprocessing import forkserver, popen_forkserver, reduction, resource_tracker, spawn, util
 from multiprocessing.context import set_spawning_popen
+from pathlib import Path
 from typing import Any
 
 from _inf.runtime.worker import Worker, WorkerProcess
@@ -28,17 +29,22 @@ MOST_FILES = 32  # that one fork inherits
 
 
 class ForkServer:
-    """Owns the process. `worker` imports and then calls `serve`.
+    """Owns the process.
+
+    imports: the function that it runs first, as "module:name". log: the file for its output.
 
     It has users, which `acquire` and `release` it; the last `release` kills it and, with it, what
     was forked from it.
     """
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, imports: str, log: Path) -> None:
         self.environment: dict[str, str] = {}  # for whom it is
         self._channel, self._theirs = socket.socketpair()
         self.process = WorkerProcess(
-            target=worker, args=(self._theirs,), name="fork server", daemon=True
+            target=Worker(f"{__name__}:serve", log, setup=imports),
+            args=(self._theirs,),
+            name="fork server",
+            daemon=True,
         )
         self._users = 0
         self._lock = threading.RLock()  # a finalizer may release in the thread that holds it

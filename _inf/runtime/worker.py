@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import multiprocessing.context
 import multiprocessing.spawn
 import os
 import signal
@@ -93,9 +94,12 @@ class WorkerProcess(SpawnProcess):
 def _main_module_hidden() -> Iterator[None]:
     prepare = multiprocessing.spawn.get_preparation_data
     here = threading.get_ident()
+    contexts: Any = multiprocessing.context._default_context
 
     def without_main(name: str) -> dict[str, Any]:
+        start_method = contexts._actual_context
         data = prepare(name)
+        contexts._actual_context = start_method  # which that has set, if the caller had not
         if threading.get_ident() == here:
             data.pop("init_main_from_name", None)
             data.pop("init_main_from_path", None)

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 # In a process of its own, because what is imported stays; the child's environment comes first.
 PROGRAM = """
 import json, sys
@@ -29,6 +31,7 @@ print(json.dumps(report))
 """
 
 
+@pytest.mark.engine
 def test_only_the_file_of_an_architecture_is_imported_and_all_for_an_unknown_one() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM],

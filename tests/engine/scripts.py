@@ -25,7 +25,7 @@ from tiny import tiny_model
 import inf
 from _inf.types import CancelToken
 
-START_SECONDS = 180.0  # for one engine, on a machine that does other things too
+START_SECONDS = 300.0  # for one engine, on a machine that does other things too
 GONE_SECONDS = 10.0
 HANG_SECONDS = 5.0  # the `mortal` engine's hang_timeout
 SETTINGS: dict[str, Any] = {

@@ -98,28 +98,6 @@ def test_killed_fork_server_takes_the_scheduler_along_and_restart_brings_both_ba
 # ─── Hung ───
 
 
-def test_stopped_scheduler_is_reported_as_hung_and_killed(
-    mortal: InferenceEngine, answer: Answer
-) -> None:
-    scheduler = psutil.Process(mortal.rollout.host.children[0].pid)
-    with concurrent.futures.ThreadPoolExecutor() as threads:
-        calls = [threads.submit(mortal.generate, "One", **LONG, timeout=60) for _ in range(2)]
-        assert until(lambda: in_flight(mortal) == 2, 30)
-        scheduler.suspend()
-        stopped = time.monotonic()
-        failures = [call.exception(timeout=90) for call in calls]
-        assert time.monotonic() - stopped < HANG_SECONDS  # not by its silence
-    said = rf"The engine hung: scheduler 0 \(pid {scheduler.pid}\) was stopped by a signal"
-    for failure in failures:
-        assert isinstance(failure, EngineDeadError)
-        assert re.match(said, str(failure)) and "restart()" in str(failure)
-    with pytest.raises(EngineDeadError, match=said):
-        mortal.generate("Are you there?")
-    assert until(lambda: not scheduler.is_running(), 5)
-    mortal.restart()
-    assert mortal.generate(**QUESTION).token_ids == answer
-
-
 def test_silent_scheduler_is_reported_as_hung_and_its_successor_holds_no_more(
     mortal: InferenceEngine, answer: Answer
 ) -> None:
@@ -150,12 +128,31 @@ def slow_down(engine: InferenceEngine, seconds: float) -> None:
     engine.rollout.host.run(manager.slow_down(SlowDownReqInput(seconds)), CancelToken())
 
 
+def test_stopped_scheduler_is_reported_as_hung_and_killed(mortal: InferenceEngine) -> None:
+    scheduler = psutil.Process(mortal.rollout.host.children[0].pid)
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        calls = [threads.submit(mortal.generate, "One", **LONG, timeout=60) for _ in range(2)]
+        assert until(lambda: in_flight(mortal) == 2, 30)
+        scheduler.suspend()
+        stopped = time.monotonic()
+        failures = [call.exception(timeout=90) for call in calls]
+        assert time.monotonic() - stopped < HANG_SECONDS  # not by its silence
+    said = rf"The engine hung: scheduler 0 \(pid {scheduler.pid}\) was stopped by a signal"
+    for failure in failures:
+        assert isinstance(failure, EngineDeadError)
+        assert re.match(said, str(failure)) and "restart()" in str(failure)
+    with pytest.raises(EngineDeadError, match=said):
+        mortal.generate("Are you there?")
+    assert until(lambda: not scheduler.is_running(), 5)
+
+
 # ─── Starts that fail, and a scheduler that raises ───
 
 TROUBLED = """
-import gc, subprocess, threading, time
+import gc, subprocess, threading, time, unittest.mock
 import psutil
 from inf import EngineDeadError, InferenceError
+from _inf.runtime.fork_server import ForkedProcess
 from _inf.types import CancelToken
 
 stranger = subprocess.Popen(["sleep", "300"])
@@ -170,21 +167,23 @@ def failure(**sglang):
     except Exception as failure:
         return [isinstance(failure, InferenceError), str(failure)]
 
-def kill(scheduler):
+def kill():
     while not (found := [p for p in children() if "spawn_main" in " ".join(p.cmdline())]):
-        time.sleep(0.05)
-    [server] = found
-    while scheduler and not (found := server.children()):
         time.sleep(0.05)
     time.sleep(1)
     found[0].kill()
 
+def start_and_kill(process, start=ForkedProcess.start):
+    start(process)
+    process.kill()
+
 say("in the child", failure(attention_backend="nonsense"))
 say("in the parent", failure(quantization="nonsense"))
 say("beside the child", failure(speculative_algorithm="nonsense"))
-for name, scheduler in {"killed importing": False, "killed": True}.items():
-    threading.Thread(target=kill, args=(scheduler,)).start()
-    say(name, failure())
+threading.Thread(target=kill).start()
+say("killed importing", failure())
+with unittest.mock.patch.object(ForkedProcess, "start", start_and_kill):
+    say("killed", failure())
 say("children", [p.cmdline() for p in children()])
 say("stranger", stranger.poll())
 stranger.kill()

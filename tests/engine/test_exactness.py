@@ -136,8 +136,9 @@ def assert_logprobs(
 def test_sampled_logprobs_are_those_of_transformers(
     engine: InferenceEngine, reference: Reference, prompts: list[list[int]], filters: dict[str, Any]
 ) -> None:
-    output = engine.generate(as_ids(prompts[::3]), temperature=0.7, max_tokens=24, **filters)
-    assert_logprobs(reference, prompts[::3], output, temperature=0.7)
+    few = prompts[::5]
+    output = engine.generate(as_ids(few), temperature=0.7, max_tokens=24, **filters)
+    assert_logprobs(reference, few, output, temperature=0.7)
 
 
 @pytest.mark.parametrize("sampling", SAMPLING, ids=str)

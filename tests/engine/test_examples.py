@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import re
 import runpy
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,17 @@ EXAMPLES = Path(inf.__file__).parent / "examples"
 
 @pytest.fixture
 def on_engine(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script's engine is the session's, and its answers are short."""
     monkeypatch.setattr(
         inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(engine)
     )
+    for name in ("generate", "stream"):
+        short = functools.partial(short_answers, getattr(engine, name))
+        monkeypatch.setattr(engine, name, short)
+
+
+def short_answers(method: Callable[..., Any], *args: Any, **params: Any) -> Any:
+    return method(*args, **params | {"max_tokens": 24})
 
 
 @pytest.mark.usefixtures("on_engine")
@@ -90,9 +100,14 @@ def committed() -> Any:
 
 @pytest.fixture(scope="module")
 def cells(committed: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """The outputs of the notebook's cells and of `CELLS`, by source, run by this interpreter."""
+    """The outputs of the notebook's cells and of `CELLS`, by source, run by this interpreter.
+
+    Its answers are short here.
+    """
     folder = tmp_path_factory.mktemp("notebook")
     notebook = copy.deepcopy(committed)
+    for cell in notebook.cells:
+        cell.source = cell.source.replace("max_tokens=128", "max_tokens=24")
     notebook.cells[-1:-1] = [nbformat.v4.new_code_cell(source) for source in CELLS]
     shutil.copy(EXAMPLES / "problems.jsonl", folder)
     # Without folders of kernels there is one: the interpreter that runs this.

@@ -31,7 +31,8 @@ def answer(tiny: InferenceEngine) -> Answer:
 # ─── A life ───
 
 LIFE = """
-import asyncio, gc, logging, multiprocessing, os, signal, subprocess, tempfile, threading, time
+import asyncio, concurrent.futures, gc, logging, multiprocessing, os, signal, subprocess, tempfile
+import threading, time
 import psutil
 
 def mine(*args):
@@ -70,22 +71,49 @@ me, before, strangers = psutil.Process(), interpreter(), foreign()
 
 a = engine()
 strangers += foreign()
-b = engine()
-say("two at once", [each.generate(**QUESTION).token_ids for each in (a, b)])
+started, leave = threading.Event(), threading.Event()
+
+async def elsewhere():
+    with engine() as b:
+        said.update(b=b, scheduler=psutil.Process(b.rollout.host.children[0].pid))
+        said["answer"] = (await b.agenerate(**QUESTION)).token_ids
+        started.set()
+        await asyncio.to_thread(leave.wait)
+        raise ZeroDivisionError
+
+said = {}
+thread = concurrent.futures.ThreadPoolExecutor(1)
+future = thread.submit(lambda: asyncio.run(elsewhere()))
+future.add_done_callback(lambda _: started.set())
+started.wait()
+say("two at once", [a.generate(**QUESTION).token_ids, said["answer"]])
 after = interpreter()
 say("changed", [name for name in before if before[name] != after[name]])
 sockets = [c for p in [me, *children()] for c in p.net_connections("inet") if not c.raddr]
 say("open to", sorted({c.laddr.ip for c in sockets}))
 say("folders", len(temporary()))
+leave.set()
+say("raised", type(future.exception()).__name__)
+say("its scheduler runs", said["scheduler"].is_running())  # no zombie either
 
-a.shutdown()
-a.shutdown()
-try:
-    a.generate("Are you there?")
-except Exception as failure:
-    say("after shutdown", [type(failure).__name__, str(failure)])
-say("the other one", b.generate(**QUESTION).token_ids)
-del b
+def told(call):
+    try:
+        call()
+    except Exception as failure:
+        return [type(failure).__name__, str(failure)]
+
+b = said.pop("b")
+say("after shutdown", [
+    [
+        told(lambda: b.generate("Are you there?")),
+        told(lambda: asyncio.run(b.agenerate("Are you there?"))),
+        told(lambda: b.generate("")),
+        told(b.shutdown),
+    ]
+    for _ in range(2)
+])
+say("the other one", a.generate(**QUESTION).token_ids)
+del a
 gc.collect()
 say("children", [p.cmdline() for p in children()])
 say("threads", [thread.name for thread in threading.enumerate()])
@@ -102,16 +130,22 @@ time.sleep(600)
 
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """What a script saw of two engines at once and one more after them, until SIGTERM ended it."""
-    names = ["two at once", "changed", "open to", "folders", "after shutdown", "the other one"]
-    names += ["children", "threads", "left folders", "strangers", "a second life"]
+    """What a script saw of two engines at once and one more after them, until SIGTERM ended it.
+
+    The second one is started in async code on a thread, and left by an exception.
+    """
+    names = ["two at once", "changed", "open to", "folders", "raised", "its scheduler runs"]
+    names += ["after shutdown", "the other one", "children", "threads", "left folders"]
+    names += ["strangers", "a second life"]
     with script(LIFE, tmp_path_factory.mktemp("life")) as run:
         report = {name: run.hear(name) for name in names}
         run.send(signal.SIGTERM)
         yield report | {"end": ended(run)}
 
 
-def test_two_engines_in_one_process_answer_alike(life: dict[str, Any], answer: Answer) -> None:
+def test_two_engines_in_one_process_answer_alike_also_in_async_code_on_a_thread(
+    life: dict[str, Any], answer: Answer
+) -> None:
     assert life["two at once"] == [answer, answer]
 
 
@@ -125,10 +159,19 @@ def test_nothing_listens_beyond_loopback(life: dict[str, Any]) -> None:
     assert all(ipaddress.ip_address(address).is_loopback for address in life["open to"])
 
 
-def test_generate_after_shutdown_says_so_in_a_sentence(life: dict[str, Any]) -> None:
-    kind, message = life["after shutdown"]
-    assert kind == "EngineDeadError"
-    assert re.fullmatch(r"[^\n]*shut down[^\n]*restart\(\)[^\n]*\.", message)
+def test_exception_inside_with_passes_and_leaves_no_child(life: dict[str, Any]) -> None:
+    assert life["raised"] == "ZeroDivisionError"
+    assert not life["its scheduler runs"]
+
+
+def test_call_after_shutdown_says_so_in_a_sentence_unless_it_is_wrong(
+    life: dict[str, Any],
+) -> None:
+    for *calls, (wrong, _), shutdown in life["after shutdown"]:
+        assert wrong == "PromptError" and shutdown is None
+        for kind, message in calls:
+            assert kind == "EngineDeadError"
+            assert re.fullmatch(r"[^\n]*was shut down; restart\(\)[^\n]*\.", message)
 
 
 def test_shutdown_of_one_engine_leaves_the_other_working(

@@ -1,7 +1,8 @@
 """Where an engine is used from: the main thread, others, async code.
 
 The same question gets the same answer everywhere. A notebook, with a loop of its own, is in
-`test_examples.py`; a script on stdin, without a `__main__` guard, in `test_forks.py`.
+`test_examples.py`; a script on stdin, without a `__main__` guard, in `test_forks.py`; an engine
+that async code on a thread starts and leaves, in `test_lifecycle.py`.
 """
 
 from __future__ import annotations
@@ -12,19 +13,10 @@ import threading
 from collections.abc import Coroutine
 from typing import Any
 
-import psutil
 import pytest
-from scripts import START_SECONDS
-from tiny import tiny_model
 
-from inf import EngineDeadError, InferenceEngine, PromptError
+from inf import InferenceEngine
 
-SETTINGS: dict[str, Any] = {
-    "dtype": "float32",
-    "prompt_length": 512,
-    "response_length": 128,
-    "enforce_eager": True,
-}
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24, "ignore_eos": True, "timeout": 60}
 PROMPTS = [f"What is {number} apples and 7?" for number in range(20)]
 
@@ -108,43 +100,3 @@ def test_asyncio_run_twice_with_one_engine(tiny: InferenceEngine, answers: Answe
         return (await tiny.agenerate(PROMPTS, **GREEDY)).token_ids
 
     assert run(work()) == run(work()) == answers
-
-
-@pytest.fixture(scope="module")
-def stopped() -> dict[str, Any]:
-    """An engine that async code on a thread starts, asks, and leaves by an exception."""
-    report: dict[str, Any] = {}
-
-    async def work() -> Answers:
-        with InferenceEngine(model_path=str(tiny_model()), rollout=SETTINGS) as engine:
-            report["engine"] = engine
-            report["scheduler"] = psutil.Process(engine.rollout.host.children[0].pid)
-            report["answers"] = (await engine.agenerate(PROMPTS, **GREEDY)).token_ids
-            raise ZeroDivisionError
-
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        report["raised"] = thread.submit(run, work()).exception(START_SECONDS)
-    return report
-
-
-def test_engine_started_and_stopped_in_async_code_on_a_thread_answers_alike(
-    stopped: dict[str, Any], answers: Answers
-) -> None:
-    assert stopped["answers"] == answers
-
-
-def test_exception_inside_with_passes_and_leaves_no_child(stopped: dict[str, Any]) -> None:
-    assert isinstance(stopped["raised"], ZeroDivisionError)
-    assert not stopped["scheduler"].is_running()  # no zombie either
-
-
-def test_call_after_shutdown_says_so_unless_it_is_wrong(stopped: dict[str, Any]) -> None:
-    engine = stopped["engine"]
-    for _ in range(2):
-        with pytest.raises(EngineDeadError, match="was shut down; restart"):
-            engine.generate("hi")
-        with pytest.raises(EngineDeadError, match="was shut down; restart"):
-            asyncio.run(engine.agenerate("hi"))
-        engine.shutdown()
-    with pytest.raises(PromptError):
-        engine.generate("")

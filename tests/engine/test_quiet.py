@@ -60,7 +60,7 @@ def test_newcomers_command_prints_the_answer_and_nothing_else(newcomer: dict[str
 def test_newcomer_sees_one_line_while_the_engine_starts(newcomer: dict[str, Any]) -> None:
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", newcomer["err"])  # colours, cursor, erasing
     lines = {line[1:].strip() for line in re.split(r"[\r\n]+", plain) if line.strip()}
-    assert lines == {"Starting SmolLM2-135M-Instruct (half a minute) ..."}
+    assert lines == {"Starting SmolLM2-135M-Instruct (about 15 seconds) ..."}
 
 
 def test_line_of_the_start_is_erased_when_the_engine_is_ready(newcomer: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """The examples of the two pages that this project began with, in a folder of their own.
 
 Each is as the page has it where the page is right; where it is not, a comment says what was wrong.
-`engine` is the pages' first and last example: started from `config.yaml`, shut down in `finally`.
+They run on the session's engine: `test_config_reaches_engine.py` starts one from a file, and a
+script of `test_lifecycle.py` shuts its own down.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ tools:
 """
 # Not in the pages: short answers, so that all of this takes seconds. Their 512 and 1000 tokens are
 # kept where they are what the example shows.
-SHORT = {"max_tokens": 24}
+SHORT = {"max_tokens": 12}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where `config.yaml` is, and where the examples run."""
     folder = tmp_path_factory.mktemp("seed")
@@ -60,22 +61,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture(scope="module")
-def engine(folder: Path) -> Iterator[InferenceEngine]:
-    """Quick start and cleanup."""
-    engine = InferenceEngine("config.yaml")
-    try:
-        output = engine.generate("What is 2 + 2?", **SHORT)
-        assert output.completions[0]
-        yield engine
-    finally:
-        engine.shutdown()
+def test_quick_start(engine: InferenceEngine) -> None:
+    """The page's config can be loaded; the session's engine has what it says, but for the dtype."""
+    asked, running = load_config("config.yaml", {}), engine.config
+    assert asked.model_path is running.model_path is None
+    named = yaml.safe_load(CONFIG)["rollout"].keys() - {"dtype"}
+    assert asked.rollout.model_dump(include=named) == running.rollout.model_dump(include=named)
+    output = engine.generate("What is 2 + 2?", **SHORT)
+    assert output.completions[0]
 
 
 def test_single_prompt_as_a_string(engine: InferenceEngine) -> None:
     output = engine.generate("Explain quantum computing in one sentence.", **SHORT)
     assert output.completions[0]
-    assert 0 < len(output.token_ids[0]) <= 24
+    assert 0 < len(output.token_ids[0]) <= SHORT["max_tokens"]
 
 
 def test_batch_of_strings(engine: InferenceEngine) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from prompts import as_ids, token_prompts
-from scripts import environment
+from scripts import START_SECONDS, environment
 from tiny import tiny_model
 
 from inf import InferenceEngine
@@ -73,7 +73,7 @@ def ranks(tiny: InferenceEngine, tmp_path_factory: pytest.TempPathFactory) -> li
         env=variables,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=2 * START_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"said{rank}").read_text()) for rank in range(2)]

@@ -22,8 +22,6 @@ from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.host import Host
 from _inf.runtime.worker import Worker
 
-SERVE = "_inf.runtime.fork_server:serve"
-
 
 def imports(log: Path) -> None:
     """What the server does once."""
@@ -60,7 +58,7 @@ def worker(function: str, log: Path) -> Worker:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ForkServer]:
     (tmp_path / "server").mkdir()
-    server = ForkServer(Worker(SERVE, tmp_path / "server" / "log", setup=f"{__name__}:imports"))
+    server = ForkServer(f"{__name__}:imports", tmp_path / "server" / "log")
     assert server.acquire()
     yield server
     if not server._stop.is_set():
@@ -89,6 +87,25 @@ def test_fork_gets_its_files_the_environment_of_now_and_a_log_of_its_own(
     assert variables["TMPDIR"].startswith(f"{tmp_path}/")
     assert (tmp_path / "log").read_text() == "forked\n"
     assert (tmp_path / "server" / "log").read_text() == "imported\n"
+
+
+def test_start_method_of_the_caller_stays_unset(tmp_path: Path) -> None:
+    program = """
+import multiprocessing, sys
+from pathlib import Path
+from _inf.runtime.fork_server import ForkServer
+
+server = ForkServer("os:fspath", Path(sys.argv[1]))
+server.acquire()
+server.pid()
+print(multiprocessing.get_start_method(allow_none=True))
+server.release()
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "log")],
+        env=environment(), capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert (said.stdout, said.stderr) == ("None\n", "")
 
 
 def test_exit_codes_and_signals_of_forks_are_known_and_wake_who_waits(
@@ -140,7 +157,7 @@ def test_killed_server_ends_its_forks_and_refuses_users_and_forks(
 
 def test_start_on_a_server_that_dies_names_it() -> None:
     host = Host()
-    host.fork_server = ForkServer(Worker(SERVE, host.log, setup=f"{__name__}:slow_imports"))
+    host.fork_server = ForkServer(f"{__name__}:slow_imports", host.log)
     assert host.fork_server.acquire()
 
     def build() -> None:
@@ -155,7 +172,7 @@ CALLER = """
 import sys, time
 from test_fork_server import *
 
-server = ForkServer(Worker(SERVE, Path(sys.argv[1]), setup=f"test_fork_server:{sys.argv[2]}"))
+server = ForkServer(f"test_fork_server:{sys.argv[2]}", Path(sys.argv[1]))
 server.acquire()
 server.pid()
 if sys.argv[2] == "imports":

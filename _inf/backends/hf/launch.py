@@ -36,7 +36,7 @@ DTYPES = {"half": "float16", "float": "float32"}
 def launch(config: Config) -> HfBackend:
     """Load the model; raises `ConfigError` if it cannot be used."""
     check_start(children=False)
-    with quiet.starting(config.model_name, "some seconds"), quiet.third_party():
+    with quiet.starting(config.model_name, "about 5 seconds"), quiet.third_party():
         device = _device(config)
         folder = resolve_model(
             config.model_path,

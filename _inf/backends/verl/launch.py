@@ -28,7 +28,6 @@ from _inf.runtime.fork_server import ForkServer
 from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
 from _inf.runtime.interpreter import garbage_kept, interpreter_left_alone
-from _inf.runtime.worker import Worker
 from _inf.tools.loading import load_tools
 from _inf.types import Limits, ModelInfo
 
@@ -41,12 +40,11 @@ if TYPE_CHECKING:
 
 # Starts share environment variables, upstream's module globals and the default process group.
 _starting = threading.Lock()
-SERVE = "_inf.runtime.fork_server:serve"
-_forks: ForkServer | None = None
+_forks: ForkServer | None = None  # the newest, which the next engine shares if it can
 
 
 def launch(config: Config) -> VerlBackend:
-    """Start an engine; takes some fifteen seconds, nearly all of it for imports.
+    """Start an engine; takes about 15 seconds, nearly all of it for imports.
 
     Raises `ConfigError` before anything is started, `EngineDeadError` with the log's end if a
     child process dies during the start, `InferenceError` in a process that cannot have an engine.
@@ -81,7 +79,7 @@ def _fork_server(config: Config, device: Literal["cuda", "cpu"], log: Path) -> F
     if device == "cuda" or rank % tp:
         return None
     if _forks is None or _forks.environment != _environment() or not _forks.acquire():
-        _forks = ForkServer(Worker(SERVE, log, setup=IMPORTS))
+        _forks = ForkServer(IMPORTS, log)
         _forks.environment = _environment()
         _forks.acquire()
     return _forks
