@@ -1,13 +1,12 @@
-"""Run a language model with the rollout that verl trains with: `SGLangRollout`.
+"""Run a language model with the rollout that verl trains with, `SGLangRollout`, or Transformers.
 
     from inf import InferenceEngine
 
     with InferenceEngine() as engine:
         print(engine.generate("What is the capital of France?").completions[0])
 
-The pipeline: prompts become messages and token ids, keywords become sampling parameters
-(`_inf.request`), both become a verl `DataProto` that the rollout answers (`_inf.backends.verl`),
-and the answer is decoded (`_inf.response`).
+Prompts become token ids and keywords sampling parameters (`_inf.request`), a backend answers them
+(`_inf.backends`), and the answer is decoded (`_inf.response`).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from _inf.backends.base import check_supported
 from _inf.backends.running import RunningEngine
 from _inf.config import Config
 from _inf.conversation.loop import run_episodes
@@ -44,6 +44,7 @@ from _inf.tools.parsing import parse
 from _inf.types import CancelToken, RequestOutput, ToolCall
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from typing_extensions import Unpack
     from verl import DataProto
 
@@ -70,7 +71,6 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """The public names, for completion."""
     return [*__all__, "__version__", "__doc__"]
 
 
@@ -84,18 +84,17 @@ def __getattr__(name: str) -> Any:
 
 
 class InferenceEngine(RunningEngine):
-    """A model on verl's rollout and SGLang's engine, in this process and a child process.
+    """A model on verl's rollout and SGLang's engine, or on Transformers (`rollout.name`).
 
     config: a path to a YAML file, a mapping, or None for the embedded default
         (SmolLM2-135M-Instruct, no download, any machine). `overrides` are merged over it, deeply:
         `InferenceEngine("config.yaml", rollout={"dtype": "float32"})`.
 
-    A context manager; it also stops with `shutdown`, when it is garbage collected, and at
-    interpreter exit. It may be used from several threads at once, in `async` code and in notebooks;
-    in a fork of the process (`os.fork`, multiprocessing's "fork") calls raise `InferenceError`.
+    A context manager; it also stops with `shutdown`, when garbage collected and at interpreter
+    exit. For several threads at once, `async` code and notebooks; calls in a fork raise.
 
-    Attributes: `config` (frozen), `tokenizer` (Transformers), `model_config` (verl's
-    `HFModelConfig`), `rollout` (verl's `SGLangRollout` itself).
+    Attributes: `config` (frozen), `tokenizer` (Transformers); None without verl: `model_config`
+    (its `HFModelConfig`), `rollout` (its `SGLangRollout` itself).
 
     Raises `ConfigError`, `EngineDeadError` if the engine dies while it starts, and `InferenceError`
     in a process that cannot have an engine (daemonic, or a fork of a process that had one).
@@ -150,7 +149,7 @@ class InferenceEngine(RunningEngine):
 
     def _plan(self, params: GenerateParams, prompts: int) -> tuple[Sampling, ConversationPlan]:
         backend = self._backend
-        backend.check_process()
+        check_supported(backend, params)
         sampling = resolve(params, self.config.rollout, prompts, backend.model)
         return sampling, ConversationPlan.of(sampling, self.config, backend)
 
@@ -174,8 +173,8 @@ class InferenceEngine(RunningEngine):
     def stream(self, prompt: object, **params: Unpack[GenerateParams]) -> Iterator[StreamChunk]:
         """Answer one prompt in chunks, with `generate`'s keywords (n is 1).
 
-        The chunks' joined texts are the completion, their joined token ids those of the row.
-        Closing the iterator aborts the request. A wrong call raises here, not at the first chunk.
+        Joined, the chunks' texts and token ids are those of the row. Closing the iterator aborts
+        the request. A wrong call raises here, not at the first chunk.
         """
         return self._stream(prompt, params).chunks()
 
@@ -196,27 +195,30 @@ class InferenceEngine(RunningEngine):
         prompts: as in `generate`; without `truncate_prompt` in the config they may be longer than
             `prompt_length`. responses: one per prompt, in order, as text (encoded without special
             tokens) or token ids; one prompt takes one response. An empty response is greedy.
-
         Raises `PromptError`, also if prompt and response together exceed `max_model_len`.
         """
-        _, plan = self._plan({}, 1)
-        limits = self._backend.model.limits
-        sequences = scored_sequences(prompts, responses, plan.template, self.tokenizer, limits)
+        sequences = self._sequences(prompts, responses)
         with self._stats.call():
             return scores(sequences, self._backend.score(sequences, CancelToken()))
+
+    def _sequences(self, prompts: object, responses: object) -> list[tuple[list[int], int]]:
+        template = self._plan({}, 1)[1].template
+        return scored_sequences(prompts, responses, template, self._backend.model)
 
     def get_logprobs(self, prompts: object, responses: object) -> list[list[float]]:
         """Only the log probs of `score`: one float per response token, log(softmax(logits))."""
         return [row.logprobs for row in self.score(prompts, responses)]
 
+    def get_logits(self, prompts: object, responses: object) -> Tensor:
+        """Logits, float32, responses x longest x vocabulary, padded with NaN; on `hf` only."""
+        check_supported(self._backend, {"get_logits()": True})
+        return self._backend.logits(self._sequences(prompts, responses), CancelToken())
+
     def parse_tool_calls(
         self, text: str, *, format: str | None = None, tools: Sequence[Any] | None = None
     ) -> list[ToolCall]:
-        """Return the tool calls in `text`, in order.
-
-        format: the name of their format (listed in docs/tools.md). tools: as in `generate`; some
-            formats need them. The default of both is the config's.
-        """
+        """Return the tool calls in `text`, in order. format: its name (docs/tools.md). tools: as in
+        `generate`. Both default to the config's."""
         known = self._backend.tools if tools is None else as_tools(tools)
         return parse(text, format or self.config.rollout.multi_turn.format, known).calls
 
@@ -236,12 +238,10 @@ class InferenceEngine(RunningEngine):
         `uid`, `completions`, `prompt_index`, `finish_reason`, `weight_version` and, after tools or
         interactions, `messages`, `reward_scores` and `__num_turns__` (verl's names).
 
-        Raises what `generate` does, and `ConfigError` if `max_tokens` is above R, if greedy rows of
-        one prompt would all be the same, or if `uid` or a column of `extra` has a wrong length or a
-        name that the batch already has.
+        Raises what `generate` does, and `ConfigError` if `max_tokens` is above R, if rows of one
+        prompt would all be the same, or if `uid` or `extra` has a wrong length or name.
         """
-        call = self._prepare(prompts, params)
-        rollout = self.config.rollout
+        call, rollout = self._prepare(prompts, params), self.config.rollout
         check_batch(call.prompts, call.sampling, rollout.response_length)
         columns = given_columns(uid, extra, len(call.prompts))
         outputs = self._roll_out(call, CancelToken())

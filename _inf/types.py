@@ -9,6 +9,7 @@ import concurrent.futures
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -52,11 +53,12 @@ class Limits:
 @dataclass(frozen=True)
 class ModelInfo:
     """The served model. tokenizer: Transformers'. eos_token_ids: from all files of the model; each
-    one ends an answer."""
+    one ends an answer. folder: where these files are."""
 
     tokenizer: Tokenizer
     eos_token_ids: frozenset[int]
     limits: Limits
+    folder: Path = Path()
 
 
 @dataclass(frozen=True)

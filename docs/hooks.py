@@ -1,6 +1,7 @@
 """What mkdocs does to these pages beyond showing them (mkdocs.yml): the README becomes the first
-page, links to the repository's files lead to copies of them, docs/config.md gets its table of every
-key, and the lists in docstrings become Markdown's.
+page, links to the repository's files lead to copies of them, docs/config.md gets its table of
+every key, docs/backends.md that of what each backend can do, and the lists in docstrings become
+Markdown's.
 
 The pages themselves are written for GitHub: every link in them is relative and works there.
 """
@@ -22,6 +23,7 @@ except ImportError:  # the tests read the tables without the extra `docs`
 
 ROOT = Path(__file__).parents[1]
 KEYS_GO_HERE = "<!-- the table of every key goes here when the site is built -->"
+FEATURES_GO_HERE = "<!-- the table of every backend's features goes here when the site is built -->"
 # ](../examples/grpo.py) in docs/*.md, ](config.yaml) in the README; not ](#limits) or ](https:
 LINK = re.compile(r"\]\((?:\.\./)?([\w./-]+?)(#[\w-]+)?\)")
 
@@ -51,9 +53,29 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Lead `../file` to the copy of it, and fill in the table of keys."""
+    """Lead `../file` to the copy of it, and fill in the generated tables."""
     markdown = markdown.replace("](../", "](").replace("](README.md", "](index.md")
+    if FEATURES_GO_HERE in markdown:
+        markdown = markdown.replace(FEATURES_GO_HERE, features_table())
     return markdown.replace(KEYS_GO_HERE, keys_page())
+
+
+# ── The table of what each backend can do ────────────────────────────────────────────────────────
+
+
+def features_table() -> str:
+    """A row for each feature, with its calls and keywords, and a column for each backend."""
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    from _inf.backends.base import FEATURES, SUPPORTS
+
+    lines = [f"| feature | calls and keywords | {' | '.join(f'`{name}`' for name in SUPPORTS)} |"]
+    lines.append("|---" * (2 + len(SUPPORTS)) + "|")
+    for feature, names in FEATURES.items():
+        offered = ["yes" if feature in own else "no" for own in SUPPORTS.values()]
+        words = ", ".join(f"`{name}`" for name in names)
+        lines.append(f"| {feature} | {words} | {' | '.join(offered)} |")
+    return "\n".join(lines)
 
 
 # ── The table of every config key ────────────────────────────────────────────────────────────────

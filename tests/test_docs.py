@@ -79,6 +79,18 @@ def test_lists_in_docstrings_become_lists_and_prose_stays_prose(hooks: ModuleTyp
     ]
 
 
+# ── docs/backends.md ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_page_of_backends_has_each_feature_of_each(hooks: ModuleType) -> None:
+    assert hooks.FEATURES_GO_HERE in (DOCS / "backends.md").read_text()
+    head, _, *rows = hooks.features_table().splitlines()
+    assert head == "| feature | calls and keywords | `sglang` | `hf` |"
+    assert "| logits | `get_logits()` | no | yes |" in rows
+    assert "| grammar | `json_schema`, `regex` | yes | yes |" in rows
+    assert all(row.count("|") == 5 for row in rows)
+
+
 # ── docs/verl.md ─────────────────────────────────────────────────────────────────────────────────
 
 VERL = Path(str(importlib.util.find_spec("verl").origin)).parent  # type: ignore[union-attr]

@@ -2,8 +2,8 @@
 
 In: a running engine and prompts. Out: a frozen `CheckReport`, which can be shown as a table. Each
 token of a greedy answer is compared after the same preceding tokens, so that one near tie does not
-change the rest. Transformers loads the engine's folder a second time, in the engine's dtype and on
-its device: there must be memory for both.
+change the rest. A second engine, with `rollout.name: hf`, loads the engine's folder in the engine's
+dtype and on its device: there must be memory for both.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import dataclasses
 import importlib.metadata
 import platform
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from _inf.errors import ConfigError
-from _inf.runtime import quiet
 from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
@@ -101,6 +100,10 @@ def measure(
     """
     if threshold is not None and not threshold >= 0:
         raise ConfigError(f"threshold: expected a number from 0 on, got {threshold}")
+    if engine.rollout is None:
+        raise ConfigError(
+            f"check: rollout.name is {engine.config.rollout.name}, not verl's rollout"
+        )
     if engine.rollout.weight_version:
         raise ConfigError(
             "check: the engine serves updated weights, and Transformers would load the folder's; "
@@ -127,7 +130,7 @@ def measure(
         prompts=len(sent),
         first_different_token=different,
         model=str(engine.model_config.local_path),
-        device="cpu" if engine.rollout.on_cpu else "cuda",
+        device=_device(engine),
         dtype=dtype,
         versions={"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in STACK},
@@ -141,27 +144,32 @@ def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return list(tokenizer.apply_chat_template(message, add_generation_prompt=True))
 
 
+def _device(engine: InferenceEngine) -> Literal["cpu", "cuda"]:
+    return "cpu" if engine.on_cpu else "cuda"
+
+
 def _compared(
     engine: InferenceEngine, sent: Sequence[list[int]], output: Any
 ) -> tuple[list[float], int, DifferentToken | None]:
     """Return each token's |delta logprob|, how many agree, and the first that differs."""
     import torch
-    from transformers import AutoModelForCausalLM
 
-    with quiet.third_party():
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            engine.model_config.local_path,
-            dtype=engine.rollout.dtype,
-            trust_remote_code=engine.config.trust_remote_code,
-        )
-    model = model.to("cpu" if engine.rollout.on_cpu else "cuda").eval()
+    own, dtype = engine.config.rollout, str(engine.rollout.dtype).removeprefix("torch.")
+    lengths = {"prompt_length": own.prompt_length, "response_length": own.response_length}
+    with type(engine)(
+        model_path=engine.model_config.local_path,
+        trust_remote_code=engine.config.trust_remote_code,
+        device=_device(engine),
+        rollout={"name": "hf", "dtype": dtype, **lengths},
+    ) as reference:
+        logits = [
+            reference.get_logits({"prompt_token_ids": ids}, [row.token_ids])[0]
+            for ids, row in zip(sent, output, strict=True)
+        ]
     differences: list[float] = []
     same, different = 0, None
-    for index, (prompt, row) in enumerate(zip(sent, output, strict=True)):
-        ids = torch.tensor([prompt + row.token_ids], device=model.device)
-        with torch.no_grad():
-            logits = model(ids, logits_to_keep=len(row.token_ids) + 1).logits[0, :-1]
-        table = torch.log_softmax(logits.float(), dim=-1)
+    for index, (own_logits, row) in enumerate(zip(logits, output, strict=True)):
+        table = torch.log_softmax(own_logits, dim=-1)
         for position, (token, ours) in enumerate(zip(row.token_ids, row.logprobs, strict=True)):
             theirs, best = table[position, token].item(), int(table[position].argmax())
             differences.append(abs(ours - theirs))

@@ -6,18 +6,68 @@ once, in the folders above. Token ids go in and out; a backend never handles tex
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from _inf.errors import ConfigError, RequestFailure
 from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
+
+if TYPE_CHECKING:
+    import torch
+
+# The features besides `generate`. Each one with the calls and keywords that need it, and their
+# values that do not.
+FEATURES: Mapping[str, Mapping[str, object]] = {
+    "stream": {"stream()": None},
+    "turn": {"tools": [], "interaction_kwargs": {}},
+    "score": {"score()": None},
+    "grammar": {"json_schema": None, "regex": None},
+    "seed": {"seed": None},
+    "logit_bias": {"logit_bias": {}},
+    "top_logprobs": {"logprobs": 0},
+    "prompt_logprobs": {"prompt_logprobs": False},
+    "update_weights": {"update_weights()": None},
+    "sleep": {"sleep()": None, "wake_up()": None},
+    "logits": {"get_logits()": None},
+}
+SUPPORTS: Mapping[str, frozenset[str]] = {
+    "sglang": frozenset(FEATURES) - {"logits"},
+    "hf": frozenset(FEATURES) - {"sleep"},
+}
+
+
+def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
+    """Refuse calls in a fork, and calls and keywords, by name, whose feature the backend lacks."""
+    backend.check_process()
+    for feature in sorted(FEATURES.keys() - backend.supports):
+        for name, neutral in FEATURES[feature].items():
+            if name in asked and asked[name] is not None and asked[name] != neutral:
+                others = [name for name in SUPPORTS if feature in SUPPORTS[name]]
+                raise ConfigError(
+                    f"{name}: the backend {backend.name} does not offer it; rollout.name: "
+                    f"{' or '.join(others)} does."
+                )
+
+
+def check_finite(logprobs: Sequence[float | None], row: int) -> None:
+    """Raise if a log prob is NaN or infinite: the logits were too."""
+    if math.isfinite(sum(value for value in logprobs if value is not None)):
+        return
+    index = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
+    raise RequestFailure(
+        f"Row {row} of this call has the log prob {logprobs[index]} at token {index}: the model's "
+        "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "
+        "model was trained in bfloat16 (use bfloat16 or float32), or its weights diverged in "
+        "training (load an earlier checkpoint)."
+    )
 
 
 class Backend(Protocol):
     """A running engine. Every method may be called from any thread, and from several at once.
 
-    supports: the names of its features besides `generate`: "stream", "turn", "score", "grammar",
-        "seed", "logit_bias", "top_logprobs", "prompt_logprobs", "update_weights", "sleep".
+    supports: the names of its `FEATURES`; the methods of the others are never called.
     tools, interactions: those named in the config's files, loaded before the engine was started.
 
     Raises `EngineDeadError` after its engine died or was closed, `GenerationTimeout` when the
@@ -33,6 +83,14 @@ class Backend(Protocol):
     @property
     def weight_version(self) -> int:
         """The version of the weights in use now; 0 until they are updated."""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it computes on the CPU."""
+
+    @property
+    def dead(self) -> bool:
+        """Whether it takes no more calls: it died or was closed."""
 
     def check_process(self) -> None:
         """Raise in a fork of the process that owns the engine; every call would hang there."""
@@ -60,6 +118,12 @@ class Backend(Protocol):
     ) -> list[RequestOutput]:
         """Score each `(ids, start)`: the `prompt_logprobs` and `likeliest_logprobs` of its output
         begin before `ids[start]`."""
+
+    def logits(
+        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken
+    ) -> torch.Tensor:
+        """The logits of the tokens of each `(ids, start)` from `ids[start]` on: float32, sequences
+        x longest response x vocabulary, on the CPU, padded with NaN."""
 
     def update_weights(self, weights: object, version: int | None) -> int:
         """Load new weights, all of them, after the running calls have ended; return the version."""

@@ -10,13 +10,17 @@ import concurrent.futures
 import os
 import weakref
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
+from _inf.backends.base import Backend, check_supported
 from _inf.backends.verl.environment import check_pins
-from _inf.backends.verl.launch import fork_server_kept, launch
+from _inf.backends.verl.launch import fork_server_kept
+from _inf.backends.verl.launch import launch as launch_verl
 from _inf.config import Config, load_config
 from _inf.errors import InferenceError
 from _inf.response.stats import Stats
+from _inf.runtime.interpreter import garbage_kept
 from _inf.types import SleepResult
 
 check_pins()
@@ -25,6 +29,16 @@ check_pins()
 ASYNC_CALLS = 512
 
 Self = TypeVar("Self", bound="RunningEngine")
+
+
+def launch(config: Config) -> Backend:
+    """Start the backend that `rollout.name` names; imports nothing of the others."""
+    if config.rollout.name == "hf":
+        with garbage_kept():
+            from _inf.backends.hf.launch import launch as launch_hf
+
+        return launch_hf(config)
+    return launch_verl(config)
 
 
 class RunningEngine:
@@ -40,10 +54,30 @@ class RunningEngine:
 
     def _launch(self) -> None:
         self._backend = launch(self.config)
-        self.rollout: Any = self._backend.rollout
-        self.model_config: Any = self.rollout.model_config
+        self.rollout: Any = getattr(self._backend, "rollout", None)
+        self.model_config: Any = getattr(self.rollout, "model_config", None)
         self.tokenizer: Any = self._backend.model.tokenizer
         self._finalizer = weakref.finalize(self, self._backend.close)
+
+    @property
+    def supports(self) -> frozenset[str]:
+        """The features of this engine's backend besides `generate` (docs/backends.md)."""
+        return self._backend.supports
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the engine computes on the CPU."""
+        return self._backend.on_cpu
+
+    @property
+    def dead(self) -> bool:
+        """Whether the engine has died or was shut down."""
+        return self._backend.dead
+
+    @property
+    def model_folder(self) -> Path:
+        """The local folder of the model's files."""
+        return self._backend.model.folder
 
     def __reduce__(self) -> Any:
         raise InferenceError(
@@ -63,6 +97,7 @@ class RunningEngine:
         The prefix cache is emptied. Raises `ConfigError` with the name and shape at fault before
         anything is sent; the old weights then stay in use.
         """
+        check_supported(self._backend, {"update_weights()": True})
         return self._backend.update_weights(weights, version)
 
     def sleep(self) -> SleepResult:
@@ -72,10 +107,12 @@ class RunningEngine:
         calls raise `InferenceError`. Raises `ConfigError` without
         `rollout.free_cache_engine: true`.
         """
+        check_supported(self._backend, {"sleep()": True})
         return self._backend.sleep()
 
     def wake_up(self) -> None:
         """Take the memory again and serve the same weights; does nothing if already awake."""
+        check_supported(self._backend, {"wake_up()": True})
         self._backend.wake_up()
 
     def stats(self) -> dict[str, float]:

@@ -8,9 +8,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from _inf.config.rules import ONE_VALUE, OWNED_BY_ENGINE, OWNED_BY_KEY, RENAMED
+from _inf.config.rules import (
+    ONE_VALUE,
+    OWNED_BY_ENGINE,
+    OWNED_BY_KEY,
+    QUANTIZATIONS,
+    RENAMED,
+    UNREAD,
+)
 from _inf.config.schema import Config
-from _inf.config.source import at
+from _inf.config.source import ABSENT, at
 from _inf.errors import ConfigError, did_you_mean, shown
 
 Faults = Iterator[tuple[str, str]]  # the path of a key, and what is wrong there
@@ -40,6 +47,8 @@ def check(document: dict[str, Any]) -> Config:
         for detail in error.errors(include_url=False):
             path = ".".join(map(str, detail["loc"])) or "config"
             faults.setdefault(path, _wording(path, detail["type"], detail))
+    else:
+        faults |= dict([*_hf_arguments(config), *_unread(config)])
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for path, fault in faults.items()))
     return config
@@ -82,6 +91,28 @@ def _owned_arguments(document: dict[str, Any]) -> Faults:
             yield f"{path}.{key}", f"set {owner} instead"
         elif key in OWNED_BY_ENGINE:
             yield f"{path}.{key}", "the engine sets it itself; remove it"
+
+
+def _hf_arguments(config: Config) -> Faults:
+    path = "rollout.engine_kwargs.hf"
+    for key, value in config.rollout.engine_kwargs.get("hf", {}).items():
+        if key != "quantization":
+            yield f"{path}.{key}", f"unknown key{did_you_mean(key, ['quantization'])}"
+        elif value is not None and value not in QUANTIZATIONS:
+            yield f"{path}.{key}", f"must be {' or '.join(QUANTIZATIONS)}, not {shown(value)}"
+
+
+def _unread(config: Config) -> Faults:
+    """Yield a fault for each key that only another backend reads, unless it has its default."""
+    mine, given, default = config.rollout.name, config.to_dict(), Config().to_dict()
+    for path in UNREAD[mine]:
+        value = at(given, path)
+        if isinstance(value, dict):
+            for key in (key for key, each in value.items() if each is not None):
+                yield f"{path}.{key}", f"rollout.name is {mine}, which does not read it; remove it"
+        elif value is not ABSENT and value != (neutral := at(default, path)):
+            why = f"not {shown(value)}: rollout.name is {mine}, which does not read it"
+            yield path, f"must be {shown(neutral)}, {why}"
 
 
 def _wording(path: str, kind: str, detail: Mapping[str, Any]) -> str:

@@ -19,9 +19,8 @@ _RENDERED = "the ids that were sampled are never rendered again"
 # with the reason at any other. A tuple holds several values. `{}` is a section that must have no
 # keys except those above it, or have `enable: false`.
 ONE_VALUE: Mapping[str, tuple[object, str]] = {
-    "name": ("sglang", "SGLang is the only engine here"),
     "mode": ("async", "verl's sync mode is not offered (upstream removed it)"),
-    "engine_kwargs.vllm": ({}, "SGLang is the only engine here"),
+    "engine_kwargs.vllm": ({}, "vLLM is no engine here"),
     "skip_tokenizer_init": (True, "the engine takes and gives token ids"),
     "pipeline_model_parallel_size": (1, "verl's rollout has no pipeline parallelism"),
     # Keys that SGLangRollout, as used by this library, never reads.
@@ -62,6 +61,27 @@ ONE_VALUE: Mapping[str, tuple[object, str]] = {
     "multi_turn.num_repeat_rollouts": (None, "nothing in verl's rollouts reads it"),
 }
 
+QUANTIZATIONS = ("4bit", "8bit")  # of engine_kwargs.hf.quantization
+# Keys that a backend does not read, and that must have their default with it.
+UNREAD: Mapping[str, tuple[str, ...]] = {
+    "sglang": ("rollout.engine_kwargs.hf",),
+    "hf": (
+        "hang_timeout",
+        "pack_weights",
+        "rollout.calculate_log_probs",
+        "rollout.load_format",
+        "rollout.gpu_memory_utilization",
+        "rollout.free_cache_engine",
+        "rollout.cudagraph_capture_sizes",
+        "rollout.enable_chunked_prefill",
+        "rollout.enable_prefix_caching",
+        "rollout.tensor_model_parallel_size",
+        "rollout.data_parallel_size",
+        "rollout.expert_parallel_size",
+        "rollout.engine_kwargs.sglang",
+        "rollout.update_weights_bucket_megabytes",
+    ),
+}
 # SGLang arguments that a config key sets.
 OWNED_BY_KEY: Mapping[str, str] = {
     "model_path": "model_path",

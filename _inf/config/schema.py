@@ -68,8 +68,8 @@ def _with_sglang(value: object) -> Any:
     return {"sglang": {}} if value is None else value
 
 
-SGLangArguments: TypeAlias = Mapping[Literal["sglang"], Mapping[str, Any]]
-EngineKwargs: TypeAlias = Annotated[SGLangArguments, BeforeValidator(_with_sglang)]
+EngineArguments: TypeAlias = Mapping[Literal["sglang", "hf"], Mapping[str, Any]]
+EngineKwargs: TypeAlias = Annotated[EngineArguments, BeforeValidator(_with_sglang)]
 
 
 def key(default: Any, description: str) -> Any:
@@ -136,7 +136,9 @@ class Rollout(Section):
     verl's dataclass would run without CUDA graphs.
     """
 
-    name: str = key("sglang", "The engine; only sglang is supported.")
+    name: Literal["sglang", "hf"] = key(
+        "sglang", "The backend: verl's rollout on SGLang, or Transformers."
+    )
     mode: str = key("async", "Only async is supported, not verl's sync mode.")
     skip_tokenizer_init: bool = key(True, "Only true is supported: the engine works on token ids.")
     temperature: Temperature = key(1.0, "The sampling temperature; 0 is greedy.")
@@ -174,7 +176,9 @@ class Rollout(Section):
     data_parallel_size: Count = key(1, "Copies of the model; torchrun starts their processes.")
     expert_parallel_size: Count = key(1, "For MoE models: 1, or tensor times data parallel size.")
     pipeline_model_parallel_size: Count = key(1, "Only 1 is supported.")
-    engine_kwargs: EngineKwargs = key({"sglang": {}}, "Other fields of SGLang's ServerArgs.")
+    engine_kwargs: EngineKwargs = key(
+        {"sglang": {}}, "sglang: other fields of its ServerArgs; hf: quantization."
+    )
     multi_turn: MultiTurn = key(MultiTurn(), "Conversations of several turns.")
     update_weights_bucket_megabytes: Count = key(512, "update_weights() sends pieces of this size.")
     val_kwargs: ValKwargs = key(ValKwargs(), "Sampling in a trainer's validation batches.")

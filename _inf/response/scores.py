@@ -14,7 +14,7 @@ from _inf.errors import PromptError
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
 from _inf.request.tokenize import tokenize, tokenize_responses
-from _inf.types import Limits, RequestOutput, Tokenizer
+from _inf.types import ModelInfo, RequestOutput
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,15 +33,16 @@ class Score:
 
 
 def scored_sequences(
-    prompts: object, responses: object, template: Template, tokenizer: Tokenizer, limits: Limits
+    prompts: object, responses: object, template: Template, model: ModelInfo
 ) -> list[tuple[list[int], int]]:
     """Return each prompt's ids joined with its response's, and where the response begins.
 
-    Only their sum has a limit; if `limits` cut prompts, `generate`'s prompt limit applies too.
+    Only their sum has a limit; if prompts are cut, `generate`'s prompt limit applies too.
     """
+    limits = model.limits
     bounds = limits if limits.truncate else dataclasses.replace(limits, prompt=sys.maxsize)
     sent = [prompt.token_ids for prompt in tokenize(normalize(prompts), template, bounds)]
-    answers = tokenize_responses(responses, len(sent), tokenizer, limits)
+    answers = tokenize_responses(responses, len(sent), model.tokenizer, limits)
     for index, (ids, answer) in enumerate(zip(sent, answers, strict=True)):
         if len(ids) + len(answer) > limits.total:
             raise PromptError(

@@ -29,9 +29,9 @@ def check_process(home: int) -> None:
         )
 
 
-def check_start() -> None:
-    """Raise if this process cannot start an engine: it is daemonic, or a fork of a process that has
-    had an engine.
+def check_start(*, children: bool = True) -> None:
+    """Raise if this process cannot start an engine: it is a fork of a process that has had one, or
+    it is daemonic and the engine has `children`.
 
     In such a fork torch itself hangs in the first computation that uses several threads.
     """
@@ -41,7 +41,7 @@ def check_start() -> None:
             f"such a fork no engine can start: torch's threads stayed there. Make it in process "
             f"{_home}, or start this process with multiprocessing's {SPAWN} and make it here."
         )
-    if multiprocessing.current_process().daemon:
+    if children and multiprocessing.current_process().daemon:
         raise InferenceError(
             f"This process ({os.getpid()}) is daemonic, as the workers of multiprocessing.Pool and "
             "of a torch DataLoader are. Python does not allow it the child processes of an engine. "

@@ -114,7 +114,7 @@ class Host:
                 ) from failure
             if isinstance(failure, Exception) and not isinstance(failure, InferenceError):
                 raise InferenceError(
-                    f"verl or SGLang refused to start: {type(failure).__name__}: {failure}"
+                    f"The engine refused to start: {type(failure).__name__}: {failure}"
                 ) from failure
             raise
 

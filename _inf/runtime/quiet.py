@@ -34,9 +34,9 @@ def engine_log_level() -> str:
 
 
 @contextlib.contextmanager
-def starting(model: str) -> Iterator[None]:
+def starting(model: str, takes: str = "about 15 seconds") -> Iterator[None]:
     """Show on stderr that an engine is starting, until it has started."""
-    text = f"Starting {model} (about 15 seconds) ..."
+    text = f"Starting {model} ({takes}) ..."
     if level() in ("debug", "info"):
         print(f"inf: {text}", file=sys.stderr)
     if level() != "warning" or not sys.stderr.isatty():

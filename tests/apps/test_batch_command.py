@@ -7,7 +7,6 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ class Stub:
 
     def __init__(self, stops_at: str | None, late: str | None) -> None:
         self.config = load_config(None, {})
-        self.rollout = SimpleNamespace(on_cpu=True)
+        self.on_cpu = True
         self.tokenizer = None
         self._stops_at, self._late = stops_at, late
 

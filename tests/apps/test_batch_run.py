@@ -14,7 +14,6 @@ import random
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -39,7 +38,7 @@ class Echo:
 
     def __init__(self, dies_at: str | None = None) -> None:
         self.config = load_config(None, {"rollout": {"max_num_seqs": 4}})
-        self.rollout = SimpleNamespace(on_cpu=True)
+        self.on_cpu = True
         self.dies_at = dies_at
         self.asked: list[str] = []
         self.seeds: dict[str, Any] = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ class Stub:
 
     starts = 0
     config = load_config(None, {})
-    rollout = SimpleNamespace(on_cpu=True)
+    on_cpu = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.asked = 0

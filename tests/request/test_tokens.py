@@ -28,7 +28,7 @@ from _inf.request.prompts import MESSAGE_KEYS, ROLES, normalize
 from _inf.request.template import Template
 from _inf.request.tokenize import check_total_length, tokenize, tokenize_responses
 from _inf.response.scores import scored_sequences
-from _inf.types import Limits, Prompt
+from _inf.types import Limits, ModelInfo, Prompt
 
 LIMITS = Limits(prompt=64, total=80, vocabulary=VOCABULARY)
 HUGE = 10**5000  # more digits than Python prints
@@ -556,7 +556,8 @@ def test_scored_prompt_is_cut_only_where_the_config_cuts(tokenizer: Any) -> None
     prompt, answer = list(range(70)), [5] * 10
     asked = {"prompt_token_ids": prompt}
     for limits, kept in ((LIMITS, prompt), (LIMITS.truncating("left"), prompt[6:])):
-        sequences = scored_sequences(asked, [answer], Template(tokenizer), tokenizer, limits)
+        model = ModelInfo(tokenizer, frozenset(), limits)
+        sequences = scored_sequences(asked, [answer], Template(tokenizer), model)
         assert sequences == [(kept + answer, len(kept))]
 
 

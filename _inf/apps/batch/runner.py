@@ -72,7 +72,7 @@ def answer(
     the reason. Raises errors that end the run: `EngineDeadError`, a full disk. Written rows stay.
     """
     engine.generate([], **cast(GenerateParams, params))  # refuse wrong ones once, not per line
-    at_once = calls_at_once(engine.config, engine.rollout.on_cpu)
+    at_once = calls_at_once(engine.config, engine.on_cpu)
 
     def answers(keep: Keep) -> None:
         waiting = iter(jobs)

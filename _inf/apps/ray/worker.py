@@ -9,7 +9,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch import fingerprint
@@ -70,12 +69,12 @@ class InferenceWorker:
                     engine.shutdown()
                     raise
                 self._engine = engine
-            elif self._engine.rollout.host.death is not None:
+            elif self._engine.dead:
                 self._engine.restart()
             return self._engine
 
     def _check_model(self, engine: InferenceEngine) -> None:
-        folder = Path(engine.model_config.local_path)
+        folder = engine.model_folder
         if self._model not in (None, fingerprint.of_model(folder)):
             raise ConfigError(
                 f"model_path: the files in {folder} on a worker's machine differ from those of the "

@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from _inf.backends import new_weights
+from _inf.backends.base import SUPPORTS
 from _inf.backends.verl import memory, weights
 from _inf.backends.verl.batch import data_proto
 from _inf.backends.verl.engine import Call, current_call
@@ -25,12 +27,7 @@ class VerlBackend:
     """verl's `SGLangRollout` with SGLang, in this process and a child process."""
 
     name = "sglang"
-    supports = frozenset(
-        {
-            *("stream", "turn", "score", "grammar", "seed", "logit_bias"),
-            *("top_logprobs", "prompt_logprobs", "update_weights", "sleep"),
-        }
-    )
+    supports = SUPPORTS["sglang"]
 
     def __init__(
         self,
@@ -51,6 +48,14 @@ class VerlBackend:
     @property
     def weight_version(self) -> int:
         return self.rollout.weight_version
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.rollout.on_cpu
+
+    @property
+    def dead(self) -> bool:
+        return self._host.death is not None
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
@@ -103,16 +108,21 @@ class VerlBackend:
 
         return self._host.run(score_all(), cancel)
 
+    def logits(self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken) -> Any:
+        raise NotImplementedError  # SGLang gives log probs only
+
     @functools.cached_property
-    def _expected_weights(self) -> weights.ExpectedWeights:
+    def _expected_weights(self) -> new_weights.ExpectedWeights:
         model = self.rollout.model_config
-        return weights.expected_weights(model.hf_config, trust_remote_code=model.trust_remote_code)
+        return new_weights.expected_weights(
+            model.hf_config, trust_remote_code=model.trust_remote_code
+        )
 
     def update_weights(self, new: Any, version: int | None) -> int:
         """Check the new weights, then load them while no call runs."""
         self.check_process()
-        weights.check_version(version)
-        tensors = weights.checked(new, self._expected_weights)
+        new_weights.check_version(version)
+        tensors = new_weights.checked(new, self._expected_weights)
         return self._host.run_alone(weights.send(self.rollout, tensors, version))
 
     def sleep(self) -> SleepResult:

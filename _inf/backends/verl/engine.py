@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from _inf.backends.base import check_finite
 from _inf.backends.verl.child.heartbeat import last_heartbeat
 from _inf.backends.verl.child.setup import SCHEDULER, SETUP
 from _inf.backends.verl.sampling import LOGPROB_START, TOP_LOGPROBS
@@ -255,7 +256,7 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Reques
     logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
     prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
     for scored in (logprobs, prompt_logprobs):
-        _check_finite(scored, row)
+        check_finite(scored, row)
     return RequestOutput(
         token_ids=ids,
         logprobs=logprobs,
@@ -280,19 +281,6 @@ def _top_logprobs(meta: dict[str, Any]) -> list[dict[int, float]]:
         {token: value for value, token, _ in [*top, own] if math.isfinite(value)}
         for top, own in zip(tops, sampled, strict=True)
     ]
-
-
-def _check_finite(logprobs: list[float | None], row: int) -> None:
-    """Raise if a log prob is NaN or infinite: the logits were too."""
-    if math.isfinite(sum(value for value in logprobs if value is not None)):
-        return
-    index = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
-    raise RequestFailure(
-        f"Row {row} of this call has the log prob {logprobs[index]} at token {index}: the model's "
-        "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "
-        "model was trained in bfloat16 (use bfloat16 or float32), or its weights diverged in "
-        "training (load an earlier checkpoint)."
-    )
 
 
 def server_argument_names() -> set[str]:

@@ -121,7 +121,7 @@ def _backend(
     tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
     interactions = load_interactions(turns.interaction_config_path)
     rollout = _start(config, model_config, limits, device, host)
-    model = ModelInfo(model_config.tokenizer, _eos_token_ids(model_config), limits)
+    model = ModelInfo(model_config.tokenizer, _eos_token_ids(model_config), limits, folder)
     return VerlBackend(rollout, host, model, tools, interactions)
 
 

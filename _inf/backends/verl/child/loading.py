@@ -130,7 +130,7 @@ class DroppedWeights:
 
     def _needed(self, names: list[str]) -> list[str]:
         """The names that Transformers' model of this config has as the first name of a tensor."""
-        from _inf.backends.verl.weights import expected_weights
+        from _inf.backends.new_weights import expected_weights
 
         try:
             config, trust = self._model.config, self._trust_remote_code

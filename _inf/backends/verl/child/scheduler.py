@@ -6,7 +6,6 @@ the logits processor that requests carry themselves.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,8 @@ from sglang.srt.sampling.penaltylib import (
     BatchedMinNewTokensPenalizer,
     BatchedPresencePenalizer,
 )
+
+from _inf.backends import draws
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
@@ -104,28 +105,17 @@ def sample_by_seed(
     tokens = sample(self, probs, info, *args)
     for row, params in enumerate(info.custom_params or []):
         if params is not None and params.get(SEED) is not None:
-            noise = _noise(params[SEED], len(params["__req__"].output_ids), probs.shape[1])
+            noise = draws.noise(params[SEED], len(params["__req__"].output_ids), probs.shape[1])
             kept = _filtered(probs[row], info, row)
             tokens[row] = torch.argmax(kept / noise.to(kept.device))
     return tokens
-
-
-def _noise(seed: int, position: int, width: int) -> torch.Tensor:
-    """Exponential noise from the seed and position only; argmax(probs / noise) samples probs."""
-    digest = hashlib.blake2b(f"{seed} {position}".encode(), digest_size=7).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "big"))
-    return torch.empty(width).exponential_(generator=generator)
 
 
 def _filtered(probs: torch.Tensor, info: SamplingBatchInfo, row: int) -> torch.Tensor:
     """One row's probabilities, zero for tokens that top-k, top-p or min-p excludes."""
     if not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling):
         return probs
-    ordered, order = probs.sort(descending=True)
-    excluded = ordered.cumsum(0) - ordered > info.top_ps[row]
-    excluded |= torch.arange(len(ordered), device=probs.device) >= info.top_ks[row]
-    excluded |= ordered < ordered[0] * info.min_ps[row]
-    return torch.zeros_like(probs).scatter(0, order, ordered.masked_fill(excluded, 0.0))
+    return draws.filtered(probs, info.top_ks[row], info.top_ps[row], info.min_ps[row])
 
 
 def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:

@@ -1,0 +1,15 @@
+"""The backend on Transformers, in the caller's process, on a thread of its own.
+
+In: `Request`s, a config, a model's folder. Out: `RequestOutput`s, by the definitions that the
+backend `verl` follows, and, with it alone, logits. It computes what Transformers' own classes
+compute, so it is also what other backends are compared with. Imports neither verl nor SGLang.
+
+`launch.py` loads the model, `backend.py` implements the protocol, `decoding.py` runs rows together,
+`forward.py` has the model and its cache, `choice.py` and `grammar.py` choose tokens.
+"""
+
+import os
+
+# OpenMP's threads wait by spinning; next to other work the default is many times slower. It is read
+# when PyTorch is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")

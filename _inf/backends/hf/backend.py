@@ -1,0 +1,200 @@
+"""Implements the `Backend` protocol with a Transformers model.
+
+In: `Request`s. Out: `RequestOutput`s. Everything is computed on the event loop of the engine's own
+thread, between two tokens of which calls begin, end and are cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+
+from _inf.backends import new_weights
+from _inf.backends.base import SUPPORTS, check_finite
+from _inf.backends.hf.choice import Row
+from _inf.backends.hf.decoding import Decoder
+from _inf.backends.hf.forward import Forward, grouped
+from _inf.backends.hf.grammar import Grammars
+from _inf.errors import ConfigError
+from _inf.runtime.host import Host
+from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
+
+REPORT_SECONDS = 0.25
+SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
+
+
+@dataclasses.dataclass
+class HfBackend:
+    """A Transformers model in this process."""
+
+    forward: Forward
+    decoder: Decoder
+    host: Host
+    model: ModelInfo
+    tools: Sequence[Tool]
+    interactions: Mapping[str, Any]
+    weight_version: int = 0
+    name: str = "hf"
+    supports: frozenset[str] = SUPPORTS["hf"]
+
+    def __post_init__(self) -> None:
+        self.check_process = self.host.check_process
+        self.close = self.host.stop  # a method of this object would be kept alive by the finalizer
+        self._grammars = Grammars(
+            self.model.tokenizer, self.model.limits.vocabulary, self.model.eos_token_ids
+        )
+
+    @property
+    def on_cpu(self) -> bool:
+        return bool(self.forward.device.type == "cpu")
+
+    @property
+    def dead(self) -> bool:
+        return self.host.death is not None
+
+    def generate(
+        self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
+    ) -> list[RequestOutput]:
+        for request in requests:
+            self._grammars.of(request.params)  # compiled here, so that no other call waits
+        return self.host.run(self._generate(requests, report), cancel)
+
+    async def _generate(
+        self, requests: Sequence[Request], report: Report | None
+    ) -> list[RequestOutput]:
+        call = object()
+        rows = [self._row(request, call, number) for number, request in enumerate(requests)]
+        ends = [row.done for row in rows]
+        try:
+            running = set(ends)
+            while report is not None and running:
+                _, running = await asyncio.wait(
+                    running, timeout=REPORT_SECONDS, return_when=asyncio.FIRST_EXCEPTION
+                )
+                report(len(ends) - len(running), sum(len(row.token_ids) for row in rows))
+            outputs = list(await asyncio.gather(*ends))
+        finally:
+            for end in ends:
+                end.cancel()
+        asked = [index for index, row in enumerate(rows) if row.params.prompt_logprobs]
+        scored = await self._score([(requests[index].token_ids, 1) for index in asked])
+        for index, score in zip(asked, scored, strict=True):
+            outputs[index] = dataclasses.replace(
+                outputs[index], prompt_logprobs=score.prompt_logprobs
+            )
+        return outputs
+
+    def _row(
+        self,
+        request: Request,
+        call: object,
+        number: int = 0,
+        put: Callable[[RequestOutput], None] | None = None,
+    ) -> Row:
+        end: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()
+        grammar = self._grammars.of(request.params)
+        row = Row(request, call, number, self.weight_version, grammar, end, put)
+        self.decoder.add(row)
+        return row
+
+    def stream(
+        self, request: Request, put: Callable[[RequestOutput], None], cancel: CancelToken
+    ) -> Future[None]:
+        async def answer() -> None:
+            await self._row(request, object(), put=put).done
+
+        return self.host.submit(answer(), cancel)
+
+    async def turn(self, request: Request) -> RequestOutput:
+        return await self._row(request, object()).done
+
+    def converse(
+        self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
+    ) -> list[RequestOutput]:
+        return self.host.run(rows(), cancel)
+
+    def score(
+        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken
+    ) -> list[RequestOutput]:
+        return self.host.run(self._score(sequences), cancel)
+
+    async def _score(self, sequences: Sequence[tuple[list[int], int]]) -> list[RequestOutput]:
+        scored: dict[int, RequestOutput] = {}
+        async for number, logits in self._logits(sequences):
+            ids, start = sequences[number]
+            table = torch.log_softmax(logits, dim=-1)
+            own = table[torch.arange(len(table)), ids[start:]].tolist()
+            check_finite(own, number)
+            likeliest = table.max(-1).values.tolist() if len(table) else []
+            scored[number] = RequestOutput(
+                token_ids=[],
+                logprobs=[],
+                prompt_logprobs=[None, *own],
+                finish_reason="length",
+                matched_stop=None,
+                prompt_tokens=len(ids),
+                completion_tokens=0,
+                cached_tokens=0,
+                weight_version=self.weight_version,
+                likeliest_logprobs=[None, *likeliest],
+            )
+        return [scored[number] for number in range(len(sequences))]
+
+    def logits(
+        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken
+    ) -> torch.Tensor:
+        async def all_logits() -> torch.Tensor:
+            longest = max((len(ids) - start for ids, start in sequences), default=0)
+            shape = len(sequences), longest, self.model.limits.vocabulary
+            padded = torch.full(shape, math.nan)
+            async for number, logits in self._logits(sequences):
+                padded[number, : len(logits)] = logits
+            return padded
+
+        return self.host.run(all_logits(), cancel)
+
+    async def _logits(
+        self, sequences: Sequence[tuple[list[int], int]]
+    ) -> AsyncIterator[tuple[int, torch.Tensor]]:
+        """Yield each sequence's number and the logits of its tokens from its start on."""
+        lengths = [len(ids) for ids, _ in sequences]
+        for group in grouped(lengths, SCORED_TOKENS if self.forward.cached else 0):
+            most = max(lengths[number] - sequences[number][1] for number in group) + 1
+            logits = self.forward([sequences[number][0] for number in group], keep=most)
+            for place, number in enumerate(group):
+                count = lengths[number] - sequences[number][1]
+                yield number, logits[place, most - 1 - count : most - 1].cpu()
+            await asyncio.sleep(0)
+
+    def update_weights(self, weights: object, version: int | None) -> int:
+        """Check the new weights, then copy them into the model while no call runs."""
+        self.check_process()
+        new_weights.check_version(version)
+        if getattr(self.forward.model, "is_quantized", False):
+            raise ConfigError(
+                "weights: the weights of a quantized model cannot be replaced; leave "
+                "rollout.engine_kwargs.hf.quantization out."
+            )
+        tensors = new_weights.checked(weights, new_weights.weights_of(self.forward.model))
+
+        async def load() -> int:
+            state = self.forward.model.state_dict()
+            for name, tensor in tensors:
+                whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+                state[name].copy_(whole.detach())
+            self.weight_version = self.weight_version + 1 if version is None else version
+            return self.weight_version
+
+        return self.host.run_alone(load())
+
+    def sleep(self) -> SleepResult:
+        raise NotImplementedError  # not in `supports`
+
+    def wake_up(self) -> None:
+        raise NotImplementedError

@@ -1,0 +1,165 @@
+"""Decodes rows together: they join the running batches, and leave them, between two tokens.
+
+In: `Row`s, on one event loop. Out: the same rows, done. A batch has rows of similar lengths, so
+that its padding costs little; a new row's prompt is computed beside others of like length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from transformers import DynamicCache
+
+from _inf.backends.hf.choice import Chooser, Row
+from _inf.backends.hf.forward import Forward, grouped, joined, selected
+from _inf.errors import RequestFailure, error_text
+
+
+@dataclasses.dataclass
+class Batch:
+    """Rows that are computed together. cache: of all their tokens but the last one of each."""
+
+    rows: list[Row]
+    cache: DynamicCache | None
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row, the last one included."""
+        return [len(row.request.token_ids) + len(row.token_ids) for row in self.rows]
+
+    def leave(self) -> None:
+        """Let rows that are done leave."""
+        kept = [index for index, row in enumerate(self.rows) if not row.done.done()]
+        if len(kept) == len(self.rows):
+            return
+        self.rows = [self.rows[index] for index in kept]
+        if self.rows and self.cache is not None:
+            selected(self.cache, kept, max(self.lengths) - 1)
+
+    def next_to(self, other: Batch) -> bool:
+        """Whether the two may become one batch."""
+        short, long = sorted((max(self.lengths), max(other.lengths)))
+        return self.cache is not None and long <= 2 * short + 64
+
+
+class Decoder:
+    """Answers rows. most_rows, most_tokens: bounds of all that run at once; most_new_tokens: prompt
+    tokens that are computed before running rows get their next token."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        chooser: Chooser,
+        *,
+        most_rows: int,
+        most_tokens: int,
+        most_new_tokens: int,
+    ) -> None:
+        self._forward, self._chooser = forward, chooser
+        self._most_rows, self._most_tokens = most_rows, most_tokens
+        self._most_new_tokens = most_new_tokens
+        self._waiting: dict[object, deque[Row]] = {}  # by their call
+        self._batches: list[Batch] = []
+        self._work = asyncio.Event()
+
+    def add(self, row: Row) -> None:
+        """Answer a row; cancelling its `done` ends it. Called on the event loop."""
+        self._waiting.setdefault(row.call, deque()).append(row)
+        self._work.set()
+
+    async def serve(self) -> None:
+        """Answer all rows, without end."""
+        while True:
+            if not self._waiting and not self._batches:
+                self._work.clear()
+                await self._work.wait()
+            if rows := self._admitted():
+                for group in grouped(
+                    [len(row.request.token_ids) for row in rows],
+                    self._most_new_tokens if self._forward.cached else 0,
+                ):
+                    self._begin([rows[index] for index in group])
+                    await asyncio.sleep(0)
+            for batch in self._batches:
+                self._step(batch)
+                await asyncio.sleep(0)  # calls are cancelled here, and tools run
+            self._regroup()
+
+    def _admitted(self) -> list[Row]:
+        """Take waiting rows while there is room; calls with the fewest running rows go first."""
+        running = [row for batch in self._batches for row in batch.rows]
+        counts = Counter(row.call for row in running)
+        room = self._most_tokens - sum(row.most_tokens for row in running)
+        taken: list[Row] = []
+        new = self._most_new_tokens
+        while self._waiting and len(running) + len(taken) < self._most_rows:
+            call = min(self._waiting, key=counts.__getitem__)
+            row = self._waiting[call][0]
+            if not row.done.done():
+                room, new = room - row.most_tokens, new - len(row.request.token_ids)
+                if (room < 0 and (running or taken)) or (new < 0 and taken):
+                    break
+                taken.append(row)
+                counts[call] += 1
+            self._waiting[call].popleft()
+            if not self._waiting[call]:
+                del self._waiting[call]
+        return taken
+
+    def _begin(self, rows: list[Row]) -> None:
+        """Compute prompts, equal ones once, and choose each row's first token."""
+        prompts = {tuple(row.request.token_ids): None for row in rows}
+        place = {prompt: index for index, prompt in enumerate(prompts)}
+        which = [place[tuple(row.request.token_ids)] for row in rows]
+        cache = DynamicCache() if self._forward.cached else None
+        try:
+            logits = self._forward(list(prompts), cache)[:, -1]
+            if cache is not None and len(prompts) < len(rows):
+                selected(cache, which, cache.get_seq_length())
+            self._chooser.choose(logits[which], rows)
+        except Exception as failure:
+            _fail(rows, failure)
+        batch = Batch(rows, cache)
+        batch.leave()
+        self._batches.append(batch)
+
+    def _step(self, batch: Batch) -> None:
+        """Choose the next token of each row."""
+        batch.leave()
+        rows, cache = batch.rows, batch.cache
+        if not rows:
+            return
+        try:
+            if cache is None:
+                [row] = rows
+                logits = self._forward([row.request.token_ids + row.token_ids])
+            else:
+                logits = self._forward([row.token_ids[-1:] for row in rows], cache, batch.lengths)
+            self._chooser.choose(logits[:, -1], rows)
+        except Exception as failure:
+            _fail(rows, failure)
+        batch.leave()
+
+    def _regroup(self) -> None:
+        """Join batches of similar lengths."""
+        batches = sorted(
+            (batch for batch in self._batches if batch.rows), key=lambda batch: max(batch.lengths)
+        )
+        self._batches = batches[:1]
+        for batch in batches[1:]:
+            last = self._batches[-1]
+            if last.cache is not None and batch.cache is not None and last.next_to(batch):
+                cache = joined([last.cache, batch.cache])
+                self._batches[-1] = Batch([*last.rows, *batch.rows], cache)
+            else:
+                self._batches.append(batch)
+
+
+def _fail(rows: Sequence[Row], failure: Exception) -> None:
+    reason = RequestFailure(f"The engine gave a request up: {error_text(failure)}.")
+    for row in rows:
+        if not row.done.done():
+            row.done.set_exception(reason)

@@ -1,0 +1,109 @@
+"""Runs a Transformers model over rows of different lengths, and keeps their keys and values.
+
+In: token ids. Out: logits, float32. Rows are padded on the left; a padded token is never seen by
+another one, and positions count from a row's first real token.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.functional import pad
+from transformers import DynamicCache
+
+PAD = 0  # any id: it is masked
+
+
+class Forward:
+    """A model. `cached`: whether rows can share a batch and keep their keys and values; of a model
+    with a state, or whose rotary factors change with the longest row, each row is computed alone
+    and from its beginning at each step. total: tokens of the longest row."""
+
+    def __init__(self, model: Any, total: int) -> None:
+        self.model = model
+        self.device: torch.device = model.device
+        text = model.config.get_text_config()
+        scaling = getattr(text, "rope_scaling", None) or {}
+        kind = scaling.get("rope_type", scaling.get("type"))
+        original = getattr(text, "original_max_position_embeddings", None)
+        original = original or scaling.get("original_max_position_embeddings")
+        short = total <= (original or text.max_position_embeddings) if kind else True
+        fixed = short or kind not in ("dynamic", "longrope")
+        self.cached = fixed and bool(model._supports_default_dynamic_cache())
+        self._accepted = inspect.signature(model.forward).parameters.keys()
+
+    def __call__(
+        self,
+        rows: Sequence[Sequence[int]],
+        cache: DynamicCache | None = None,
+        lengths: Sequence[int] = (),
+        keep: int = 1,
+    ) -> torch.Tensor:
+        """Return the logits of the last `keep` tokens: rows x keep x vocabulary.
+
+        rows: the new ids of each row; with `lengths`, which count a row's cached tokens too, every
+        row has equally many new ids. cache: is read and gets the new keys and values.
+        """
+        new = max(map(len, rows))
+        width = new + (cache.get_seq_length() if cache is not None else 0)
+        ids = torch.tensor([[PAD] * (new - len(row)) + list(row) for row in rows])
+        own = torch.tensor(list(lengths) or [len(row) for row in rows])
+        mask = (torch.arange(width)[None, :] >= width - own[:, None]).long()
+        optional = {
+            "position_ids": (mask.cumsum(1) - 1).clamp(min=0)[:, -new:].to(self.device),
+            "cache_position": torch.arange(width - new, width, device=self.device),
+            "past_key_values": cache,
+            "use_cache": cache is not None,
+            "logits_to_keep": keep,
+        }
+        with torch.no_grad():
+            output = self.model(
+                input_ids=ids.to(self.device),
+                attention_mask=mask.to(self.device),
+                **{name: value for name, value in optional.items() if name in self._accepted},
+            )
+        logits: torch.Tensor = output.logits[:, -keep:]
+        return logits.float()
+
+    def bytes_per_token(self) -> int:
+        """Compute one token and return the size of its keys and values."""
+        cache = DynamicCache()
+        self([[PAD]], cache if self.cached else None)
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+
+
+def selected(cache: DynamicCache, rows: Sequence[int], width: int) -> None:
+    """Keep these rows of a cache, and the last `width` tokens."""
+    for layer in cache.layers:
+        index = torch.tensor(rows, device=layer.keys.device)
+        layer.keys = layer.keys[:, :, layer.keys.shape[2] - width :].index_select(0, index)
+        layer.values = layer.values[:, :, layer.values.shape[2] - width :].index_select(0, index)
+
+
+def joined(caches: Sequence[DynamicCache]) -> DynamicCache:
+    """Put the rows of all caches into the first one, padded on the left."""
+    width = max(cache.get_seq_length() for cache in caches)
+
+    def together(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        return torch.cat([pad(each, (0, 0, width - each.shape[2], 0)) for each in tensors])
+
+    for layers in zip(*(cache.layers for cache in caches), strict=True):
+        layers[0].keys = together([layer.keys for layer in layers])
+        layers[0].values = together([layer.values for layer in layers])
+    return caches[0]
+
+
+def grouped(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
+    """Return row numbers in groups of similar lengths, each at most so large when padded."""
+    groups: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        longest = lengths[groups[-1][0]] if groups else 0
+        fits = bool(groups) and longest * (len(groups[-1]) + 1) <= most_tokens
+        if fits and longest <= 1.25 * lengths[row] + 8:
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return groups

@@ -1,0 +1,130 @@
+"""Checks new weights for a running engine, all of them, before the first one is loaded.
+
+In: a module, a state dict or pairs of (name, tensor), with Transformers' names. Out: pairs checked
+against the model: none unknown, none missing, all finite and of the right shape.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.runtime import quiet
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+NamedTensors = list[tuple[str, torch.Tensor]]
+
+# In older state dicts only; every engine computes them from the config.
+_ROTARY = re.compile(r".*\brotary_emb\.(inv_freq|cos_cached|sin_cached)")
+_SHOWN_FAULTS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class ExpectedWeights:
+    """A model's weights. `shapes`: by name, one name per tensor. `tied`: other names of a tensor,
+    to its name in `shapes`. `computed`: names of buffers that no checkpoint holds."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    tied: Mapping[str, str]
+    computed: frozenset[str]
+
+
+def expected_weights(hf_config: PretrainedConfig, *, trust_remote_code: bool) -> ExpectedWeights:
+    """Return the names and shapes that Transformers gives a model's weights; allocates nothing."""
+    from transformers import AutoModelForCausalLM
+
+    with quiet.third_party(), torch.device("meta"):  # verl's config asks for flash attention
+        model = AutoModelForCausalLM.from_config(
+            copy.deepcopy(hf_config),
+            attn_implementation="eager",
+            trust_remote_code=trust_remote_code,
+        )
+    return weights_of(model)
+
+
+def weights_of(model: PreTrainedModel) -> ExpectedWeights:
+    """Return the names and shapes of a model's weights."""
+    state = model.state_dict(keep_vars=True)
+    first: dict[int, str] = {}
+    tied = {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
+    return ExpectedWeights(
+        {name: tuple(tensor.shape) for name, tensor in state.items() if tied[name] == name},
+        {name: owner for name, owner in tied.items() if owner != name},
+        frozenset(name for name, _ in model.named_buffers() if name not in state),
+    )
+
+
+def checked(weights: object, model: ExpectedWeights) -> NamedTensors:
+    """Return all the weights to send, or raise a `ConfigError` that lists the faults."""
+    tensors: dict[str, torch.Tensor] = {}
+    faults: list[str] = []
+    for name, tensor in _pairs(weights):
+        if name in model.computed or _ROTARY.fullmatch(name):
+            continue
+        fault = f"{name} comes twice" if name in tensors else _fault(name, tensor, model)
+        if fault is not None:
+            faults.append(fault)
+        tensors[name] = tensor
+    for alias, owner in model.tied.items():
+        tensor = tensors.pop(alias, None)
+        if tensor is None or faults:
+            continue
+        first = tensors.setdefault(owner, tensor)
+        if not (tensor is first or torch.equal(tensor, first)):
+            faults.append(f"{alias} differs from {owner}, and this model ties the two")
+    missing = [name for name in model.shapes if name not in tensors]
+    if missing:
+        faults.append(f"{len(missing)} of {len(model.shapes)} are missing, first {missing[0]}")
+    if len(faults) > _SHOWN_FAULTS:
+        faults[_SHOWN_FAULTS:] = [f"and {len(faults) - _SHOWN_FAULTS} more"]
+    if faults:
+        raise ConfigError(
+            f"weights: {'; '.join(faults)}. The engine keeps the weights that it has."
+        )
+    return list(tensors.items())
+
+
+def _pairs(weights: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(weights, torch.nn.Module):
+        weights = weights.state_dict()
+    try:
+        items = iter(weights.items() if isinstance(weights, Mapping) else weights)
+    except TypeError:
+        raise ConfigError(
+            f"weights: expected a module, a state dict or pairs of (name, tensor), "
+            f"got {shown(weights)}"
+        ) from None
+    for index, item in enumerate(items):
+        if not (isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], str)):
+            raise ConfigError(f"weights[{index}]: expected (name, tensor), got {shown(item)}")
+        yield item[0], item[1]
+
+
+def _fault(name: str, tensor: Any, model: ExpectedWeights) -> str | None:
+    shape = model.shapes.get(model.tied.get(name, name))
+    if shape is None:
+        if "lora_" in name:
+            return f"{name} is an adapter's; merge it first (peft: merge_and_unload)"
+        return f"this model has no {name}{did_you_mean(name, [*model.shapes, *model.tied])}"
+    if not isinstance(tensor, torch.Tensor) or tensor.is_meta or not tensor.is_floating_point():
+        what = f"{tensor.dtype} on {tensor.device}" if hasattr(tensor, "dtype") else shown(tensor)
+        return f"{name} must be a tensor of floats with values, got {what}"
+    if tuple(tensor.shape) != shape:
+        return f"{name} has the shape {tuple(tensor.shape)}, and the model's has {shape}"
+    here = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return None if bool(torch.isfinite(here).all()) else f"{name} holds NaN or infinite values"
+
+
+def check_version(version: object) -> None:
+    """Raise unless the version is None or a whole number from 0 on."""
+    whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
+    if version is not None and not whole:
+        raise ConfigError(f"version: expected a whole number from 0 on, got {shown(version)}")

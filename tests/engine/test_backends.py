@@ -1,0 +1,469 @@
+"""One contract for every backend: the same calls on verl's rollout and on Transformers.
+
+Both serve the tiny model in float32, whose greedy answers wander, so equal ids mean something. What
+only one backend has is at the end; what it refuses, it refuses by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from architectures import architecture
+from prompts import as_ids, token_prompts
+from reference import WITHIN, Reference, assert_greedy
+from scripts import environment, until
+from tiny import VOCABULARY, save_tiny, tiny_model
+from tool_calling import CALCULATOR, TOOL_MODEL, question
+
+from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
+
+SETTINGS: dict[str, Any] = {"dtype": "float32", "prompt_length": 512, "response_length": 128}
+PROMPTS = token_prompts(12, 200, seed=41)
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 32}
+ADJUSTED: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.3},
+    {"presence_penalty": 1.2, "frequency_penalty": 0.6},
+    {"logit_bias": {5: 8.0, 77: -30.0}, "repetition_penalty": 0.8},
+    {"min_tokens": 24},
+]
+SAMPLED: list[dict[str, Any]] = [
+    {"temperature": 1.0},
+    {"temperature": 0.7, "top_p": 0.8},
+    {"temperature": 1.2, "top_k": 7, "min_p": 0.05},
+]
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+
+
+def started(folder: Any, **rollout: Any) -> InferenceEngine:
+    """An engine on Transformers, in this process."""
+    return InferenceEngine(model_path=str(folder), rollout={"name": "hf", **SETTINGS, **rollout})
+
+
+@pytest.fixture(scope="module")
+def hf() -> Iterator[InferenceEngine]:
+    with started(tiny_model()) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["sglang", "hf"])
+def backend(request: pytest.FixtureRequest) -> InferenceEngine:
+    engine: InferenceEngine = request.getfixturevalue({"sglang": "tiny"}.get(request.param, "hf"))
+    return engine
+
+
+def assert_alike(one: Any, other: Any) -> None:
+    """The same tokens, reasons and, but for the last bits, log probs."""
+    assert one.token_ids == other.token_ids
+    assert one.completions == other.completions
+    for mine, yours in zip(one, other, strict=True):
+        assert mine.logprobs == pytest.approx(yours.logprobs, abs=WITHIN)
+        for name in ("finish_reason", "matched_stop", "prompt_tokens", "completion_tokens"):
+            assert mine.metadata[name] == yours.metadata[name]
+
+
+# Both give the same answers.
+
+
+@pytest.mark.parametrize("adjusted", [{}, *ADJUSTED], ids=str)
+def test_greedy_answers_and_logprobs_are_the_same_on_both(
+    tiny: InferenceEngine, hf: InferenceEngine, adjusted: dict[str, Any]
+) -> None:
+    ours, theirs = (engine.generate(as_ids(PROMPTS), **GREEDY, **adjusted) for engine in (hf, tiny))
+    assert_alike(ours, theirs)
+
+
+@pytest.mark.parametrize("sampled", SAMPLED, ids=str)
+def test_seed_gives_the_same_tokens_on_both(
+    tiny: InferenceEngine, hf: InferenceEngine, sampled: dict[str, Any]
+) -> None:
+    params = {**sampled, "seed": 7, "n": 2, "max_tokens": 24}
+    ours, theirs = (engine.generate(as_ids(PROMPTS[:6]), **params) for engine in (hf, tiny))
+    assert_alike(ours, theirs)
+    assert [row["seed"] for row in ours.metadata] == [row["seed"] for row in theirs.metadata]
+
+
+def test_top_and_prompt_logprobs_are_the_same_on_both(
+    tiny: InferenceEngine, hf: InferenceEngine
+) -> None:
+    params = {**GREEDY, "logprobs": 3, "prompt_logprobs": True}
+    ours, theirs = (engine.generate(as_ids(PROMPTS[:5]), **params) for engine in (hf, tiny))
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert mine.prompt_logprobs[0] is None and len(mine.prompt_logprobs) > 1  # type: ignore
+        assert mine.prompt_logprobs[1:] == pytest.approx(yours.prompt_logprobs[1:], abs=WITHIN)  # type: ignore
+        for own, other in zip(mine.top_logprobs, yours.top_logprobs, strict=True):  # type: ignore
+            assert list(own) == list(other)
+            assert list(own.values()) == pytest.approx(list(other.values()), abs=WITHIN)
+
+
+def test_scores_are_the_same_on_both(tiny: InferenceEngine, hf: InferenceEngine) -> None:
+    answers = [ids[: 1 + 3 * row] for row, ids in enumerate(reversed(PROMPTS))]
+    answers[4] = []
+    ours, theirs = (engine.score(as_ids(PROMPTS), answers) for engine in (hf, tiny))
+    for mine, yours, answer in zip(ours, theirs, answers, strict=True):
+        assert mine.token_ids == answer and mine.is_greedy == yours.is_greedy
+        assert mine.logprobs == pytest.approx(yours.logprobs, abs=WITHIN)
+
+
+def test_trainers_batch_is_the_same_from_both(tiny: InferenceEngine, hf: InferenceEngine) -> None:
+    params = {"temperature": 1.0, "seed": 3, "n": 2, "max_tokens": 20}
+    ours, theirs = (
+        engine.rollout_batch(as_ids(PROMPTS[:4]), uid=list("abcd"), **params)
+        for engine in (hf, tiny)
+    )
+    assert set(ours.batch.keys()) == set(theirs.batch.keys())
+    for name in ours.batch.keys():
+        assert torch.allclose(ours.batch[name].double(), theirs.batch[name].double(), atol=WITHIN)
+    assert list(ours.non_tensor_batch["uid"]) == list(theirs.non_tensor_batch["uid"])
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"temprature": 1}, "temprature: generate.. has no such parameter; did you mean"),
+        ({"max_tokens": 0}, "max_tokens: 0 is out of range"),
+        ({"stop": ""}, "stop: an empty string"),
+        ({"regex": "(", "max_tokens": 3}, "regex: .* is not a regular expression"),
+        ({"stop_token_ids": [VOCABULARY]}, "stop_token_ids.0.: 384 is outside"),
+    ],
+    ids=str,
+)
+def test_wrong_keyword_is_refused_by_name(
+    backend: InferenceEngine, params: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        backend.generate("a", **params)
+
+
+# Each of them keeps the contract.
+
+
+def test_row_is_the_same_alone_and_in_any_batch(backend: InferenceEngine) -> None:
+    params: dict[str, Any] = {"max_tokens": 24, "temperature": [0.0, 0.9] * 6}
+    seeds = list(range(12))
+    together = backend.generate(as_ids(PROMPTS), seed=seeds, **params)
+    for row in range(0, 12, 3):
+        own = {**params, "temperature": params["temperature"][row]}
+        alone = backend.generate(as_ids(PROMPTS[row : row + 1]), seed=[seeds[row]], **own)
+        assert alone.token_ids[0] == together.token_ids[row]
+
+
+def test_samples_are_next_to_each_other_and_differ(backend: InferenceEngine) -> None:
+    output = backend.generate(as_ids(PROMPTS[:3]), n=4, temperature=1.0, max_tokens=16)
+    about = [(row["prompt_index"], row["sample_index"]) for row in output.metadata]
+    assert about == [(prompt, sample) for prompt in range(3) for sample in range(4)]
+    assert len({tuple(ids) for ids in output.token_ids}) == 12
+
+
+def test_stop_string_ends_the_row_with_its_last_token_and_is_cut_from_the_text(
+    backend: InferenceEngine,
+) -> None:
+    [free] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True)
+    stop = free.completion[9:12]
+    [row] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True, stop=["zzzz", stop])
+    assert row.completion == free.completion[: free.completion.find(stop)]
+    assert row.token_ids == free.token_ids[: len(row.token_ids)]
+    decoded = backend.tokenizer.decode(row.token_ids)
+    assert stop in decoded and stop not in backend.tokenizer.decode(row.token_ids[:-1])
+    assert row.metadata["finish_reason"] == "stop" and row.metadata["matched_stop"] == stop
+
+
+def test_nothing_ends_a_row_before_min_tokens(backend: InferenceEngine) -> None:
+    [free] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True)
+    early = backend.tokenizer.decode(free.token_ids[2])
+    [row] = backend.generate(
+        as_ids(PROMPTS[:1]), **GREEDY, stop=early, min_tokens=20, stop_token_ids=[free.token_ids[4]]
+    )
+    assert len(row.token_ids) >= 20
+    assert free.token_ids[4] not in row.token_ids[:19]
+
+
+def test_stop_id_is_the_last_token_also_beside_ignore_eos(backend: InferenceEngine) -> None:
+    [free] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True)
+    stop = free.token_ids[6]
+    first = free.token_ids.index(stop)
+    [row] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True, stop_token_ids=[stop])
+    assert row.token_ids == free.token_ids[: first + 1]
+    assert row.metadata["matched_stop"] == stop and row.metadata["finish_reason"] == "stop"
+
+
+def test_row_at_its_limit_ends_by_length(backend: InferenceEngine) -> None:
+    rows = backend.generate(as_ids(PROMPTS[:3]), temperature=0, max_tokens=[1, 5, 9], min_tokens=1)
+    for row, most in zip(rows, (1, 5, 9), strict=True):
+        cut = row.metadata["finish_reason"] == "length"
+        assert len(row.token_ids) == most if cut else row.metadata["matched_stop"] is not None
+
+
+def test_answers_follow_their_grammar_beside_free_rows(backend: InferenceEngine) -> None:
+    output = backend.generate(
+        ["a", "b", "c"], json_schema=[CITY, None, CITY], temperature=1.0, seed=5, max_tokens=60
+    )
+    for row in (output[0], output[2]):
+        assert json.loads(row.completion)["city"] in ("Rome", "Oslo")
+        assert row.metadata["finish_reason"] == "stop"
+    regex = backend.generate(["a", "b"], regex="[a-c]{4}", ignore_eos=True, max_tokens=30)
+    for text in regex.completions:
+        assert len(text) == 4 and set(text) <= set("abc")
+
+
+def test_chunks_of_a_stream_are_the_call(backend: InferenceEngine) -> None:
+    prompt = as_ids(PROMPTS[3:4])[0]
+    for params in (GREEDY, {**GREEDY, "temperature": 0.8, "seed": 4, "stop": ["e"]}):
+        [row] = backend.generate(prompt, **params)
+        chunks = list(backend.stream(prompt, **params))
+        assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
+        assert "".join(chunk.text for chunk in chunks) == row.completion
+        assert chunks[-1].finish_reason == row.metadata["finish_reason"]
+
+
+def test_greedy_answer_scores_as_greedy_with_its_own_logprobs(backend: InferenceEngine) -> None:
+    output = backend.generate(as_ids(PROMPTS[:6]), **GREEDY)
+    for row, score in zip(
+        output, backend.score(as_ids(PROMPTS[:6]), output.token_ids), strict=True
+    ):
+        assert score.is_greedy and score.logprobs == pytest.approx(row.logprobs, abs=WITHIN)
+    other = backend.score(as_ids(PROMPTS[:1]), [[output.token_ids[0][0] ^ 1]])
+    assert not other[0].is_greedy
+
+
+def test_empty_batch_is_an_empty_output(backend: InferenceEngine) -> None:
+    assert len(backend.generate([])) == 0 and backend.score([], []) == []
+
+
+def test_prompt_that_does_not_fit_is_refused_with_its_index(backend: InferenceEngine) -> None:
+    with pytest.raises(PromptError, match="^prompt 1 has 600 tokens"):
+        backend.generate(as_ids([[5], [5] * 600]))
+
+
+def test_timeout_ends_a_call_and_the_engine_goes_on(backend: InferenceEngine) -> None:
+    with pytest.raises(GenerationTimeout):
+        backend.generate(as_ids(PROMPTS * 4), max_tokens=128, ignore_eos=True, timeout=0.05)
+    assert len(backend.generate("Hi", **GREEDY)) == 1
+
+
+def test_async_calls_run_together_and_can_be_cancelled(backend: InferenceEngine) -> None:
+    alone = [backend.generate(prompt, **GREEDY).token_ids[0] for prompt in as_ids(PROMPTS[:4])]
+
+    async def calls() -> list[list[int]]:
+        long = asyncio.ensure_future(
+            backend.agenerate(as_ids(PROMPTS), max_tokens=128, ignore_eos=True, temperature=0)
+        )
+        outputs = await asyncio.gather(
+            *(backend.agenerate(prompt, **GREEDY) for prompt in as_ids(PROMPTS[:4]))
+        )
+        long.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await long
+        chunks = [chunk async for chunk in backend.astream(as_ids(PROMPTS[:1])[0], **GREEDY)]
+        assert [token for chunk in chunks for token in chunk.token_ids] == alone[0]
+        return [output.token_ids[0] for output in outputs]
+
+    assert asyncio.run(calls()) == alone
+
+
+def test_threads_get_their_own_answers(backend: InferenceEngine) -> None:
+    alone = backend.generate(as_ids(PROMPTS[:6]), **GREEDY).token_ids
+    answers: dict[int, list[int]] = {}
+
+    def ask(row: int) -> None:
+        answers[row] = backend.generate(as_ids(PROMPTS[row : row + 1]), **GREEDY).token_ids[0]
+
+    threads = [threading.Thread(target=ask, args=(row,)) for row in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert [answers[row] for row in range(6)] == alone
+
+
+def test_keyword_that_a_backend_lacks_is_refused_with_both_names(
+    backend: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend._backend, "supports", backend.supports - {"grammar", "turn"})
+    message = f"^regex: the backend {backend._backend.name} does not offer it"
+    with pytest.raises(ConfigError, match=message):
+        backend.generate("a", regex="a")
+    with pytest.raises(ConfigError, match="^tools: the backend"):
+        backend.generate("a", tools=[CALCULATOR])
+    assert len(backend.generate("a", regex=None, tools=[], max_tokens=2)) == 1
+
+
+def test_what_only_the_other_backend_has_is_refused_by_name(
+    tiny: InferenceEngine, hf: InferenceEngine
+) -> None:
+    with pytest.raises(ConfigError, match="get_logits.*: the backend sglang .* rollout.name: hf"):
+        tiny.get_logits("a", "b")
+    with pytest.raises(ConfigError, match="sleep.*: the backend hf .* rollout.name: sglang"):
+        hf.sleep()
+    assert tiny.supports ^ hf.supports == {"logits", "sleep"}
+
+
+# On Transformers alone.
+
+
+def test_it_needs_neither_sglang_nor_verl() -> None:
+    program = f"""
+import sys, inf
+with inf.InferenceEngine(model_path={str(tiny_model())!r}, rollout={{"name": "hf"}}) as engine:
+    engine.generate("a", n=2, max_tokens=3, temperature=1.0, regex="[ab]+")
+    list(engine.stream("a", max_tokens=3))
+    engine.score("a", "b")
+    engine.get_logits("a", "b")
+print(sorted({{"sglang", "verl", "ray"}} & sys.modules.keys()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gemma2", "cohere2", "gpt2", "phi3-longrope"])
+def test_rows_of_all_lengths_are_those_of_transformers_alone(name: str) -> None:
+    """Windows of 24 tokens, soft caps, learned positions: padding changes nothing."""
+    ids = [[token % VOCABULARY for token in prompt] for prompt in token_prompts(9, 90, seed=3)]
+    with started(architecture(name), prompt_length=100) as engine:
+        output = engine.generate(as_ids(ids), temperature=0, max_tokens=40)
+        assert_greedy(Reference(engine._backend.forward.model), ids, output, 40)  # type: ignore
+
+
+def test_model_with_a_state_instead_of_keys_and_values_is_served_too(tmp_path: Any) -> None:
+    from transformers import MambaConfig
+
+    config = MambaConfig(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=8,
+        initializer_range=0.5,
+    )  # fmt: skip
+    save_tiny(config, 0, tmp_path, 1024)
+    ids = token_prompts(3, 12, seed=8)
+    with started(tmp_path) as engine:
+        output = engine.generate(as_ids(ids), temperature=0, max_tokens=8)
+        model = engine._backend.forward.model  # type: ignore
+        for prompt, row in zip(ids, output, strict=True):
+            logits = model(torch.tensor([prompt + row.token_ids])).logits[0, len(prompt) - 1 : -1]
+            assert logits.argmax(-1).tolist() == row.token_ids
+
+
+def test_logits_are_those_of_the_model_padded_with_nan(hf: InferenceEngine) -> None:
+    answers = [PROMPTS[0][:3], [], PROMPTS[1][:7]]
+    logits = hf.get_logits(as_ids(PROMPTS[:3]), answers)
+    assert logits.shape == (3, 7, VOCABULARY) and logits.dtype == torch.float32
+    reference = Reference(hf._backend.forward.model)  # type: ignore
+    for row, answer in enumerate(answers):
+        assert torch.isnan(logits[row, len(answer) :]).all()
+        if answer:
+            expected = reference.logits(PROMPTS[row], answer)
+            assert torch.allclose(logits[row, : len(answer)], expected, atol=WITHIN)
+    logprobs = hf.get_logprobs(as_ids(PROMPTS[2:3]), [answers[2]])[0]
+    table = torch.log_softmax(logits[2], -1)[torch.arange(7), answers[2]]
+    assert logprobs == pytest.approx(table.tolist(), abs=1e-5)
+
+
+def test_new_weights_are_served_whole_or_not_at_all() -> None:
+    with started(tiny_model()) as engine:
+        before = engine.generate(as_ids(PROMPTS), **GREEDY)
+        model = _other_model()
+        broken = {**model.state_dict(), "lm_head.weight": torch.zeros(3)}
+        with pytest.raises(ConfigError, match="^weights: lm_head.weight has the shape"):
+            engine.update_weights(broken)
+        assert engine.generate(as_ids(PROMPTS), **GREEDY).token_ids == before.token_ids
+        assert engine.update_weights(model) == 1 and engine.update_weights(model, version=9) == 9
+        output = engine.generate(as_ids(PROMPTS), **GREEDY)
+        assert output.token_ids != before.token_ids
+        assert_greedy(Reference(model), PROMPTS, output, 32)
+        assert {row["weight_version"] for row in output.metadata} == {9}
+        engine.restart()
+        assert engine.generate(as_ids(PROMPTS), **GREEDY).token_ids == before.token_ids
+
+
+def _other_model() -> Any:
+    from transformers import AutoModelForCausalLM
+
+    folder = tiny_model(seed=5)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def test_calls_after_shutdown_say_so() -> None:
+    engine = started(tiny_model())
+    stream = engine.stream("a", max_tokens=100, ignore_eos=True)
+    next(stream)
+    engine.shutdown()
+    with pytest.raises(EngineDeadError, match="shut down"):
+        list(stream)
+    with pytest.raises(EngineDeadError, match="shut down"):
+        engine.generate("a")
+
+
+def test_failure_of_one_step_is_an_error_of_its_calls_only(
+    hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = hf._backend.forward.model  # type: ignore
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "forward", lambda **_: (_ for _ in ()).throw(MemoryError("full")))
+        with pytest.raises(Exception, match="The engine gave a request up: MemoryError: full"):
+            hf.generate("a")
+    assert len(hf.generate("a", **GREEDY)) == 1
+
+
+def test_stream_that_is_closed_leaves_no_row_behind(hf: InferenceEngine) -> None:
+    stream = hf.stream("a", max_tokens=128, ignore_eos=True)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    decoder = hf._backend.decoder  # type: ignore
+    assert until(lambda: not decoder._batches and not decoder._waiting, 20)
+
+
+def test_short_call_does_not_wait_for_the_rows_of_a_long_one() -> None:
+    with started(tiny_model(), max_num_seqs=8) as engine:
+        decoder = engine._backend.decoder  # type: ignore
+        many = {"max_tokens": 64, "ignore_eos": True, "temperature": 0.0}
+        thread = threading.Thread(target=engine.generate, args=(as_ids(PROMPTS * 5),), kwargs=many)
+        thread.start()
+        assert until(lambda: bool(decoder._batches), 30)
+        engine.generate("Hi", max_tokens=4, temperature=0)
+        assert decoder._waiting  # rows of the first call
+        thread.join(120)
+        assert not thread.is_alive()
+
+
+def test_tools_run_between_turns(tmp_path: Any) -> None:
+    def calculator(expression: str) -> str:
+        """
+        Calculates.
+
+        Args:
+            expression: What to calculate.
+        """
+        return str(eval(expression, {"__builtins__": {}}))
+
+    asked = [question("12 * 7"), question("3 + 4", "9 - 2"), question("30 - 41")]
+    with started(TOOL_MODEL, prompt_length=1024, response_length=512) as engine:
+        output = engine.generate(asked, tools=[calculator], temperature=0)
+        said = ["The answer is 84.", "The answers are 7 and 7.", "The answer is -11."]
+        assert output.completions == said
+        assert [len(row["tool_calls"]) for row in output.metadata] == [1, 2, 1]
+        for row in output:
+            ids, mask = row.metadata["response_ids"], row.metadata["response_mask"]
+            assert [i for i, own in zip(ids, mask, strict=True) if own] == row.token_ids
+        schema_only = engine.generate(asked[0], tools=[CALCULATOR], temperature=0)
+        assert schema_only.metadata[0]["finish_reason"] == "tool_calls"
+
+
+def test_quantization_without_its_package_is_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="quantization: it needs the package bitsandbytes"):
+        started(tiny_model(), engine_kwargs={"hf": {"quantization": "4bit"}})
+
+
+def test_longer_rows_than_the_models_context_are_refused() -> None:
+    with pytest.raises(ConfigError, match="max_model_len: 5000 tokens are more than 4096"):
+        started(tiny_model(), max_model_len=5000)
