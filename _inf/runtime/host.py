@@ -39,6 +39,7 @@ from _inf.types import TIMED_OUT, CancelToken
 T = TypeVar("T")
 
 LOG_TAIL_LINES = 15
+SOCKET, MOST_SOCKET_BYTES = "tmp12345678", 107  # as upstream names them; Linux, unix(7)
 JOIN_SECONDS = 10.0
 EXIT_SECONDS = 2.0
 
@@ -48,7 +49,7 @@ class Host:
 
     def __init__(self, hang_timeout: float | None = None) -> None:
         # Readable by the user only: the log, and the sockets between the processes.
-        self.folder = Path(tempfile.mkdtemp(prefix="inf-engine-"))
+        self.folder = _private_folder()
         self.log = self.folder / "engine.log"
         self.log.touch(mode=0o600)
         self.children: list[WorkerProcess] = []
@@ -285,6 +286,18 @@ class Host:
                 path.unlink(missing_ok=True)
         if not failed:
             shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _private_folder() -> Path:
+    """Create a folder in which the path of a socket is short enough for the kernel."""
+    folder = Path(tempfile.mkdtemp(prefix="inf-engine-"))
+    if (excess := len(os.fsencode(folder / SOCKET)) - MOST_SOCKET_BYTES) > 0:
+        folder.rmdir()
+        raise InferenceError(
+            f"{tempfile.gettempdir()}: the path of the temporary folder is {excess} bytes too long "
+            "for the engine's sockets; set TMPDIR to a shorter one."
+        )
+    return folder
 
 
 def _kill_tree(child: WorkerProcess) -> None:

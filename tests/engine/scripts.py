@@ -11,9 +11,11 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -129,8 +131,7 @@ class Script:
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self.tmp = folder / "tmp"
-        self.tmp.mkdir(exist_ok=True)
+        self.tmp = Path(tempfile.mkdtemp(prefix="inf-test-", dir="/tmp"))  # short for sockets
         self._spoken = 0
         file = folder / "script.py"
         file.write_text(text)
@@ -211,6 +212,7 @@ def script(text: str, folder: Path, **how: Any) -> Iterator[Script]:
         yield running
     finally:
         running.end()
+        shutil.rmtree(running.tmp, ignore_errors=True)
 
 
 @dataclasses.dataclass(frozen=True)

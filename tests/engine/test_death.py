@@ -23,6 +23,7 @@ from scripts import HANG_SECONDS, LONG, QUESTION, ended, in_flight, script, unti
 from tiny import tiny_model
 from transformers import AutoModelForCausalLM
 
+from _inf.backends.verl import launch
 from _inf.types import CancelToken
 from inf import EngineDeadError, InferenceEngine
 
@@ -80,8 +81,10 @@ def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(
 
 
 def test_killed_fork_server_takes_the_scheduler_along_and_restart_brings_both_back(
-    mortal: InferenceEngine, answer: Answer
+    mortal: InferenceEngine, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(launch, "_forks", None)  # the other engines of this process keep theirs
+    mortal.restart()
     server = mortal.rollout.host.fork_server
     scheduler = psutil.Process(mortal.rollout.host.children[0].pid)
     with concurrent.futures.ThreadPoolExecutor() as threads:

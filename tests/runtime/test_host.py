@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,3 +72,14 @@ def test_only_the_error_of_a_started_engine_mentions_restart(host: Host) -> None
     host.start(lambda: None)
     with pytest.raises(InferenceError, match=r"died\. restart\(\) brings up a new engine"):
         host.run(die(), CancelToken())
+
+
+def test_temporary_folder_with_a_path_too_long_for_sockets_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with pytest.raises(InferenceError, match="the engine's sockets; set TMPDIR"):
+        Host()
+    assert not list(folder.iterdir())

@@ -20,7 +20,13 @@ IMPORTS = "_inf.backends.verl.child.setup:import_all"
 
 
 def import_all(log: Path) -> None:
-    """Import what `set_up` and the scheduler need, and change nothing."""
+    """Import what `set_up` and the scheduler need, and name the process.
+
+    A fork can name itself only if this was done before its environment was set.
+    """
+    import setproctitle
+
+    setproctitle.setproctitle("inf::fork_server")
     from _inf.runtime.interpreter import garbage_kept
 
     with garbage_kept():
