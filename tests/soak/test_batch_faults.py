@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.soak
 
 SEED = 20261121
-ROWS = 1600
+ROWS = 4000
 BAD = {7: "{", 301: '{"prompt": 5}', 1003: '{"body": {}}'}  # by the line's number, from 1
 # Line 431's 87th token has a rival 2e-6 below it: there rounding, and so the batch, would decide.
 LONGEST, MIDDLING = 60, 30
