@@ -67,17 +67,16 @@ def main(
 
 
 def measure(part: str, engine: InferenceEngine, pairs: int, lines: int) -> Figures:
-    if part == "streams":
-        return streams(engine, pairs)
-    if part == "rows":
-        return rows(engine, pairs)
-    if part == "length":
-        return length(engine, pairs)
-    if part == "memory":
-        return memory(engine)
-    if part == "batch":
-        return batch(engine, lines)
-    raise typer.BadParameter(f"{part}: the parts are {', '.join(PARTS)}")
+    measures: dict[str, Callable[[], Figures]] = {
+        "streams": lambda: streams(engine, pairs),
+        "rows": lambda: rows(engine, pairs),
+        "length": lambda: length(engine, pairs),
+        "memory": lambda: memory(engine),
+        "batch": lambda: batch(engine, lines),
+    }
+    if part not in measures:
+        raise typer.BadParameter(f"{part}: the parts are {', '.join(PARTS)}")
+    return measures[part]()
 
 
 def prompts(count: int) -> list[str]:

@@ -155,6 +155,8 @@ def _compared(
     import torch
 
     own, dtype = engine.config.rollout, str(engine.rollout.dtype).removeprefix("torch.")
+    differences: list[float] = []
+    same, different = 0, None
     lengths = {"prompt_length": own.prompt_length, "response_length": own.response_length}
     with type(engine)(
         model_path=engine.model_config.local_path,
@@ -162,20 +164,15 @@ def _compared(
         device=_device(engine),
         rollout={"name": "hf", "dtype": dtype, **lengths},
     ) as reference:
-        logits = [
-            reference.get_logits({"prompt_token_ids": ids}, [row.token_ids])[0]
-            for ids, row in zip(sent, output, strict=True)
-        ]
-    differences: list[float] = []
-    same, different = 0, None
-    for index, (own_logits, row) in enumerate(zip(logits, output, strict=True)):
-        table = torch.log_softmax(own_logits, dim=-1)
-        for position, (token, ours) in enumerate(zip(row.token_ids, row.logprobs, strict=True)):
-            theirs, best = table[position, token].item(), int(table[position].argmax())
-            differences.append(abs(ours - theirs))
-            same += best == token
-            if best != token and different is None:
-                words = [engine.tokenizer.decode([each]) for each in (token, best)]
-                gap = table[position, best].item() - theirs
-                different = DifferentToken(index, position, words[0], words[1], gap)
+        for index, (ids, row) in enumerate(zip(sent, output, strict=True)):
+            [logits] = reference.get_logits({"prompt_token_ids": ids}, [row.token_ids])
+            table = torch.log_softmax(logits, dim=-1)
+            for position, (token, ours) in enumerate(zip(row.token_ids, row.logprobs, strict=True)):
+                theirs, best = table[position, token].item(), int(table[position].argmax())
+                differences.append(abs(ours - theirs))
+                same += best == token
+                if best != token and different is None:
+                    words = [engine.tokenizer.decode([each]) for each in (token, best)]
+                    gap = table[position, best].item() - theirs
+                    different = DifferentToken(index, position, words[0], words[1], gap)
     return differences, same, different

@@ -73,7 +73,7 @@ class Chooser:
     def choose(self, logits: torch.Tensor, rows: Sequence[Row]) -> None:
         """Add a token to each row; a row that ends with it, or fails, is done."""
         for scores, row in zip(logits, rows, strict=True):
-            _adjust(scores, row, {*row.params.stop_token_ids, *self._eos})
+            _adjust(scores, row, self._eos)
         temperatures = _column([row.params.temperature or 1.0 for row in rows], logits)
         logprobs = torch.log_softmax(logits / temperatures, dim=-1)
         tokens = logprobs.argmax(-1)
@@ -110,9 +110,10 @@ class Chooser:
         row.logprobs.append(logprob)
         if not math.isfinite(logprob):
             check_finite(row.logprobs, row.number)
-        row.top_logprobs.append(
-            {each: value for each, value in [*top, (token, logprob)] if math.isfinite(value)}
-        )
+        if row.params.logprobs:
+            row.top_logprobs.append(
+                {each: value for each, value in [*top, (token, logprob)] if math.isfinite(value)}
+            )
         if row.grammar is not None:
             row.grammar.accept(token)
         reason, matched = self._end(row, token)
@@ -144,7 +145,7 @@ def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(values, device=like.device)[:, None]
 
 
-def _adjust(scores: torch.Tensor, row: Row, ends: Collection[int]) -> None:
+def _adjust(scores: torch.Tensor, row: Row, eos: Collection[int]) -> None:
     """Apply one row's penalties, bias, grammar and min_tokens to its logits."""
     params, device = row.params, scores.device
     if row.token_ids and (params.presence_penalty or params.frequency_penalty):
@@ -158,7 +159,7 @@ def _adjust(scores: torch.Tensor, row: Row, ends: Collection[int]) -> None:
         scores[~row.grammar.allowed(len(scores)).to(device)] = -math.inf
     if len(row.token_ids) < params.min_tokens:
         longer = scores.clone()
-        longer[list(ends)] = -math.inf
+        longer[list({*params.stop_token_ids, *eos})] = -math.inf
         if row.grammar is None or longer.max() > -math.inf:  # else the grammar has no other token
             scores.copy_(longer)
     if params.repetition_penalty != 1.0:

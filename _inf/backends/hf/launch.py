@@ -17,6 +17,7 @@ from _inf.backends.hf.backend import HfBackend
 from _inf.backends.hf.choice import Chooser
 from _inf.backends.hf.decoding import Decoder
 from _inf.backends.hf.forward import Forward
+from _inf.backends.model_info import eos_token_ids, limits_of
 from _inf.config import Config
 from _inf.conversation.interactions import load_interactions
 from _inf.errors import ConfigError, error_text
@@ -51,10 +52,10 @@ def launch(config: Config) -> HfBackend:
 
         def build() -> HfBackend:
             model = _model(folder, config, device)
-            eos = _eos_token_ids(model, tokenizer)
+            eos = eos_token_ids(model.generation_config, tokenizer)
             info = ModelInfo(tokenizer, eos, _limits(config, model.config), folder)
             forward = Forward(model, info.limits.total)
-            decoder = _decoder(forward, Chooser(info, device), config)
+            decoder = _decoder(forward, Chooser(info, device), info.limits.total, config)
             asyncio.ensure_future(decoder.serve())
             host.on_stop.append(lambda: vars(forward).pop("model"))  # frees its memory
             return HfBackend(forward, decoder, host, info, tools, interactions)
@@ -117,34 +118,21 @@ def _quantization(config: Config, device: torch.device) -> dict[str, Any]:
     return {"quantization_config": quantized, "device_map": {"": device}}
 
 
-def _eos_token_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """The ids of the generation config and of the tokenizer; either may lack some of them."""
-    named = model.generation_config.eos_token_id
-    ids = named if isinstance(named, list) else [named]
-    return frozenset(i for i in [*ids, tokenizer.eos_token_id] if i is not None)
-
-
 def _limits(config: Config, hf_config: Any) -> Limits:
-    rollout, text = config.rollout, hf_config.get_text_config()
-    total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
+    text = hf_config.get_text_config()
+    limits = limits_of(config, text.vocab_size)
     scaling = getattr(text, "rope_scaling", None) or {}
     context = getattr(text, "max_position_embeddings", None)
-    if context is not None and total > (most := int(context * scaling.get("factor", 1.0))):
+    if context is not None and limits.total > (most := int(context * scaling.get("factor", 1.0))):
         raise ConfigError(
-            f"rollout.max_model_len: {total} tokens are more than {most}, the model's context; "
-            f"set rollout.max_model_len to {most} or less."
+            f"rollout.max_model_len: {limits.total} tokens are more than {most}, the model's "
+            f"context; set rollout.max_model_len to {most} or less."
         )
-    return Limits(
-        prompt=rollout.prompt_length,
-        total=total,
-        vocabulary=text.vocab_size,
-        truncate=config.truncate_prompt,
-    )
+    return limits
 
 
-def _decoder(forward: Forward, chooser: Chooser, config: Config) -> Decoder:
+def _decoder(forward: Forward, chooser: Chooser, total: int, config: Config) -> Decoder:
     rollout, size = config.rollout, max(1, forward.bytes_per_token())
-    total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
     if forward.device.type == "cpu":
         tokens = min(max(CPU_TOKENS, total), free_bytes() // 4 // size)
         new_tokens = min(CPU_NEW_TOKENS, rollout.max_num_batched_tokens)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from _inf.backends.model_info import eos_token_ids, limits_of
 from _inf.backends.verl import environment, kv_memory
 from _inf.backends.verl.child.setup import IMPORTS
 from _inf.backends.verl.server import attention_backend, server_arguments
@@ -121,7 +122,8 @@ def _backend(
     tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
     interactions = load_interactions(turns.interaction_config_path)
     rollout = _start(config, model_config, limits, device, host)
-    model = ModelInfo(model_config.tokenizer, _eos_token_ids(model_config), limits, folder)
+    eos = eos_token_ids(model_config.generation_config, model_config.tokenizer)
+    model = ModelInfo(model_config.tokenizer, eos, limits, folder)
     return VerlBackend(rollout, host, model, tools, interactions)
 
 
@@ -172,23 +174,9 @@ def _start(
 
 
 def _limits(config: Config, hf_config: PretrainedConfig, device: Literal["cuda", "cpu"]) -> Limits:
-    rollout = config.rollout
-    total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
-    check_support(hf_config, device, total, attention_backend(config, device))
-    text = getattr(hf_config, "text_config", hf_config)
-    return Limits(
-        prompt=rollout.prompt_length,
-        total=total,
-        vocabulary=text.vocab_size,
-        truncate=config.truncate_prompt,
-    )
-
-
-def _eos_token_ids(model_config: HFModelConfig) -> frozenset[int]:
-    """The ids of the generation config and of the tokenizer; either may lack some of them."""
-    named = getattr(model_config.generation_config, "eos_token_id", None)
-    ids = named if isinstance(named, list) else [named]
-    return frozenset(i for i in [*ids, model_config.tokenizer.eos_token_id] if i is not None)
+    limits = limits_of(config, getattr(hf_config, "text_config", hf_config).vocab_size)
+    check_support(hf_config, device, limits.total, attention_backend(config, device))
+    return limits
 
 
 def _join_process_group(config: Config) -> None:
