@@ -31,9 +31,10 @@ FEATURES: Mapping[str, Mapping[str, object]] = {
     "update_weights": {"update_weights()": None},
     "sleep": {"sleep()": None, "wake_up()": None},
     "logits": {"get_logits()": None},
+    "beams": {"num_beams": 1},
 }
 SUPPORTS: Mapping[str, frozenset[str]] = {
-    "sglang": frozenset(FEATURES) - {"logits"},
+    "sglang": frozenset(FEATURES) - {"logits", "beams"},
     "hf": frozenset(FEATURES) - {"sleep"},
 }
 

@@ -11,7 +11,7 @@ import os
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from _inf.backends.base import Backend, check_supported
 from _inf.backends.verl.environment import check_pins
@@ -22,6 +22,9 @@ from _inf.errors import InferenceError
 from _inf.response.stats import Stats
 from _inf.runtime.interpreter import garbage_kept
 from _inf.types import SleepResult
+
+if TYPE_CHECKING:
+    from _inf.backends.generation_cache import CachedBackend
 
 check_pins()
 
@@ -54,6 +57,12 @@ class RunningEngine:
 
     def _launch(self) -> None:
         self._backend = launch(self.config)
+        self._cache: CachedBackend | None = None
+        if size := self.config.generation_cache:
+            from _inf.backends.generation_cache import CachedBackend
+
+            self._cache = CachedBackend(self._backend, size, self._stats)
+            self._backend = cast(Backend, self._cache)
         self.rollout: Any = getattr(self._backend, "rollout", None)
         self.model_config: Any = getattr(self.rollout, "model_config", None)
         self.tokenizer: Any = self._backend.model.tokenizer
@@ -117,9 +126,18 @@ class RunningEngine:
 
     def stats(self) -> dict[str, float]:
         """Totals since the start: `calls`, `requests` (rows), `prompt_tokens`,
-        `completion_tokens`, `cached_tokens`, `restarts`, `busy_seconds`, and the
-        `tokens_per_second` generated in those busy seconds."""
+        `completion_tokens`, `cached_tokens`, `generation_cache_hits` (rows and turns answered from
+        memory), `restarts`, `busy_seconds`, and the `tokens_per_second` generated in those busy
+        seconds."""
         return self._stats.snapshot()
+
+    def clear_cache(self) -> None:
+        """Forget the answers that `generation_cache` keeps; with 0 there are none.
+
+        `update_weights`, `sleep` and `restart` do it too.
+        """
+        if self._cache is not None:
+            self._cache.clear()
 
     def restart(self) -> None:
         """Start a new engine in this process, with `model_path`'s weights (version 0)."""

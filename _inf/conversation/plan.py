@@ -23,7 +23,7 @@ from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
 from _inf.tools.parsing import tool_instructions
-from _inf.types import Prompt, Request, RequestOutput, Tool, TurnOptions
+from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,6 +102,8 @@ class PreparedCall:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(sampling, name):
                 raise ConfigError(f"{name}: stream() does not give them; use generate().")
+        if any(params.num_beams > 1 for params in sampling.params):
+            raise ConfigError("num_beams: a beam is known at its end only; use generate().")
         if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
             raise ConfigError("max_tokens_per_turn: stream() has one turn; use max_tokens.")
         if any(turns.interaction_kwargs for turns in sampling.turns):
@@ -137,8 +139,9 @@ def _has_several_turns(
                 "use max_tokens."
             )
         return False
-    for name in ("json_schema", "regex", "prompt_logprobs", "logprobs"):
-        if any(getattr(params, name) for params in sampling.params):
+    for name in ("json_schema", "regex", "prompt_logprobs", "logprobs", "num_beams"):
+        default = getattr(SamplingParams, name)
+        if any(getattr(params, name) != default for params in sampling.params):
             _refuse_beside(name, tools, sampling)
     return True
 
