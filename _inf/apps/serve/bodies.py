@@ -58,6 +58,8 @@ class ServedKeywords(Keywords):
 class ChatBody(ServedKeywords, ChatRequest):
     """The body of `/v1/chat/completions`."""
 
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
+
 
 class CompletionBody(ServedKeywords):
     """The body of `/v1/completions`. prompt: text or token ids, or several of them."""

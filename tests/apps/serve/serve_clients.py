@@ -11,6 +11,7 @@ from openai import OpenAI
 from _inf.apps.serve.server import InferenceServer
 
 KEY = "none-is-needed"
+DIGITS = 3  # the same token's log prob depends a little on the batch that it is computed in
 
 
 def client(server: InferenceServer, **more: Any) -> OpenAI:
@@ -30,6 +31,20 @@ class Joined:
     stop_reason: Any = None
 
 
+def logprobs_of(part: Any) -> list[Any]:
+    """The tokens' log probs of a part of a response, rounded."""
+    content = (part.logprobs.content or []) if part.logprobs else []
+    return [
+        (
+            each.token,
+            each.bytes,
+            round(each.logprob, DIGITS),
+            [top.token for top in each.top_logprobs],
+        )
+        for each in content
+    ]
+
+
 def joined_chat(chunks: Iterable[Any]) -> tuple[list[Joined], Any]:
     """The choices of a chat's stream, and its prompt's ids."""
     found: dict[int, Joined] = {}
@@ -40,7 +55,7 @@ def joined_chat(chunks: Iterable[Any]) -> tuple[list[Joined], Any]:
             one = found.setdefault(part.index, Joined())
             one.text += part.delta.content or ""
             one.ids += getattr(part, "token_ids", None) or []
-            one.logprobs += (part.logprobs.content or []) if part.logprobs else []
+            one.logprobs += logprobs_of(part)
             for call in part.delta.tool_calls or []:
                 assert call.id.startswith("call_") and call.index == len(one.calls)
                 one.calls.append((call.function.name, call.function.arguments))
@@ -56,7 +71,7 @@ def whole_chat(response: Any) -> tuple[list[Joined], Any]:
         Joined(
             text=choice.message.content or "",
             ids=getattr(choice, "token_ids", None) or [],
-            logprobs=(choice.logprobs.content or []) if choice.logprobs else [],
+            logprobs=logprobs_of(choice),
             calls=[
                 (call.function.name, call.function.arguments)
                 for call in choice.message.tool_calls or []

@@ -20,7 +20,7 @@ from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.server import InferenceServer
 from inf import EngineDeadError, InferenceEngine
 
-LONG = {"prompt": "Go on", "max_tokens": 120, "ignore_eos": True, "n": 4}
+LONG = {"prompt": "Go on", "temperature": 0, "max_tokens": 120, "ignore_eos": True, "n": 4}
 ABORT_SECONDS = 1.0
 
 
