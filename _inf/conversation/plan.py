@@ -99,9 +99,8 @@ class PreparedCall:
             raise PromptError(f"prompt 0: stream() takes one prompt, not {count}; use generate().")
         if sampling.n != 1:
             raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(sampling, name):
-                raise ConfigError(f"{name}: stream() does not give them; use generate().")
+        if sampling.prompt_logprobs:
+            raise ConfigError("prompt_logprobs: stream() does not give them; use generate().")
         if any(params.num_beams > 1 for params in sampling.params):
             raise ConfigError("num_beams: a beam is known at its end only; use generate().")
         if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
