@@ -190,13 +190,14 @@ def choices(
 
 def _logprobs(row: GenerationRow, tokenizer: Tokenizer, likeliest: int) -> dict[str, Any]:
     """Return an entry for every generated token, including the stop token."""
-    tops = row.top_logprobs or [{} for _ in row.token_ids]
+    ids, logprobs = row.token_ids or [], row.logprobs or []
+    tops = row.top_logprobs or [{} for _ in ids]
     content = [
         {
             **_token(token, logprob, tokenizer),
             "top_logprobs": [_token(*item, tokenizer) for item in list(top.items())[:likeliest]],
         }
-        for token, logprob, top in zip(row.token_ids, row.logprobs, tops, strict=True)
+        for token, logprob, top in zip(ids, logprobs, tops, strict=True)
     ]
     return {"content": content, "refusal": None}
 
