@@ -40,6 +40,10 @@ Self = TypeVar("Self", bound="RunningEngine")
 
 def launch(config: Config) -> Backend:
     """Start the backend that `rollout.name` names; imports nothing of the others."""
+    if config.rollout.name == "openai":
+        from _inf.backends.openai.launch import launch as launch_openai
+
+        return launch_openai(config)
     if config.rollout.name == "hf":
         with garbage_kept():
             from _inf.backends.hf.launch import launch as launch_hf
