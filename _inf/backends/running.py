@@ -21,7 +21,11 @@ from _inf.config import Config, load_config
 from _inf.errors import InferenceError
 from _inf.response.stats import Stats
 from _inf.runtime.interpreter import garbage_kept
-from _inf.types import SleepResult
+from _inf.types import ModelInfo, SleepResult
+
+if TYPE_CHECKING:
+    from _inf.apps.serve.server import InferenceServer
+    from inf import InferenceEngine
 
 if TYPE_CHECKING:
     from _inf.backends.generation_cache import CachedBackend
@@ -36,6 +40,10 @@ Self = TypeVar("Self", bound="RunningEngine")
 
 def launch(config: Config) -> Backend:
     """Start the backend that `rollout.name` names; imports nothing of the others."""
+    if config.rollout.name == "openai":
+        from _inf.backends.openai.launch import launch as launch_openai
+
+        return launch_openai(config)
     if config.rollout.name == "hf":
         with garbage_kept():
             from _inf.backends.hf.launch import launch as launch_hf
@@ -82,6 +90,21 @@ class RunningEngine:
     def dead(self) -> bool:
         """Whether the engine has died or was shut down."""
         return self._backend.dead
+
+    @property
+    def closed(self) -> bool:
+        """Whether `shutdown` was called; a dead engine that was not can be restarted."""
+        return not self._finalizer.alive
+
+    @property
+    def weight_version(self) -> int:
+        """The version of the weights in use; 0 until they are updated."""
+        return self._backend.weight_version
+
+    @property
+    def model(self) -> ModelInfo:
+        """The served model: its tokenizer, EOS ids, limits and folder."""
+        return self._backend.model
 
     @property
     def model_folder(self) -> Path:
@@ -145,6 +168,19 @@ class RunningEngine:
             self._finalizer()
             self._launch()
         self._stats.add_restart()
+
+    def serve(
+        self, host: str = "127.0.0.1", port: int = 0, api_key: str | None = None
+    ) -> InferenceServer:
+        """Serve this engine over HTTP in OpenAI's form until the `with` block ends.
+
+        host: another than this machine's own needs an `api_key`. port: 0 takes a free one;
+        `server.base_url` says it. api_key: the key that requests must have.
+        Raises `ConfigError` if it cannot listen there. docs/serving.md has the routes.
+        """
+        from _inf.apps.serve.server import InferenceServer
+
+        return InferenceServer(cast("InferenceEngine", self), host, port, api_key)
 
     def shutdown(self) -> None:
         """Stop the engine and its child processes; safe to call twice; does nothing in a fork."""

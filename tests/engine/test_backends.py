@@ -292,7 +292,7 @@ def test_threads_get_their_own_answers(backend: InferenceEngine) -> None:
 def test_keyword_that_a_backend_lacks_is_refused_with_both_names(
     backend: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend._backend, "supports", backend.supports - {"grammar", "turn"})
+    monkeypatch.setattr(backend._backend, "supports", backend.supports - {"regex", "turn"})
     message = f"^regex: the backend {backend._backend.name} does not offer it"
     with pytest.raises(ConfigError, match=message):
         backend.generate("a", regex="a")

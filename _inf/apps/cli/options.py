@@ -15,6 +15,7 @@ import typer
 
 from _inf.config import Config, Rollout, load_config, parse_assignments
 from _inf.request.sampling import ANY_MODEL, GenerateParams, check_params, resolve
+from _inf.runtime.interpreter import interrupt_kept
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -100,11 +101,13 @@ class Options:
         return config
 
     def start(self, *defaults: str) -> InferenceEngine:
-        from inf import InferenceEngine
+        """Start the engine."""
+        with interrupt_kept():
+            from inf import InferenceEngine
 
-        self.load(*defaults)
-        assignments = parse_assignments([*defaults, *self._assignments])
-        return InferenceEngine(self._file, **assignments)
+            self.load(*defaults)
+            assignments = parse_assignments([*defaults, *self._assignments])
+            return InferenceEngine(self._file, **assignments)
 
 
 def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
