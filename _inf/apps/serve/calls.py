@@ -15,8 +15,9 @@ from _inf.apps.openai_format import BadRequest, NamedTool
 from _inf.apps.serve.bodies import MOST_ROWS, ChatBody, CompletionBody, ServedKeywords
 from _inf.conversation.episode import Rules
 from _inf.errors import PromptTooLongError, shown
+from _inf.request.keywords import GenerateParams
 from _inf.request.prompts import normalize
-from _inf.request.sampling import MOST_SEED, GenerateParams, derived_seed, prompt_seed
+from _inf.request.sampling import MOST_SEED, derived_seed, prompt_seed
 from _inf.request.template import Template
 from _inf.request.tokenize import check_total_length, tokenize
 from _inf.request.values import count, template_kwargs
