@@ -190,7 +190,7 @@ def choices(
 
 def _logprobs(row: GenerationRow, tokenizer: Tokenizer, likeliest: int) -> dict[str, Any]:
     """Return an entry for every generated token, including the stop token."""
-    ids, logprobs = row.token_ids or [], row.logprobs or []
+    ids, logprobs = row.token_ids or [], row.logprobs or []  # a server's text has none
     tops = row.top_logprobs or [{} for _ in ids]
     content = [
         {
