@@ -138,7 +138,8 @@ class SamplingParams:
 
     stop_token_ids: the caller's and, unless `ignore_eos`, the model's own EOS ids. seed: None for
     no seed. json_schema: as JSON text. logprobs: how many of the likeliest tokens' log probs are
-    returned at each position. prompt_logprobs: whether the prompt's tokens are scored.
+    returned at each position. prompt_logprobs: whether the prompt's tokens are scored. num_beams:
+    above 1 the row is found by beam search, and beam says which one it is, 0 being the best.
     """
 
     max_tokens: int
@@ -159,10 +160,12 @@ class SamplingParams:
     regex: str | None = None
     logprobs: int = 0
     prompt_logprobs: bool = False
+    num_beams: int = 1
+    beam: int = 0
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
+        """Whether nothing is drawn: the likeliest token is always taken, or the likeliest beam."""
         return self.temperature == 0
 
 

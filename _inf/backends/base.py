@@ -42,9 +42,10 @@ FEATURES: Mapping[str, Mapping[str, object]] = {
     "update_weights": {"update_weights()": None},
     "sleep": {"sleep()": None, "wake_up()": None},
     "logits": {"get_logits()": None},
+    "beams": {"num_beams": 1},
 }
 SUPPORTS: Mapping[str, frozenset[str]] = {
-    "sglang": frozenset(FEATURES) - {"logits"},
+    "sglang": frozenset(FEATURES) - {"logits", "beams"},
     "hf": frozenset(FEATURES) - {"sleep"},
     "openai": frozenset({"stream", "turn", "json_schema", "seed", "logit_bias"}),
     # On vLLM and `inf serve`; SGLang's own server has others (`openai/generate.py`).

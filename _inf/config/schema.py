@@ -242,6 +242,9 @@ class Config(Section):
     hang_timeout: Seconds | None = key(
         600.0, "Seconds of silence in a call before an engine counts as hung; null: never."
     )
+    generation_cache: Annotated[int, Field(ge=0, le=2**31 - 1)] = key(
+        0, "How many answers of greedy and seeded requests are kept, to answer equal ones."
+    )
     rollout: Rollout = key(Rollout(), "verl's RolloutConfig.")
 
     @field_validator("base_url")

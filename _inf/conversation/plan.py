@@ -24,7 +24,7 @@ from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
 from _inf.tools.parsing import tool_instructions
-from _inf.types import Prompt, Request, RequestOutput, Tool, TurnOptions
+from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,9 +103,10 @@ class PreparedCall:
             raise PromptError(f"prompt 0: stream() takes one prompt, not {count}; use generate().")
         if sampling.n != 1:
             raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(sampling, name):
-                raise ConfigError(f"{name}: stream() does not give them; use generate().")
+        if sampling.prompt_logprobs:
+            raise ConfigError("prompt_logprobs: stream() does not give them; use generate().")
+        if any(params.num_beams > 1 for params in sampling.params):
+            raise ConfigError("num_beams: a beam is known at its end only; use generate().")
         if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
             raise ConfigError("max_tokens_per_turn: stream() has one turn; use max_tokens.")
         if any(turns.interaction_kwargs for turns in sampling.turns):
@@ -143,8 +144,9 @@ def _has_several_turns(
                 "use max_tokens."
             )
         return False
-    for name in ("json_schema", "regex", "prompt_logprobs", "logprobs"):
-        if any(getattr(params, name) for params in sampling.params):
+    for name in ("json_schema", "regex", "prompt_logprobs", "logprobs", "num_beams"):
+        default = getattr(SamplingParams, name)
+        if any(getattr(params, name) != default for params in sampling.params):
             _refuse_beside(name, tools, sampling)
     return True
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 
-from _inf.errors import PromptError, shown
+from _inf.errors import PromptError, PromptTooLongError, shown
 from _inf.request.prompts import TOKEN_IDS, Form, as_list, id_list, kind
 from _inf.request.template import Template
 from _inf.types import Limits, Prompt, Tokenizer
@@ -75,7 +75,7 @@ def _within(ids: list[int], limits: Limits, index: int) -> tuple[list[int], int]
         return ids[excess:], excess
     if limits.truncate == "right":
         return ids[: limits.prompt], excess
-    raise PromptError(
+    raise PromptTooLongError(
         f"prompt {index} has {len(ids)} tokens, above the limit of {limits.prompt} "
         "(rollout.prompt_length). Shorten it, raise the limit, or set truncate_prompt: left|right, "
         "for the call or in the config."
@@ -119,7 +119,7 @@ def check_total_length(
     for index, (prompt, answer) in enumerate(zip(prompts, max_tokens, strict=True)):
         length = len(prompt.token_ids)
         if length + answer > limits.total:
-            raise PromptError(
+            raise PromptTooLongError(
                 f"prompt {index} has {length} tokens; with max_tokens={answer} that is "
                 f"{length + answer}, above the limit of {limits.total} "
                 f"(rollout.max_model_len). At most max_tokens={limits.total - length} fits."
