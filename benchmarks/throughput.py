@@ -31,7 +31,7 @@ The raw engine needs three things to run on a CPU at all, and gets them: the env
 server arguments (`attention_backend: torch_native` and others, see
 `_inf/backends/verl/server.py`), and a `__main__` guard. It runs without any of our fixes of the
 scheduler, and with the detokenizer process that SGLang starts and that idles. Our engine's child
-runs with `GOMP_SPINCOUNT=1000` (idle OpenMP threads soon sleep); here all three do, unless the
+runs with `GOMP_SPINCOUNT=10000` (idle OpenMP threads soon sleep); here all three do, unless the
 caller's environment says otherwise.
 """
 
@@ -127,7 +127,7 @@ class Contestant:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env={"GOMP_SPINCOUNT": "1000", **os.environ},
+            env={"GOMP_SPINCOUNT": "10000", **os.environ},
         )
         self.ready = self._answer(watched=False)
 

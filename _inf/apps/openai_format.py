@@ -206,7 +206,7 @@ def choices(
             "logprobs": None
             if likeliest is None
             else token_logprobs(
-                row.token_ids, row.logprobs, row.top_logprobs, tokenizer, likeliest
+                row.token_ids or [], row.logprobs or [], row.top_logprobs, tokenizer, likeliest
             ),
         }
         for index, row in enumerate(output)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from _inf.apps.serve.server import InferenceServer
     from inf import InferenceEngine
 
+if TYPE_CHECKING:
+    from _inf.backends.generation_cache import CachedBackend
+
 check_pins()
 
 # Calls of `agenerate` that may be under way at once; each holds a thread that only waits.
@@ -40,6 +43,10 @@ Self = TypeVar("Self", bound="RunningEngine")
 
 def launch(config: Config) -> Backend:
     """Start the backend that `rollout.name` names; imports nothing of the others."""
+    if config.rollout.name == "openai":
+        from _inf.backends.openai.launch import launch as launch_openai
+
+        return launch_openai(config)
     if config.rollout.name == "hf":
         with garbage_kept():
             from _inf.backends.hf.launch import launch as launch_hf
@@ -61,6 +68,12 @@ class RunningEngine:
 
     def _launch(self) -> None:
         self._backend = launch(self.config)
+        self._cache: CachedBackend | None = None
+        if size := self.config.generation_cache:
+            from _inf.backends.generation_cache import CachedBackend
+
+            self._cache = CachedBackend(self._backend, size, self._stats)
+            self._backend = cast(Backend, self._cache)
         self.rollout: Any = getattr(self._backend, "rollout", None)
         self.model_config: Any = getattr(self.rollout, "model_config", None)
         self.tokenizer: Any = self._backend.model.tokenizer
@@ -139,9 +152,18 @@ class RunningEngine:
 
     def stats(self) -> dict[str, float]:
         """Totals since the start: `calls`, `requests` (rows), `prompt_tokens`,
-        `completion_tokens`, `cached_tokens`, `restarts`, `busy_seconds`, and the
-        `tokens_per_second` generated in those busy seconds."""
+        `completion_tokens`, `cached_tokens`, `generation_cache_hits` (rows and turns answered from
+        memory), `restarts`, `busy_seconds`, and the `tokens_per_second` generated in those busy
+        seconds."""
         return self._stats.snapshot()
+
+    def clear_cache(self) -> None:
+        """Forget the answers that `generation_cache` keeps; with 0 there are none.
+
+        `update_weights`, `sleep` and `restart` do it too.
+        """
+        if self._cache is not None:
+            self._cache.clear()
 
     def restart(self) -> None:
         """Start a new engine in this process, with `model_path`'s weights (version 0)."""

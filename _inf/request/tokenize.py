@@ -7,6 +7,7 @@ list of ids per prompt, in order. Knows the tokenizer and nothing of engines; ev
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 
@@ -16,8 +17,11 @@ from _inf.request.template import Template
 from _inf.types import Limits, Prompt, Tokenizer
 
 
-def tokenize(prompts: Sequence[Form], template: Template, limits: Limits) -> list[Prompt]:
-    """Return each prompt's token ids; messages are rendered by the chat template."""
+def tokenize(prompts: Sequence[Form], template: Template | None, limits: Limits) -> list[Prompt]:
+    """Return each prompt's token ids; messages are rendered by the chat template. Without a
+    template the server renders and tokenizes, and messages and text stay as they are."""
+    if template is None:
+        return [_as_given(prompt, index) for index, prompt in enumerate(prompts)]
     fitting = []
     for index, prompt in enumerate(prompts):
         messages = None
@@ -31,6 +35,25 @@ def tokenize(prompts: Sequence[Form], template: Template, limits: Limits) -> lis
         ids, cut = _within(_known(ids, limits, where), limits, index)
         fitting.append(Prompt(ids, cut, messages))
     return fitting
+
+
+def _as_given(prompt: Form, index: int) -> Prompt:
+    if not prompt:
+        raise PromptError(f"prompt {index}: the text is empty; write something in it.")
+    if not isinstance(prompt, str) and not isinstance(prompt[0], Mapping):
+        raise PromptError(
+            f"prompt {index}: {TOKEN_IDS}: the server takes and gives text; send messages or text, "
+            "or set tokenizer_path if it can take token ids."
+        )
+    try:
+        json.dumps(prompt, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        raise PromptError(f"prompt {index} has a lone surrogate: not valid Unicode.") from None
+    except (TypeError, ValueError, RecursionError) as failure:
+        raise PromptError(f"prompt {index} cannot be sent as JSON: {failure}.") from None
+    if isinstance(prompt, str):
+        return Prompt([], text=prompt)
+    return Prompt([], messages=prompt)
 
 
 def _known(ids: list[int], limits: Limits, where: str) -> list[int]:

@@ -43,7 +43,7 @@ class StreamChunk:
 
     text: the text of `token_ids`. Text that a later token can still change comes in a later chunk:
         part of a character, or what may be the beginning of a stop string.
-    token_ids: the tokens of this text.
+    token_ids: the tokens of this text; empty if a server gives text only.
     finish_reason: None, and in the last chunk, which has all the rest, `stop`, `length` or
         `tool_calls`.
     logprobs, top_logprobs: of `token_ids`, as in `GenerationOutput`.
@@ -162,7 +162,8 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stops = stops
         self._skip_special_tokens = skip_special_tokens
-        self._hidden = set(tokenizer.all_special_ids) if skip_special_tokens else set()
+        hidden = tokenizer is not None and skip_special_tokens
+        self._hidden = set(tokenizer.all_special_ids) if hidden else set()
         self._start = 0  # the token at which decoding begins
         self._sent = 0  # tokens
         self._sent_text = ""  # of the tokens from `_start` to `_sent`
@@ -171,6 +172,10 @@ class TextStream:
     def feed(self, row: RequestOutput) -> StreamChunk | None:
         """Return the increment of `row`, or None if no new text is certain yet."""
         ids: list[int] = row.token_ids
+        if row.text is not None:  # a server's, who gives no tokens
+            chunk = StreamChunk(row.text[self._length :], [], row.finish_reason)
+            self._length = len(row.text)
+            return chunk if chunk.text or chunk.finish_reason else None
         if row.finish_reason is not None:
             text = answer_text(row, self._tokenizer, skip_special_tokens=self._skip_special_tokens)
             return StreamChunk(text[self._length :], ids[self._sent :], row.finish_reason)

@@ -1,4 +1,4 @@
-"""Undoes what importing SGLang changes in the caller's interpreter, and makes imports faster."""
+"""Undoes what imports do to the caller's interpreter: SGLang's settings, lost time, lost Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import contextlib
 import gc
 import logging
 import multiprocessing.context
+import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 
@@ -42,3 +44,27 @@ def garbage_kept() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def interrupt_kept() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` after the block if Ctrl-C came within it and was lost: Python
+    ignores an exception in a weak reference's callback, and every import has such callbacks."""
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        signal.default_int_handler(number, frame)
+
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # Ctrl-C is ignored, or somebody else's
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if interrupted:
+            raise KeyboardInterrupt

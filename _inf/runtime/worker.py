@@ -55,8 +55,9 @@ class Worker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(dir=self.log.parent)
-        # OpenMP's threads wait by spinning; next to other work the default is 3 times slower.
-        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+        # How long an OpenMP thread without work spins before it sleeps: long enough for the small
+        # operators between two products. The default is 3 times slower beside other work.
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         with open(self.log, "ab", buffering=0) as log, open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
             os.dup2(log.fileno(), 1)

@@ -188,6 +188,14 @@ def test_attention_backend_null_is_the_same_as_no_key(device: Literal["cuda", "c
     assert said["attention_backend"] == unsaid["attention_backend"]
 
 
+def test_a_cpu_without_amx_compiles_no_model() -> None:
+    sglang = {"enable_torch_compile": True}
+    config = load_config({"rollout": {"engine_kwargs": {"sglang": sglang}}}, {})
+    with pytest.raises(ConfigError, match=r"enable_torch_compile: .* intel_amx"):
+        server_arguments(config, 1024, "cpu", "warning")
+    assert server_arguments(config, 1024, "cuda", "warning")["enable_torch_compile"]
+
+
 def test_weights_are_packed_in_the_child_unless_the_key_says_no(
     dummy: InferenceEngine, real: InferenceEngine
 ) -> None:

@@ -14,6 +14,8 @@ from scripts import ended, script
 
 from inf import InferenceEngine
 
+pytestmark = pytest.mark.slow  # two scripts that start engines and forks
+
 FORKS = """
 import asyncio, contextlib, gc, multiprocessing, os, pickle, signal, sys, tempfile, time, warnings
 import datasets, torch

@@ -14,6 +14,7 @@ from tiny import tiny_model
 
 from inf import InferenceEngine
 
+pytestmark = pytest.mark.slow  # two ranks, each with an engine
 PROMPTS = token_prompts(7, longest=60, seed=91)
 CALL: dict[str, Any] = {"temperature": 0, "max_tokens": 20, "n": 2}
 SEEDED: dict[str, Any] = {"temperature": 0.8, "seed": 11, "max_tokens": 20}

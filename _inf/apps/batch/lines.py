@@ -170,6 +170,8 @@ def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> 
 
 def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
     form = read(OpenAILine, value)
+    if form.body.logprobs and model and tokenizer is None:
+        raise BadRequest("body.logprobs: the server takes and gives text; set tokenizer_path")
 
     def row(output: GenerationOutput) -> dict[str, Any]:
         content = {

@@ -100,16 +100,17 @@ def chat_call(engine: InferenceEngine, body: ChatBody, session: Session | None) 
     """Prepare a request to `/v1/chat/completions`."""
     keywords = body.keywords()
     context = json.dumps([keywords.get("tools"), keywords.get("chat_template_kwargs")])
-    rules, limits = chat_rules(engine, keywords), _limits(engine, keywords)
+    template, rules = _template(engine, keywords)
+    limits = engine.model.limits.truncating(keywords.pop("truncate_prompt", None))
     [form] = normalize([body.messages])
     if session is None:
-        prompts = tokenize([form], rules.template, limits)
-        return served_call(engine, body, keywords, prompts, rules)
-    start = session.chat(cast("list[Message]", form), context, rules)
-    prompts = tokenize([form if start.ids is None else start.ids], rules.template, limits)
+        prompts = tokenize([form], template, limits)
+        return _served_call(engine, body, keywords, prompts, rules)
+    start = session.chat(cast("list[Message]", form), context, template)
+    prompts = tokenize([form if start.ids is None else start.ids], template, limits)
     if prompts[0].truncated_tokens:
         start = start.rendered()
-    call = served_call(engine, body, keywords, prompts, rules)
+    call = _served_call(engine, body, keywords, prompts, rules)
     return dataclasses.replace(call, session=session, starts=[start])
 
 
@@ -121,17 +122,18 @@ def completion_call(
     for name in ("tools", "tool_choice", "chat_template_kwargs"):
         if getattr(body, name) is not None:
             raise BadRequest(f"{name}: only /v1/chat/completions has it")
-    rules, limits = chat_rules(engine, keywords), _limits(engine, keywords)
-    prompts = tokenize(normalize(body.prompts()), rules.template, limits)
-    call = served_call(engine, body, keywords, prompts, rules)
+    template, rules = _template(engine, keywords)
+    limits = engine.model.limits.truncating(keywords.pop("truncate_prompt", None))
+    prompts = tokenize(normalize(body.prompts()), template, limits)
+    call = _served_call(engine, body, keywords, prompts, rules)
     if session is None:
         return call
     starts = [session.completion(prompt.token_ids) for prompt in prompts]
     return dataclasses.replace(call, session=session, starts=starts)
 
 
-def chat_rules(engine: InferenceEngine, keywords: dict[str, Any]) -> Rules:
-    """Return the request's tools with the template that shows them, and take the keywords about
+def _template(engine: InferenceEngine, keywords: dict[str, Any]) -> tuple[Template, Rules]:
+    """Return the template of a request and the rules with its tools, and take the keywords about
     them out of `keywords`."""
     kwargs, config, model = template_kwargs(keywords), engine.config, engine.model
     keywords.pop("chat_template_kwargs", None)
@@ -143,14 +145,10 @@ def chat_rules(engine: InferenceEngine, keywords: dict[str, Any]) -> Rules:
         instructions=tool_instructions(tools, config.rollout.multi_turn.format),
         eos_token_ids=model.eos_token_ids,
     )
-    return Rules({tool.name: tool for tool in tools}, template, config, model)
+    return template, Rules({tool.name: tool for tool in tools}, template, config, model)
 
 
-def _limits(engine: InferenceEngine, keywords: dict[str, Any]) -> Any:
-    return engine.model.limits.truncating(keywords.pop("truncate_prompt", None))
-
-
-def served_call(
+def _served_call(
     engine: InferenceEngine,
     body: ServedKeywords,
     keywords: dict[str, Any],

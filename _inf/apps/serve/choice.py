@@ -29,7 +29,12 @@ def whole_chunk(row: GenerationRow) -> StreamChunk:
     about = {name: row.metadata[name] for name in LAST_METADATA}
     end = row.metadata["finish_reason"]
     return StreamChunk(
-        row.completion, row.token_ids, end, row.logprobs, row.top_logprobs, metadata=about
+        row.completion,
+        row.token_ids or [],
+        end,
+        row.logprobs or [],
+        row.top_logprobs,
+        metadata=about,
     )
 
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from _inf.apps.openai_format import BadRequest
 from _inf.apps.serve.errors import RequestError
-from _inf.conversation.episode import Rules
 from _inf.errors import shown
 from _inf.request.prompts import normalize
+from _inf.request.template import Template
 from _inf.types import Message, Trace
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Session:
 
     # ─── A request begins ───
 
-    def chat(self, messages: list[Message], context: str, rules: Rules) -> Start:
+    def chat(self, messages: list[Message], context: str, template: Template) -> Start:
         """Find the answer that a conversation goes on from, and the ids of its prompt."""
         self._check_size()
         known = [each for each in self._newest_first() if each.context == context]
@@ -118,7 +118,7 @@ class Session:
         if found:
             answer, trajectory = max(found, key=lambda pair: pair[0].messages)
             try:
-                added = _ids_after(answer, messages, rules)
+                added = _ids_after(answer, messages, template)
             except Exception:  # of the template's code: it cannot show what follows
                 found = []
             else:
@@ -186,14 +186,14 @@ class Session:
                 self._trajectories[name] = dataclasses.replace(old, trace=rewarded)
 
 
-def _ids_after(answer: Answer, messages: list[Message], rules: Rules) -> list[int]:
+def _ids_after(answer: Answer, messages: list[Message], template: Template) -> list[int]:
     """The template's ids between an answer and the next one."""
     plain = [
         {key: value for key, value in message.items() if key != "tool_calls"}
         for message in messages
     ]
     index = answer.messages - 1
-    return rules.template.after(plain, index, ended=answer.ended, called=messages)
+    return template.after(plain, index, ended=answer.ended, called=messages)
 
 
 def _fork(messages: list[Message], known: Sequence[Trajectory]) -> tuple[str, int] | None:

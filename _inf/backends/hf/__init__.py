@@ -10,6 +10,6 @@ compute, so it is also what other backends are compared with. Imports neither ve
 
 import os
 
-# OpenMP's threads wait by spinning; next to other work the default is many times slower. It is read
-# when PyTorch is imported.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+# How long an OpenMP thread without work spins before it sleeps; the default is many times slower
+# beside other work. It is read when PyTorch is imported.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")

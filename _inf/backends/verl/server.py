@@ -22,6 +22,7 @@ CONTEXT_SLACK = 7
 CPU_KV_ROWS = 4
 CPU_KV_TOKENS = 16_384
 NEVER = 1e9
+ATTENTION, AMX = "attention_backend", "intel_amx"
 CPU_ATTENTION = "inf_cpu"  # `_inf.backends.verl.child.attention`
 PACK_WEIGHTS = "inf_pack_weights"  # not SGLang's: `_inf.backends.verl.child.packed_linear`
 
@@ -46,7 +47,7 @@ def server_arguments(
         "disable_cuda_graph": rollout.enforce_eager,
         "ep_size": rollout.expert_parallel_size,
         # verl sets fa3, which only Hopper GPUs have.
-        "attention_backend": attention_backend(config, device),
+        ATTENTION: attention_backend(config, device),
         "mm_attention_backend": None,
         # Overlapped, penalties and `output_ids` lag one token behind the sampled tokens.
         "disable_overlap_schedule": True,
@@ -76,12 +77,17 @@ def server_arguments(
     elif not config.pack_weights:
         raise ConfigError("pack_weights: only a CPU's weights are packed; leave it out on a GPU")
     own = rollout.engine_kwargs.get("sglang") or {}
+    if device == "cpu" and own.get("enable_torch_compile") and own.get(ATTENTION) != AMX:
+        raise ConfigError(  # 0.5.9, `model_executor/cpu_graph_runner.py`
+            "rollout.engine_kwargs.sglang.enable_torch_compile: on a CPU SGLang compiles a model "
+            f"only for {ATTENTION} {AMX}, on a processor that has AMX; leave it out."
+        )
     return arguments | {name: value for name, value in own.items() if value is not None}
 
 
 def attention_backend(config: Config, device: Literal["cuda", "cpu"]) -> str | None:
     """The config's attention backend, or the best for the device; None: SGLang chooses."""
-    own: str | None = (config.rollout.engine_kwargs.get("sglang") or {}).get("attention_backend")
+    own: str | None = (config.rollout.engine_kwargs.get("sglang") or {}).get(ATTENTION)
     return own or (CPU_ATTENTION if device == "cpu" else None)
 
 

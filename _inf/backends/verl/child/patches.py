@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import torch.distributed
 from sglang.srt.constrained.grammar_manager import GrammarManager
+from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang.srt.layers.rotary_embedding import DynamicNTKScalingRotaryEmbedding, RotaryEmbedding
@@ -27,6 +28,7 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends.verl.child import (
     fair_scheduling,
+    fewer_operators,
     grammar,
     heartbeat,
     loading,
@@ -105,6 +107,10 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
                 "layers/rotary_embedding.py",
                 "it uses the base of the longest context for every row; Transformers uses the "
                 "model's own up to max_position_embeddings, and `support` refuses longer rows"),
+        Wrap(RMSNorm, "forward_native", fewer_operators.normalize,
+             "layers/layernorm.py", "on a CPU it is eight operators, for a few numbers each"),
+        Wrap(RotaryEmbedding, "forward_native", fewer_operators.rotate,
+             "layers/rotary_embedding.py", "on a CPU it is 40 operators, for a few numbers each"),
         Wrap(LogitsProcessor, "_compute_lm_head", model_fixes.add_head_bias,
              "layers/logits_processor.py", "the bias of a head (Phi's) is left out"),
         Wrap(CohereAttention, "__init__", model_fixes.cohere_with_its_own_window,

@@ -1,0 +1,69 @@
+"""RMSNorm and rotary embedding on a CPU in fewer PyTorch operators, in the scheduler's process.
+
+For one row such an operator takes microseconds to start and next to nothing to compute, and there
+are ten thousand of them in a step. Only float32 is computed here, where the order of roundings
+hardly matters; everything else takes the path of sglang 0.5.9 (`srt/layers/layernorm.py`,
+`srt/layers/rotary_embedding.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.functional import embedding, rms_norm
+
+_LAST = "last_angles"  # an attribute of a rotary embedding: the last positions, and their angles
+
+
+def normalize(
+    forward: Callable[..., Any],
+    self: Any,
+    x: torch.Tensor,
+    residual: torch.Tensor | None = None,
+    addition: torch.Tensor | None = None,
+) -> Any:
+    """Wrap `RMSNorm.forward_native`."""
+    odd = (self.variance_size_override, self.override_orig_dtype, addition) != (None, None, None)
+    if odd or not _is_plain(x) or not _is_plain(self.weight) or x.shape[-1] != self.hidden_size:
+        return forward(self, x, residual, addition)
+    summed = x if residual is None else x + residual
+    normalized = rms_norm(summed, (self.hidden_size,), self.weight, self.variance_epsilon)
+    return normalized if residual is None else (normalized, summed)
+
+
+def rotate(
+    forward: Callable[..., Any],
+    self: Any,
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    *others: object,
+    **named: object,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Wrap `RotaryEmbedding.forward_native`."""
+    odd = any(each is not None for each in (*others, *named.values())) or not self.is_neox_style
+    whole = self.rotary_dim == self.head_size and positions.dim() == 1
+    if odd or not whole or not _is_plain(query) or not _is_plain(self.cos_sin_cache):
+        result: tuple[torch.Tensor, torch.Tensor] = forward(
+            self, positions, query, key, *others, **named
+        )
+        return result
+    last = getattr(self, _LAST, None)
+    if last is None or last[0] is not positions:  # a new step: all layers get the same tensor
+        cos, sin = embedding(positions, self.cos_sin_cache).unsqueeze(1).chunk(2, dim=-1)
+        last = positions, torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
+        setattr(self, _LAST, last)
+    return _rotate(query, *last[1:]), _rotate(key, *last[1:])
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    width = cos.shape[-1]
+    heads = x.view(len(x), x.shape[1:].numel() // width, width)
+    swapped = heads.roll(width // 2, dims=-1)
+    return torch.addcmul(heads * cos, swapped, sin).view(x.shape)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    return tensor.dtype is torch.float32 and tensor.device.type == "cpu"

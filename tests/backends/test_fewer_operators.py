@@ -1,0 +1,127 @@
+"""RMSNorm and rotary embedding in fewer operators compute what SGLang's own do."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from _inf.backends.verl import environment
+
+pytestmark = pytest.mark.engine  # it imports the whole stack
+WIDTH, HEADS, POSITIONS = 64, 3, 50
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fewer_operators() -> Any:
+    environment.prepare("auto")
+    from _inf.backends.verl.child import fewer_operators
+
+    return fewer_operators
+
+
+@pytest.fixture(autouse=True)
+def as_in_the_scheduler() -> Any:
+    torch.manual_seed(0)
+    with torch.inference_mode():
+        yield
+
+
+def norm(dtype: torch.dtype, **settings: Any) -> Any:
+    usual = {
+        "weight": torch.rand(WIDTH).to(dtype),
+        "hidden_size": WIDTH,
+        "variance_epsilon": 1e-5,
+        "variance_size_override": None,
+        "override_orig_dtype": None,
+        "fp32_residual": False,
+        "cast_x_before_out_mul": False,
+    }
+    return SimpleNamespace(**{**usual, **settings})
+
+
+def refuse(*args: object, **kwargs: object) -> Any:
+    raise AssertionError("SGLang's own path was taken")
+
+
+def marker(*args: object, **kwargs: object) -> Any:
+    return "SGLang's own path"
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+@pytest.mark.parametrize("with_residual", [True, False])
+def test_norm_is_sglangs(
+    fewer_operators: Any, rows: int, scale: float, with_residual: bool
+) -> None:
+    from sglang.srt.layers.layernorm import RMSNorm
+
+    x = torch.randn(rows, WIDTH) * scale
+    residual = torch.randn(rows, WIDTH) * scale if with_residual else None
+    layer = norm(torch.float32)
+    ours = fewer_operators.normalize(refuse, layer, x.clone(), residual)
+    torch.testing.assert_close(ours, RMSNorm.forward_native(layer, x, residual))
+
+
+def test_norm_of_another_kind_takes_sglangs_path(fewer_operators: Any) -> None:
+    x, half = torch.randn(2, WIDTH), torch.randn(2, WIDTH).bfloat16()
+    for layer, given in (
+        (norm(torch.float32), (half,)),
+        (norm(torch.bfloat16), (x,)),
+        (norm(torch.float32, variance_size_override=8), (x,)),
+        (norm(torch.float32, override_orig_dtype=torch.float32), (x,)),
+        (norm(torch.float32), (x[:, :8],)),
+        (norm(torch.float32), (x, x, x)),
+    ):
+        assert fewer_operators.normalize(marker, layer, *given) == "SGLang's own path"
+
+
+def rotary(**settings: Any) -> Any:
+    from sglang.srt.layers.rotary_embedding import _apply_rotary_emb
+
+    angles = torch.rand(POSITIONS, WIDTH // 2)
+    usual = {
+        "cos_sin_cache": torch.cat((angles.cos(), angles.sin()), dim=-1),
+        "is_neox_style": True,
+        "rotary_dim": WIDTH,
+        "head_size": WIDTH,
+        "_apply_rotary_emb_wrapped": _apply_rotary_emb,
+    }
+    return SimpleNamespace(**{**usual, **settings})
+
+
+def query_and_key(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As a product gives them: views of one tensor."""
+    query, key, _ = torch.randn(rows, 3 * HEADS * WIDTH).chunk(3, dim=-1)
+    return query, key
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_rotation_is_sglangs_in_every_layer_of_every_step(fewer_operators: Any, rows: int) -> None:
+    from sglang.srt.layers.rotary_embedding import RotaryEmbedding
+
+    layer = rotary()
+    for _ in range(2):  # steps
+        positions = torch.randint(0, POSITIONS, (rows,))
+        for _ in range(2):  # layers
+            given = query_and_key(rows)
+            ours = fewer_operators.rotate(refuse, layer, positions, *given)
+            theirs = RotaryEmbedding.forward_native(layer, positions, *given)
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_rotation_of_another_kind_takes_sglangs_path(fewer_operators: Any) -> None:
+    query, key = query_and_key(2)
+    positions = torch.tensor([1, 2])
+    for layer, given, named in (
+        (rotary(is_neox_style=False), (positions, query, key), {}),
+        (rotary(rotary_dim=8), (positions, query, key), {}),
+        (rotary(), (positions, query.bfloat16(), key.bfloat16()), {}),
+        (rotary(), (positions[None], query, key), {}),
+        (rotary(), (positions, query, key, positions), {}),
+        (rotary(), (positions, query, key), {"offsets": positions}),
+    ):
+        result = fewer_operators.rotate(marker, layer, *given, **named)
+        assert result == "SGLang's own path"

@@ -1,0 +1,51 @@
+"""`interrupt_kept`: no Ctrl-C is lost while an engine starts."""
+
+from __future__ import annotations
+
+import signal
+import weakref
+
+import pytest
+
+from _inf.runtime.interpreter import interrupt_kept
+
+
+class Thing:
+    pass
+
+
+def interrupted_in_a_callback() -> None:
+    """Python prints the exception of such a callback, and goes on."""
+    thing = Thing()
+    reference = weakref.ref(thing, lambda dead: signal.raise_signal(signal.SIGINT))
+    del thing
+    assert reference() is None
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_python_ignores_is_raised_after_the_block() -> None:
+    interrupted_in_a_callback()  # without the block nothing is raised
+    reached = False
+    with pytest.raises(KeyboardInterrupt), interrupt_kept():
+        interrupted_in_a_callback()
+        reached = True
+    assert reached
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_interrupt_that_is_raised_ends_the_block_at_once() -> None:
+    reached = False
+    with pytest.raises(KeyboardInterrupt), interrupt_kept():
+        signal.raise_signal(signal.SIGINT)
+        reached = True
+    assert not reached
+
+
+def test_an_ignored_interrupt_stays_ignored() -> None:
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with interrupt_kept():
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, previous)
