@@ -229,7 +229,7 @@ def converse(server: InferenceServer, count: int) -> None:
 
 
 def test_random_conversations_begin_with_recorded_ids(caller_server: InferenceServer) -> None:
-    converse(caller_server, 24)
+    converse(caller_server, 10)
 
 
 @pytest.mark.soak
