@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import hmac
 import json
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,13 +29,15 @@ from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.metrics import CountRequests, Metrics
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses
 from _inf.apps.serve.sessions import Session, Sessions
-from _inf.errors import EngineDeadError
+from _inf.errors import EngineDeadError, InferenceError
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
+logger = logging.getLogger("inf.serve")
+
 RequestT = TypeVar("RequestT", ChatBody, CompletionBody)
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DONE = "data: [DONE]\n\n"
 
 
@@ -133,6 +136,8 @@ class Service:
                 self.keeper.notice()
             if not begun:
                 raise
+            if not isinstance(failure, InferenceError):  # a bug; its message may have a prompt
+                logger.error("A stream failed with %s.", type(failure).__name__)
             yield f"data: {json.dumps(error_of(failure)[1])}\n\n"
             return
         call.record(responses.choices)
@@ -189,7 +194,8 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     app.add_api_route("/health", service.health)
     add_handlers(app)
     if api_key is None:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, host])
+        own = f"[{host}]" if ":" in host else host
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, own])
     app.add_middleware(CountRequests, metrics=service.metrics)
     return app
 

@@ -22,6 +22,9 @@ from _inf.apps.serve.choice import Choice, whole_chunk
 from _inf.response.output import GenerationRow
 from _inf.response.streaming import StreamChunk
 
+BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
+JSON = dict[str, Any]
+
 
 class _RunningChoice(CompletionChoice):
     """The package's type, with the value of a choice that has not ended."""
@@ -31,10 +34,6 @@ class _RunningChoice(CompletionChoice):
 
 class _CompletionEvent(Completion):
     choices: list[_RunningChoice]  # type: ignore[assignment]
-
-
-BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
-JSON = dict[str, Any]
 
 
 class Responses(Generic[BodyT]):
