@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.openai_format import BadRequest, NamedTool
@@ -85,15 +85,16 @@ class ServedCall:
             start = self.starts[choice.index // self.n]
             self.session.add(start, self.prompt_ids(choice.index), choice)
 
-    def streams(self) -> list[AsyncIterator[StreamChunk]]:
+    def streams(self) -> list[AsyncGenerator[StreamChunk, None]]:
         """Return one stream per choice; each is sent when its first chunk is read."""
-        return [
+        streams = [
             self.engine.astream(
                 [{"prompt_token_ids": self.prompt_ids(row)}],
                 **cast(GenerateParams, self._keywords([row])),
             )
             for row in range(self.rows)
         ]
+        return cast("list[AsyncGenerator[StreamChunk, None]]", streams)
 
 
 def chat_call(engine: InferenceEngine, body: ChatBody, session: Session | None) -> ServedCall:
