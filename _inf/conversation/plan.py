@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from _inf.config import Config
-from _inf.conversation.episode import (
+from _inf.conversation.episode import Episode
+from _inf.conversation.rules import (
     DEFAULT_INTERACTION,
     ConversationBackend,
-    Episode,
     Rules,
     answered_calls,
 )

@@ -46,7 +46,7 @@ from tool_calling import (
 import inf
 from _inf.apps.cli import main
 from _inf.apps.cli.chat import Chat
-from _inf.conversation.episode import Rules, answered_calls
+from _inf.conversation.rules import Rules, answered_calls
 from _inf.tools.definition import as_tools
 from inf import (
     ConfigError,
