@@ -1,4 +1,4 @@
-"""Run a language model with the rollout that verl trains with, `SGLangRollout`, or Transformers.
+"""Run a language model with verl's rollout, `SGLangRollout`, with Transformers, or on a server.
 
     from inf import InferenceEngine
 
@@ -84,7 +84,7 @@ def __getattr__(name: str) -> Any:
 
 
 class InferenceEngine(RunningEngine):
-    """A model on verl's rollout and SGLang's engine, or on Transformers (`rollout.name`).
+    """A model on verl's rollout and SGLang, on Transformers, or on a server (`rollout.name`).
 
     config: a path to a YAML file, a mapping, or None for the embedded default
         (SmolLM2-135M-Instruct, no download, any machine). `overrides` are merged over it, deeply:
@@ -93,8 +93,8 @@ class InferenceEngine(RunningEngine):
     A context manager; it also stops with `shutdown`, when garbage collected and at interpreter
     exit. For several threads at once, `async` code and notebooks; calls in a fork raise.
 
-    Attributes: `config` (frozen), `tokenizer` (Transformers); None without verl: `model_config`
-    (its `HFModelConfig`), `rollout` (its `SGLangRollout` itself).
+    Attributes: `config` (frozen), `tokenizer` (Transformers; None for a server of texts); None
+    without verl: `model_config` (its `HFModelConfig`), `rollout` (its `SGLangRollout` itself).
 
     Raises `ConfigError`, `EngineDeadError` if the engine dies while it starts, and `InferenceError`
     in a process that cannot have an engine (daemonic, or a fork of a process that had one).
@@ -197,11 +197,12 @@ class InferenceEngine(RunningEngine):
             tokens) or token ids; one prompt takes one response. An empty response is greedy.
         Raises `PromptError`, also if prompt and response together exceed `max_model_len`.
         """
-        sequences = self._sequences(prompts, responses)
+        sequences = self._scored("score()", prompts, responses)
         with self._stats.call():
             return scores(sequences, self._backend.score(sequences, CancelToken()))
 
-    def _sequences(self, prompts: object, responses: object) -> list[tuple[list[int], int]]:
+    def _scored(self, call: str, prompts: object, responses: object) -> list[tuple[list[int], int]]:
+        check_supported(self._backend, {call: True})
         template = self._plan({}, 1)[1].template
         return scored_sequences(prompts, responses, template, self._backend.model)
 
@@ -211,8 +212,7 @@ class InferenceEngine(RunningEngine):
 
     def get_logits(self, prompts: object, responses: object) -> Tensor:
         """Logits, float32, responses x longest x vocabulary, padded with NaN; on `hf` only."""
-        check_supported(self._backend, {"get_logits()": True})
-        return self._backend.logits(self._sequences(prompts, responses), CancelToken())
+        return self._backend.logits(self._scored("get_logits()", prompts, responses), CancelToken())
 
     def parse_tool_calls(
         self, text: str, *, format: str | None = None, tools: Sequence[Any] | None = None
@@ -241,10 +241,10 @@ class InferenceEngine(RunningEngine):
         Raises what `generate` does, and `ConfigError` if `max_tokens` is above R, if rows of one
         prompt would all be the same, or if `uid` or `extra` has a wrong length or name.
         """
+        check_supported(self._backend, {"rollout_batch()": True})
         call, rollout = self._prepare(prompts, params), self.config.rollout
         check_batch(call.prompts, call.sampling, rollout.response_length)
         columns = given_columns(uid, extra, len(call.prompts))
-        outputs = self._roll_out(call, CancelToken())
+        rows = self._roll_out(call, CancelToken())
         widths, pad = (rollout.prompt_length, rollout.response_length), self.tokenizer.pad_token_id
-        decoded = self._decode(call, outputs)
-        return trainer_batch(outputs, call.prompts, decoded, pad, widths, columns)
+        return trainer_batch(rows, call.prompts, self._decode(call, rows), pad, widths, columns)

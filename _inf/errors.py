@@ -33,6 +33,10 @@ class PromptError(InferenceError, ValueError):
     """A prompt that cannot be used; the message begins with its index in the batch."""
 
 
+class PromptTooLongError(PromptError):
+    """A prompt that exceeds a limit, alone or with the tokens of its answer."""
+
+
 class ToolError(InferenceError):
     """A tool definition that cannot be used."""
 

@@ -29,11 +29,13 @@ TIMED_OUT = "timeout: the call took longer than its timeout; it was aborted."
 @dataclass(frozen=True)
 class Prompt:
     """One prompt as sent to the engine: `token_ids`, how many tokens `truncate_prompt` cut off, and
-    the messages from which the ids were rendered, if any."""
+    the messages from which the ids were rendered, if any. For a backend without a tokenizer it has
+    messages or text, and no ids."""
 
     token_ids: list[int]
     truncated_tokens: int = 0
     messages: list[Message] | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The served model. tokenizer: Transformers'. eos_token_ids: from all files of the model; each
-    one ends an answer. folder: where these files are."""
+    """The served model. tokenizer: Transformers'; None if only a server has it, which then takes
+    and gives text. eos_token_ids: from all files of the model; each one ends an answer. folder:
+    where these files are."""
 
     tokenizer: Tokenizer
     eos_token_ids: frozenset[int]
@@ -135,7 +138,8 @@ class SamplingParams:
 
     stop_token_ids: the caller's and, unless `ignore_eos`, the model's own EOS ids. seed: None for
     no seed. json_schema: as JSON text. logprobs: how many of the likeliest tokens' log probs are
-    returned at each position. prompt_logprobs: whether the prompt's tokens are scored.
+    returned at each position. prompt_logprobs: whether the prompt's tokens are scored. num_beams:
+    above 1 the row is found by beam search, and beam says which one it is, 0 being the best.
     """
 
     max_tokens: int
@@ -156,31 +160,43 @@ class SamplingParams:
     regex: str | None = None
     logprobs: int = 0
     prompt_logprobs: bool = False
+    num_beams: int = 1
+    beam: int = 0
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
+        """Whether nothing is drawn: the likeliest token is always taken, or the likeliest beam."""
         return self.temperature == 0
 
 
 @dataclass(frozen=True)
 class Request:
-    """One row to answer: its prompt's token ids and its parameters."""
+    """One row to answer: its prompt's token ids and its parameters.
+
+    prompt_index: the prompt's number in the call, for messages. messages, text, tools: the prompt
+    as it was given, and the schemas of its tools, for a backend without a tokenizer.
+    """
 
     token_ids: list[int]
     params: SamplingParams
+    prompt_index: int | None = None
+    messages: Sequence[Message] | None = None
+    text: str | None = None
+    tools: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True)
 class RequestOutput:
     """One row as answered by a backend.
 
-    token_ids: the generated tokens, including the stop token; logprobs: one per token.
+    token_ids: the generated tokens, including the stop token; logprobs: one per token, NaN if a
+    server defines it differently.
     finish_reason: `stop`, `length` or `tool_calls`; None while the row runs.
     prompt_logprobs: from the requested position on; None for the first token of all.
     likeliest_logprobs: the likeliest token's, at the same positions, if requested.
     top_logprobs: per generated token, the likeliest ids and the generated one, if requested.
     transcript: of a conversation with more than one turn or with tools.
+    text, calls: from a backend without a tokenizer, in place of token ids.
     """
 
     token_ids: list[int]
@@ -195,6 +211,8 @@ class RequestOutput:
     transcript: Transcript | None = None
     likeliest_logprobs: list[float | None] = field(default_factory=list)
     top_logprobs: list[dict[int, float]] | None = None
+    text: str | None = None
+    calls: Sequence[ToolCall] = ()
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@
     python benchmarks/exactness.py -c config.yaml --set model_path=/models/x --json out.json
 
 For each dtype an engine is started, answers 32 prompts greedily, scores its answers again with
-`get_logprobs`, and stops; then Transformers loads the same folder in the same dtype, answers each
-prompt greedily, and scores the engine's answers.
+`get_logprobs`, and stops; then a second engine, with rollout.name hf, loads the same folder in the
+same dtype, answers each prompt greedily, and scores the first one's answers.
 
 How to read the table. Equal: answers that equal Transformers', token for token. Same start: the
 part of all tokens that come before the first difference in their row. Log probs: the largest and
@@ -86,22 +86,21 @@ def compare(dtype: str, config: str | None, assignments: list[str], tokens: int)
         output = engine.generate(texts, temperature=0, max_tokens=tokens, progress=False)
         after = free - free_gpu_bytes()
         scored = engine.get_logprobs(texts, output.token_ids)
-        server_args = engine.rollout._engine.server_args
-        prompts = [
-            engine.tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], add_generation_prompt=True
-            )
-            for text in texts
-        ]
-        ends = sorted(engine._backend.model.eos_token_ids)
-    reference = Reference(server_args.model_path, dtype, server_args.device, ends)
-    answers = [reference.answer(ids, tokens) for ids in prompts]
-    truth = [reference.score(*each) for each in zip(prompts, output.token_ids, strict=True)]
+    own = engine.config.rollout
+    lengths = {"prompt_length": own.prompt_length, "response_length": own.response_length}
+    with InferenceEngine(
+        model_path=str(engine.model_folder),
+        trust_remote_code=engine.config.trust_remote_code,
+        device="cpu" if engine.on_cpu else "cuda",
+        rollout={"name": "hf", "dtype": dtype, **lengths},
+    ) as reference:
+        answers = reference.generate(texts, temperature=0, max_tokens=tokens, progress=False)
+        truth = reference.get_logprobs(texts, output.token_ids)
     off, scored_off = distances(output.logprobs, truth), distances(scored, truth)
-    starts = [same(*each) for each in zip(output.token_ids, answers, strict=True)]
+    starts = [same(*each) for each in zip(output.token_ids, answers.token_ids, strict=True)]
     return {
         "rows": len(texts),
-        "equal": sum(a == b for a, b in zip(output.token_ids, answers, strict=True)),
+        "equal": sum(a == b for a, b in zip(output.token_ids, answers.token_ids, strict=True)),
         "same_start": sum(starts) / sum(map(len, output.token_ids)),
         "max": max(off),
         "mean": sum(off) / len(off),
@@ -128,42 +127,6 @@ def same(ours: list[int], theirs: list[int]) -> int:
     """Tokens before the first difference."""
     equal = [a == b for a, b in zip(ours, theirs, strict=False)]
     return [*equal, False].index(False)
-
-
-class Reference:
-    """The model in Transformers, one row at a time."""
-
-    def __init__(self, model: str, dtype: str, device: str, ends: list[int]) -> None:
-        from transformers import AutoModelForCausalLM
-
-        self.device, self.ends = device, ends
-        self.network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device).eval()
-
-    def answer(self, ids: list[int], tokens: int) -> list[int]:
-        import torch
-
-        given = torch.tensor([ids], device=self.device)
-        answer = self.network.generate(
-            given,
-            attention_mask=torch.ones_like(given),
-            max_new_tokens=tokens,
-            do_sample=False,
-            temperature=None,
-            top_p=None,
-            top_k=None,
-            eos_token_id=self.ends,
-            pad_token_id=0,
-        )
-        return list(answer[0, len(ids) :].tolist())
-
-    def score(self, ids: list[int], answer: list[int]) -> list[float]:
-        import torch
-
-        row = torch.tensor([ids + answer], device=self.device)
-        with torch.inference_mode():
-            logits = self.network(row).logits[0, len(ids) - 1 : -1].float()
-        picked = torch.tensor(answer, device=self.device)[:, None]
-        return list(logits.log_softmax(-1).gather(1, picked)[:, 0].tolist())
 
 
 if __name__ == "__main__":

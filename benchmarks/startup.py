@@ -2,6 +2,7 @@
 
     python benchmarks/startup.py
     python benchmarks/startup.py --runs 5 --phases --json out.json
+    python benchmarks/startup.py --set rollout.name=hf
 
 Each run times one after the other, so that all meet the same machine: `import torch, transformers,
 ray, tensordict` in a fresh interpreter (the unit); a fresh interpreter that imports inf, builds
@@ -34,7 +35,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from json import dumps, loads
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 TRACE = "INF_STARTUP_TRACE"  # the file that a traced process appends to
 SMALL = 0.05
@@ -47,7 +48,7 @@ import json, time
 times = {"python": time.monotonic()}
 from inf import InferenceEngine
 times["import inf"] = time.monotonic()
-with InferenceEngine() as engine:
+with InferenceEngine(**CONFIG) as engine:
     times["ready"] = time.monotonic()
     engine.generate("Hello!", max_tokens=1)
     times["first answer"] = time.monotonic()
@@ -64,6 +65,8 @@ WATCHED = (
     ("_inf.backends.verl.environment", "prepare", "ours"),
     ("_inf.models.resolve", "resolve_model", "ours"),
     ("_inf.backends.verl.launch", "launch", "ours"),
+    ("_inf.backends.hf.launch", "launch", "ours"),
+    ("_inf.backends.hf.launch", "_model", "transformers"),
     ("_inf.backends.verl.launch", "_join_process_group", "ours"),
     ("_inf.backends.verl.server", "server_arguments", "ours"),
     ("_inf.runtime.host", "Host.start", "wait"),
@@ -174,13 +177,20 @@ def trace(path: str) -> None:
 # The conductor
 
 
-def main(runs: int = 3, phases: bool = False, json: Path | None = None) -> None:
+def main(
+    runs: int = 3,
+    phases: bool = False,
+    json: Path | None = None,
+    assignments: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE")] = None,
+) -> None:
     """Start an engine so often, and say how long it takes; raw numbers go into --json."""
     from rich.console import Console
 
-    results = []
+    from _inf.config import parse_assignments
+
+    config, results = parse_assignments(assignments or []), []
     for run in range(runs):
-        results.append(measured(phases))
+        results.append(measured(config, phases))
         status = f"run {run + 1} of {runs}: {results[-1]['seconds'][FIRST]:.1f} s to an answer"
         Console(stderr=True).print(status, highlight=False)
     about = machine()
@@ -192,14 +202,14 @@ def main(runs: int = 3, phases: bool = False, json: Path | None = None) -> None:
         show_phases(results)
 
 
-def measured(phases: bool) -> dict[str, Any]:
+def measured(config: dict[str, Any], phases: bool) -> dict[str, Any]:
     """One run: seconds by name, the milestones of its start and, traced, its phases."""
     unit = timed("-c", UNIT)
-    milestones, _ = start(traced=False)
+    milestones, _ = start(config, traced=False)
     seconds = {name: milestones[name] for name in (IMPORT, "ready", FIRST)}
     seconds[RESTART] = milestones[RESTART] - milestones[FIRST]
     seconds[HELP] = timed("-c", "import _inf.apps.cli as cli; cli.main()", "--help")
-    traced = start(traced=True)[1] if phases else []
+    traced = start(config, traced=True)[1] if phases else []
     return {"unit": unit, "seconds": seconds, "phases": traced}
 
 
@@ -213,7 +223,7 @@ def timed(*arguments: str) -> float:
     return time.monotonic() - begin
 
 
-def start(traced: bool) -> tuple[dict[str, float], list[Any]]:
+def start(config: dict[str, Any], traced: bool) -> tuple[dict[str, float], list[Any]]:
     """One start: seconds to each milestone, and `[process, owner, name, seconds]` a phase."""
     import subprocess
     import tempfile
@@ -230,7 +240,7 @@ def start(traced: bool) -> tuple[dict[str, float], list[Any]]:
             environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         begin = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-c", f"RESTART = {not traced}{PROGRAM}"],
+            [sys.executable, "-c", f"RESTART, CONFIG = {not traced}, {config!r}{PROGRAM}"],
             env=environment, stdout=subprocess.PIPE, text=True, timeout=600, check=True,
         )  # fmt: skip
         times = loads(done.stdout.splitlines()[-1])

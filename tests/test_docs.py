@@ -85,10 +85,13 @@ def test_lists_in_docstrings_become_lists_and_prose_stays_prose(hooks: ModuleTyp
 def test_page_of_backends_has_each_feature_of_each(hooks: ModuleType) -> None:
     assert hooks.FEATURES_GO_HERE in (DOCS / "backends.md").read_text()
     head, _, *rows = hooks.features_table().splitlines()
-    assert head == "| feature | calls and keywords | `sglang` | `hf` |"
-    assert "| logits | `get_logits()` | no | yes |" in rows
-    assert "| grammar | `json_schema`, `regex` | yes | yes |" in rows
-    assert all(row.count("|") == 5 for row in rows)
+    assert head == (
+        "| feature | calls and keywords | `sglang` | `hf` | `openai` "
+        "| `openai with tokenizer_path` |"
+    )
+    assert "| logits | `get_logits()` | no | yes | no | no |" in rows
+    assert "| json_schema | `json_schema` | yes | yes | yes | yes |" in rows
+    assert all(row.count("|") == 7 for row in rows)
 
 
 # ── docs/verl.md ─────────────────────────────────────────────────────────────────────────────────
@@ -153,7 +156,10 @@ def test_page_for_verl_users_says_what_the_code_does(path: str, verdict: str) ->
     else:
         accepted = [yaml.safe_load(value) for value in re.findall(r"`(.+?)`", verdict)]
         for value in accepted:
-            load_config({"rollout": at(path, value)}, {})
+            server = (
+                {"base_url": "http://localhost", "model_path": "m"} if value == "openai" else {}
+            )
+            load_config({"rollout": at(path, value), **server}, {})
         others = [v for kind in OTHERS.values() for v in kind] + [{"x": 1}]
         if set(map(str, accepted)) >= {"True", "False"}:
             others = ["x"]

@@ -7,7 +7,7 @@ names the key; JSON values. `generate` checks the ranges of values.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -15,13 +15,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from _inf.errors import did_you_mean, shown
 from _inf.request.sampling import GenerateParams
 from _inf.response.output import GenerationOutput, GenerationRow
-from _inf.types import Tokenizer
+from _inf.types import Tokenizer, ToolCall
 
 FormT = TypeVar("FormT", bound="Form")
 
 
 class BadRequest(ValueError):
-    """A wrong request; the message begins with the key."""
+    """A wrong request; the message begins with the key, `key`."""
+
+    @property
+    def key(self) -> str:
+        return str(self).partition(":")[0].partition(".")[0]
 
 
 class Form(BaseModel):
@@ -35,6 +39,17 @@ class Form(BaseModel):
         if not isinstance(value, dict):
             return value
         return {name: item for name, item in value.items() if item is not None}
+
+
+class _Name(Form):
+    name: str
+
+
+class NamedTool(Form):
+    """The `tool_choice` that asks for a call of one function."""
+
+    type: Literal["function"]
+    function: _Name
 
 
 class Keywords(Form):
@@ -64,12 +79,12 @@ class Keywords(Form):
     chat_template_kwargs: dict[str, Any] | None = None
     truncate_prompt: str | None = None
     tools: list[dict[str, Any]] | None = None
-    tool_choice: Literal["auto", "none"] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     response_format: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    stream: bool | None = None
     # Not supported; accepted only at the value without effect.
-    stream: Literal[False] | None = None
     parallel_tool_calls: Literal[True] | None = None
     modalities: list[Literal["text"]] | None = None
 
@@ -156,21 +171,27 @@ def message(row: GenerationRow) -> dict[str, Any]:
     if not row.tool_calls:
         return {"role": "assistant", "content": row.completion}
     content = row.messages[-1]["content"] if row.messages else row.completion
-    calls = [
-        {
-            "name": call.name,
-            "arguments": call.raw_text if call.error else json.dumps(call.arguments),
-        }
-        for call in row.tool_calls
-    ]
+    ids = [f"call_{index}" for index in range(len(row.tool_calls))]
     return {
         "role": "assistant",
         "content": content or None,
-        "tool_calls": [
-            {"id": f"call_{index}", "type": "function", "function": call}
-            for index, call in enumerate(calls)
-        ],
+        "tool_calls": tool_calls(row.tool_calls, ids),
     }
+
+
+def tool_calls(calls: Sequence[ToolCall], ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the calls of a message, with these ids."""
+    return [
+        {
+            "id": call_id,
+            "type": "function",
+            "function": {
+                "name": call.name,
+                "arguments": call.raw_text if call.error else json.dumps(call.arguments),
+            },
+        }
+        for call, call_id in zip(calls, ids, strict=True)
+    ]
 
 
 def choices(
@@ -182,27 +203,42 @@ def choices(
             "index": index,
             "message": message(row),
             "finish_reason": row.metadata["finish_reason"],
-            "logprobs": None if likeliest is None else _logprobs(row, tokenizer, likeliest),
+            "logprobs": None
+            if likeliest is None
+            else token_logprobs(
+                row.token_ids or [], row.logprobs or [], row.top_logprobs, tokenizer, likeliest
+            ),
         }
         for index, row in enumerate(output)
     ]
 
 
-def _logprobs(row: GenerationRow, tokenizer: Tokenizer, likeliest: int) -> dict[str, Any]:
+def token_logprobs(
+    ids: Sequence[int],
+    logprobs: Sequence[float],
+    top_logprobs: Sequence[Mapping[int, float]] | None,
+    tokenizer: Tokenizer,
+    likeliest: int,
+) -> dict[str, Any]:
     """Return an entry for every generated token, including the stop token."""
-    tops = row.top_logprobs or [{} for _ in row.token_ids]
+    tops = top_logprobs or [{} for _ in ids]
     content = [
         {
             **_token(token, logprob, tokenizer),
             "top_logprobs": [_token(*item, tokenizer) for item in list(top.items())[:likeliest]],
         }
-        for token, logprob, top in zip(row.token_ids, row.logprobs, tops, strict=True)
+        for token, logprob, top in zip(ids, logprobs, tops, strict=True)
     ]
     return {"content": content, "refusal": None}
 
 
+def token_text(token: int, tokenizer: Tokenizer) -> str:
+    """Return one token as text; part of a character is U+FFFD."""
+    return str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
+
+
 def _token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
-    text = tokenizer.decode([token], clean_up_tokenization_spaces=False)
+    text = token_text(token, tokenizer)
     part = "\N{REPLACEMENT CHARACTER}" in text  # part of a character
     return {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
 

@@ -1,7 +1,8 @@
 """The `Backend` protocol: the methods that every engine must have, and how it lists its features.
 
 Everything else (prompts, conversations, tools, timeouts, totals, a trainer's tensors) is written
-once, in the folders above. Token ids go in and out; a backend never handles text.
+once, in the folders above. Token ids go in and out. Only for a server that has the tokenizer
+(`model.tokenizer` is None) are there messages and text in their place.
 """
 
 from __future__ import annotations
@@ -23,18 +24,34 @@ FEATURES: Mapping[str, Mapping[str, object]] = {
     "stream": {"stream()": None},
     "turn": {"tools": [], "interaction_kwargs": {}},
     "score": {"score()": None},
-    "grammar": {"json_schema": None, "regex": None},
+    "json_schema": {"json_schema": None},
+    "regex": {"regex": None},
     "seed": {"seed": None},
     "logit_bias": {"logit_bias": {}},
     "top_logprobs": {"logprobs": 0},
     "prompt_logprobs": {"prompt_logprobs": False},
+    "token_ids": {
+        "stop_token_ids": [],
+        "skip_special_tokens": True,
+        "truncate_prompt": None,
+        "chat_template_kwargs": {},
+        "rollout_batch()": None,
+    },
+    "more_sampling": {"top_k": -1, "min_p": 0, "min_tokens": 0, "ignore_eos": False},
+    "repetition_penalty": {"repetition_penalty": 1},
     "update_weights": {"update_weights()": None},
     "sleep": {"sleep()": None, "wake_up()": None},
     "logits": {"get_logits()": None},
+    "beams": {"num_beams": 1},
 }
 SUPPORTS: Mapping[str, frozenset[str]] = {
-    "sglang": frozenset(FEATURES) - {"logits"},
+    "sglang": frozenset(FEATURES) - {"logits", "beams"},
     "hf": frozenset(FEATURES) - {"sleep"},
+    "openai": frozenset({"stream", "turn", "json_schema", "seed", "logit_bias"}),
+    # On vLLM and `inf serve`; SGLang's own server has others (`openai/generate.py`).
+    "openai with tokenizer_path": frozenset(
+        "stream turn json_schema seed logit_bias token_ids more_sampling repetition_penalty".split()
+    ),
 }
 
 

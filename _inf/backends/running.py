@@ -11,7 +11,7 @@ import os
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from _inf.backends.base import Backend, check_supported
 from _inf.backends.verl.environment import check_pins
@@ -21,7 +21,14 @@ from _inf.config import Config, load_config
 from _inf.errors import InferenceError
 from _inf.response.stats import Stats
 from _inf.runtime.interpreter import garbage_kept
-from _inf.types import SleepResult
+from _inf.types import ModelInfo, SleepResult
+
+if TYPE_CHECKING:
+    from _inf.apps.serve.server import InferenceServer
+    from inf import InferenceEngine
+
+if TYPE_CHECKING:
+    from _inf.backends.generation_cache import CachedBackend
 
 check_pins()
 
@@ -33,6 +40,10 @@ Self = TypeVar("Self", bound="RunningEngine")
 
 def launch(config: Config) -> Backend:
     """Start the backend that `rollout.name` names; imports nothing of the others."""
+    if config.rollout.name == "openai":
+        from _inf.backends.openai.launch import launch as launch_openai
+
+        return launch_openai(config)
     if config.rollout.name == "hf":
         with garbage_kept():
             from _inf.backends.hf.launch import launch as launch_hf
@@ -54,6 +65,12 @@ class RunningEngine:
 
     def _launch(self) -> None:
         self._backend = launch(self.config)
+        self._cache: CachedBackend | None = None
+        if size := self.config.generation_cache:
+            from _inf.backends.generation_cache import CachedBackend
+
+            self._cache = CachedBackend(self._backend, size, self._stats)
+            self._backend = cast(Backend, self._cache)
         self.rollout: Any = getattr(self._backend, "rollout", None)
         self.model_config: Any = getattr(self.rollout, "model_config", None)
         self.tokenizer: Any = self._backend.model.tokenizer
@@ -73,6 +90,21 @@ class RunningEngine:
     def dead(self) -> bool:
         """Whether the engine has died or was shut down."""
         return self._backend.dead
+
+    @property
+    def closed(self) -> bool:
+        """Whether `shutdown` was called; a dead engine that was not can be restarted."""
+        return not self._finalizer.alive
+
+    @property
+    def weight_version(self) -> int:
+        """The version of the weights in use; 0 until they are updated."""
+        return self._backend.weight_version
+
+    @property
+    def model(self) -> ModelInfo:
+        """The served model: its tokenizer, EOS ids, limits and folder."""
+        return self._backend.model
 
     @property
     def model_folder(self) -> Path:
@@ -117,9 +149,18 @@ class RunningEngine:
 
     def stats(self) -> dict[str, float]:
         """Totals since the start: `calls`, `requests` (rows), `prompt_tokens`,
-        `completion_tokens`, `cached_tokens`, `restarts`, `busy_seconds`, and the
-        `tokens_per_second` generated in those busy seconds."""
+        `completion_tokens`, `cached_tokens`, `generation_cache_hits` (rows and turns answered from
+        memory), `restarts`, `busy_seconds`, and the `tokens_per_second` generated in those busy
+        seconds."""
         return self._stats.snapshot()
+
+    def clear_cache(self) -> None:
+        """Forget the answers that `generation_cache` keeps; with 0 there are none.
+
+        `update_weights`, `sleep` and `restart` do it too.
+        """
+        if self._cache is not None:
+            self._cache.clear()
 
     def restart(self) -> None:
         """Start a new engine in this process, with `model_path`'s weights (version 0)."""
@@ -127,6 +168,19 @@ class RunningEngine:
             self._finalizer()
             self._launch()
         self._stats.add_restart()
+
+    def serve(
+        self, host: str = "127.0.0.1", port: int = 0, api_key: str | None = None
+    ) -> InferenceServer:
+        """Serve this engine over HTTP in OpenAI's form until the `with` block ends.
+
+        host: another than this machine's own needs an `api_key`. port: 0 takes a free one;
+        `server.base_url` says it. api_key: the key that requests must have.
+        Raises `ConfigError` if it cannot listen there. docs/serving.md has the routes.
+        """
+        from _inf.apps.serve.server import InferenceServer
+
+        return InferenceServer(cast("InferenceEngine", self), host, port, api_key)
 
     def shutdown(self) -> None:
         """Stop the engine and its child processes; safe to call twice; does nothing in a fork."""

@@ -48,7 +48,7 @@ def check(document: dict[str, Any]) -> Config:
             path = ".".join(map(str, detail["loc"])) or "config"
             faults.setdefault(path, _wording(path, detail["type"], detail))
     else:
-        faults |= dict([*_hf_arguments(config), *_unread(config)])
+        faults |= dict([*_hf_arguments(config), *_unread(config), *_unnamed_server(config)])
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for path, fault in faults.items()))
     return config
@@ -105,14 +105,24 @@ def _hf_arguments(config: Config) -> Faults:
 def _unread(config: Config) -> Faults:
     """Yield a fault for each key that only another backend reads, unless it has its default."""
     mine, given, default = config.rollout.name, config.to_dict(), Config().to_dict()
-    for path in UNREAD[mine]:
+    names = [mine] if config.tokenizer_path else [mine, f"{mine} without tokenizer_path"]
+    unread = [(path, name) for name in names for path in UNREAD.get(name, ())]
+    for path, name in unread:
         value = at(given, path)
         if isinstance(value, dict):
             for key in (key for key, each in value.items() if each is not None):
-                yield f"{path}.{key}", f"rollout.name is {mine}, which does not read it; remove it"
+                yield f"{path}.{key}", f"rollout.name is {name}, which does not read it; remove it"
         elif value is not ABSENT and value != (neutral := at(default, path)):
-            why = f"not {shown(value)}: rollout.name is {mine}, which does not read it"
+            why = f"not {shown(value)}: rollout.name is {name}, which does not read it"
             yield path, f"must be {shown(neutral)}, {why}"
+
+
+def _unnamed_server(config: Config) -> Faults:
+    """Yield a fault for each key that `openai` needs and that is missing."""
+    example = {"base_url": "the server's address", "model_path": "the model's name at the server"}
+    for path, what in example.items() if config.rollout.name == "openai" else ():
+        if getattr(config, path) is None:
+            yield path, f"must be set, because rollout.name is openai: {what}"
 
 
 def _wording(path: str, kind: str, detail: Mapping[str, Any]) -> str:

@@ -21,6 +21,8 @@ from _inf.errors import ConfigError, shown
 
 # Keys that turn sampling on, with the value that does not.
 ASKS_TO_SAMPLE: Mapping[str, float] = {"temperature": 0, "top_p": 1.0, "top_k": -1}
+# Keys of the embedded config that are about the embedded model.
+OF_THE_MODEL = ("prompt_length", "dtype", "enforce_eager")
 # Keys of the older form, and their path now.
 FLAT: Mapping[str, str] = {
     **{key: f"rollout.{key}" for key in [*Rollout.model_fields, *ONE_VALUE] if "." not in key},
@@ -39,6 +41,9 @@ def load_config(source: Source, overrides: Mapping[str, Any]) -> Config:
         if "actor_rollout_ref" in below:
             raise ConfigError(WHOLE_VERL_CONFIG)
         above = _lift_flat_keys(plain(overrides))
+        if source is None and at(above, "rollout.name") == "openai":
+            rollout = {k: v for k, v in below["rollout"].items() if k not in OF_THE_MODEL}
+            below = {**below, "rollout": rollout}
         merged = OmegaConf.create(_over(_lift_flat_keys(below), above))
         document: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     except RecursionError:

@@ -62,10 +62,12 @@ ONE_VALUE: Mapping[str, tuple[object, str]] = {
 }
 
 QUANTIZATIONS = ("4bit", "8bit")  # of engine_kwargs.hf.quantization
+_LOCAL = ("base_url", "api_key_env", "tokenizer_path")  # what an engine here does not read
 # Keys that a backend does not read, and that must have their default with it.
 UNREAD: Mapping[str, tuple[str, ...]] = {
-    "sglang": ("rollout.engine_kwargs.hf",),
+    "sglang": (*_LOCAL, "rollout.engine_kwargs.hf"),
     "hf": (
+        *_LOCAL,
         "hang_timeout",
         "pack_weights",
         "rollout.calculate_log_probs",
@@ -80,6 +82,35 @@ UNREAD: Mapping[str, tuple[str, ...]] = {
         "rollout.expert_parallel_size",
         "rollout.engine_kwargs.sglang",
         "rollout.update_weights_bucket_megabytes",
+    ),
+    "openai": (
+        "adapter_path",
+        "device",
+        "pack_weights",
+        "rollout.calculate_log_probs",
+        "rollout.max_num_batched_tokens",
+        "rollout.dtype",
+        "rollout.load_format",
+        "rollout.gpu_memory_utilization",
+        "rollout.free_cache_engine",
+        "rollout.enforce_eager",
+        "rollout.cudagraph_capture_sizes",
+        "rollout.enable_chunked_prefill",
+        "rollout.enable_prefix_caching",
+        "rollout.tensor_model_parallel_size",
+        "rollout.data_parallel_size",
+        "rollout.expert_parallel_size",
+        "rollout.engine_kwargs.sglang",
+        "rollout.engine_kwargs.hf",
+        "rollout.update_weights_bucket_megabytes",
+    ),
+    "openai without tokenizer_path": (
+        "trust_remote_code",
+        "truncate_prompt",
+        "rollout.top_k",
+        "rollout.ignore_eos",
+        "rollout.prompt_length",
+        "rollout.max_model_len",
     ),
 }
 # SGLang arguments that a config key sets.

@@ -8,6 +8,8 @@ no effect here are in `rules.ONE_VALUE`.
 from __future__ import annotations
 
 import math
+import re
+import urllib.parse
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -136,8 +138,8 @@ class Rollout(Section):
     verl's dataclass would run without CUDA graphs.
     """
 
-    name: Literal["sglang", "hf"] = key(
-        "sglang", "The backend: verl's rollout on SGLang, or Transformers."
+    name: Literal["sglang", "hf", "openai"] = key(
+        "sglang", "The backend: verl's rollout on SGLang, Transformers, or a server at base_url."
     )
     mode: str = key("async", "Only async is supported, not verl's sync mode.")
     skip_tokenizer_init: bool = key(True, "Only true is supported: the engine works on token ids.")
@@ -217,7 +219,17 @@ class Config(Section):
     """The whole config."""
 
     model_path: Text | None = key(
-        None, "A Hub id, a folder or a .gguf file; null is SmolLM2-135M-Instruct."
+        None,
+        "A Hub id, a folder, a .gguf file or a server's name for it; null: SmolLM2-135M-Instruct.",
+    )
+    base_url: Text | None = key(
+        None, "For openai: the address of an OpenAI-compatible server, http://localhost:8000/v1."
+    )
+    api_key_env: Text | None = key(
+        None, "For openai: the environment variable that holds the server's key."
+    )
+    tokenizer_path: Text | None = key(
+        None, "For openai: the tokenizer of a server that takes and gives token ids; a Hub id."
     )
     adapter_path: Text | None = key(None, "A PEFT adapter's folder, to merge into the model.")
     trust_remote_code: bool = key(False, "Whether to run Python code that comes with the model.")
@@ -230,7 +242,27 @@ class Config(Section):
     hang_timeout: Seconds | None = key(
         600.0, "Seconds of silence in a call before an engine counts as hung; null: never."
     )
+    generation_cache: Annotated[int, Field(ge=0, le=2**31 - 1)] = key(
+        0, "How many answers of greedy and seeded requests are kept, to answer equal ones."
+    )
     rollout: Rollout = key(Rollout(), "verl's RolloutConfig.")
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_an_address(cls, value: str | None) -> str | None:
+        parts = urllib.parse.urlsplit(value or "http://none")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{value!r} is not an address such as http://localhost:8000/v1")
+        if parts.username or parts.password or parts.query:
+            raise ValueError("must not contain a key or a password; name a variable: api_key_env")
+        return value
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _is_a_name(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):  # may be a key
+            raise ValueError("must be the name of an environment variable, in capitals, not a key")
+        return value
 
     @property
     def model_name(self) -> str:

@@ -39,10 +39,11 @@ UNLIMITED = 2**31 - 1
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What all rows of a call share. `config` has the limits, where None is no limit."""
+    """What all rows of a call share. `config` has the limits, where None is no limit; `template` is
+    None if a server renders."""
 
     tools: Mapping[str, Tool]
-    template: Template
+    template: Template | None
     config: Config
     model: ModelInfo
 
@@ -53,6 +54,10 @@ class Rules:
     @property
     def max_user_turns(self) -> int:
         return self.config.rollout.multi_turn.max_user_turns or UNLIMITED
+
+    def harmless(self, text: str) -> str:
+        """Break the special tokens in a tool's or a user's text; a server does that itself."""
+        return text if self.template is None else self.template.harmless(text)
 
 
 class ConversationBackend(Protocol):
@@ -133,7 +138,7 @@ class Episode:
         """Add the backend's answer to the request from `next_request`."""
         _, limit = self._tokens_left()
         self.outputs.append(answer)
-        self._extend(answer.token_ids, answer.logprobs)
+        self._keep_sampled(answer)
         self.finish_reason, self.to_run = answer.finish_reason, []
         parsed = answered_calls(answer, self.rules)
         self._append_answer(parsed)
@@ -141,6 +146,9 @@ class Episode:
             self.end("length", limit)
         elif parsed.calls:
             self._decide(parsed.calls)
+
+    def _keep_sampled(self, answer: RequestOutput) -> None:
+        self._extend(answer.token_ids, answer.logprobs)
 
     def _append_answer(self, parsed: Parsed) -> None:
         message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
@@ -206,7 +214,7 @@ class Episode:
                 max_length=multi_turn.max_tool_response_length,
                 side=multi_turn.tool_response_truncate_side,
             )
-        return dataclasses.replace(done, text=self.rules.template.harmless(done.text))
+        return dataclasses.replace(done, text=self.rules.harmless(done.text))
 
     def add_tool_results(self, results: Sequence[Executed]) -> None:
         """Add the results of all calls in `to_run`, in order."""
@@ -230,7 +238,7 @@ class Episode:
     def add_user_message(self, content: str) -> None:
         """Add an interaction's message."""
         index = len(self._conversation) - 1
-        message = {"role": "user", "content": self.rules.template.harmless(content)}
+        message = {"role": "user", "content": self.rules.harmless(content)}
         self._conversation.append(message)
         self.messages.append(message)
         self._append_template_tokens(index)
@@ -240,6 +248,7 @@ class Episode:
         matched, model = self.outputs[-1].matched_stop, self.rules.model
         ended = isinstance(matched, int) and matched in model.eos_token_ids
         template, calls = self.rules.template, self.messages
+        assert template is not None
         try:
             ids = template.after(self._conversation, index, ended=ended, called=calls)
         except Exception as failure:  # the template refuses the new messages: keep the rest
@@ -325,6 +334,9 @@ def _least(tokens_left: Mapping[str, int]) -> tuple[int, str]:
 def answered_calls(answer: RequestOutput, rules: Rules) -> Parsed:
     """Parse the calls in `answer`; an answer that was cut by a limit has none."""
     tokenizer = rules.model.tokenizer
+    if answer.text is not None:
+        cut = answer.finish_reason == "length" or not rules.tools
+        return Parsed(answer.text, [] if cut else list(answer.calls))
     shown = answer_text(answer, tokenizer, skip_special_tokens=True)
     if answer.finish_reason == "length" or not rules.tools:
         return Parsed(shown, [])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from _inf.conversation.episode import DEFAULT_INTERACTION, ConversationBackend, Episode
 from _inf.conversation.lifecycle import RowInteraction, RowTool
-from _inf.errors import EngineDeadError, EngineRefusal
+from _inf.errors import ConfigError, EngineDeadError, EngineRefusal
 from _inf.types import Report, RequestOutput
 
 
@@ -47,7 +47,8 @@ async def run_episodes(
 async def _row(
     episode: Episode, backend: ConversationBackend, progressed: Callable[[], None]
 ) -> None:
-    """Run one conversation; a failure aborts this row only, unless the engine is gone."""
+    """Run one conversation; a failure aborts this row only, unless no row can be
+    answered."""
     tools = [RowTool(tool.verl, episode) for tool in episode.rules.tools.values() if tool.verl]
     interaction = None
     if episode.interaction_kwargs:
@@ -60,7 +61,7 @@ async def _row(
         rewards = await _turns(episode, backend, interaction, progressed)
         scores = dict(await asyncio.gather(*(tool.reward() for tool in tools)))
         episode.conclude(scores | {"user_turn_rewards": rewards})
-    except (EngineDeadError, EngineRefusal):
+    except (ConfigError, EngineDeadError, EngineRefusal):
         raise
     except Exception as failure:
         episode.abort(None, f"{type(failure).__name__}: {failure}")

@@ -19,19 +19,20 @@ from _inf.conversation.episode import (
     Rules,
     answered_calls,
 )
+from _inf.conversation.text_episode import TextEpisode
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
 from _inf.tools.parsing import tool_instructions
-from _inf.types import Prompt, Request, RequestOutput, Tool, TurnOptions
+from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
 
 
 @dataclasses.dataclass(frozen=True)
 class ConversationPlan:
-    """The template and rules of a call's conversations. rules: None if the call has one turn and no
-    tools."""
+    """The template and rules of a call's conversations. template: None if a server renders. rules:
+    None if the call has one turn and no tools."""
 
-    template: Template
+    template: Template | None
     rules: Rules | None
 
     @classmethod
@@ -43,6 +44,8 @@ class ConversationPlan:
         tools = list(backend.tools if sampling.tools is None else sampling.tools)
         by_name = {tool.name: tool for tool in tools}
         several = _has_several_turns(sampling, by_name, interactions)
+        if model.tokenizer is None:
+            return cls(None, Rules(by_name, None, config, model) if several else None)
         template = Template(
             model.tokenizer,
             sampling.chat_template_kwargs,
@@ -68,7 +71,8 @@ class ConversationPlan:
         if self.rules is None:
             return []
         n, rows = sampling.n, enumerate(sampling.rows())
-        return [Episode(prompts[i // n], p, sampling.turns[i // n], self.rules) for i, p in rows]
+        kind = TextEpisode if self.template is None else Episode
+        return [kind(prompts[i // n], p, sampling.turns[i // n], self.rules) for i, p in rows]
 
     def finish_reason(self, row: RequestOutput) -> str | None:
         """The finish reason of a finished streamed row: `tool_calls` if it has calls."""
@@ -99,9 +103,10 @@ class PreparedCall:
             raise PromptError(f"prompt 0: stream() takes one prompt, not {count}; use generate().")
         if sampling.n != 1:
             raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(sampling, name):
-                raise ConfigError(f"{name}: stream() does not give them; use generate().")
+        if sampling.prompt_logprobs:
+            raise ConfigError("prompt_logprobs: stream() does not give them; use generate().")
+        if any(params.num_beams > 1 for params in sampling.params):
+            raise ConfigError("num_beams: a beam is known at its end only; use generate().")
         if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
             raise ConfigError("max_tokens_per_turn: stream() has one turn; use max_tokens.")
         if any(turns.interaction_kwargs for turns in sampling.turns):
@@ -117,10 +122,12 @@ class PreparedCall:
 
     def requests(self) -> list[Request]:
         """Return one request per row; for a conversation, that of its first turn."""
-        n = self.sampling.n
+        n, rules = self.sampling.n, self.plan.rules
+        tools = [tool.schema for tool in rules.tools.values()] if rules else []
+        rows = ((self.prompts[row // n], row // n, p) for row, p in enumerate(self.sampling.rows()))
         return [
-            Request(self.prompts[row // n].token_ids, params)
-            for row, params in enumerate(self.sampling.rows())
+            Request(prompt.token_ids, params, index, prompt.messages, prompt.text, tools)
+            for prompt, index, params in rows
         ]
 
 
@@ -137,8 +144,9 @@ def _has_several_turns(
                 "use max_tokens."
             )
         return False
-    for name in ("json_schema", "regex", "prompt_logprobs", "logprobs"):
-        if any(getattr(params, name) for params in sampling.params):
+    for name in ("json_schema", "regex", "prompt_logprobs", "logprobs", "num_beams"):
+        default = getattr(SamplingParams, name)
+        if any(getattr(params, name) != default for params in sampling.params):
             _refuse_beside(name, tools, sampling)
     return True
 

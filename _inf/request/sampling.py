@@ -64,6 +64,8 @@ class GenerateParams(TypedDict, total=False):
         logit_bias: `{token id: number}`, in [-100, 100], added to the logits before all else.
         seed: gives the same tokens each time, in any batch (float32 on a CPU); with one seed
             for all, prompt i has (seed + i * 0x9E3779B97F4A7C15) % 2**63.
+        num_beams: above 1 the `n` rows of a prompt are the best of so many beams; on `hf`, without
+            sampling keywords, grammars, streams and tools (docs/backends.md).
         json_schema (a dict or JSON text), regex: what the answer must match (docs/grammars.md).
         chat_template_kwargs: for the template, e.g. `{"enable_thinking": False}`.
         truncate_prompt: "left" or "right", the side at which a prompt above `prompt_length` is
@@ -78,7 +80,8 @@ class GenerateParams(TypedDict, total=False):
         timeout: seconds after which the call is aborted in the engine.
         progress: a bar; by default on a terminal or in a notebook, if the call takes long.
     All take a list too, one value per prompt (`stop`, `stop_token_ids`: a list of lists), except
-    n, tools, chat_template_kwargs, truncate_prompt, skip_special_tokens and the last four.
+    n, num_beams, tools, chat_template_kwargs, truncate_prompt, skip_special_tokens and the last
+    four.
     """
 
     temperature: Floats
@@ -97,6 +100,7 @@ class GenerateParams(TypedDict, total=False):
     repetition_penalty: Floats
     ignore_eos: Flags
     logit_bias: Mapping[Any, float] | Sequence[Mapping[Any, float] | None] | None
+    num_beams: int | None
     json_schema: Mapping[str, Any] | str | Sequence[Mapping[str, Any] | str | None] | None
     regex: str | Sequence[str | None] | None
     tools: Sequence[Any] | None
@@ -129,6 +133,7 @@ def names_keywords(method: Method) -> Method:
 # One value for the whole call; every other parameter also takes a list, one element per prompt.
 PER_CALL = (
     "n",
+    "num_beams",
     "tools",
     "chat_template_kwargs",
     "truncate_prompt",
@@ -176,7 +181,9 @@ class Sampling:
     @property
     def same_samples(self) -> str:
         """Why a prompt's `n` rows would all be the same; empty if they differ."""
-        likeliest = [params.greedy or params.top_k == 1 for params in self.params]
+        likeliest = [
+            (params.greedy or params.top_k == 1) and params.num_beams == 1 for params in self.params
+        ]
         if self.n == 1 or True not in likeliest:
             return ""
         return (
@@ -185,14 +192,16 @@ class Sampling:
         )
 
     def rows(self) -> list[SamplingParams]:
-        """Return each row's parameters, prompt-major; each sample gets its own seed."""
-        return [
-            params
-            if params.seed is None
-            else dataclasses.replace(params, seed=derived_seed(params.seed, sample))
-            for params in self.params
-            for sample in range(self.n)
-        ]
+        """Return each row's parameters, prompt-major; each sample gets its own seed, or beam."""
+        return [_of_sample(params, sample) for params in self.params for sample in range(self.n)]
+
+
+def _of_sample(params: SamplingParams, sample: int) -> SamplingParams:
+    if params.num_beams > 1:
+        return dataclasses.replace(params, beam=sample)
+    if params.seed is None:
+        return params
+    return dataclasses.replace(params, seed=derived_seed(params.seed, sample))
 
 
 def derived_seed(seed: int, sample: int) -> int:
@@ -252,7 +261,7 @@ def resolve(params: Mapping[str, Any], config: Rollout, prompts: int, model: Mod
             for index, each in enumerate(all_params)
         ]
     return Sampling(
-        n=count(given, "n", config.n, most=MOST_SAMPLES),
+        n=_samples(given, config, resolved[0][0].num_beams),
         params=all_params,
         skip_special_tokens=flag(given, "skip_special_tokens", True),
         chat_template_kwargs=template_kwargs(given),
@@ -262,6 +271,15 @@ def resolve(params: Mapping[str, Any], config: Rollout, prompts: int, model: Mod
         turns=[turns for _, turns in resolved] * (max(1, prompts) if same else 1),
         truncate_prompt=_truncate_side(given),
     )
+
+
+def _samples(given: Mapping[str, Any], config: Rollout, num_beams: int) -> int:
+    n = count(given, "n", config.n, most=MOST_SAMPLES)
+    if 1 < num_beams < n:
+        raise ConfigError(
+            f"num_beams: {num_beams} beams are fewer than the n={n} rows of a prompt."
+        )
+    return n
 
 
 def _turn_options(given: Mapping[str, Any]) -> TurnOptions:
@@ -300,6 +318,10 @@ def _params(
         raise ConfigError(
             "regex: an answer can follow one grammar only, and json_schema is set too."
         )
+    num_beams = count(call, "num_beams", 1, most=vocabulary)
+    for name in ("json_schema", "regex"):
+        if num_beams > 1 and name in given:
+            raise ConfigError(f"num_beams: beams follow no grammar; leave {name} out.")
     params = SamplingParams(
         max_tokens=count(given, "max_tokens", config.response_length),
         min_tokens=count(given, "min_tokens", 0, least=0),
@@ -318,6 +340,7 @@ def _params(
         regex=regex_text(given["regex"]) if "regex" in given else None,
         logprobs=count(call, "logprobs", 0, least=0, most=vocabulary),
         prompt_logprobs=flag(call, "prompt_logprobs", False),
+        num_beams=num_beams,
     )
     if params.min_tokens > params.max_tokens:
         raise ConfigError(
@@ -330,13 +353,15 @@ def _temperature(given: Mapping[str, Any], config: Rollout, params: SamplingPara
     """Return the temperature; 0 is greedy with any filter, since none excludes the likeliest token.
 
     A call's sampling keywords override `do_sample: false` of the config. In one call with
-    `do_sample=False` they are an error, except a temperature of 0, which means the same.
+    `do_sample=False` or `num_beams` they are an error, except a temperature of 0, which means the
+    same.
     """
     temperature = number(given, "temperature", config.temperature, least=0.0)
     if temperature < GREEDY_BELOW:
         temperature = 0.0
-    named = "temperature" in given
-    if flag(given, "do_sample", config.do_sample) or (named and temperature == 0):
+    named, beams = "temperature" in given, params.num_beams > 1
+    sample = flag(given, "do_sample", config.do_sample)
+    if (sample and not beams) or (named and temperature == 0):
         return temperature
     asked = {"temperature": temperature} if named else {}
     for name, neutral in FILTERS.items():
@@ -344,12 +369,12 @@ def _temperature(given: Mapping[str, Any], config: Rollout, params: SamplingPara
             asked[name] = value
     if params.seed is not None:
         asked["seed"] = params.seed
-    if "do_sample" in given and asked:
+    if beams and sample and "do_sample" in given:
+        asked["do_sample"] = True
+    if ("do_sample" in given or beams) and asked:
         name, value = next(iter(asked.items()))
-        raise ConfigError(
-            f"do_sample: False means greedy, but {name}={value} is set too; leave one of "
-            "the two out."
-        )
+        means = "num_beams: beams are not sampled" if beams else "do_sample: False means greedy"
+        raise ConfigError(f"{means}, but {name}={value} is set too; leave one of the two out.")
     return temperature if asked else 0.0
 
 

@@ -7,17 +7,21 @@ list of ids per prompt, in order. Knows the tokenizer and nothing of engines; ev
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 
-from _inf.errors import PromptError, shown
+from _inf.errors import PromptError, PromptTooLongError, shown
 from _inf.request.prompts import TOKEN_IDS, Form, as_list, id_list, kind
 from _inf.request.template import Template
 from _inf.types import Limits, Prompt, Tokenizer
 
 
-def tokenize(prompts: Sequence[Form], template: Template, limits: Limits) -> list[Prompt]:
-    """Return each prompt's token ids; messages are rendered by the chat template."""
+def tokenize(prompts: Sequence[Form], template: Template | None, limits: Limits) -> list[Prompt]:
+    """Return each prompt's token ids; messages are rendered by the chat template. Without a
+    template the server renders and tokenizes, and messages and text stay as they are."""
+    if template is None:
+        return [_as_given(prompt, index) for index, prompt in enumerate(prompts)]
     fitting = []
     for index, prompt in enumerate(prompts):
         messages = None
@@ -31,6 +35,25 @@ def tokenize(prompts: Sequence[Form], template: Template, limits: Limits) -> lis
         ids, cut = _within(_known(ids, limits, where), limits, index)
         fitting.append(Prompt(ids, cut, messages))
     return fitting
+
+
+def _as_given(prompt: Form, index: int) -> Prompt:
+    if not prompt:
+        raise PromptError(f"prompt {index}: the text is empty; write something in it.")
+    if not isinstance(prompt, str) and not isinstance(prompt[0], Mapping):
+        raise PromptError(
+            f"prompt {index}: {TOKEN_IDS}: the server takes and gives text; send messages or text, "
+            "or set tokenizer_path if it can take token ids."
+        )
+    try:
+        json.dumps(prompt, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        raise PromptError(f"prompt {index} has a lone surrogate: not valid Unicode.") from None
+    except (TypeError, ValueError, RecursionError) as failure:
+        raise PromptError(f"prompt {index} cannot be sent as JSON: {failure}.") from None
+    if isinstance(prompt, str):
+        return Prompt([], text=prompt)
+    return Prompt([], messages=prompt)
 
 
 def _known(ids: list[int], limits: Limits, where: str) -> list[int]:
@@ -52,7 +75,7 @@ def _within(ids: list[int], limits: Limits, index: int) -> tuple[list[int], int]
         return ids[excess:], excess
     if limits.truncate == "right":
         return ids[: limits.prompt], excess
-    raise PromptError(
+    raise PromptTooLongError(
         f"prompt {index} has {len(ids)} tokens, above the limit of {limits.prompt} "
         "(rollout.prompt_length). Shorten it, raise the limit, or set truncate_prompt: left|right, "
         "for the call or in the config."
@@ -96,7 +119,7 @@ def check_total_length(
     for index, (prompt, answer) in enumerate(zip(prompts, max_tokens, strict=True)):
         length = len(prompt.token_ids)
         if length + answer > limits.total:
-            raise PromptError(
+            raise PromptTooLongError(
                 f"prompt {index} has {length} tokens; with max_tokens={answer} that is "
                 f"{length + answer}, above the limit of {limits.total} "
                 f"(rollout.max_model_len). At most max_tokens={limits.total - length} fits."

@@ -1,12 +1,13 @@
 """Builds what `generate` returns from a backend's outputs.
 
 In: `RequestOutput`s, prompt-major, with their prompts and parameters. Out: a `GenerationOutput`.
-Knows the tokenizer's decoder and nothing of engines.
+Knows the tokenizer's decoder, if there is one, and nothing of engines.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,14 +32,20 @@ def decode(
     skip = sampling.skip_special_tokens
     return GenerationOutput(
         completions=[answer_text(o, tokenizer, skip_special_tokens=skip) for o in last_turns],
-        token_ids=[list(o.token_ids) for o in outputs],
-        logprobs=[list(o.logprobs) for o in outputs],
+        token_ids=[None if o.text is not None else list(o.token_ids) for o in outputs],
+        logprobs=[known_logprobs(o) for o in outputs],
         metadata=_metadata(outputs, prompts, sampling, tokenizer, response_length),
         prompt_logprobs=[o.prompt_logprobs for o in outputs] if sampling.prompt_logprobs else None,
         messages=[t.messages for t in transcripts] if transcripts else None,
         tool_calls=[t.pending for t in transcripts] if transcripts else None,
         top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.logprobs else None,
     )
+
+
+def known_logprobs(output: RequestOutput) -> list[float] | None:
+    """Return a row's log probs; None if a server gives none, or none by our definition."""
+    missing = output.text is not None or any(map(math.isnan, output.logprobs))
+    return None if missing else list(output.logprobs)
 
 
 def decoded_text(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
@@ -53,6 +60,8 @@ def decoded_text(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_token
 def answer_text(output: RequestOutput, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
     """Return an answer's text up to the stop token or stop string, without it, as SGLang and OpenAI
     do; `skip_special_tokens=False` keeps the token."""
+    if output.text is not None:
+        return output.text
     ids, stop = output.token_ids, output.matched_stop
 
     def text(ids: list[int]) -> str:
@@ -82,10 +91,11 @@ def _metadata(
 ) -> list[dict[str, Any]]:
     responses = [whole_response(output) for output in outputs]
     width = max([response_length, *(len(ids) for ids, _, _ in responses)])
-    pad, params = tokenizer.pad_token_id, sampling.rows()
+    pad, params = tokenizer and tokenizer.pad_token_id, sampling.rows()
     metadata = []
     for row, (output, (ids, mask, _)) in enumerate(zip(outputs, responses, strict=True)):
-        padding = width - len(ids)
+        padding = width - len(ids) if output.text is None else 0
+        logprobs = known_logprobs(output)
         about: dict[str, Any] = {
             "response_ids": ids + [pad] * padding,
             "response_mask": mask + [0] * padding,
@@ -97,7 +107,7 @@ def _metadata(
             "cached_tokens": output.cached_tokens,
             "prompt_index": row // sampling.n,
             "sample_index": row % sampling.n,
-            "cumulative_logprob": sum(output.logprobs),
+            "cumulative_logprob": None if logprobs is None else sum(logprobs),
             "weight_version": output.weight_version,
         }
         if params[row].seed is not None:

@@ -43,8 +43,8 @@ class GenerationRow:
     """One row of a `GenerationOutput`: `output[i]`."""
 
     completion: str
-    token_ids: list[int]
-    logprobs: list[float]
+    token_ids: list[int] | None
+    logprobs: list[float] | None
     metadata: dict[str, Any]
     prompt_logprobs: list[float | None] | None = None
     messages: list[dict[str, Any]] | None = None
@@ -76,7 +76,7 @@ class GenerationRow:
         return plain
 
     def __repr__(self) -> str:
-        tokens, finish = len(self.token_ids), self.metadata["finish_reason"]
+        tokens, finish = self.metadata["completion_tokens"], self.metadata["finish_reason"]
         return f"<GenerationRow: {shown(self.completion)} ({tokens} tokens, {finish})>"
 
     def _repr_html_(self) -> str:
@@ -102,6 +102,8 @@ class GenerationOutput:
     logprobs: one float per generated token: the natural log of softmax(logits / temperature),
         before top-p, top-k and min-p (of softmax(logits) when greedy): what verl's actor
         recomputes. With penalties or a logit bias, the logits are the adjusted ones.
+        token_ids and logprobs of a row are None if a server (`rollout.name: openai`) gives none;
+        `response_ids` are then empty.
     top_logprobs: only with `logprobs=k`: a dict per generated token, from the k likeliest ids and
         the sampled id to their log probs, the likeliest first.
     prompt_logprobs: only if requested: one float per prompt token, of softmax(logits) at any
@@ -139,8 +141,8 @@ class GenerationOutput:
     """
 
     completions: list[str]
-    token_ids: list[list[int]]
-    logprobs: list[list[float]]
+    token_ids: list[list[int] | None]
+    logprobs: list[list[float] | None]
     metadata: list[dict[str, Any]]
     prompt_logprobs: list[list[float | None]] | None = None
     messages: list[list[dict[str, Any]]] | None = None
@@ -219,7 +221,7 @@ class GenerationOutput:
                 row.completion,
                 row.metadata["finish_reason"],
                 row.metadata["completion_tokens"],
-                f"{row.metadata['cumulative_logprob']:.2f}",
+                "" if (total := row.metadata["cumulative_logprob"]) is None else f"{total:.2f}",
             )
             for index, row in enumerate(self[:TABLE_ROWS])
         ]

@@ -33,7 +33,7 @@ class Score:
 
 
 def scored_sequences(
-    prompts: object, responses: object, template: Template, model: ModelInfo
+    prompts: object, responses: object, template: Template | None, model: ModelInfo
 ) -> list[tuple[list[int], int]]:
     """Return each prompt's ids joined with its response's, and where the response begins.
 

@@ -24,8 +24,10 @@ class Stats:
             "prompt_tokens": 0,
             "completion_tokens": 0,
             "cached_tokens": 0,
+            "generation_cache_hits": 0,
             "restarts": 0,
         }
+        self._repeated_tokens = 0
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
@@ -49,6 +51,12 @@ class Stats:
             for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
                 self._totals[name] += sum(getattr(output, name) for output in outputs)
 
+    def add_cache_hits(self, outputs: Sequence[RequestOutput]) -> None:
+        """Count answers from memory, whose tokens were not generated."""
+        with self._lock:
+            self._totals["generation_cache_hits"] += len(outputs)
+            self._repeated_tokens += sum(output.completion_tokens for output in outputs)
+
     def add_restart(self) -> None:
         """Count a restart of the engine."""
         with self._lock:
@@ -60,5 +68,6 @@ class Stats:
             busy = self._busy_seconds
             if self._running:
                 busy += time.monotonic() - self._since
-            speed = self._totals["completion_tokens"] / busy if busy else 0.0
+            generated = max(0, self._totals["completion_tokens"] - self._repeated_tokens)
+            speed = generated / busy if busy else 0.0
             return {**self._totals, "busy_seconds": busy, "tokens_per_second": speed}

@@ -14,7 +14,7 @@ import queue
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from _inf.errors import GenerationTimeout
 from _inf.request.sampling import Sampling
@@ -26,6 +26,14 @@ from _inf.types import TIMED_OUT, CancelToken, Request, RequestOutput, Tokenizer
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 # The type of a backend's `stream`.
 Begin: TypeAlias = "Callable[[Request, Callable[[RequestOutput], None], CancelToken], Future[None]]"
+# What the last chunk says of its row.
+LAST_METADATA = (
+    "matched_stop",
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "weight_version",
+)
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for part of a character
 
 
@@ -35,14 +43,20 @@ class StreamChunk:
 
     text: the text of `token_ids`. Text that a later token can still change comes in a later chunk:
         part of a character, or what may be the beginning of a stop string.
-    token_ids: the tokens of this text.
+    token_ids: the tokens of this text; empty if a server gives text only.
     finish_reason: None, and in the last chunk, which has all the rest, `stop`, `length` or
         `tool_calls`.
+    logprobs, top_logprobs: of `token_ids`, as in `GenerationOutput`.
+    metadata: None, and in the last chunk the row's `matched_stop`, `prompt_tokens`,
+        `completion_tokens`, `cached_tokens` and `weight_version`, as in `GenerationOutput`.
     """
 
     text: str
     token_ids: list[int]
     finish_reason: str | None
+    logprobs: list[float] = dataclasses.field(default_factory=list)
+    top_logprobs: list[dict[int, float]] | None = None
+    metadata: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass(eq=False)
@@ -59,6 +73,7 @@ class Stream:
     def __post_init__(self) -> None:
         stops, skip = self.request.params.stop, self.sampling.skip_special_tokens
         self._cancel = CancelToken()
+        self._tokens = 0  # sent
         self._text = TextStream(self.tokenizer, stops, skip_special_tokens=skip)
 
     def _begin(self, put: Callable[[RequestOutput | None], None]) -> Future[None]:
@@ -69,11 +84,19 @@ class Stream:
         return work
 
     def _chunk(self, row: RequestOutput) -> StreamChunk | None:
-        chunk = self._text.feed(row)
-        if chunk is None or row.finish_reason is None:
+        if (chunk := self._text.feed(row)) is None:
+            return None
+        new = slice(self._tokens, self._tokens + len(chunk.token_ids))
+        self._tokens = new.stop
+        tops = row.top_logprobs
+        chunk = dataclasses.replace(
+            chunk, logprobs=row.logprobs[new], top_logprobs=None if tops is None else tops[new]
+        )
+        if row.finish_reason is None:
             return chunk
         self.stats.add_rows([row])
-        return dataclasses.replace(chunk, finish_reason=self.finish_reason(row))
+        metadata = {name: getattr(row, name) for name in LAST_METADATA}
+        return dataclasses.replace(chunk, finish_reason=self.finish_reason(row), metadata=metadata)
 
     def chunks(self) -> Iterator[StreamChunk]:
         """Yield the chunks, on any thread."""
@@ -139,7 +162,8 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stops = stops
         self._skip_special_tokens = skip_special_tokens
-        self._hidden = set(tokenizer.all_special_ids) if skip_special_tokens else set()
+        hidden = tokenizer is not None and skip_special_tokens
+        self._hidden = set(tokenizer.all_special_ids) if hidden else set()
         self._start = 0  # the token at which decoding begins
         self._sent = 0  # tokens
         self._sent_text = ""  # of the tokens from `_start` to `_sent`
@@ -148,6 +172,10 @@ class TextStream:
     def feed(self, row: RequestOutput) -> StreamChunk | None:
         """Return the increment of `row`, or None if no new text is certain yet."""
         ids: list[int] = row.token_ids
+        if row.text is not None:  # a server's, who gives no tokens
+            chunk = StreamChunk(row.text[self._length :], [], row.finish_reason)
+            self._length = len(row.text)
+            return chunk if chunk.text or chunk.finish_reason else None
         if row.finish_reason is not None:
             text = answer_text(row, self._tokenizer, skip_special_tokens=self._skip_special_tokens)
             return StreamChunk(text[self._length :], ids[self._sent :], row.finish_reason)

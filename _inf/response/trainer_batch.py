@@ -101,6 +101,11 @@ def trainer_batch(
 ) -> Any:
     """Build the batch. `rows` are prompt-major; `widths`: tokens of the prompts and the responses;
     `given`: columns with a value per prompt, repeated for its rows."""
+    if None in output.logprobs:
+        raise ConfigError(
+            "rollout_batch(): the server's log probs are of another definition with these "
+            "parameters; use temperature 1 without penalties, or another backend."
+        )
     import torch
     from verl import DataProto
 

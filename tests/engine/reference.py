@@ -1,6 +1,6 @@
-"""What Transformers says of the model that an engine serves: float32, on the CPU, in this process.
+"""What other engines are compared with: the backend `hf`, in float32 on the CPU.
 
-Knows token ids and logits; nothing of the library but where an engine's model lies.
+`hf` itself is compared with `Transformers`, the model called directly.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from transformers import AutoModelForCausalLM
+from prompts import as_ids
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from inf import InferenceEngine
 
 # A greedy answer may part from another only where two logits are this close: float32's last bits.
 TIE = 1e-3
@@ -24,44 +27,78 @@ WITHIN = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """A model as Transformers loads it."""
+    """A model on the backend `hf`, which is stopped when nothing holds it any more."""
 
-    model: Any
+    engine: InferenceEngine
+    ends: frozenset[int]
 
     @classmethod
-    def of(cls, engine: Any) -> Reference:
-        """The model of an engine, with the generation config of its folder."""
-        folder = engine.model_config.local_path
-        return cls(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval())
+    def of(cls, engine: InferenceEngine, weights: Any = None) -> Reference:
+        """The model of an engine, or these weights in its place."""
+        own = engine.config.rollout
+        lengths = ("prompt_length", "response_length", "max_model_len")
+        rollout = {"name": "hf", "dtype": "float32", **{key: getattr(own, key) for key in lengths}}
+        folder = str(engine.model_folder)
+        hf = InferenceEngine(model_path=folder, device="cpu", rollout=rollout)
+        if weights is not None:
+            hf.update_weights(weights)
+        return cls(hf, ends_of(GenerationConfig.from_pretrained(folder)))
 
-    @torch.no_grad()
+    def greedy(self, prompts: Sequence[list[int]], max_tokens: int) -> list[list[int]]:
+        """Its answers, EOS included."""
+        output = self.engine.generate(as_ids(prompts), temperature=0, max_tokens=max_tokens)
+        return output.token_ids
+
+    def logits(self, prompt: list[int], answer: list[int]) -> torch.Tensor:
+        """From which each token of `answer` was chosen: tokens x vocabulary, without padding."""
+        return self.engine.get_logits({"prompt_token_ids": prompt}, [answer])[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformers:
+    """A model as Transformers loads it, called row by row."""
+
+    model: Any
+    ends: frozenset[int]
+
+    @classmethod
+    def of(cls, folder: Any) -> Transformers:
+        """In eager mode: all of its attention is the model's own code."""
+        how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager"}
+        model = AutoModelForCausalLM.from_pretrained(folder, **how).eval()
+        return cls(model, ends_of(model.generation_config))
+
     def greedy(
-        self, prompts: Sequence[list[int]], max_tokens: int, group: int = 25
+        self, prompts: Sequence[list[int]], max_tokens: int, **options: Any
     ) -> list[list[int]]:
-        """`generate`'s answers, EOS included; prompts of like length share a left-padded batch."""
-        eos = self.model.generation_config.eos_token_id
-        order = sorted(range(len(prompts)), key=lambda row: len(prompts[row]))
-        answers: dict[int, list[int]] = {}
-        for rows in (order[start : start + group] for start in range(0, len(order), group)):
-            width = max(len(prompts[row]) for row in rows)
-            pads = [width - len(prompts[row]) for row in rows]
-            generated = self.model.generate(
-                torch.tensor(
-                    [[0] * pad + prompts[row] for pad, row in zip(pads, rows, strict=True)]
-                ),
-                attention_mask=torch.tensor([[0] * pad + [1] * (width - pad) for pad in pads]),
+        """`generate`'s answers, EOS included."""
+        answers = []
+        for prompt in prompts:
+            ids = torch.tensor([prompt])
+            found = self.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
                 max_new_tokens=max_tokens,
                 do_sample=False,
+                **options,
             )
-            for row, ids in zip(rows, generated[:, width:].tolist(), strict=True):
-                answers[row] = until(ids, eos if isinstance(eos, list) else [eos])
-        return [answers[row] for row in range(len(prompts))]
+            answers += [until(row, self.ends) for row in found[:, len(prompt) :].tolist()]
+        return answers
 
     @torch.no_grad()
     def logits(self, prompt: list[int], answer: list[int]) -> torch.Tensor:
-        """From which each token of `answer` was chosen: tokens x vocabulary, without padding."""
-        ids = torch.tensor([prompt + answer])
-        return self.model(ids, logits_to_keep=len(answer) + 1).logits[0, :-1].clone()
+        """As `Reference.logits`."""
+        output = self.model(torch.tensor([prompt + answer]), use_cache=False)
+        return output.logits[0, len(prompt) - 1 : -1].clone()
+
+
+Model: TypeAlias = "Reference | Transformers"
+
+
+def ends_of(config: Any) -> frozenset[int]:
+    """The ids that end an answer, of a generation config."""
+    eos = config.eos_token_id
+    return frozenset(eos if isinstance(eos, list) else [eos])
 
 
 def until(ids: list[int], ends: Collection[int]) -> list[int]:
@@ -105,7 +142,7 @@ class Divergence:
 
 
 def partings(
-    reference: Reference,
+    reference: Model,
     prompts: Sequence[list[int]],
     ours: Sequence[list[int]],
     theirs: Sequence[list[int]],
@@ -123,7 +160,7 @@ def partings(
 
 
 def assert_same_answers(
-    reference: Reference,
+    reference: Model,
     prompts: Sequence[list[int]],
     ours: Sequence[list[int]],
     theirs: Sequence[list[int]],
@@ -137,24 +174,26 @@ def assert_same_answers(
 
 
 def assert_greedy(
-    reference: Reference, prompts: Sequence[list[int]], output: Any, max_tokens: int
+    reference: Model,
+    prompts: Sequence[list[int]],
+    output: Any,
+    max_tokens: int,
+    within: float = WITHIN,
 ) -> None:
     """Tokens and log probs of an output are the model's, by one forward pass a row.
 
     Each token is the likeliest after those before it (a tie in the last bit is counted), and each
     row ends with its first EOS or at `max_tokens`: that is Transformers' greedy answer.
     """
-    eos = reference.model.generation_config.eos_token_id
-    ends = eos if isinstance(eos, list) else [eos]
-    ties = 0
+    ends, ties = reference.ends, 0
     for prompt, row in zip(prompts, output, strict=True):
         answer = row.token_ids
         assert answer == until(answer, ends)
         assert answer[-1] in ends or len(answer) == max_tokens
         logits = reference.logits(prompt, answer)
         gaps = logits.max(-1).values - logits[torch.arange(len(answer)), torch.tensor(answer)]
-        assert gaps.max() <= TIE
+        assert gaps.max() <= within
         ties += bool(gaps.max() > 0)
         theirs = logprobs(logits, answer)
-        assert max(abs(a - b) for a, b in zip(row.logprobs, theirs, strict=True)) <= WITHIN
+        assert max(abs(a - b) for a, b in zip(row.logprobs, theirs, strict=True)) <= within
     assert ties <= max(1, PARTING_ROWS * len(output)), ties

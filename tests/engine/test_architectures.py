@@ -1,13 +1,13 @@
-"""Every architecture is exact or refused: tiny random models on the engine against Transformers.
+"""Every architecture is exact or refused: tiny random models on engines against Transformers.
 
-Each costs an engine. The default run takes two; `-m architectures` takes all.
+Each costs an engine. The default run takes a few; `-m architectures` takes all.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ import pytest
 import torch
 from architectures import MODELS, architecture
 from prompts import as_ids, token_prompts
-from reference import logprobs
+from reference import Transformers, assert_greedy
 from safetensors.torch import load_file, save_file
 from tiny import tiny_model
-from transformers import AutoModelForCausalLM
 
-from inf import ConfigError, GenerationOutput, InferenceEngine
+from inf import ConfigError, InferenceEngine
 
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
@@ -34,31 +33,23 @@ WITHIN = 1e-4
 # Both shorter and longer than the windows, and together as many as run at once.
 PROMPTS = token_prompts(32, longest=20, seed=1) + token_prompts(32, longest=200, seed=2)
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 32, "ignore_eos": True}
-# Soft caps and windows, experts; a plain llama is in `test_rows.py`.
-EVERY_RUN = ("gemma2", "qwen3-moe")
-INEXACT = ("gpt2-untied",)
+# Soft caps, windows, experts, learned positions; a plain llama is in `test_rows.py`.
+EVERY_RUN = {
+    "sglang": ("gemma2", "qwen3-moe"),
+    "hf": ("gemma2", "gemma3", "cohere2", "gpt2", "phi3-longrope"),
+}
+INEXACT = {"sglang": ("gpt2-untied",), "hf": ()}
 
 
-@torch.no_grad()
-def assert_greedy(model: Any, prompts: Sequence[list[int]], output: GenerationOutput) -> None:
-    """Each token is the likeliest after those before it, and its log prob is the model's."""
-    for prompt, answer, ours in zip(prompts, output.token_ids, output.logprobs, strict=True):
-        logits = model(torch.tensor([prompt + answer]), use_cache=False).logits[0]
-        logits = logits[len(prompt) - 1 : -1]
-        best = logits.max(-1).values - logits[torch.arange(len(answer)), torch.tensor(answer)]
-        assert best.max() < WITHIN
-        assert ours == pytest.approx(logprobs(logits, answer), abs=WITHIN)
-
-
-def assert_exact(engine: InferenceEngine, model: Any) -> None:
+def assert_exact(engine: InferenceEngine, model: Transformers) -> None:
     together = engine.generate(as_ids(PROMPTS), **GREEDY)
-    assert_greedy(model, PROMPTS, together)
+    assert_greedy(model, PROMPTS, together, 32, WITHIN)
     for row in (0, 40, 63):
         alone = engine.generate(as_ids([PROMPTS[row]]), **GREEDY)
         assert alone.token_ids == [together.token_ids[row]]
         assert alone.logprobs[0] == pytest.approx(together.logprobs[row], abs=WITHIN)
     longer = [p + a for p, a in zip(PROMPTS, together.token_ids, strict=True)][::8]  # cached
-    assert_greedy(model, longer, engine.generate(as_ids(longer), **GREEDY))
+    assert_greedy(model, longer, engine.generate(as_ids(longer), **GREEDY), 32, WITHIN)
     scores = engine.get_logprobs(as_ids(PROMPTS), together.token_ids)
     for ours, scored in zip(together.logprobs, scores, strict=True):
         assert scored == pytest.approx(ours, abs=WITHIN)
@@ -74,24 +65,26 @@ def changed(model: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("backend", "name"),
     [
         pytest.param(
+            backend,
             name,
-            marks=[pytest.mark.architectures, *([pytest.mark.every_run] * (name in EVERY_RUN))],
+            marks=[pytest.mark.architectures, *([pytest.mark.every_run] * (name in every_run))],
         )
+        for backend, every_run in EVERY_RUN.items()
         for name in MODELS
-        if name not in INEXACT
+        if name not in INEXACT[backend]
     ],
 )
-def test_architecture_equals_transformers_before_and_after_an_update(name: str) -> None:
+def test_architecture_equals_transformers_before_and_after_an_update(
+    backend: str, name: str
+) -> None:
     folder = architecture(name)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-    with InferenceEngine(model_path=str(folder), rollout=SETTINGS) as engine:
+    model = dataclasses.replace(Transformers.of(folder), ends=frozenset())  # as `ignore_eos`
+    with InferenceEngine(model_path=str(folder), rollout={"name": backend, **SETTINGS}) as engine:
         assert_exact(engine, model)
-        engine.update_weights(changed(model))
+        engine.update_weights(changed(model.model))
         assert_exact(engine, model)
 
 

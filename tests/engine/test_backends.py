@@ -11,14 +11,14 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from architectures import architecture
 from prompts import as_ids, token_prompts
-from reference import WITHIN, Reference, assert_greedy
+from reference import WITHIN, Transformers, assert_greedy, assert_same_answers
 from scripts import environment, until
 from tiny import VOCABULARY, save_tiny, tiny_model
 from tool_calling import CALCULATOR, TOOL_MODEL, question
@@ -51,6 +51,12 @@ def started(folder: Any, **rollout: Any) -> InferenceEngine:
 def hf() -> Iterator[InferenceEngine]:
     with started(tiny_model()) as engine:
         yield engine
+
+
+@pytest.fixture(scope="module")
+def transformers() -> Transformers:
+    """The same model, called directly."""
+    return Transformers.of(tiny_model())
 
 
 @pytest.fixture(params=["sglang", "hf"])
@@ -286,7 +292,7 @@ def test_threads_get_their_own_answers(backend: InferenceEngine) -> None:
 def test_keyword_that_a_backend_lacks_is_refused_with_both_names(
     backend: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend._backend, "supports", backend.supports - {"grammar", "turn"})
+    monkeypatch.setattr(backend._backend, "supports", backend.supports - {"regex", "turn"})
     message = f"^regex: the backend {backend._backend.name} does not offer it"
     with pytest.raises(ConfigError, match=message):
         backend.generate("a", regex="a")
@@ -302,7 +308,10 @@ def test_what_only_the_other_backend_has_is_refused_by_name(
         tiny.get_logits("a", "b")
     with pytest.raises(ConfigError, match="sleep.*: the backend hf .* rollout.name: sglang"):
         hf.sleep()
-    assert tiny.supports ^ hf.supports == {"logits", "sleep"}
+    with pytest.raises(ConfigError, match="^num_beams: the backend sglang .* rollout.name: hf"):
+        tiny.generate("a", num_beams=2)
+    assert len(tiny.generate("a", num_beams=1, max_tokens=1)) == 1
+    assert tiny.supports ^ hf.supports == {"logits", "sleep", "beams"}
 
 
 # On Transformers alone.
@@ -328,13 +337,14 @@ print(sorted({{"sglang", "verl", "ray"}} & sys.modules.keys()))
     assert done.stdout.strip() == "[]", done.stderr
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3", "gemma2", "cohere2", "gpt2", "phi3-longrope"])
-def test_rows_of_all_lengths_are_those_of_transformers_alone(name: str) -> None:
-    """Windows of 24 tokens, soft caps, learned positions: padding changes nothing."""
-    ids = [[token % VOCABULARY for token in prompt] for prompt in token_prompts(9, 90, seed=3)]
-    with started(architecture(name), prompt_length=100) as engine:
-        output = engine.generate(as_ids(ids), temperature=0, max_tokens=40)
-        assert_greedy(Reference(engine._backend.forward.model), ids, output, 40)  # type: ignore
+def test_greedy_answers_are_those_of_transformers_generate(
+    hf: InferenceEngine, transformers: Transformers
+) -> None:
+    """What other tests compare engines with; all architectures are in `test_architectures.py`."""
+    ids = token_prompts(16, 400, seed=1)
+    output = hf.generate(as_ids(ids), **GREEDY)
+    assert_same_answers(transformers, ids, output.token_ids, transformers.greedy(ids, 32))
+    assert_greedy(transformers, ids, output, 32)
 
 
 def test_model_with_a_state_instead_of_keys_and_values_is_served_too(tmp_path: Any) -> None:
@@ -354,15 +364,16 @@ def test_model_with_a_state_instead_of_keys_and_values_is_served_too(tmp_path: A
             assert logits.argmax(-1).tolist() == row.token_ids
 
 
-def test_logits_are_those_of_the_model_padded_with_nan(hf: InferenceEngine) -> None:
+def test_logits_are_those_of_the_model_padded_with_nan(
+    hf: InferenceEngine, transformers: Transformers
+) -> None:
     answers = [PROMPTS[0][:3], [], PROMPTS[1][:7]]
     logits = hf.get_logits(as_ids(PROMPTS[:3]), answers)
     assert logits.shape == (3, 7, VOCABULARY) and logits.dtype == torch.float32
-    reference = Reference(hf._backend.forward.model)  # type: ignore
     for row, answer in enumerate(answers):
         assert torch.isnan(logits[row, len(answer) :]).all()
         if answer:
-            expected = reference.logits(PROMPTS[row], answer)
+            expected = transformers.logits(PROMPTS[row], answer)
             assert torch.allclose(logits[row, : len(answer)], expected, atol=WITHIN)
     logprobs = hf.get_logprobs(as_ids(PROMPTS[2:3]), [answers[2]])[0]
     table = torch.log_softmax(logits[2], -1)[torch.arange(7), answers[2]]
@@ -372,7 +383,8 @@ def test_logits_are_those_of_the_model_padded_with_nan(hf: InferenceEngine) -> N
 def test_new_weights_are_served_whole_or_not_at_all() -> None:
     with started(tiny_model()) as engine:
         before = engine.generate(as_ids(PROMPTS), **GREEDY)
-        model = _other_model()
+        other = Transformers.of(tiny_model(seed=5))
+        model = other.model
         broken = {**model.state_dict(), "lm_head.weight": torch.zeros(3)}
         with pytest.raises(ConfigError, match="^weights: lm_head.weight has the shape"):
             engine.update_weights(broken)
@@ -380,17 +392,10 @@ def test_new_weights_are_served_whole_or_not_at_all() -> None:
         assert engine.update_weights(model) == 1 and engine.update_weights(model, version=9) == 9
         output = engine.generate(as_ids(PROMPTS), **GREEDY)
         assert output.token_ids != before.token_ids
-        assert_greedy(Reference(model), PROMPTS, output, 32)
+        assert_greedy(other, PROMPTS, output, 32)
         assert {row["weight_version"] for row in output.metadata} == {9}
         engine.restart()
         assert engine.generate(as_ids(PROMPTS), **GREEDY).token_ids == before.token_ids
-
-
-def _other_model() -> Any:
-    from transformers import AutoModelForCausalLM
-
-    folder = tiny_model(seed=5)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def test_calls_after_shutdown_say_so() -> None:
@@ -467,3 +472,51 @@ def test_quantization_without_its_package_is_a_sentence() -> None:
 def test_longer_rows_than_the_models_context_are_refused() -> None:
     with pytest.raises(ConfigError, match="max_model_len: 5000 tokens are more than 4096"):
         started(tiny_model(), max_model_len=5000)
+
+
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+def test_quantization_with_its_package_reaches_transformers(
+    bits: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """bitsandbytes is not installed: what Transformers would be asked for."""
+    from _inf.backends.hf import launch
+    from _inf.config import load_config
+
+    asked: dict[str, Any] = {}
+
+    def loaded(folder: Any, **kwargs: Any) -> Any:
+        asked.update(kwargs)
+        raise RuntimeError("no such library here")
+
+    monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.48.1")
+    monkeypatch.setattr(launch.AutoModelForCausalLM, "from_pretrained", loaded)
+    own = {"name": "hf", "engine_kwargs": {"hf": {"quantization": bits}}}
+    config = load_config({"rollout": own}, {})
+    with pytest.raises(ConfigError, match="Transformers cannot load .*: RuntimeError: no such lib"):
+        launch._model(tiny_model(), config, torch.device("cpu"))
+    quantized = asked["quantization_config"]
+    assert (quantized.load_in_4bit, quantized.load_in_8bit) == (bits == "4bit", bits == "8bit")
+    assert asked["device_map"] == {"": torch.device("cpu")}
+
+
+def test_mixed_rows_in_one_call_are_not_slower_than_one_by_one(hf: InferenceEngine) -> None:
+    prompts = as_ids(token_prompts(24, 480, seed=17))
+    limits = [4 + 5 * row for row in range(24)]
+
+    def seconds(work: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    def one_by_one() -> None:
+        for prompt, limit in zip(prompts, limits, strict=True):
+            hf.generate(prompt, temperature=0, max_tokens=limit, ignore_eos=True)
+
+    def together() -> None:
+        hf.generate(prompts, temperature=0, max_tokens=limits, ignore_eos=True)
+
+    pairs = [(seconds(together), seconds(one_by_one)) for _ in range(3)]
+    mixed, alone = (min(times) for times in zip(*pairs, strict=True))
+    print(f"mixed rows in one call take {mixed / alone:.2f} of the time that they take one by one")
+    assert mixed < alone

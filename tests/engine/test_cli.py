@@ -96,6 +96,7 @@ def test_every_parameter_reaches_generate(
         "presence_penalty": -1.5,
         "frequency_penalty": 0.25,
         "logit_bias": {"5": 1.5},
+        "num_beams": 1,
         "ignore_eos": True,
         "skip_special_tokens": False,
         "chat_template_kwargs": {"enable_thinking": False},

@@ -22,6 +22,7 @@ from prompts import PROMPTS, as_ids, token_prompts
 from reference import (
     WITHIN,
     Reference,
+    Transformers,
     assert_greedy,
     assert_same_answers,
     logprobs,
@@ -49,7 +50,7 @@ PENALTIES = [(1.5, 0.0), (0.0, 0.8), (0.7, 0.4), (-0.5, -0.2)]
 
 @pytest.fixture(scope="module")
 def reference(engine: InferenceEngine) -> Reference:
-    """The embedded model in Transformers."""
+    """The embedded model on the backend `hf`."""
     return Reference.of(engine)
 
 
@@ -85,9 +86,9 @@ def answers(engine: InferenceEngine) -> GenerationOutput:
 
 
 def test_greedy_answers_and_their_logprobs_are_those_of_transformers(
-    reference: Reference, prompts: list[list[int]], answers: GenerationOutput
+    engine: InferenceEngine, prompts: list[list[int]], answers: GenerationOutput
 ) -> None:
-    assert_greedy(reference, prompts, answers, TOKENS)
+    assert_greedy(Transformers.of(engine.model_folder), prompts, answers, TOKENS)
 
 
 @pytest.mark.skipif(not GSM8K, reason="INF_GSM8K does not name GSM8K's test.jsonl")

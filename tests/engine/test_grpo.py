@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from reference import Reference, logprobs
+from reference import Transformers, logprobs
 from tiny import tiny_model
 from transformers import AutoModelForCausalLM
 
@@ -62,7 +62,8 @@ def test_three_steps_move_the_served_model_with_the_trained_one(
     mortal: InferenceEngine, tmp_path: Path
 ) -> None:
     grpo = runpy.run_path(str(EXAMPLE))
-    model = Reference.of(mortal).model
+    reference = Transformers.of(tiny_model())
+    model = reference.model
 
     def served() -> tuple[list[float], int]:
         (row,) = mortal.get_logprobs({"prompt_token_ids": PROMPT}, [ANSWER])
@@ -73,8 +74,8 @@ def test_three_steps_move_the_served_model_with_the_trained_one(
         curve = grpo["train"](mortal, model, 3, 1e-2)
         after, last = served()
     finally:
-        mortal.update_weights(Reference.of(mortal).model)  # the folder's again
-    logits = Reference(model).logits(PROMPT, ANSWER)
+        mortal.update_weights(Transformers.of(tiny_model()).model)  # the folder's again
+    logits = reference.logits(PROMPT, ANSWER)
     expected = torch.tensor(logprobs(logits, ANSWER, 1.0))
     assert (torch.tensor(after) - expected).abs().max() < 1e-3
     assert (torch.tensor(before) - expected).abs().max() > 1e-2

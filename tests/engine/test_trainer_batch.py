@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from reference import Reference
+from reference import Transformers
 from verl import DataProto
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 from verl.utils.model import compute_position_id_with_mask
@@ -59,7 +59,7 @@ def test_log_probs_are_the_models_and_zero_where_nothing_was_sampled(
     lengths = mask.sum(dim=1).tolist()
     assert len(set(lengths)) > 2  # some were stopped
     logits = (
-        Reference.of(tiny)
+        Transformers.of(tiny.model_folder)
         .model(
             input_ids=tensors["input_ids"],
             attention_mask=tensors["attention_mask"],

@@ -85,7 +85,7 @@ def test_served_model_is_the_one_given(served: InferenceEngine, form: str) -> No
     version = served.update_weights(FORMS[form](model))
     output = served.generate(as_ids(PROMPTS), **GREEDY)
     assert output.token_ids != before
-    reference = Reference(model)
+    reference = Reference.of(served, model)
     assert_same_answers(reference, PROMPTS, output.token_ids, reference.greedy(PROMPTS, 24))
     for prompt, answer, ours in zip(PROMPTS, output.token_ids, output.logprobs, strict=True):
         theirs = logprobs(reference.logits(prompt, answer), answer)
@@ -235,7 +235,7 @@ def test_call_in_flight_ends_on_the_old_weights_and_a_later_one_waits_for_the_ne
         thread.join(120)
     assert done["early"].metadata[0]["weight_version"] == old
     assert done["late"].metadata[0]["weight_version"] == done["update"] == old + 1
-    before, after = Reference(models[0]), Reference(models[1])
+    before, after = (Reference.of(served, models[parity]) for parity in (0, 1))
     ids = done["early"].token_ids[0]
     theirs = logprobs(before.logits(PROMPTS[0], ids), ids)
     assert done["early"].logprobs[0] == pytest.approx(theirs, abs=1e-3)
@@ -267,10 +267,11 @@ def test_under_a_storm_of_updates_each_call_sees_one_version_and_its_model(
     for thread in askers:
         thread.join(60)
     seen = set()
+    references = [Reference.of(served, models[parity]) for parity in (0, 1)]
     for output in calls:
         (version,) = {about["weight_version"] for about in output.metadata}
         seen.add(version)
-        reference = Reference(models[version % 2])
+        reference = references[version % 2]
         for prompt, ids, ours in zip(PROMPTS, output.token_ids, output.logprobs, strict=True):
             theirs = logprobs(reference.logits(prompt, ids), ids)
             assert ours == pytest.approx(theirs, abs=1e-3), version
@@ -313,7 +314,7 @@ def test_update_that_breaks_off_half_way_serves_nothing_until_a_whole_one(
         with pytest.raises(InferenceError, match="half way.*call update_weights"):
             ask()
     assert served.update_weights(models[1]) == version + 1
-    reference = Reference(models[1])
+    reference = Reference.of(served, models[1])
     assert_same_answers(reference, PROMPTS, answers(served), reference.greedy(PROMPTS, 24))
 
 
@@ -354,7 +355,7 @@ def test_call_with_a_row_that_is_not_finite_fails_and_the_others_go_on(
         with pytest.raises(InferenceError, match="Row 1 .*log prob nan"):
             served.get_logprobs(as_ids([[5, 6], [5, BROKEN]]), [[7], [7]])
         output = beside.result(timeout=60)
-    reference = Reference(model)
+    reference = Reference.of(served, model)
     assert_same_answers(reference, good, output.token_ids, reference.greedy(good, 24))
 
 

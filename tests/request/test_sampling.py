@@ -46,7 +46,7 @@ NUMBERS = [
     "repetition_penalty",
     "timeout",
 ]
-COUNTS = ["top_k", "max_tokens", "min_tokens", "seed", "n"]
+COUNTS = ["top_k", "max_tokens", "min_tokens", "seed", "n", "num_beams"]
 FLAGS = ["do_sample", "ignore_eos", "skip_special_tokens", "prompt_logprobs", "progress"]
 
 
@@ -217,6 +217,30 @@ def test_samples_that_would_be_the_same_name_their_prompt() -> None:
     assert not sampled(n=4).same_samples and not sampled(_prompts=0, n=4).same_samples
 
 
+def test_beams_are_greedy_and_each_row_has_its_own() -> None:
+    says = config(temperature=0.7, do_sample=True)
+    for agrees in ({}, {"temperature": 0, "seed": 3}, {"do_sample": False}, {"top_k": -1}):
+        sampling = sampled(says, _prompts=2, num_beams=4, n=3, **agrees)
+        assert greedy(sampling) and not sampling.same_samples
+        assert [params.beam for params in sampling.rows()] == [0, 1, 2] * 2
+    assert sampled(says, num_beams=1).params[0].temperature == 0.7
+
+
+@pytest.mark.parametrize("asked", [*ASKING, {"do_sample": True}], ids=str)
+def test_beams_beside_what_asks_for_sampling_are_refused(asked: dict[str, Any]) -> None:
+    name, value = next(iter(asked.items()))
+    says = f"num_beams: beams are not sampled, but {name}={value} is set too"
+    assert refusal(num_beams=2, **asked).startswith(says)
+
+
+def test_beams_have_as_many_rows_at_most_and_no_grammar() -> None:
+    assert sampled(num_beams=4, n=4).n == 4
+    fewer = "num_beams: 4 beams are fewer than the n={} rows of a prompt."
+    assert refusal(num_beams=4, n=5) == fewer.format(5)
+    assert refusal(config(n=8), num_beams=4) == fewer.format(8)
+    assert refusal(num_beams=2, regex="a") == "num_beams: beams follow no grammar; leave regex out."
+
+
 def test_parameters_are_checked_without_an_engine() -> None:
     check_params({"temperature": 0.5, "stop": ["a", "b"], "stop_token_ids": [5], "n": 2}, DEFAULT)
     for wrong in (
@@ -259,6 +283,7 @@ def test_int_of_any_kind_becomes_an_int(name: str, value: Any) -> None:
         "min_tokens": sampling.params[0].min_tokens,
         "seed": sampling.params[0].seed,
         "top_k": sampling.params[0].top_k,
+        "num_beams": sampling.params[0].num_beams,
     }
     assert sent[name] == 3 and type(sent[name]) is int
 
@@ -278,6 +303,7 @@ def test_int_of_any_kind_becomes_an_int(name: str, value: Any) -> None:
         ("seed", [0, 2**32, 2**63 - 1], [-1, -HUGE, 2**63]),
         ("repetition_penalty", [1e-6, 1, 2], [0, -0.0, -1, 9.9e-7]),
         ("n", [1, 1000], [0, -1, -HUGE]),
+        ("num_beams", [1, VOCABULARY], [0, -1, VOCABULARY + 1]),
     ],
 )
 def test_range_ends_where_it_says(name: str, good: list[Any], bad: list[Any]) -> None:
@@ -405,6 +431,8 @@ TYPES = {
     "seed": int,
     "logprobs": int,
     "prompt_logprobs": bool,
+    "num_beams": int,
+    "beam": int,
 }
 OPTIONAL = {"json_schema", "regex", "seed"}
 VALUES = st.one_of(ATOMS, st.lists(ATOMS, max_size=3), st.dictionaries(ATOMS, ATOMS, max_size=2))

@@ -49,6 +49,7 @@ def row(
         cached_tokens=4,
         weight_version=0,
         transcript=None,
+        text=None,
     )
     return dataclasses.make_dataclass("RequestOutput", said | changed)(**(said | changed))
 
@@ -301,7 +302,7 @@ def test_output_and_row_are_frozen() -> None:
 def test_repr_is_short_and_shows_the_first_completions() -> None:
     assert repr(output(2)) == "<GenerationOutput: 2 rows (2 stop): 'text 0', 'text 1'>"
     assert repr(output(9)).endswith("9 rows (9 stop): 'text 0', 'text 1', 'text 2', ...>")
-    assert repr(output(1)[0]) == "<GenerationRow: 'text 0' (1 tokens, stop)>"
+    assert repr(output(1)[0]) == "<GenerationRow: 'text 0' (0 tokens, stop)>"
     long = output(500, "x\n" * 9999)
     assert len(repr(long)) < 400 and len(repr(long[0])) < 200
     assert "\n" not in repr(long) + repr(long[0])

@@ -19,6 +19,7 @@ ZERO = {
     "prompt_tokens": 0,
     "completion_tokens": 0,
     "cached_tokens": 0,
+    "generation_cache_hits": 0,
     "restarts": 0,
     "busy_seconds": 0.0,
     "tokens_per_second": 0.0,
@@ -76,10 +77,22 @@ def test_rows_add_up_and_the_speed_is_generated_tokens_over_busy_time(clock: Clo
         "prompt_tokens": 26,
         "completion_tokens": 14,
         "cached_tokens": 8,
+        "generation_cache_hits": 0,
         "restarts": 1,
         "busy_seconds": 4.0,
         "tokens_per_second": 3.5,
     }
+
+
+def test_answers_from_memory_are_rows_that_add_nothing_to_the_speed(clock: Clock) -> None:
+    totals = Stats()
+    with totals.call():
+        clock.now += 2
+    totals.add_cache_hits([row(10, 6)])
+    totals.add_rows([row(10, 6), row(3, 8)])
+    said = totals.snapshot()
+    assert (said["requests"], said["completion_tokens"]) == (2, 14)
+    assert (said["generation_cache_hits"], said["tokens_per_second"]) == (1, 4.0)
 
 
 def test_time_counts_once_however_many_calls_overlap(clock: Clock) -> None:

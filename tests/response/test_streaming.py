@@ -49,7 +49,7 @@ def byte_tokens(text: str) -> list[str]:
 
 
 def row(ids: Sequence[int], finish: str | None = None, stop: int | str | None = None) -> Any:
-    return SimpleNamespace(token_ids=list(ids), finish_reason=finish, matched_stop=stop)
+    return SimpleNamespace(token_ids=list(ids), finish_reason=finish, matched_stop=stop, text=None)
 
 
 def streamed(

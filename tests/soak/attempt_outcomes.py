@@ -133,6 +133,7 @@ RIGHT: Mapping[str, Callable[[Any], bool]] = {
     "max_tokens_per_turn": lambda value: whole(value, 1, INT32),
     "seed": lambda value: whole(value, 0, 2**63 - 1),
     "n": lambda value: whole(value, 1, 2**16),
+    "num_beams": lambda value: whole(value, 1, VOCABULARY),
     **{
         name: lambda value: isinstance(value, bool)
         for name in (

@@ -35,6 +35,7 @@ SMALL: dict[str, Any] = {
     "frequency_penalty": [2, 0],
     "repetition_penalty": [1.0, 1.3],
     "logit_bias": [{}, {5: -100}, {"7": 2.5}],
+    "num_beams": [1, 2, 4],
     "ignore_eos": [True, False],
     "json_schema": [{"type": "boolean"}, '{"enum": ["a", "b"]}'],
     "regex": ["[ab]{1,4}", "yes|no"],

@@ -28,18 +28,24 @@ def of_config(config: Config) -> dict[str, Any]:
     settings = config.to_dict()
     turns = settings["rollout"]["multi_turn"]
     files = [turns[name] for name in ("tool_config_path", "interaction_config_path")]
+    return {
+        "format": FORMAT,
+        "model": _of_model(config),
+        "truncate_prompt": settings["truncate_prompt"],
+        **{f"rollout.{name}": settings["rollout"][name] for name in ROLLOUT},
+        "tools": [of_file(Path(path)) for path in files if path],
+    }
+
+
+def _of_model(config: Config) -> str:
+    if config.rollout.name == "openai":  # a server does not show more of it
+        return f"{config.model_path} at {config.base_url}, tokenizer {config.tokenizer_path}"
     folder = resolve_model(
         config.model_path,
         trust_remote_code=config.trust_remote_code,
         adapter_path=config.adapter_path,
     )
-    return {
-        "format": FORMAT,
-        "model": of_model(folder),
-        "truncate_prompt": settings["truncate_prompt"],
-        **{f"rollout.{name}": settings["rollout"][name] for name in ROLLOUT},
-        "tools": [of_file(Path(path)) for path in files if path],
-    }
+    return of_model(folder)
 
 
 def of_model(folder: Path) -> str:

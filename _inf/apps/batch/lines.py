@@ -67,6 +67,8 @@ class _Line(Form):
 
 
 class _OneAnswer(_Line, Keywords):
+    tool_choice: Literal["auto", "none"] | None = None
+    stream: Literal[False] | None = None
     n: Literal[1] | None = None
     logprobs: Literal[False] | None = None
 
@@ -93,11 +95,18 @@ class ConversationLine(_OneAnswer):
         return {**value, "messages": chat, "metadata": {**(self.metadata or {}), **_about(output)}}
 
 
+class BatchChatRequest(ChatRequest):
+    """A request whose answer is a line."""
+
+    tool_choice: Literal["auto", "none"] | None = None
+    stream: Literal[False] | None = None
+
+
 class OpenAILine(_Line):
     custom_id: str
     method: Literal["POST"] | None = None
     url: Literal["/v1/chat/completions"] | None = None
-    body: ChatRequest
+    body: BatchChatRequest
 
 
 def _about(output: GenerationOutput) -> dict[str, Any]:
@@ -161,6 +170,8 @@ def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> 
 
 def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
     form = read(OpenAILine, value)
+    if form.body.logprobs and model and tokenizer is None:
+        raise BadRequest("body.logprobs: the server takes and gives text; set tokenizer_path")
 
     def row(output: GenerationOutput) -> dict[str, Any]:
         content = {

@@ -18,6 +18,7 @@ from _inf.apps.cli.batch import batch
 from _inf.apps.cli.chat import chat
 from _inf.apps.cli.check import check
 from _inf.apps.cli.evaluate import app as evaluate
+from _inf.apps.cli.serve import serve
 from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
 
 EXAMPLES = """
@@ -36,6 +37,8 @@ Examples:
   inf eval gsm8k --limit 200 --max-tokens 256
 
   inf check
+
+  inf serve --port 8000
 
   inf --version
 """
@@ -99,6 +102,7 @@ app.command("chat")(chat)
 app.command("batch")(batch)
 app.add_typer(evaluate, name="eval")
 app.command("check")(check)
+app.command("serve")(serve)
 
 
 def _show_version(wanted: bool) -> None:

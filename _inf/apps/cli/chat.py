@@ -135,7 +135,7 @@ class Chat:
             self._answer_whole(question, params)
             return
         chunks = self._engine.stream([*self._messages, question], **params)
-        cached = self._engine.stats()["cached_tokens"]
+        before = self._engine.stats()
         answer, tokens, finish, start = "", 0, None, time.monotonic()
         wrap = WordWrap(shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
         self._separate()
@@ -151,8 +151,10 @@ class Chat:
             typer.echo(wrap.end() if wrap else "")
         if answer:
             self._messages += [question, {"role": "assistant", "content": answer}]
+        now = self._engine.stats()
+        tokens = tokens or int(now["completion_tokens"] - before["completion_tokens"])
         speed = tokens / max(time.monotonic() - start, 1e-6)
-        cached = self._engine.stats()["cached_tokens"] - cached
+        cached = now["cached_tokens"] - before["cached_tokens"]
         end = {"length": ", cut by max_tokens", "stopped": ", stopped"}.get(finish or "", "")
         _note(f"{tokens} tokens, {speed:.0f} tok/s, {cached:.0f} prompt tokens cached{end}")
 

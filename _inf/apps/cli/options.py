@@ -40,6 +40,7 @@ SAMPLING: Mapping[str, tuple[Any, str, str | None]] = {
     "frequency_penalty": (float, "In [-2, 2].", "0"),
     "repetition_penalty": (float, "Above 0; 1 is none.", "1"),
     "logit_bias": (JSON, 'Added to logits: {"TOKEN ID": NUMBER}.', None),
+    "num_beams": (int, "Beam search, on rollout.name hf.", "1: none"),
     "json_schema": (str, "What the answer must match, as JSON.", None),
     "regex": (str, "What the answer must match.", None),
     "ignore_eos": (bool, "Continue after EOS.", "rollout.ignore_eos"),
@@ -112,7 +113,7 @@ class Options:
 def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
     """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
     resolved = resolve(params, rollout, 1, ANY_MODEL).params[0]
-    off = {"repetition_penalty": 1.0, "logprobs": 0, "prompt_logprobs": False}
+    off = {"repetition_penalty": 1.0, "logprobs": 0, "prompt_logprobs": False, "num_beams": 1}
     return {
         name: value
         for name in GenerateParams.__annotations__

@@ -47,6 +47,11 @@ def answer_on_ray(
             f"--workers: an engine there has one process; rollout.tensor_model_parallel_size x "
             f"data_parallel_size is {parallel}; set both to 1."
         )
+    if config.rollout.name == "openai":
+        raise ConfigError(
+            "--workers: they would all ask the one server; leave it out, and set "
+            "rollout.max_num_seqs to the requests that the server takes at once."
+        )
     model = fingerprint.of_config(config)["model"]
     settings = {**config.to_dict(), "model_path": _anywhere(config.model_path)}
 

@@ -17,8 +17,9 @@ import torch
 
 from _inf.backends import new_weights
 from _inf.backends.base import SUPPORTS, check_finite
+from _inf.backends.hf.beams import BeamSearch
 from _inf.backends.hf.choice import Row
-from _inf.backends.hf.decoding import Decoder
+from _inf.backends.hf.decoding import Decoder, fail
 from _inf.backends.hf.forward import Forward, grouped
 from _inf.backends.hf.grammar import Grammars
 from _inf.errors import ConfigError
@@ -49,6 +50,8 @@ class HfBackend:
         self._grammars = Grammars(
             self.model.tokenizer, self.model.limits.vocabulary, self.model.eos_token_ids
         )
+        chooser, most = self.decoder.chooser, self.decoder.most_tokens
+        self._beams = BeamSearch(self.forward, chooser, most, self.model.limits.vocabulary)
 
     @property
     def on_cpu(self) -> bool:
@@ -63,6 +66,7 @@ class HfBackend:
     ) -> list[RequestOutput]:
         for request in requests:
             self._grammars.of(request.params)  # compiled here, so that no other call waits
+        self._beams.check(requests)
         return self.host.run(self._generate(requests, report), cancel)
 
     async def _generate(
@@ -71,6 +75,7 @@ class HfBackend:
         call = object()
         rows = [self._row(request, call, number) for number, request in enumerate(requests)]
         ends = [row.done for row in rows]
+        searching = asyncio.ensure_future(self._search([r for r in rows if r.params.num_beams > 1]))
         try:
             running = set(ends)
             while report is not None and running:
@@ -80,6 +85,7 @@ class HfBackend:
                 report(len(ends) - len(running), sum(len(row.token_ids) for row in rows))
             outputs = list(await asyncio.gather(*ends))
         finally:
+            searching.cancel()
             for end in ends:
                 end.cancel()
         asked = [index for index, row in enumerate(rows) if row.params.prompt_logprobs]
@@ -100,8 +106,22 @@ class HfBackend:
         end: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()
         grammar = self._grammars.of(request.params)
         row = Row(request, call, number, self.weight_version, grammar, end, put)
-        self.decoder.add(row)
+        if request.params.num_beams == 1:
+            self.decoder.add(row)
         return row
+
+    async def _search(self, rows: Sequence[Row]) -> None:
+        """Answer rows by beam search, with the log probs of their own tokens."""
+        if not rows:
+            return
+        try:
+            answers = await self._beams.answers(rows)
+            prompts = [row.request.token_ids for row in rows]
+            both = [(ids + own, len(ids)) for ids, own in zip(prompts, answers, strict=True)]
+            async for number, logits in self._logits(both):
+                self.decoder.chooser.follow(logits, rows[number], answers[number])
+        except Exception as failure:
+            fail(rows, failure)
 
     def stream(
         self, request: Request, put: Callable[[RequestOutput], None], cancel: CancelToken

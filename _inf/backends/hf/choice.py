@@ -10,7 +10,7 @@ import dataclasses
 import math
 from asyncio import Future
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -73,7 +73,7 @@ class Chooser:
     def choose(self, logits: torch.Tensor, rows: Sequence[Row]) -> None:
         """Add a token to each row; a row that ends with it, or fails, is done."""
         for scores, row in zip(logits, rows, strict=True):
-            _adjust(scores, row, self._eos)
+            self.adjust(scores, row)
         temperatures = _column([row.params.temperature or 1.0 for row in rows], logits)
         logprobs = torch.log_softmax(logits / temperatures, dim=-1)
         tokens = logprobs.argmax(-1)
@@ -90,6 +90,15 @@ class Chooser:
             except Exception as failure:  # of its grammar or its numbers: other rows go on
                 if not row.done.done():
                     row.done.set_exception(failure)
+
+    def follow(self, logits: torch.Tensor, row: Row, tokens: Sequence[int]) -> None:
+        """Give a row these tokens; logits: those of each, tokens x vocabulary."""
+        for scores, token in zip(logits, tokens, strict=True):
+            self.adjust(scores, row)
+            logprobs = torch.log_softmax(scores, dim=-1)
+            values, order = (tops.tolist() for tops in logprobs.topk(row.params.logprobs))
+            top = list(zip(order, values, strict=True))
+            self._add(row, token, logprobs[token].item(), top)
 
     def _drawn(self, probs: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
         params = [row.params for row in rows]
@@ -116,16 +125,17 @@ class Chooser:
             )
         if row.grammar is not None:
             row.grammar.accept(token)
-        reason, matched = self._end(row, token)
+        reason, matched = self.end(row)
         output = row.output(reason, matched) if reason or row.put else None
         if row.put and output:
             row.put(output)
         if reason and output and not row.done.done():
             row.done.set_result(output)
 
-    def _end(self, row: Row, token: int) -> tuple[str | None, int | str | None]:
-        """Why the row ends now, and the token or the stop string that ended it."""
-        params, count = row.params, len(row.token_ids)
+    def end(self, row: Row) -> tuple[str | None, int | str | None]:
+        """Why the row ends with its last token, or None, and the token or the stop string that
+        ended it."""
+        params, count, token = row.params, len(row.token_ids), row.token_ids[-1]
         if token in params.stop_token_ids or (row.grammar and token in row.grammar.ends):
             return "stop", token
         if count >= params.max_tokens:
@@ -140,30 +150,31 @@ class Chooser:
                     return "stop", stop
         return None, None
 
+    def adjust(self, scores: torch.Tensor, row: Row) -> None:
+        """Apply one row's penalties, bias, grammar and min_tokens to its logits."""
+        params, device = row.params, scores.device
+        if row.token_ids and (params.presence_penalty or params.frequency_penalty):
+            counts = Counter(row.token_ids)
+            repeats = torch.tensor(list(counts.values()), device=device)
+            penalty = repeats * params.frequency_penalty + params.presence_penalty
+            scores[list(counts)] -= penalty.to(scores.dtype)
+        if params.logit_bias:
+            bias = torch.tensor([*params.logit_bias.values()], device=device)
+            scores[list(params.logit_bias)] += bias
+        if row.grammar is not None:
+            scores[~row.grammar.allowed(len(scores)).to(device)] = -math.inf
+        if len(row.token_ids) < params.min_tokens:
+            longer = scores.clone()
+            longer[list({*params.stop_token_ids, *self._eos})] = -math.inf
+            # Where nothing is left, the grammar has no other token.
+            if row.grammar is None or longer.max() > -math.inf:
+                scores.copy_(longer)
+        if params.repetition_penalty != 1.0:
+            seen = sorted({*row.request.token_ids, *row.token_ids})
+            own = scores[seen]
+            factor = params.repetition_penalty
+            scores[seen] = torch.where(own < 0, own * factor, own / factor)
+
 
 def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
     return torch.tensor(values, device=like.device)[:, None]
-
-
-def _adjust(scores: torch.Tensor, row: Row, eos: Collection[int]) -> None:
-    """Apply one row's penalties, bias, grammar and min_tokens to its logits."""
-    params, device = row.params, scores.device
-    if row.token_ids and (params.presence_penalty or params.frequency_penalty):
-        counts = Counter(row.token_ids)
-        repeats = torch.tensor(list(counts.values()), device=device)
-        penalty = repeats * params.frequency_penalty + params.presence_penalty
-        scores[list(counts)] -= penalty.to(scores.dtype)
-    if params.logit_bias:
-        scores[list(params.logit_bias)] += torch.tensor([*params.logit_bias.values()]).to(device)
-    if row.grammar is not None:
-        scores[~row.grammar.allowed(len(scores)).to(device)] = -math.inf
-    if len(row.token_ids) < params.min_tokens:
-        longer = scores.clone()
-        longer[list({*params.stop_token_ids, *eos})] = -math.inf
-        if row.grammar is None or longer.max() > -math.inf:  # else the grammar has no other token
-            scores.copy_(longer)
-    if params.repetition_penalty != 1.0:
-        seen = sorted({*row.request.token_ids, *row.token_ids})
-        own = scores[seen]
-        factor = params.repetition_penalty
-        scores[seen] = torch.where(own < 0, own * factor, own / factor)

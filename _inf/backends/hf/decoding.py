@@ -58,8 +58,8 @@ class Decoder:
         most_tokens: int,
         most_new_tokens: int,
     ) -> None:
-        self._forward, self._chooser = forward, chooser
-        self._most_rows, self._most_tokens = most_rows, most_tokens
+        self._forward, self.chooser = forward, chooser
+        self._most_rows, self.most_tokens = most_rows, most_tokens
         self._most_new_tokens = most_new_tokens
         self._waiting: dict[object, deque[Row]] = {}  # by their call
         self._batches: list[Batch] = []
@@ -92,7 +92,7 @@ class Decoder:
         """Take waiting rows while there is room; calls with the fewest running rows go first."""
         running = [row for batch in self._batches for row in batch.rows]
         counts = Counter(row.call for row in running)
-        room = self._most_tokens - sum(row.most_tokens for row in running)
+        room = self.most_tokens - sum(row.most_tokens for row in running)
         taken: list[Row] = []
         new = self._most_new_tokens
         while self._waiting and len(running) + len(taken) < self._most_rows:
@@ -119,9 +119,9 @@ class Decoder:
             logits = self._forward(list(prompts), cache)[:, -1]
             if cache is not None and len(prompts) < len(rows):
                 selected(cache, which, cache.get_seq_length())
-            self._chooser.choose(logits[which], rows)
+            self.chooser.choose(logits[which], rows)
         except Exception as failure:
-            _fail(rows, failure)
+            fail(rows, failure)
         batch = Batch(rows, cache)
         batch.leave()
         self._batches.append(batch)
@@ -138,9 +138,9 @@ class Decoder:
                 logits = self._forward([row.request.token_ids + row.token_ids])
             else:
                 logits = self._forward([row.token_ids[-1:] for row in rows], cache, batch.lengths)
-            self._chooser.choose(logits[:, -1], rows)
+            self.chooser.choose(logits[:, -1], rows)
         except Exception as failure:
-            _fail(rows, failure)
+            fail(rows, failure)
         batch.leave()
 
     def _regroup(self) -> None:
@@ -158,7 +158,8 @@ class Decoder:
                 self._batches.append(batch)
 
 
-def _fail(rows: Sequence[Row], failure: Exception) -> None:
+def fail(rows: Sequence[Row], failure: Exception) -> None:
+    """End rows that the engine cannot answer."""
     reason = RequestFailure(f"The engine gave a request up: {error_text(failure)}.")
     for row in rows:
         if not row.done.done():

@@ -100,6 +100,8 @@ def _model(folder: Path, config: Config, device: torch.device) -> Any:
             f"model_path: the weights in {folder} lack {missing[0]}, in all {len(missing)} that "
             "Transformers would fill with random numbers."
         )
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
+        model.set_attn_implementation("eager")  # PyTorch's own attention leaves soft caps out
     return (model if own else model.to(device)).eval()
 
 

@@ -1,0 +1,50 @@
+"""`inf serve`: serves a model over HTTP until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Annotated, Any
+
+import typer
+
+from _inf.apps.cli.options import Options, takes_options
+from _inf.errors import ConfigError, InferenceError
+
+WAIT_SECONDS = 0.2
+
+
+@takes_options(sampling=False)
+def serve(
+    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, help="0 takes a free one.")] = 8000,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The environment variable with the key that requests must have.",
+            show_default=False,
+        ),
+    ] = None,
+    **options: Any,
+) -> None:
+    """Serve a model over HTTP, for the openai client (docs/serving.md).
+
+    Other hosts than this machine's own need --api-key-env. SIGTERM finishes the requests that are
+    under way, for at most 20 seconds.
+    """
+    from _inf.apps.serve.server import check_address
+
+    api_key = None if api_key_env is None else os.environ.get(api_key_env, "")
+    if api_key == "":
+        raise ConfigError(f"--api-key-env: the environment variable {api_key_env} is not set.")
+    check_address(host, port, api_key)
+    with Options(options).start() as engine, engine.serve(host, port, api_key) as server:
+        terminated: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))
+        typer.echo(f"inf: {engine.config.model_name} is served at {server.base_url}", err=True)
+        while server.running and not terminated:
+            time.sleep(WAIT_SECONDS)
+        if not terminated:
+            raise InferenceError("serve: the server has stopped.")

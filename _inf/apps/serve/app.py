@@ -1,0 +1,173 @@
+"""The routes of the server.
+
+In: a running engine. Out: a FastAPI application. A request whose connection closes is cancelled,
+and with it its rows in the engine. Nothing of a request is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from openai.types import Model
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from _inf.apps.serve.bodies import BodyT, ChatBody, CompletionBody, read_body
+from _inf.apps.serve.calls import ServedCall, chat_call, completion_call
+from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
+from _inf.apps.serve.errors import RETRY_SECONDS, RequestError, add_handlers, error_of
+from _inf.apps.serve.keeper import EngineKeeper
+from _inf.apps.serve.metrics import CountRequests, Metrics
+from _inf.apps.serve.responses import ChatResponses, CompletionResponses
+from _inf.errors import EngineDeadError
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+DONE = "data: [DONE]\n\n"
+
+
+class Service:
+    """Answers requests with one engine."""
+
+    def __init__(self, engine: InferenceEngine) -> None:
+        self.engine = engine
+        self.keeper = EngineKeeper(engine)
+        self.metrics = Metrics(engine)
+        self.model = engine.config.model_name
+        self._created = int(time.time())
+
+    # ─── /v1 ───
+
+    async def chat(self, request: Request) -> Response:
+        """Answer `POST /v1/chat/completions`."""
+        body = await self._body(request, ChatBody)
+        call = await asyncio.to_thread(chat_call, self.engine, body)
+        return await self._answer(request, call, ChatResponses(call, body, self.model))
+
+    async def completion(self, request: Request) -> Response:
+        """Answer `POST /v1/completions`."""
+        body = await self._body(request, CompletionBody)
+        call = await asyncio.to_thread(completion_call, self.engine, body)
+        return await self._answer(request, call, CompletionResponses(call, body, self.model))
+
+    async def models(self) -> Response:
+        """Answer `GET /v1/models`."""
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def one_model(self, name: str) -> Response:
+        """Answer `GET /v1/models/{name}`."""
+        self._check_model(name)
+        return JSONResponse(self._model())
+
+    def _model(self) -> dict[str, Any]:
+        model = Model(id=self.model, created=self._created, object="model", owned_by="inf")
+        return {**model.model_dump(), "max_model_len": self.engine.model.limits.total}
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name != self.model:
+            raise RequestError(
+                404,
+                f"model: there is only {self.model!r}.",
+                param="model",
+                code="model_not_found",
+            )
+
+    async def _body(self, request: Request, form: type[BodyT]) -> BodyT:
+        body = await asyncio.to_thread(read_body, form, await read_bytes(request))
+        self._check_model(body.model)
+        self.keeper.check()
+        return body
+
+    async def _answer(
+        self, request: Request, call: ServedCall, responses: ChatResponses | CompletionResponses
+    ) -> Response:
+        if responses.body.stream:
+            events = self._events(call, responses)
+            # The first one is awaited here, so that a failure before it has a status of its own.
+            first = await while_connected(request, anext(events))
+            return EventStream(first, events)
+        try:
+            output = await while_connected(request, call.answer())
+        except EngineDeadError:
+            self.keeper.notice()
+            raise
+        self.keeper.answered(output.metadata[0]["weight_version"])
+        text = await asyncio.to_thread(responses.whole, list(output))
+        return Response(text, media_type="application/json")
+
+    async def _events(
+        self, call: ServedCall, responses: ChatResponses | CompletionResponses
+    ) -> AsyncGenerator[str, None]:
+        """The text of a stream's events; those before the first chunk come with that chunk's."""
+        begun = False
+        try:
+            async with contextlib.aclosing(merged(await asyncio.to_thread(call.streams))) as chunks:
+                async for row, chunk in chunks:
+                    events = list(responses.events(responses.choices[row], chunk))
+                    if not begun:
+                        events, begun = [*responses.first_events(), *events], True
+                    if chunk.metadata is not None:
+                        self.keeper.answered(chunk.metadata["weight_version"])
+                    if events:
+                        yield "".join(f"data: {event}\n\n" for event in events)
+        except Exception as failure:
+            if isinstance(failure, EngineDeadError):
+                self.keeper.notice()
+            if not begun:
+                raise
+            yield f"data: {json.dumps(error_of(failure)[1])}\n\n"
+            return
+        yield "".join(f"data: {event}\n\n" for event in responses.last_events()) + DONE
+
+    # ─── The server's state ───
+
+    async def health(self) -> Response:
+        """Answer `GET /health`: 200 if requests are answered now, else 503."""
+        status = self.keeper.status
+        about = {"status": status, "restarts": self.keeper.restarts, "model": self.model}
+        if status == "ok":
+            return JSONResponse(about)
+        return JSONResponse(about, 503, {"Retry-After": str(RETRY_SECONDS)})
+
+    async def totals(self) -> Response:
+        """Answer `GET /metrics`."""
+        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
+    """Build the application. Without an `api_key` it answers only requests to this machine's own
+    names, so that no web page can reach it under a name of its own."""
+    app = FastAPI(openapi_url=None)
+    router = APIRouter(dependencies=[Depends(_key_check(api_key))] if api_key else [])
+    router.add_api_route("/v1/chat/completions", service.chat, methods=["POST"])
+    router.add_api_route("/v1/completions", service.completion, methods=["POST"])
+    router.add_api_route("/v1/models", service.models)
+    router.add_api_route("/v1/models/{name:path}", service.one_model)
+    router.add_api_route("/metrics", service.totals)
+    app.include_router(router)
+    app.add_api_route("/health", service.health)
+    add_handlers(app)
+    if api_key is None:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, host])
+    app.add_middleware(CountRequests, metrics=service.metrics)
+    return app
+
+
+def _key_check(api_key: str) -> Callable[[Request], Awaitable[None]]:
+    expected = f"Bearer {api_key}".encode()
+
+    async def check(request: Request) -> None:
+        given = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(given.encode(), expected):
+            raise RequestError(401, "The API key is missing or wrong.", code="invalid_api_key")
+
+    return check

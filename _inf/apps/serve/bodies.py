@@ -1,0 +1,100 @@
+"""The bodies of requests: their fields and bounds.
+
+In: a body's bytes. Out: a `ChatBody` or a `CompletionBody`, or a `BadRequest` that names the field.
+Values that `generate` checks are checked there.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, model_validator
+from pydantic_core import from_json
+
+from _inf.apps.openai_format import BadRequest, ChatRequest, Form, Keywords, read
+from _inf.errors import shown
+
+MOST_CHOICES = 128  # of a prompt, as OpenAI's
+MOST_ROWS = 1024  # of a request: prompts times choices
+
+BodyT = TypeVar("BodyT", bound="ServedKeywords")
+
+
+class StreamOptions(Form):
+    """What a stream has besides its chunks."""
+
+    include_usage: bool = False
+
+
+class ServedKeywords(Keywords):
+    """The fields that both routes have besides the sampling parameters; the names that OpenAI does
+    not have are vLLM's."""
+
+    model: str | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    stream_options: StreamOptions | None = None
+    return_token_ids: bool = False
+    prompt_logprobs: Literal[0] | None = None
+    truncate_prompt: Literal["left", "right"] | None = None
+    user: Any = None  # it has no effect
+
+    @model_validator(mode="after")
+    def _refuse_outside_streams(self) -> ServedKeywords:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError('stream_options: it needs "stream": true')
+        if self.prompt_logprobs is not None and self.stream:
+            raise ValueError("prompt_logprobs: a stream does not give them")
+        return self
+
+    def keywords(self) -> dict[str, Any]:
+        """Return `generate`'s keywords; `n` is 1, because each choice is a row of its own."""
+        named = {**super().keywords(), "n": 1}
+        if self.prompt_logprobs is not None:
+            named["prompt_logprobs"] = True
+        return named
+
+
+class ChatBody(ServedKeywords, ChatRequest):
+    """The body of `/v1/chat/completions`."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
+
+
+class CompletionBody(ServedKeywords):
+    """The body of `/v1/completions`. prompt: text or token ids, or several of them."""
+
+    prompt: str | list[int] | list[str] | list[list[int]]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None  # type: ignore[assignment]
+    echo: Literal[False] | None = None
+
+    @property
+    def likeliest(self) -> int | None:
+        """How many likely tokens to list beside each sampled one; None: no log probs."""
+        return self.logprobs
+
+    def keywords(self) -> dict[str, Any]:
+        """As above, with the number of likely tokens."""
+        return super().keywords() | ({"logprobs": self.logprobs} if self.logprobs else {})
+
+    def prompts(self) -> list[dict[str, Any]]:
+        """Return each prompt in a form that `generate` takes."""
+        given: list[Any] = [self.prompt]
+        if isinstance(self.prompt, list) and not isinstance(next(iter(self.prompt), 0), int):
+            given = self.prompt
+        return [
+            {"text": prompt} if isinstance(prompt, str) else {"prompt_token_ids": prompt}
+            for prompt in given
+        ]
+
+
+def read_body(form: type[BodyT], body: bytes) -> BodyT:
+    """Parse a request's body; a `BadRequest` names the first field that is wrong."""
+    try:
+        value = from_json(body)
+        json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
+    except (ValueError, RecursionError) as failure:
+        raise BadRequest(f"body: it is not JSON: {failure}") from None
+    if not isinstance(value, dict):
+        raise BadRequest(f"body: it is not a JSON object: {shown(value)}")
+    return read(form, value)

@@ -1,0 +1,204 @@
+"""Turns a request's body into what is sent to the engine: token ids and keywords for each choice.
+
+In: a checked body and an engine. Out: a `ServedCall`. The chat template is applied here and not by
+`generate`, so that the response can say the prompt's ids, and a session can put recorded ids into
+their place. Every refusal is one of `generate`'s exceptions, or a `BadRequest`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from _inf.apps.openai_format import BadRequest, NamedTool
+from _inf.apps.serve.bodies import MOST_ROWS, ChatBody, CompletionBody, ServedKeywords
+from _inf.conversation.episode import Rules
+from _inf.errors import PromptTooLongError, shown
+from _inf.request.prompts import normalize
+from _inf.request.sampling import MOST_SEED, GenerateParams, derived_seed, prompt_seed
+from _inf.request.template import Template
+from _inf.request.tokenize import check_total_length, tokenize
+from _inf.request.values import count, template_kwargs
+from _inf.response.output import GenerationOutput
+from _inf.response.streaming import StreamChunk
+from _inf.tools.definition import as_tools
+from _inf.tools.parsing import tool_instructions
+from _inf.types import Prompt, Tool
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
+
+
+@dataclasses.dataclass(frozen=True)
+class ServedCall:
+    """A checked request. Its choices are prompt-major: `n` for each prompt.
+
+    params: `generate`'s keywords for all choices. rules: the tools, and how their calls are read.
+    forced: the grammar makes the answer the JSON text of a call.
+    """
+
+    engine: InferenceEngine
+    prompts: list[Prompt]
+    n: int
+    params: Mapping[str, Any]
+    max_tokens: list[int]
+    seed: int | None
+    rules: Rules
+    forced: bool
+
+    @property
+    def rows(self) -> int:
+        """The number of choices."""
+        return len(self.prompts) * self.n
+
+    def prompt_ids(self, row: int) -> list[int]:
+        """The token ids of a choice's prompt."""
+        return self.prompts[row // self.n].token_ids
+
+    def _keywords(self, rows: Sequence[int]) -> dict[str, Any]:
+        """The keywords of some choices, each with the seed that `generate` would give it."""
+        keywords = {**self.params, "max_tokens": [self.max_tokens[row // self.n] for row in rows]}
+        if self.seed is not None:
+            keywords["seed"] = [
+                derived_seed(prompt_seed(self.seed, row // self.n), row % self.n) for row in rows
+            ]
+        return keywords
+
+    async def answer(self) -> GenerationOutput:
+        """Answer all choices in one call; cancelling it aborts them in the engine."""
+        rows = range(self.rows)
+        prompts = [{"prompt_token_ids": self.prompt_ids(row)} for row in rows]
+        keywords = cast(GenerateParams, self._keywords(rows) | {"progress": False})
+        return await self.engine.agenerate(prompts, **keywords)
+
+    def streams(self) -> list[AsyncIterator[StreamChunk]]:
+        """Return one stream per choice; each is sent when its first chunk is read."""
+        return [
+            self.engine.astream(
+                [{"prompt_token_ids": self.prompt_ids(row)}],
+                **cast(GenerateParams, self._keywords([row])),
+            )
+            for row in range(self.rows)
+        ]
+
+
+def chat_call(engine: InferenceEngine, body: ChatBody) -> ServedCall:
+    """Prepare a request to `/v1/chat/completions`."""
+    keywords = body.keywords()
+    rules = chat_rules(engine, keywords)
+    prompts = tokenize(normalize([body.messages]), rules.template, _limits(engine, keywords))
+    return served_call(engine, body, keywords, prompts, rules)
+
+
+def completion_call(engine: InferenceEngine, body: CompletionBody) -> ServedCall:
+    """Prepare a request to `/v1/completions`."""
+    keywords = body.keywords()
+    for name in ("tools", "tool_choice", "chat_template_kwargs"):
+        if getattr(body, name) is not None:
+            raise BadRequest(f"{name}: only /v1/chat/completions has it")
+    rules = chat_rules(engine, keywords)
+    prompts = tokenize(normalize(body.prompts()), rules.template, _limits(engine, keywords))
+    return served_call(engine, body, keywords, prompts, rules)
+
+
+def chat_rules(engine: InferenceEngine, keywords: dict[str, Any]) -> Rules:
+    """Return the request's tools with the template that shows them, and take the keywords about
+    them out of `keywords`."""
+    kwargs, config, model = template_kwargs(keywords), engine.config, engine.model
+    keywords.pop("chat_template_kwargs", None)
+    tools = as_tools(keywords.pop("tools", []))
+    template = Template(
+        model.tokenizer,
+        kwargs,
+        schemas=[tool.schema for tool in tools],
+        instructions=tool_instructions(tools, config.rollout.multi_turn.format),
+        eos_token_ids=model.eos_token_ids,
+    )
+    return Rules({tool.name: tool for tool in tools}, template, config, model)
+
+
+def _limits(engine: InferenceEngine, keywords: dict[str, Any]) -> Any:
+    return engine.model.limits.truncating(keywords.pop("truncate_prompt", None))
+
+
+def served_call(
+    engine: InferenceEngine,
+    body: ServedKeywords,
+    keywords: dict[str, Any],
+    prompts: list[Prompt],
+    rules: Rules,
+) -> ServedCall:
+    """Check what `generate` cannot: lengths, the number of choices, a forced call."""
+    n = body.n or 1
+    if len(prompts) * n > MOST_ROWS:
+        raise BadRequest(
+            f"n: {len(prompts)} prompts with {n} choices each are {len(prompts) * n} rows; at "
+            f"most {MOST_ROWS} can be asked for at once"
+        )
+    forced = body.tool_choice if body.tool_choice not in ("auto", "none") else None
+    if forced is not None:
+        keywords["json_schema"] = _call_schema(forced, list(rules.tools.values()), keywords)
+    seed = count(keywords, "seed", None, least=0, most=MOST_SEED - 1)
+    keywords.pop("seed", None)
+    max_tokens = _max_tokens(engine, prompts, keywords.pop("max_tokens", None))
+    return ServedCall(
+        engine=engine,
+        prompts=prompts,
+        n=n,
+        params={**keywords, "tools": []},
+        max_tokens=max_tokens,
+        seed=seed,
+        rules=rules,
+        forced=forced is not None,
+    )
+
+
+def _max_tokens(engine: InferenceEngine, prompts: list[Prompt], asked: int | None) -> list[int]:
+    """Return the most tokens of each answer: what was asked for, else `rollout.response_length`, or
+    less where the context ends before."""
+    limits = engine.model.limits
+    if asked is not None:
+        each = [count({"max_tokens": asked}, "max_tokens", 1)] * len(prompts)
+        check_total_length(prompts, each, limits)
+        return each
+    left = [limits.total - len(prompt.token_ids) for prompt in prompts]
+    if min(left, default=1) < 1:
+        raise PromptTooLongError(
+            f"prompt {left.index(min(left))} leaves no token for an answer within "
+            f"{limits.total} (rollout.max_model_len)."
+        )
+    return [min(engine.config.rollout.response_length, each) for each in left]
+
+
+def _call_schema(
+    choice: str | NamedTool, tools: Sequence[Tool], keywords: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the schema of `{"name": ..., "arguments": {...}}` for the tools that may be called."""
+    for name in ("json_schema", "regex"):
+        if name in keywords:
+            raise BadRequest(f"tool_choice: an answer can follow one grammar only; remove {name}")
+    if isinstance(choice, NamedTool):
+        named = choice.function.name
+        tools = [tool for tool in tools if tool.name == named]
+        if not tools:
+            raise BadRequest(f"tool_choice: there is no tool {shown(named)} in tools")
+    if not tools:
+        raise BadRequest("tool_choice: it needs tools")
+    definitions: dict[str, Any] = {}
+    calls = []
+    for tool in tools:
+        parameters = dict(tool.parameters)
+        for key, value in parameters.pop("$defs", {}).items():
+            if definitions.setdefault(key, value) != value:
+                raise BadRequest(f"tool_choice: two tools define #/$defs/{key} differently")
+        calls.append(
+            {
+                "type": "object",
+                "properties": {"name": {"const": tool.name}, "arguments": parameters},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+        )
+    schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    return {**schema, **({"$defs": definitions} if definitions else {})}

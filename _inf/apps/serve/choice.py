@@ -1,0 +1,165 @@
+"""One choice of a response: its text, the calls in it, and all of its tokens.
+
+In: a `ServedCall` and the chunks of one of its rows; a row that is not streamed is one chunk. Out:
+content that is certain as soon as it is, and in the end the calls and a `RequestOutput`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from _inf.apps.openai_format import tool_calls
+from _inf.apps.serve.calls import ServedCall
+from _inf.conversation.episode import THOUGHT_ENDS, answered_calls
+from _inf.response.output import GenerationRow
+from _inf.response.streaming import LAST_METADATA, StreamChunk
+from _inf.types import RequestOutput, ToolCall
+
+THOUGHT_BEGINS = "<think>"
+# In every format that is not marked by a special token, a call begins with one of these.
+MAY_BEGIN_CALL = re.compile(r"[<\[{`]")
+
+
+def whole_chunk(row: GenerationRow) -> StreamChunk:
+    """A finished row as the only chunk of its stream."""
+    about = {name: row.metadata[name] for name in LAST_METADATA}
+    end = row.metadata["finish_reason"]
+    return StreamChunk(
+        row.completion,
+        row.token_ids or [],
+        end,
+        row.logprobs or [],
+        row.top_logprobs,
+        metadata=about,
+    )
+
+
+class Choice:
+    """One choice, while it is answered and when it is finished.
+
+    After the last chunk: `content`, `calls` (with ids) and `finish_reason` as the response says
+    them, and `output`, the row with all token ids and log probs.
+    """
+
+    def __init__(self, call: ServedCall, row: int) -> None:
+        self.call, self.index = call, row
+        self.content = ""
+        self.calls: list[dict[str, Any]] = []
+        self.finish_reason: str | None = None
+        self.output: RequestOutput | None = None
+        self.text_offset = 0  # of the next token's text, for log probs in the old form
+        self._text = ""
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._tops: list[dict[int, float]] = []
+        self._special: int | None = None  # where the first special token stands in the text
+        self._sent = 0
+
+    def add(self, chunk: StreamChunk) -> str:
+        """Add a chunk; return the content that is now certain and was not before."""
+        if chunk.finish_reason is None and self._special is None and self._hidden(chunk.token_ids):
+            self._special = len(self._text)
+        self._text += chunk.text
+        self._ids += chunk.token_ids
+        self._logprobs += chunk.logprobs
+        self._tops += chunk.top_logprobs or []
+        if chunk.finish_reason is None:
+            certain = self._certain()
+        else:
+            self._end(chunk)
+            certain = self.content
+        new, self._sent = certain[self._sent :], max(self._sent, len(certain))
+        return new
+
+    def _hidden(self, ids: Sequence[int]) -> bool:
+        special = self.call.rules.model.tokenizer.all_special_ids if self._has_tools else ()
+        return any(token in special for token in ids)
+
+    @property
+    def _has_tools(self) -> bool:
+        return bool(self.call.rules.tools)
+
+    def _certain(self) -> str:
+        """The text so far that is no part of a call, whatever follows."""
+        if not self._has_tools:
+            return self._text
+        if self.call.forced:
+            return ""
+        # A call begins behind the last thought; one character after the tag's first, because that
+        # one would look like a call's beginning.
+        start = self._text.rfind(THOUGHT_ENDS) + 1
+        if not start and self._text.startswith(THOUGHT_BEGINS):
+            start = 1
+        found = MAY_BEGIN_CALL.search(self._text, start)
+        ends = [found.start()] if found else []
+        if self._special is not None and self._special >= start:
+            ends.append(self._special)
+        return self._text[: min(ends, default=None)].rstrip()
+
+    def _end(self, chunk: StreamChunk) -> None:
+        self.output = RequestOutput(
+            token_ids=self._ids,
+            logprobs=self._logprobs,
+            prompt_logprobs=[],
+            finish_reason=chunk.finish_reason,
+            top_logprobs=self._tops,
+            **(chunk.metadata or {}),
+        )
+        calls: list[ToolCall] = []
+        self.content, self.finish_reason = self._text, chunk.finish_reason
+        if self.call.forced:
+            calls = _forced_call(self._text)
+            self.content = "" if calls else self._text
+        elif self._has_tools:
+            self.content, calls = self._without_calls(self.output)
+        if calls:
+            self.finish_reason = "tool_calls"
+            self.calls = tool_calls(calls, [f"call_{uuid.uuid4().hex[:24]}" for _ in calls])
+
+    def _without_calls(self, output: RequestOutput) -> tuple[str, list[ToolCall]]:
+        """Return the text outside calls, with the white space that it begins with, and the
+        calls."""
+        parsed = answered_calls(output, self.call.rules)
+        if not parsed.calls:
+            return self._text, []
+        thought, end, outside = parsed.content.rpartition(THOUGHT_ENDS)
+        if outside:
+            text = self._text.rpartition(THOUGHT_ENDS)[2]
+            outside = text[: len(text) - len(text.lstrip())] + outside.lstrip()
+        return thought + end + outside, parsed.calls
+
+    @property
+    def started(self) -> bool:
+        """Whether a chunk was added."""
+        return bool(self._ids)
+
+    def message(self) -> dict[str, Any]:
+        """The finished choice as an assistant's message."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.content, "refusal": None}
+        if self.calls:
+            message |= {"content": self.content or None, "tool_calls": self.calls}
+        return message
+
+    @property
+    def weight_version(self) -> int | None:
+        """The version of the weights that gave it."""
+        return self.output.weight_version if self.output else None
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        """vLLM's: the stop string or stop id that ended it, and None for the model's own EOS."""
+        stop = self.output.matched_stop if self.output else None
+        return None if stop in self.call.rules.model.eos_token_ids else stop
+
+
+def _forced_call(text: str) -> list[ToolCall]:
+    """The call that the grammar enforced; none if a limit or a stop string cut it."""
+    try:
+        call = json.loads(text)
+        return [ToolCall(call["name"], call["arguments"], text, 0, len(text))]
+    except (ValueError, TypeError, KeyError):
+        return []

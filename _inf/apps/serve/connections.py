@@ -1,0 +1,110 @@
+"""A request's connection: its body within bounds, work that ends with it, and streams of events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from typing import TypeVar
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from _inf.apps.serve.errors import RequestError
+from _inf.apps.serve.metrics import ABANDONED
+
+MOST_BODY_BYTES = 16 * 2**20
+BODY_SECONDS = 60.0  # in which a body must arrive
+
+Item = TypeVar("Item")
+
+
+async def read_bytes(request: Request) -> bytes:
+    """Read a request's body, within bounds of size and time."""
+    try:
+        return await asyncio.wait_for(_read(request), BODY_SECONDS)
+    except asyncio.TimeoutError:
+        raise RequestError(408, f"body: it did not arrive in {BODY_SECONDS:g} seconds.") from None
+    except ClientDisconnect:
+        raise RequestError(ABANDONED, "The connection was closed.") from None
+
+
+async def _read(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BODY_BYTES:
+            raise RequestError(413, f"body: it is above the limit of {MOST_BODY_BYTES} bytes.")
+    return bytes(body)
+
+
+async def while_connected(request: Request, work: Awaitable[Item]) -> Item:
+    """Await `work`, or cancel it when the connection closes."""
+
+    async def closed() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, closing = asyncio.ensure_future(work), asyncio.ensure_future(closed())
+    try:
+        await asyncio.wait((working, closing), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise RequestError(ABANDONED, "The connection was closed.")
+        return working.result()
+    finally:
+        working.cancel()
+        closing.cancel()
+        await asyncio.gather(working, closing, return_exceptions=True)
+
+
+async def merged(
+    streams: Sequence[AsyncIterator[Item]],
+) -> AsyncGenerator[tuple[int, Item], None]:
+    """Yield the items of all streams with the index of their stream, as they come. The first
+    failure, and closing this iterator, closes all of them."""
+    items: asyncio.Queue[tuple[int, Item] | BaseException | None] = asyncio.Queue()
+
+    async def pump(index: int, stream: AsyncIterator[Item]) -> None:
+        try:
+            async for item in stream:
+                items.put_nowait((index, item))
+            items.put_nowait(None)
+        except Exception as failure:
+            items.put_nowait(failure)
+
+    pumps = [asyncio.ensure_future(pump(*each)) for each in enumerate(streams)]
+    left = len(pumps)
+    try:
+        while left:
+            item = await items.get()
+            if item is None:
+                left -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield item
+    finally:
+        for each in pumps:
+            each.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. Closes their iterator when the connection closes."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, first: str, events: AsyncGenerator[str, None]) -> None:
+        async def all_events() -> AsyncIterator[str]:
+            yield first
+            async for event in events:
+                yield event
+
+        super().__init__(all_events(), headers={"Cache-Control": "no-cache"})
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with contextlib.aclosing(self._events):
+            await super().__call__(scope, receive, send)

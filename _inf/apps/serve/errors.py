@@ -1,0 +1,91 @@
+"""Turns exceptions into OpenAI's error bodies.
+
+In: an exception of this library, or of FastAPI's routing. Out: a response with a status and
+`{"error": {"message", "type", "param", "code"}}`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from _inf.apps.openai_format import BadRequest
+from _inf.errors import (
+    ConfigError,
+    EngineDeadError,
+    EngineRefusal,
+    InferenceError,
+    PromptError,
+    PromptTooLongError,
+    ToolError,
+)
+
+RETRY_SECONDS = 5
+
+
+class RequestError(Exception):
+    """A refusal with a status of its own."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+
+def error_of(failure: Exception, prompt_field: str | None = None) -> tuple[int, dict[str, Any]]:
+    """Return the status and the body of an exception. prompt_field: the field with the prompt."""
+    status, param, code = 500, None, None
+    match failure:
+        case RequestError():
+            status, param, code = failure.status, failure.param, failure.code
+        case BadRequest():
+            status, param = 400, failure.key
+        case PromptTooLongError():
+            status, param, code = 400, prompt_field, "context_length_exceeded"
+        case PromptError():
+            status, param = 400, prompt_field
+        case ConfigError() | ToolError():
+            status, param = 400, _first_name(str(failure))
+        case EngineDeadError() | EngineRefusal():
+            status = 503
+    message = str(failure).replace("prompt 0", "the prompt", 1)
+    if isinstance(failure, EngineDeadError):  # its own has the end of the engine's log
+        message = "The engine died; try again later."
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def _first_name(message: str) -> str | None:
+    """The keyword with which a message begins."""
+    name = message.partition(":")[0].partition(".")[0].partition("[")[0]
+    return name if name.isidentifier() else None
+
+
+def error_response(failure: Exception, prompt_field: str | None = None) -> JSONResponse:
+    """Return the response to a request that failed."""
+    status, body = error_of(failure, prompt_field)
+    headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(body, status, headers)
+
+
+def add_handlers(app: FastAPI) -> None:
+    """Answer with OpenAI's error bodies on all routes."""
+
+    async def refused(request: Request, failure: Exception) -> JSONResponse:
+        field = "prompt" if request.url.path.endswith("/v1/completions") else "messages"
+        return error_response(failure, field)
+
+    async def not_found(request: Request, failure: Exception) -> JSONResponse:
+        assert isinstance(failure, HTTPException)
+        where = f"{request.method} {request.url.path}"
+        return error_response(RequestError(failure.status_code, f"{where}: {failure.detail}"))
+
+    for kind in (RequestError, BadRequest, InferenceError):
+        app.add_exception_handler(kind, refused)
+    app.add_exception_handler(HTTPException, not_found)

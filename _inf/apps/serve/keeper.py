@@ -1,0 +1,81 @@
+"""Watches the served engine: restarts one that died, and says whether requests can be answered.
+
+A dead engine is restarted once. It may be restarted again only after it has answered a request, so
+that one that dies of its first request, or cannot start, stays dead. One whose weights were updated
+stays dead too: a restart would load the first weights again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Literal
+
+from _inf.errors import EngineDeadError, InferenceError, error_text
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
+
+logger = logging.getLogger("inf.serve")
+
+Status = Literal["ok", "restarting", "dead"]
+
+
+class EngineKeeper:
+    """Used on the server's thread; a restart runs on its own."""
+
+    def __init__(self, engine: InferenceEngine) -> None:
+        self.engine = engine
+        self.restarts = 0
+        self._may_restart = True
+        self._weight_version = engine.weight_version
+        self._restart: threading.Thread | None = None
+
+    @property
+    def status(self) -> Status:
+        """Whether the engine answers; a dead one begins to restart here."""
+        if self._restart is not None and self._restart.is_alive():
+            return "restarting"
+        if not self.engine.dead:
+            return "ok"
+        if self.engine.closed or not self._may_restart:
+            return "dead"
+        self._may_restart = False
+        if self._weight_version:
+            logger.error(
+                "The engine died, and its weights were updated (version %d): restart() and "
+                "update_weights() are left to the program that serves it.",
+                self._weight_version,
+            )
+            return "dead"
+        self._restart = threading.Thread(target=self._run_restart, name="inf-serve-restart")
+        self._restart.start()
+        return "restarting"
+
+    def check(self) -> None:
+        """Raise `EngineDeadError` unless the engine answers."""
+        if (status := self.status) != "ok":
+            raise EngineDeadError(f"The engine has died; it is {status}.")
+
+    def notice(self) -> None:
+        """Begin to restart the engine if it died; a request has just failed because of it."""
+        _ = self.status
+
+    def answered(self, weight_version: int) -> None:
+        """Remember that the engine answered a request."""
+        self._may_restart, self._weight_version = True, weight_version
+
+    def _run_restart(self) -> None:
+        logger.warning("The engine died; it is started again.")
+        try:
+            self.engine.restart()
+        except InferenceError as failure:
+            logger.error("The engine could not be started again: %s", error_text(failure))
+        else:
+            self.restarts += 1
+            logger.warning("The engine was started again.")
+
+    def stop(self, timeout: float) -> None:
+        """Wait until a restart that runs has ended."""
+        if self._restart is not None:
+            self._restart.join(timeout)

@@ -1,0 +1,80 @@
+"""The totals of a server in Prometheus's text form: its own, and those of its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily, Metric
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
+
+# Our name, the engine's, and what it counts.
+ENGINE_TOTALS = (
+    ("inf_rows", "requests", "Answers that were finished"),
+    ("inf_prompt_tokens", "prompt_tokens", "Tokens of prompts"),
+    ("inf_completion_tokens", "completion_tokens", "Tokens that were generated"),
+    ("inf_cached_tokens", "cached_tokens", "Tokens of prompts that the prefix cache had"),
+    ("inf_restarts", "restarts", "Restarts of the engine"),
+)
+ABANDONED = 499  # nginx's: the client closed the connection
+
+
+class Metrics:
+    """The totals of one server."""
+
+    def __init__(self, engine: InferenceEngine) -> None:
+        self._engine = engine
+        self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "inf_http_requests",
+            "Requests by route and status",
+            ("route", "status"),
+            registry=self._registry,
+        )
+        self.running = Gauge(
+            "inf_http_requests_running",
+            "Requests that are answered or wait for it",
+            registry=self._registry,
+        )
+        self._registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the engine's totals; called for each scrape."""
+        totals = self._engine.stats()
+        for name, key, text in ENGINE_TOTALS:
+            yield CounterMetricFamily(name, text, value=totals[key])
+
+    def text(self) -> bytes:
+        """All totals in Prometheus's text form."""
+        return generate_latest(self._registry)
+
+
+class CountRequests:
+    """ASGI middleware that counts requests by route and status."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = ABANDONED
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        self._metrics.running.inc()
+        try:
+            await self._app(scope, receive, counted)
+        finally:
+            self._metrics.running.dec()
+            route = getattr(scope.get("route"), "path", "other")
+            self._metrics.requests.labels(route, str(status)).inc()

@@ -1,0 +1,119 @@
+"""Runs the server on a thread of its own, beside a running engine.
+
+In: an engine, an address, a key. Out: an `InferenceServer`, which listens until it is stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from _inf.apps.serve.app import Service, create_app
+from _inf.errors import ConfigError, InferenceError, shown
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
+
+START_SECONDS = 30
+FINISH_SECONDS = 20  # for requests that are under way when the server stops
+MOST_PORT = 65535
+
+
+class InferenceServer:
+    """A server that `engine.serve()` started; a context manager, which stops it.
+
+    base_url: for the `openai` client; it ends in `/v1`.
+    """
+
+    def __init__(
+        self, engine: InferenceEngine, host: str, port: int, api_key: str | None = None
+    ) -> None:
+        check_address(host, port, api_key)
+        self._service = Service(engine)
+        self._socket = _listen(host, port)
+        url_host = f"[{host}]" if ":" in host else host
+        self._url = f"http://{url_host}:{self._socket.getsockname()[1]}"
+        config = uvicorn.Config(
+            create_app(self._service, host, api_key),
+            http="h11",
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=FINISH_SECONDS,
+        )
+        self._uvicorn = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._uvicorn.run, args=([self._socket],), name="inf-serve", daemon=True
+        )
+        self._thread.start()
+        self._wait_until_started()
+
+    def _wait_until_started(self) -> None:
+        end = time.monotonic() + START_SECONDS
+        while not self._uvicorn.started:
+            if not self._thread.is_alive() or time.monotonic() > end:
+                self.stop()
+                raise InferenceError("serve: the server did not start.")
+            time.sleep(0.01)
+
+    @property
+    def base_url(self) -> str:
+        """The URL for the `openai` client; it ends in `/v1`."""
+        return f"{self._url}/v1"
+
+    @property
+    def running(self) -> bool:
+        """Whether it takes requests."""
+        return self._thread.is_alive() and not self._uvicorn.should_exit
+
+    def stop(self) -> None:
+        """Take no more requests, finish those under way (at most 20 seconds, then they are
+        aborted), and end; safe to call twice."""
+        self._uvicorn.should_exit = True
+        self._thread.join(2 * FINISH_SECONDS)
+        self._service.keeper.stop(FINISH_SECONDS)
+        self._socket.close()
+
+    def __enter__(self) -> InferenceServer:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+
+def check_address(host: str, port: int, api_key: str | None) -> None:
+    """Refuse a wrong port or key, and another host than this machine's own without a key."""
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= MOST_PORT:
+        raise ConfigError(f"port: {shown(port)} is not a number from 0 to {MOST_PORT}.")
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key):
+        raise ConfigError("api_key: it must be printable ASCII text, and not empty.")
+    if api_key is None and not _is_loopback(host):
+        raise ConfigError(
+            f"host: {shown(host)} can be reached from other machines, so requests need a key: set "
+            "api_key (inf serve: --api-key-env NAME)."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at the address; port 0 takes a free one."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as failure:
+        raise ConfigError(f"host: cannot listen at {host}, port {port}: {failure}.") from None

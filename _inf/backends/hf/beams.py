@@ -1,0 +1,129 @@
+"""Finds answers by beam search, which is Transformers' own `generate`, on a thread beside the
+engine's.
+
+In: rows whose parameters have `num_beams`. Out: the token ids of each. Scores of beams are
+Transformers': sums of log probs divided by the length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import torch
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+
+from _inf.backends.hf.choice import Chooser, Row
+from _inf.backends.hf.forward import PAD, Forward, grouped
+from _inf.errors import ConfigError
+from _inf.types import Request
+
+
+@dataclasses.dataclass(frozen=True)
+class BeamSearch:
+    """Searches with a model. most_tokens: of all beams that are searched at once."""
+
+    forward: Forward
+    chooser: Chooser
+    most_tokens: int
+    vocabulary: int
+
+    def check(self, requests: Sequence[Request]) -> None:
+        """Refuse requests whose beams cannot be searched."""
+        for request in (each for each in requests if each.params.num_beams > 1):
+            beams = request.params.num_beams
+            tokens = len(request.token_ids) + request.params.max_tokens
+            if not self.forward.cached:
+                raise ConfigError(
+                    "num_beams: beams need a model that keeps keys and values for any length; "
+                    "this one is computed from the row's beginning at each token."
+                )
+            if beams * tokens > self.most_tokens:
+                raise ConfigError(
+                    f"num_beams: {beams} beams of {tokens} tokens, prompt and max_tokens, are more "
+                    f"than the {self.most_tokens} tokens that fit; take fewer beams, or a smaller "
+                    "max_tokens."
+                )
+
+    async def answers(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Return each row's tokens; cancelling this ends the search at its next token."""
+        cancelled = threading.Event()
+        try:
+            return await asyncio.to_thread(self._answers, rows, cancelled)
+        finally:
+            cancelled.set()
+
+    def _answers(self, rows: Sequence[Row], cancelled: threading.Event) -> list[list[int]]:
+        """Search rows with equal parameters together, in groups of similar lengths."""
+        kinds: dict[str, dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
+        for index, row in enumerate(rows):
+            kind = repr(dataclasses.replace(row.params, beam=0))
+            kinds[kind][tuple(row.request.token_ids)].append(index)
+        found: dict[int, list[int]] = {}
+        for prompts in kinds.values():
+            places = list(prompts.values())  # of the rows of each prompt
+            lengths = [rows[place[0]].most_tokens for place in places]
+            most = self.most_tokens // rows[places[0][0]].params.num_beams
+            for group in grouped(lengths, most):
+                if cancelled.is_set():
+                    return []
+                members = [places[number] for number in group]
+                count = 1 + max(rows[index].params.beam for place in members for index in place)
+                best = self._search([rows[place[0]] for place in members], count, cancelled)
+                for place, beams in zip(members, best, strict=True):
+                    found.update((index, beams[rows[index].params.beam]) for index in place)
+        return [found[index] for index in range(len(rows))]
+
+    def _search(
+        self, rows: Sequence[Row], count: int, cancelled: threading.Event
+    ) -> list[list[list[int]]]:
+        """Return the `count` best beams of each row's prompt; all have equal parameters."""
+        params = rows[0].params
+        prompts = [row.request.token_ids for row in rows]
+        width = max(map(len, prompts))
+
+        def as_rows(sequences: torch.Tensor) -> Iterator[Row]:
+            share = len(sequences) // len(rows)
+            for index, ids in enumerate(sequences[:, width:].tolist()):
+                yield dataclasses.replace(rows[index // share], token_ids=ids)
+
+        def adjusted(sequences: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            for own, row in zip(scores, as_rows(sequences), strict=True):
+                self.chooser.adjust(own, row)
+            return scores
+
+        def ended(sequences: torch.Tensor, scores: object) -> torch.Tensor:
+            ends = [self.chooser.end(row)[0] is not None for row in as_rows(sequences)]
+            return torch.tensor(ends, device=sequences.device) | cancelled.is_set()
+
+        ids = torch.tensor([[PAD] * (width - len(each)) + each for each in prompts])
+        mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in prompts])
+        found = self.forward.model.generate(
+            ids.to(self.forward.device),
+            attention_mask=mask.to(self.forward.device),
+            generation_config=GenerationConfig(
+                do_sample=False,
+                num_beams=params.num_beams,
+                num_return_sequences=count,
+                max_new_tokens=params.max_tokens,
+                # Without one Transformers would take the model's; no token has this id.
+                eos_token_id=list(params.stop_token_ids) or [self.vocabulary],
+                pad_token_id=self.vocabulary,
+            ),
+            use_model_defaults=False,
+            logits_processor=LogitsProcessorList([adjusted]),
+            stopping_criteria=StoppingCriteriaList([ended]),
+        )
+        beams = [self._until_end(row) for row in as_rows(found)]
+        return [beams[start : start + count] for start in range(0, len(beams), count)]
+
+    def _until_end(self, row: Row) -> list[int]:
+        """The row's tokens without the padding behind its end."""
+        ids = row.token_ids
+        for count in range(1, len(ids)):
+            if self.chooser.end(dataclasses.replace(row, token_ids=ids[:count]))[0] is not None:
+                return ids[:count]
+        return ids

@@ -1,0 +1,168 @@
+"""Implements the `Backend` protocol with a server.
+
+In: `Request`s. Out: `RequestOutput`s. One HTTP request for each row, on the event loop of a thread
+of its own; a cancelled call closes its connections, at which a server aborts their rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+from _inf.backends.openai.server import Server
+from _inf.errors import ConfigError, PromptError, RequestFailure
+from _inf.runtime.host import Host
+from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
+
+
+class Answer(Protocol):
+    """An answer as far as it has arrived."""
+
+    @property
+    def finish_reason(self) -> str | None: ...
+
+    def add(self, chunk: Mapping[str, Any]) -> None: ...
+
+    def output(self, *, finished: bool) -> RequestOutput: ...
+
+
+class Form(Protocol):
+    """A form of requests and answers, and the features of a server that has it."""
+
+    supports: frozenset[str]
+
+    def path(self, request: Request) -> str: ...
+
+    def body(self, request: Request, *, stream: bool) -> dict[str, Any]: ...
+
+    def answer(self, request: Request) -> Answer: ...
+
+    def corrected(self, refusal: Exception) -> bool:
+        """Whether the body is now one that the server may take, after it refused the last."""
+
+
+@dataclasses.dataclass
+class OpenAIBackend:
+    """A server that answers requests over HTTP."""
+
+    server: Server
+    form: Form
+    host: Host
+    model: ModelInfo
+    tools: Sequence[Tool]
+    interactions: Mapping[str, Any]
+    name: str = "openai"
+    weight_version: int = 0  # a server does not tell
+    on_cpu: bool = False
+
+    def __post_init__(self) -> None:
+        self.check_process = self.host.check_process
+        self.close = self.host.stop  # a method of this object would be kept alive by the finalizer
+        self.supports = self.form.supports
+
+    @property
+    def dead(self) -> bool:
+        return self.host.death is not None
+
+    def generate(
+        self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
+    ) -> list[RequestOutput]:
+        for request in requests:
+            self.form.body(request, stream=False)  # refuses what it cannot express
+        return self.host.run(self._generate(requests, report), cancel)
+
+    async def _generate(
+        self, requests: Sequence[Request], report: Report | None
+    ) -> list[RequestOutput]:
+        call, finished, tokens = object(), 0, 0
+
+        async def row(request: Request) -> RequestOutput:
+            nonlocal finished, tokens
+            output = await self._answered(request, call)
+            finished, tokens = finished + 1, tokens + output.completion_tokens
+            if report is not None:
+                report(finished, tokens)
+            return output
+
+        rows = [asyncio.ensure_future(row(request)) for request in requests]
+        try:
+            return list(await asyncio.gather(*rows))
+        finally:
+            for each in rows:
+                each.cancel()
+            await asyncio.gather(*rows, return_exceptions=True)
+
+    def stream(
+        self, request: Request, put: Callable[[RequestOutput], None], cancel: CancelToken
+    ) -> Future[None]:
+        async def answer() -> None:
+            put(await self._answered(request, object(), put))
+
+        return self.host.submit(answer(), cancel)
+
+    async def turn(self, request: Request) -> RequestOutput:
+        return await self._answered(request, object())
+
+    def converse(
+        self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
+    ) -> list[RequestOutput]:
+        return self.host.run(rows(), cancel)
+
+    async def _answered(
+        self, request: Request, call: object, put: Callable[[RequestOutput], None] | None = None
+    ) -> RequestOutput:
+        """Return the finished answer. `put` is called with what has arrived; None: no stream."""
+        try:
+            return await self._received(request, call, put)
+        except (ConfigError, PromptError) as refusal:
+            if not self.form.corrected(refusal):
+                raise
+        return await self._received(request, call, put)
+
+    async def _received(
+        self, request: Request, call: object, put: Callable[[RequestOutput], None] | None
+    ) -> RequestOutput:
+        form, answer, index = self.form, self.form.answer(request), request.prompt_index
+        sent = form.path(request), form.body(request, stream=put is not None), call, index
+        if put is None:
+            whole = await self.server.ask(*sent)
+            return self._output(answer, whole, index, finished=True)
+        async with contextlib.aclosing(self.server.chunks(*sent)) as chunks:
+            async for chunk in chunks:
+                put(self._output(answer, chunk, index, finished=False))
+        if answer.finish_reason is None:
+            raise RequestFailure(
+                f"{self.server.access.base_url} ended the stream in the middle of the answer."
+            )
+        return answer.output(finished=True)
+
+    def _output(
+        self, answer: Answer, chunk: Mapping[str, Any], index: int | None, *, finished: bool
+    ) -> RequestOutput:
+        """Add a chunk to the answer, which is refused if it is of another form."""
+        try:
+            answer.add(chunk)
+            return answer.output(finished=finished)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise self.server.unreadable(chunk, index) from None
+
+    def score(
+        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken
+    ) -> list[RequestOutput]:
+        raise NotImplementedError  # not in `supports`, like all below
+
+    def logits(self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken) -> Any:
+        raise NotImplementedError
+
+    def update_weights(self, weights: object, version: int | None) -> int:
+        raise NotImplementedError
+
+    def sleep(self) -> SleepResult:
+        raise NotImplementedError
+
+    def wake_up(self) -> None:
+        raise NotImplementedError

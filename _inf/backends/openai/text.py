@@ -1,0 +1,157 @@
+"""OpenAI's form of requests and answers: messages to /chat/completions, text to /completions.
+
+In: a `Request` with messages or text. Out: the body to send; from the answer or its chunks a
+`RequestOutput` with text, and with the tool calls that the server has read from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from _inf.backends.base import SUPPORTS
+from _inf.types import Message, Request, RequestOutput, SamplingParams, ToolCall
+
+# The finish reasons of a turn with calls; whether they end the row is decided above.
+WITH_CALLS = ("tool_calls", "function_call")
+NEWER_LIMIT = "max_completion_tokens"  # OpenAI's reasoning models refuse max_tokens
+
+
+class TextForm:
+    """The form for a server that takes and gives text. model: its name at the server."""
+
+    supports = SUPPORTS["openai"]
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._limit = "max_tokens"
+
+    def path(self, request: Request) -> str:
+        return "/completions" if request.messages is None else "/chat/completions"
+
+    def body(self, request: Request, *, stream: bool) -> dict[str, Any]:
+        body = {"model": self._model, **openai_params(request.params)}
+        if request.messages is None:
+            body |= {"prompt": request.text, "max_tokens": request.params.max_tokens}
+        else:
+            body |= {"messages": [_sent(message) for message in request.messages]}
+            body[self._limit] = request.params.max_tokens
+        if request.tools:
+            body["tools"] = list(request.tools)
+        return body | ({"stream_options": {"include_usage": True}} if stream else {})
+
+    def answer(self, request: Request) -> TextAnswer:
+        return TextAnswer()
+
+    def corrected(self, refusal: Exception) -> bool:
+        """Whether the server asks for the newer name of `max_tokens`, which is used then on."""
+        if NEWER_LIMIT not in str(refusal):
+            return False
+        self._limit = NEWER_LIMIT
+        return True
+
+
+def openai_params(params: SamplingParams) -> dict[str, Any]:
+    """Return OpenAI's parameters, without `max_tokens`; those without effect are left out, because
+    some servers refuse the names."""
+    named = {
+        "top_p": (params.top_p, 1.0),
+        "presence_penalty": (params.presence_penalty, 0.0),
+        "frequency_penalty": (params.frequency_penalty, 0.0),
+        "stop": (list(params.stop), []),
+        "seed": (params.seed, None),
+        "logit_bias": ({str(token): bias for token, bias in params.logit_bias.items()}, {}),
+    }
+    sent = {name: value for name, (value, neutral) in named.items() if value != neutral}
+    if params.json_schema is not None:
+        schema = json.loads(params.json_schema)
+        schema.pop("x-guidance", None)  # a key of the grammar engine that runs here
+        named_schema = {"name": "answer", "strict": True, "schema": schema}
+        sent["response_format"] = {"type": "json_schema", "json_schema": named_schema}
+    return {"temperature": params.temperature, **sent}
+
+
+def _sent(message: Message) -> Message:
+    """A message as OpenAI takes it: arguments as JSON text, no content beside calls, and no name
+    of a tool, which the id of its call tells."""
+    sent = dict(message)
+    if message["role"] == "tool":
+        sent.pop("name", None)
+    if calls := message.get("tool_calls"):
+        sent["content"] = message["content"] or None
+        sent["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": _json(call["function"])}}
+            for call in calls
+        ]
+    return sent
+
+
+def _json(function: Mapping[str, Any]) -> str:
+    arguments = function["arguments"]
+    return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+
+@dataclasses.dataclass
+class TextAnswer:
+    """An answer as far as it has arrived."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    matched_stop: str | None = None
+    usage: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    calls: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def add(self, chunk: Mapping[str, Any]) -> None:
+        """Add a whole answer, or the next chunk of a stream."""
+        self.usage = chunk.get("usage") or self.usage
+        for choice in chunk["choices"][:1]:
+            part = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+            self.text += part.get("content") or part.get("refusal") or ""
+            for place, call in enumerate(part.get("tool_calls") or ()):
+                self._add_call(call, call.get("index", place))
+            reason = choice.get("finish_reason") or self.finish_reason
+            self.finish_reason = "stop" if reason in WITH_CALLS else reason
+            stop = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's
+            self.matched_stop = stop if isinstance(stop, str) else self.matched_stop
+
+    def _add_call(self, call: Mapping[str, Any], index: int) -> None:
+        """Add a call or a part of one, which has the index of the call and maybe its id."""
+        own, function = call.get("id"), call["function"]
+        same = [c for c in self.calls if c["index"] == index and own in (None, "", c["id"])]
+        if not same:
+            same = [{"index": index, "id": own, "name": "", "arguments": ""}]
+            self.calls += same
+        for key in ("name", "arguments"):
+            same[-1][key] += function.get(key) or ""
+
+    def output(self, *, finished: bool) -> RequestOutput:
+        return RequestOutput(
+            token_ids=[],
+            logprobs=[],
+            prompt_logprobs=[],
+            finish_reason=self.finish_reason if finished else None,
+            matched_stop=self.matched_stop,
+            prompt_tokens=self.usage.get("prompt_tokens") or 0,  # 0: not counted
+            completion_tokens=self.usage.get("completion_tokens") or 0,
+            cached_tokens=cached_tokens(self.usage),
+            weight_version=0,
+            text=self.text,
+            calls=[_call(call["name"], call["arguments"]) for call in self.calls],
+        )
+
+
+def cached_tokens(usage: Mapping[str, Any]) -> int:
+    """Return OpenAI's count of the prompt's cached tokens; 0 if a server does not count them."""
+    return (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+
+def _call(name: str, text: str) -> ToolCall:
+    try:
+        arguments = json.loads(text) if text.strip() else {}
+    except (ValueError, RecursionError) as failure:
+        return ToolCall(name, {}, text, 0, 0, f"the arguments are not JSON: {failure}")
+    if not isinstance(arguments, dict):
+        return ToolCall(name, {}, text, 0, 0, "the arguments are not a JSON object")
+    return ToolCall(name, arguments, text, 0, 0)

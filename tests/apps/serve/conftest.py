@@ -1,0 +1,38 @@
+"""A server on each of the session's engines, and one on the model that calls tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from openai import OpenAI
+from serve_clients import client
+from tool_calling import TOOL_MODEL
+
+from _inf.apps.serve.server import InferenceServer
+from inf import InferenceEngine
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny: InferenceEngine) -> Iterator[InferenceServer]:
+    with tiny.serve() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def tiny_client(tiny_server: InferenceServer) -> OpenAI:
+    return client(tiny_server)
+
+
+@pytest.fixture(scope="session")
+def caller() -> Iterator[InferenceEngine]:
+    """The model that calls tools, on the backend that starts in a second."""
+    rollout = {"name": "hf", "dtype": "float32", "prompt_length": 1024, "response_length": 256}
+    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def caller_server(caller: InferenceEngine) -> Iterator[InferenceServer]:
+    with caller.serve() as server:
+        yield server

@@ -1,0 +1,219 @@
+"""A server's manners: abandoned requests, death and restart, the end, totals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from scripts import START_SECONDS, in_flight, script, until
+from serve_clients import client
+from tiny import tiny_model
+
+from _inf.apps.serve.keeper import EngineKeeper
+from _inf.apps.serve.server import InferenceServer
+from inf import EngineDeadError, InferenceEngine
+
+LONG = {"prompt": "Go on", "temperature": 0, "max_tokens": 120, "ignore_eos": True, "n": 4}
+ABORT_SECONDS = 1.0
+
+
+def raw_request(server: InferenceServer, body: str) -> socket.socket:
+    """Send a request and do not read the answer."""
+    host, port = server.base_url.removeprefix("http://").removesuffix("/v1").split(":")
+    connection = socket.create_connection((host, int(port)))
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    connection.sendall((head + body).encode())
+    return connection
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_abandoned_request_is_aborted_in_the_engine(stream: str, mortal: InferenceEngine) -> None:
+    body = f'{{"prompt": "Go on", "max_tokens": 3500, "ignore_eos": true, "stream": {stream}}}'
+    with mortal.serve() as server:
+        connections = [raw_request(server, body) for _ in range(3)]
+        assert until(lambda: in_flight(mortal) == 3, 30)
+        if stream == "true":
+            assert connections[0].recv(64).startswith(b"HTTP/1.1 200")
+        for connection in connections:
+            connection.close()
+        assert until(lambda: in_flight(mortal) == 0, ABORT_SECONDS)
+        assert httpx.get(f"{server.base_url}/models").status_code == 200
+
+
+def test_engine_that_dies_is_restarted_once(
+    mortal: InferenceEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = {"prompt": "Hi", "max_tokens": 2}
+    with mortal.serve() as server:
+        http = httpx.Client(base_url=server.base_url, timeout=60)
+        health = server.base_url.replace("/v1", "/health")
+        before = http.post("/completions", json=ask).json()["choices"]
+        failed: list[httpx.Response] = []
+        waiting = threading.Thread(
+            target=lambda: failed.append(
+                http.post("/completions", json={**LONG, "max_tokens": 3500, "n": 1})
+            )
+        )
+        waiting.start()
+        assert until(lambda: in_flight(mortal) == 1, 30)
+        kill_scheduler(mortal)
+        waiting.join(60)
+        assert failed[0].status_code == 503 and int(failed[0].headers["Retry-After"]) > 0
+        assert failed[0].json()["error"]["type"] == "server_error"
+        told = httpx.get(health)
+        assert (told.status_code, told.json()["status"]) == (503, "restarting")
+        assert until(lambda: httpx.get(health).status_code == 200, START_SECONDS)
+        assert httpx.get(health).json()["restarts"] == 1
+        assert http.post("/completions", json=ask).json()["choices"] == before
+    assert "started again" in caplog.text
+
+
+def kill_scheduler(engine: InferenceEngine) -> None:
+    os.kill(engine.rollout.host.children[0].pid, signal.SIGKILL)
+
+
+class Dead:
+    """An engine that died, and what becomes of its restarts."""
+
+    dead, closed, weight_version = True, False, 0
+
+    def __init__(self, fails: bool = False) -> None:
+        self.fails, self.restarts = fails, 0
+
+    def restart(self) -> None:
+        self.restarts += 1
+        if self.fails:
+            raise EngineDeadError("It died while it started.")
+        self.dead = False
+
+
+def settled(keeper: EngineKeeper) -> str:
+    assert until(lambda: keeper.status != "restarting", 10)
+    return keeper.status
+
+
+def test_engine_that_dies_again_before_an_answer_stays_dead() -> None:
+    engine: Any = Dead()
+    keeper = EngineKeeper(engine)
+    assert keeper.status == "restarting" and settled(keeper) == "ok"
+    engine.dead = True
+    assert settled(keeper) == "dead" and engine.restarts == 1
+
+
+def test_engine_that_dies_after_an_answer_is_restarted_again() -> None:
+    engine: Any = Dead()
+    keeper = EngineKeeper(engine)
+    assert keeper.status == "restarting" and settled(keeper) == "ok"
+    keeper.answered(0)
+    engine.dead = True
+    assert keeper.status == "restarting" and settled(keeper) == "ok"
+    assert (engine.restarts, keeper.restarts) == (2, 2)
+
+
+def test_restart_that_fails_is_not_tried_again() -> None:
+    engine: Any = Dead(fails=True)
+    keeper = EngineKeeper(engine)
+    assert keeper.status == "restarting" and settled(keeper) == "dead" == keeper.status
+    assert engine.restarts == 1
+
+
+def test_engine_with_updated_weights_or_shut_down_is_not_restarted() -> None:
+    for change in ({"weight_version": 3}, {"closed": True}):
+        engine: Any = Dead()
+        vars(engine).update(change)
+        keeper = EngineKeeper(engine)
+        assert settled(keeper) == "dead" and engine.restarts == 0
+
+
+# ─── The end ───
+
+SERVING = """
+import sys
+from _inf.apps.cli import main
+arguments = ["serve", "--port", "0", "-c", sys.argv[1]]
+raise SystemExit(main(arguments))
+"""
+CONFIG = """
+model_path: {model}
+rollout: {{dtype: float32, prompt_length: 512, response_length: 128, max_model_len: 4096}}
+"""
+
+
+def test_sigterm_finishes_what_is_under_way_and_exits_0(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG.format(model=tiny_model()))
+    text = SERVING.replace("sys.argv[1]", repr(str(tmp_path / "config.yaml")))
+    with script(text, tmp_path) as run:
+        assert until(lambda: "is served at " in run.err, START_SECONDS)
+        url = run.err.rpartition("is served at ")[2].split()[0]
+        http = httpx.Client(base_url=url, timeout=60)
+        expected = http.post("/completions", json=LONG).json()["choices"]
+        answers: list[Any] = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(http.post("/completions", json=LONG)))
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        metrics = url.replace("/v1", "/metrics")
+        assert until(lambda: "inf_http_requests_running 4.0" in httpx.get(metrics).text, 30)
+        run.send(signal.SIGTERM)
+        for thread in threads:
+            thread.join(60)
+        assert [answer.json()["choices"] for answer in answers] == [expected] * 3
+        assert run.exit_code(60) == 0
+        assert "Traceback" not in run.err
+
+
+def test_requests_beyond_the_limit_are_aborted_at_the_end(
+    mortal: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("_inf.apps.serve.server.FINISH_SECONDS", 1)
+    with mortal.serve() as server:
+        body = '{"prompt": "Go on", "max_tokens": 3500, "ignore_eos": true}'
+        connection = raw_request(server, body)
+        assert until(lambda: in_flight(mortal) == 1, 30)
+        begin = time.monotonic()
+    assert until(lambda: in_flight(mortal) == 0, ABORT_SECONDS)
+    assert time.monotonic() - begin < 30
+    connection.close()
+    assert mortal.generate("Hi", max_tokens=1).token_ids
+
+
+# ─── Totals ───
+
+
+def test_metrics_count_requests_tokens_and_what_runs(
+    tiny: InferenceEngine, tiny_server: InferenceServer
+) -> None:
+    url = tiny_server.base_url.replace("/v1", "/metrics")
+
+    def totals() -> dict[str, float]:
+        lines = [line for line in httpx.get(url).text.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+    before = totals()
+    model = tiny.config.model_name
+    client(tiny_server).completions.create(model=model, prompt="Hi", max_tokens=5, n=2)
+    after = totals()
+    asked = 'inf_http_requests_total{route="/v1/completions",status="200"}'
+    assert after[asked] == before.get(asked, 0) + 1
+    assert after["inf_completion_tokens_total"] - before["inf_completion_tokens_total"] <= 10
+    assert after["inf_rows_total"] == before["inf_rows_total"] + 2
+    assert after["inf_http_requests_running"] == 1  # the scrape itself
+    assert {"inf_prompt_tokens_total", "inf_cached_tokens_total", "inf_restarts_total"} <= set(
+        after
+    )
+
+
+def test_health_says_that_requests_are_answered(tiny_server: InferenceServer) -> None:
+    response = httpx.get(tiny_server.base_url.replace("/v1", "/health"))
+    assert response.status_code == 200 and response.json()["status"] == "ok"

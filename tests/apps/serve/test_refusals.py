@@ -1,0 +1,276 @@
+"""What a served engine refuses: with which status, naming what, and without dying of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from serve_clients import client
+
+from _inf.apps.cli import main
+from _inf.apps.serve.bodies import ChatBody, CompletionBody
+from _inf.apps.serve.connections import MOST_BODY_BYTES
+from _inf.apps.serve.server import InferenceServer
+from inf import ConfigError, InferenceEngine
+
+ASK = [{"role": "user", "content": "Hi"}]
+CHAT, COMPLETION = "/chat/completions", "/completions"
+TOOL = {"type": "function", "function": {"name": "f"}}
+NO_OBJECT = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.text(max_size=5), st.lists(st.integers())
+)
+
+
+@pytest.fixture(scope="module")
+def http(tiny_server: InferenceServer) -> httpx.Client:
+    return httpx.Client(base_url=tiny_server.base_url, timeout=60)
+
+
+def error(response: httpx.Response) -> dict[str, Any]:
+    found: dict[str, Any] = response.json()["error"]
+    assert set(found) == {"message", "type", "param", "code"}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "param"),
+    [
+        (CHAT, {"tempersture": 1}, "tempersture"),
+        (CHAT, {"temperature": "1"}, "temperature"),
+        (CHAT, {"temperature": 2.1}, "temperature"),
+        (CHAT, {"top_p": 0}, "top_p"),
+        (CHAT, {"n": 0}, "n"),
+        (CHAT, {"n": 129}, "n"),
+        (CHAT, {"max_tokens": 0}, "max_tokens"),
+        (CHAT, {"max_tokens": 5, "max_completion_tokens": 5}, "max_completion_tokens"),
+        (CHAT, {"messages": []}, "messages"),
+        (CHAT, {"messages": [{"role": "user"}]}, "messages"),
+        (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages"),
+        (CHAT, {"messages": "Hi"}, "messages"),
+        (CHAT, {"tools": [{"type": "function"}]}, "tools"),
+        (CHAT, {"tool_choice": "required"}, "tool_choice"),
+        (
+            CHAT,
+            {"tool_choice": {**TOOL, "function": {"name": "g"}}, "tools": [TOOL]},
+            "tool_choice",
+        ),
+        (CHAT, {"response_format": {"type": "xml"}}, "response_format"),
+        (CHAT, {"stream_options": {"include_usage": True}}, "stream_options"),
+        (CHAT, {"stream": True, "prompt_logprobs": 0}, "prompt_logprobs"),
+        (CHAT, {"top_logprobs": 2}, "top_logprobs"),
+        (CHAT, {"logit_bias": {"999999": 1}}, "logit_bias"),
+        (CHAT, {"stop_token_ids": [-1]}, "stop_token_ids"),
+        (CHAT, {"stream": True, "seed": -1}, "seed"),
+        (CHAT, {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
+        (CHAT, {"truncate_prompt": "up"}, "truncate_prompt"),
+        (COMPLETION, {"prompt": []}, "prompt"),
+        (COMPLETION, {"prompt": [[]]}, "prompt"),
+        (COMPLETION, {"prompt": [[99999]]}, "prompt"),
+        (COMPLETION, {"prompt": ""}, "prompt"),
+        (COMPLETION, {"prompt": [1, "a"]}, "prompt"),
+        (COMPLETION, {"prompt": ["a"] * 9, "n": 128}, "n"),
+        (COMPLETION, {"tools": [TOOL]}, "tools"),
+        (COMPLETION, {"echo": True}, "echo"),
+        (COMPLETION, {"logprobs": 21}, "logprobs"),
+        (COMPLETION, {"best_of": 2}, "best_of"),
+    ],
+)
+def test_wrong_field_is_named_in_a_400(
+    route: str, fields: dict[str, Any], param: str, http: httpx.Client
+) -> None:
+    body = {"messages": ASK} if route == CHAT else {"prompt": "Hi"}
+    response = http.post(route, json=body | {"max_tokens": 2} | fields)
+    found = error(response)
+    assert (response.status_code, found["type"]) == (400, "invalid_request_error")
+    assert found["param"] == param and found["message"]
+
+
+def test_wrong_model_is_a_404(http: httpx.Client) -> None:
+    for response in (
+        http.post(CHAT, json={"messages": ASK, "model": "gpt-5"}),
+        http.get("/models/gpt-5"),
+    ):
+        assert response.status_code == 404
+        assert (error(response)["param"], error(response)["code"]) == ("model", "model_not_found")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompt_beyond_the_context_is_named_so(
+    stream: bool, http: httpx.Client, tiny: InferenceEngine
+) -> None:
+    limits = tiny.model.limits
+    long = [5] * (limits.prompt + 1)
+    for fields in (
+        {"prompt": long},
+        {"prompt": "Hi", "max_tokens": limits.total},
+    ):
+        response = http.post(COMPLETION, json={**fields, "stream": stream})
+        assert response.status_code == 400
+        assert error(response)["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"[]", 400),
+        (b"\xff", 400),
+        (b'{"prompt": "a", "temperature": 1e400}', 400),
+        (b'{"prompt": "a", "temperature": NaN}', 400),
+        (b"[" * 100_000, 400),
+        (b" " * (MOST_BODY_BYTES + 1), 413),
+    ],
+)
+def test_body_that_cannot_be_read_is_refused(body: bytes, status: int, http: httpx.Client) -> None:
+    response = http.post(COMPLETION, content=body)
+    assert response.status_code == status and error(response)["message"]
+
+
+def test_unknown_route_and_method_have_openais_error_body(http: httpx.Client) -> None:
+    assert http.get("/nothing").status_code == 404 and error(http.get("/nothing"))
+    assert http.get(CHAT).status_code == 405 and error(http.get(CHAT))
+
+
+# ─── Random bodies ───
+
+WRONG_VALUES: dict[str, Any] = {
+    "messages": NO_OBJECT | st.lists(NO_OBJECT, min_size=1),
+    "temperature": st.text() | st.floats(max_value=-0.1),
+    "top_p": st.text() | st.floats(max_value=0) | st.floats(min_value=1.1),
+    "top_k": st.text() | st.floats() | st.just(0) | st.integers(max_value=-2),
+    "n": st.text() | st.integers(max_value=0) | st.integers(min_value=129) | st.just(1.5),
+    "max_tokens": st.text() | st.integers(max_value=0) | st.integers(min_value=10**5),
+    "seed": st.text() | st.integers(max_value=-1) | st.integers(min_value=2**63),
+    "stop": st.integers() | st.just("") | st.lists(st.integers(), min_size=1),
+    "stop_token_ids": st.text() | st.lists(st.integers(min_value=10**6), min_size=1),
+    "logit_bias": st.lists(st.integers()) | st.dictionaries(st.just("x"), st.floats(), min_size=1),
+    "response_format": st.text() | st.dictionaries(st.text(), st.integers()),
+    "tools": st.text() | st.lists(NO_OBJECT, min_size=1),
+    "tool_choice": st.text(min_size=9) | st.integers(),
+    "stream": st.text() | st.integers(),
+    "stream_options": st.text() | st.integers() | st.just({"usage": 1}),
+    "return_token_ids": st.text() | st.integers(),
+    "logprobs": st.text() | st.floats() | st.lists(st.integers()),
+    "prompt": st.integers() | st.lists(st.floats(), min_size=1) | st.just({}),
+    "model": st.text() | st.integers(),
+}
+
+
+@st.composite
+def bad_bodies(draw: Any) -> tuple[str, bytes]:
+    """A route, and a body that it must refuse."""
+    route, form = draw(st.sampled_from([(CHAT, ChatBody), (COMPLETION, CompletionBody)]))
+    body: dict[str, Any] = {"messages": ASK} if route == CHAT else {"prompt": "Hi"}
+    body["max_tokens"] = 1
+    known = sorted(WRONG_VALUES.keys() & form.model_fields.keys())
+    match draw(st.sampled_from(["value", "key", "text", "missing"])):
+        case "value":
+            name = draw(st.sampled_from(known))
+            body[name] = draw(WRONG_VALUES[name].filter(lambda value: value is not None))
+        case "key":
+            names = st.text(min_size=1).filter(lambda name: name not in form.model_fields)
+            body[draw(names)] = draw(st.integers() | st.text())
+        case "missing":
+            del body["messages" if route == CHAT else "prompt"]
+        case "text":
+            text = json.dumps(body).encode()
+            return route, text[: draw(st.integers(0, len(text) - 1))]
+    return route, json.dumps(body).encode()
+
+
+def refuses(http: httpx.Client, case: tuple[str, bytes]) -> None:
+    route, body = case
+    response = http.post(route, content=body)
+    assert 400 <= response.status_code < 500, (response.status_code, response.text)
+    assert error(response)["message"]
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(case=bad_bodies())
+def test_bad_bodies_are_refused(http: httpx.Client, case: tuple[str, bytes]) -> None:
+    refuses(http, case)
+
+
+@pytest.mark.soak
+@settings(
+    max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(case=bad_bodies())
+def test_thousands_of_bad_bodies_are_refused(http: httpx.Client, case: tuple[str, bytes]) -> None:
+    refuses(http, case)
+
+
+def test_server_answers_after_all_of_them(http: httpx.Client) -> None:
+    assert http.post(COMPLETION, json={"prompt": "Hi", "max_tokens": 1}).status_code == 200
+
+
+# ─── Addresses and keys ───
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.com"])
+def test_address_beyond_this_machine_needs_a_key(host: str, tiny: InferenceEngine) -> None:
+    with pytest.raises(ConfigError, match="api_key"):
+        tiny.serve(host=host)
+
+
+def test_taken_port_is_a_config_error(tiny: InferenceEngine, tiny_server: InferenceServer) -> None:
+    port = int(tiny_server.base_url.rpartition(":")[2].removesuffix("/v1"))
+    with pytest.raises(ConfigError, match=str(port)):
+        tiny.serve(port=port)
+
+
+def test_command_refuses_a_wrong_address_before_an_engine_starts(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("INF_TEST_KEY", raising=False)
+    assert main(["serve", "--host", "0.0.0.0"]) == 2
+    assert "--api-key-env" in capfd.readouterr().err
+    assert main(["serve", "--api-key-env", "INF_TEST_KEY"]) == 2
+    assert "INF_TEST_KEY" in capfd.readouterr().err
+    assert "INF_TEST_KEY" not in os.environ
+
+
+def test_requests_need_the_key_and_it_is_in_no_log(
+    tiny: InferenceEngine,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for name in ("httpcore", "httpx", "openai"):  # the client's own logs
+        caplog.set_level(logging.CRITICAL, logger=name)
+    with tiny.serve(api_key="correct-horse") as server:
+        root = server.base_url.removesuffix("/v1")
+        for key in (None, "correct-hors", "correct-horsee", "ä"):
+            headers = {} if key is None else {"Authorization": f"Bearer {key}".encode()}
+            for url in (f"{root}/v1/models", f"{root}/metrics"):
+                response = httpx.get(url, headers=headers)
+                assert response.status_code == 401
+                assert error(response)["code"] == "invalid_api_key"
+        assert httpx.get(f"{root}/health").status_code == 200
+        right = client(server, api_key="correct-horse")
+        prompt = "a secret prompt"
+        right.completions.create(model=tiny.config.model_name, prompt=prompt, max_tokens=1)
+    said = caplog.text + "".join(capfd.readouterr())
+    assert "correct-horse" not in said and prompt not in said
+
+
+def test_other_names_of_this_machine_are_refused_without_a_key(
+    tiny_server: InferenceServer,
+) -> None:
+    url = f"{tiny_server.base_url}/models"
+    assert httpx.get(url, headers={"Host": "evil.example"}).status_code == 400
+    assert httpx.get(url, headers={"Host": "localhost:8000"}).status_code == 200
+
+
+def test_no_other_origin_may_read_the_answers(http: httpx.Client) -> None:
+    response = http.get("/models", headers={"Origin": "https://evil.example"})
+    assert not [name for name in response.headers if name.startswith("access-control")]

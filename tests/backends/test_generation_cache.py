@@ -1,0 +1,185 @@
+"""`generation_cache` between calls that a real engine cannot be made to run in this order."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import pytest
+
+from _inf.backends.base import Backend
+from _inf.backends.generation_cache import CachedBackend
+from _inf.errors import EngineDeadError
+from _inf.response.stats import Stats
+from _inf.types import CancelToken, Request, RequestOutput, SamplingParams
+
+GREEDY = SamplingParams(max_tokens=4, temperature=0)
+
+
+def request(token: int, params: SamplingParams = GREEDY) -> Request:
+    return Request([token], params)
+
+
+class Scripted:
+    """Answers with the request's token and a number that counts up; `during` runs inside a call."""
+
+    def __init__(self) -> None:
+        self.weight_version, self.dead, self.calls = 0, False, 0
+        self.asked: list[list[int]] = []
+        self.during: Callable[[], None] = lambda: None
+
+    def generate(
+        self, requests: Sequence[Request], cancel: CancelToken, report: Any
+    ) -> list[RequestOutput]:
+        if self.dead:
+            raise EngineDeadError("dead")
+        version = self.weight_version
+        self.asked.append([each.token_ids[0] for each in requests])
+        self.during()
+        outputs = []
+        for each in requests:
+            self.calls += 1
+            ids = [each.token_ids[0], self.calls]
+            outputs.append(RequestOutput(ids, [-0.5] * 2, [], "stop", None, 1, 2, 0, version))
+        if report:
+            report(len(outputs), 2 * len(outputs))
+        return outputs
+
+    def update_weights(self, weights: object, version: int | None) -> int:
+        self.weight_version = self.weight_version + 1 if version is None else version
+        return self.weight_version
+
+
+@pytest.fixture
+def scripted() -> Scripted:
+    return Scripted()
+
+
+def cached(scripted: Scripted, size: int = 10, stats: Stats | None = None) -> CachedBackend:
+    return CachedBackend(cast(Backend, scripted), size, stats or Stats())
+
+
+def answers(backend: CachedBackend, *tokens: int) -> list[list[int]]:
+    outputs = backend.generate([request(token) for token in tokens], CancelToken(), None)
+    return [output.token_ids for output in outputs]
+
+
+def test_known_rows_come_from_memory_and_the_others_are_computed_in_order(
+    scripted: Scripted,
+) -> None:
+    stats, reports = Stats(), []
+    backend = cached(scripted, stats=stats)
+    assert answers(backend, 5, 6) == [[5, 1], [6, 2]]
+    rows = [request(token) for token in (7, 6, 8, 5, 6)]
+    outputs = backend.generate(rows, CancelToken(), lambda *done: reports.append(done))
+    assert [output.token_ids for output in outputs] == [[7, 3], [6, 2], [8, 4], [5, 1], [6, 2]]
+    assert scripted.asked == [[5, 6], [7, 8]]
+    assert reports == [(5, 10)]
+    assert stats.snapshot()["generation_cache_hits"] == 3
+
+
+def test_any_other_parameter_is_another_request(scripted: Scripted) -> None:
+    backend = cached(scripted, size=100)
+    changed: dict[str, Any] = {
+        "max_tokens": 5,
+        "stop": ["a"],
+        "stop_token_ids": [3],
+        "logit_bias": {3: 1.0},
+        "seed": 4,
+        "logprobs": 1,
+        "num_beams": 2,
+        "json_schema": "{}",
+    }
+    rows = [request(5)]
+    rows += [request(5, dataclasses.replace(GREEDY, **{k: v})) for k, v in changed.items()]
+    for _ in range(2):
+        backend.generate(rows, CancelToken(), None)
+    assert scripted.calls == len(rows)
+
+
+def test_samples_without_a_seed_are_never_kept(scripted: Scripted) -> None:
+    backend = cached(scripted)
+    for seed, computed in ((None, 2), (3, 1)):
+        scripted.calls = 0
+        sampled = SamplingParams(max_tokens=4, temperature=0.7, seed=seed)
+        for _ in range(2):
+            backend.generate([request(5, sampled)], CancelToken(), None)
+        assert scripted.calls == computed
+
+
+def test_answers_that_were_not_asked_for_the_longest_go_first(scripted: Scripted) -> None:
+    backend = cached(scripted, size=2)
+    answers(backend, 5), answers(backend, 6), answers(backend, 5), answers(backend, 7)
+    assert answers(backend, 5) == [[5, 1]]
+    assert answers(backend, 6) == [[6, 4]]
+
+
+def test_answer_that_a_caller_changes_is_still_right(scripted: Scripted) -> None:
+    backend = cached(scripted)
+    for _ in range(3):
+        [output] = backend.generate([request(5)], CancelToken(), None)
+        assert (output.token_ids, output.logprobs) == ([5, 1], [-0.5, -0.5])
+        output.token_ids.clear()
+        output.logprobs[0] = 9.0
+
+
+def test_new_weights_empty_it_also_under_the_same_version(scripted: Scripted) -> None:
+    backend = cached(scripted)
+    assert answers(backend, 5) == [[5, 1]]
+    assert backend.update_weights({}, 0) == 0
+    assert answers(backend, 5) == [[5, 2]]
+
+
+def test_answer_that_was_computed_before_an_update_is_not_kept_after_it(
+    scripted: Scripted,
+) -> None:
+    backend = cached(scripted)
+    scripted.during = lambda: cast(None, backend.update_weights({}, 0))
+    assert answers(backend, 5) == [[5, 1]]
+    scripted.during = lambda: None
+    assert answers(backend, 5) == [[5, 2]]
+
+
+def test_update_between_the_known_and_the_computed_rows_computes_all_of_them(
+    scripted: Scripted,
+) -> None:
+    backend = cached(scripted)
+    answers(backend, 5)
+    found = backend._known
+
+    def updated(*args: Any) -> Any:
+        known = found(*args)
+        backend.update_weights({}, None)
+        return known
+
+    backend._known = updated  # type: ignore[method-assign]
+    outputs = backend.generate([request(5), request(6)], CancelToken(), None)
+    assert {output.weight_version for output in outputs} == {1}
+    assert [output.token_ids[0] for output in outputs] == [5, 6]
+
+
+def test_dead_engine_answers_nothing_from_memory(scripted: Scripted) -> None:
+    backend = cached(scripted)
+    answers(backend, 5)
+    scripted.dead = True
+    with pytest.raises(EngineDeadError):
+        answers(backend, 5)
+
+
+def test_calls_from_many_threads_get_their_own_answers(scripted: Scripted) -> None:
+    backend, wrong = cached(scripted, size=5), []
+
+    def ask(thread: int) -> None:
+        for turn in range(300):
+            token = (thread + turn) % 9
+            if answers(backend, token)[0][0] != token:
+                wrong.append(token)
+
+    threads = [threading.Thread(target=ask, args=(each,)) for each in range(6)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert not wrong and len(backend._cache) <= 5

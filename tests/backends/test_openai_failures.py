@@ -1,0 +1,304 @@
+"""What goes wrong between the backend and a server: one exception each, in one sentence."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scripted_server import (
+    MODEL,
+    Reply,
+    Script,
+    ScriptedServer,
+    call,
+    chat,
+    echo,
+    scripted,
+    streamed,
+)
+
+from _inf.errors import RequestFailure
+from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
+
+KEY = "sk-very-secret-0123456789"
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with scripted(echo) as server:
+        yield server
+
+
+def connected(server: ScriptedServer, retries: int = 1, **config: Any) -> InferenceEngine:
+    """An engine whose client repeats a request only so often, so that a test is quick."""
+    rollout = {"name": "openai", **config.pop("rollout", {})}
+    engine = InferenceEngine(model_path=MODEL, base_url=server.base_url, rollout=rollout, **config)
+    engine._backend.server.client.max_retries = retries  # type: ignore[attr-defined]
+    return engine
+
+
+def refusing(status: int, **error: Any) -> Script:
+    """Refuses what is posted."""
+    return lambda path, body: Reply({"error": error}, status=status) if body else echo(path, body)
+
+
+# ── The key ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_key_of_the_named_variable_is_sent_and_no_other(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    with connected(server) as engine:
+        engine.generate("a")
+    assert not any("authorization" in seen.headers for seen in server.seen)
+    monkeypatch.setenv("SERVER_KEY", "another\n")
+    with connected(server, api_key_env="SERVER_KEY") as engine:
+        engine.generate("a")
+    assert server.seen[-1].headers["authorization"] == "Bearer another"
+
+
+def test_missing_or_impossible_key_is_named_without_its_value(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError, match="^api_key_env: .* variable SERVER_KEY is not set"):
+        connected(server, api_key_env="SERVER_KEY")
+    monkeypatch.setenv("SERVER_KEY", f"{KEY}\nX-Other: 1")
+    with pytest.raises(ConfigError, match="^api_key_env: .*SERVER_KEY has characters") as caught:
+        connected(server, api_key_env="SERVER_KEY")
+    assert KEY not in str(caught.value) and server.seen == []
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("at_start", [True, False])
+def test_refused_key_names_the_variable_and_never_the_key(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, status: int, at_start: bool
+) -> None:
+    monkeypatch.setenv("SERVER_KEY", KEY)
+    reply = Reply({"error": {"message": f"Incorrect API key: {KEY}"}}, status=status)
+    server.script = lambda path, body: reply if at_start or body else echo(path, body)
+    with pytest.raises(ConfigError, match=f"^api_key_env: .*SERVER_KEY.*{status}") as caught:
+        with connected(server, api_key_env="SERVER_KEY") as engine:
+            engine.generate("a")
+    assert KEY not in str(caught.value)
+    assert len(server.bodies) == (0 if at_start else 1)  # not tried again
+
+
+def test_server_that_wants_a_key_is_a_sentence(server: ScriptedServer) -> None:
+    server.script = lambda path, body: Reply({}, status=401)
+    with pytest.raises(ConfigError, match="^api_key_env: .* asks for a key; name the environment"):
+        connected(server)
+
+
+def test_refused_key_ends_a_call_with_tools_too(server: ScriptedServer) -> None:
+    server.script = lambda path, body: Reply({}, status=401) if body else echo(path, body)
+    with connected(server) as engine:
+        with pytest.raises(ConfigError, match="^api_key_env"):
+            engine.generate("a", tools=[_tool])
+
+
+def _tool(x: str) -> str:
+    """
+    Does nothing.
+
+    Args:
+        x: Anything.
+    """
+    return x
+
+
+# ── What the server refuses ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind", "message"),
+    [
+        (400, {"message": "No.", "param": "temperature"}, ConfigError, "^temperature: .*400.*: No"),
+        (400, {"message": "No.", "param": "messages[0].role"}, PromptError, "^prompt 1: .*: No"),
+        (400, {"message": "Long.", "code": "context_length_exceeded"}, PromptError, "^prompt 1: "),
+        (422, {"message": "No."}, PromptError, "^prompt 1: .*422.*: No"),
+        (404, {"message": "No model."}, ConfigError, "^base_url or model_path: .*404.*: No model"),
+    ],
+)
+def test_what_the_server_refuses_is_said_in_its_words(
+    server: ScriptedServer, status: int, error: Any, kind: type[Exception], message: str
+) -> None:
+    refuse = refusing(status, **error)
+    server.script = lambda path, body: (
+        refuse(path, body) if body and "b" in str(body["messages"]) else echo(path, body)
+    )
+    with connected(server) as engine:
+        with pytest.raises(kind, match=message):
+            engine.generate(["a", "b"])
+    assert sum("b" in str(body["messages"]) for body in server.bodies) == 1  # not tried again
+
+
+@pytest.mark.parametrize(
+    "body", [[{"error": {"message": "No."}}], {"detail": [{"msg": "No."}]}, b"No."], ids=str
+)
+def test_words_are_found_in_the_errors_of_other_servers(server: ScriptedServer, body: Any) -> None:
+    server.script = lambda path, sent: Reply(body, status=400) if sent else echo(path, sent)
+    with connected(server) as engine:
+        with pytest.raises(PromptError, match="No"):
+            engine.generate("a")
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_request_that_stays_unanswered_is_a_failure_of_that_row(
+    server: ScriptedServer, status: int
+) -> None:
+    server.script = refusing(status, message="Busy.")
+    with connected(server, retries=2) as engine:
+        with pytest.raises(RequestFailure, match=rf"^prompt 0: .*\({status}\): Busy"):
+            engine.generate("a")
+        assert len(server.bodies) == 3
+        server.script = echo
+        assert engine.generate("a").completions == ["A"]
+
+
+def test_client_waits_as_long_as_the_server_says(server: ScriptedServer) -> None:
+    wait = 1.0
+    refused = Reply({}, status=429, headers={"retry-after-ms": str(int(wait * 1000))})
+
+    def script(path: str, body: Any) -> Reply:
+        return refused if len(server.bodies) == 1 else echo(path, body)
+
+    server.script = script
+    with connected(server) as engine:
+        assert engine.generate("a").completions == ["A"]
+    first, second = [seen.at for seen in server.seen if seen.body]
+    assert second - first >= wait
+
+
+# ── Answers that are none ────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (Reply(b'{"choices": [{"mess'), "sent what is not JSON"),
+        (Reply(b"<html>", headers={"content-type": "text/html"}), "unknown form: '<html>'"),
+        (Reply({"object": "list"}), "unknown form"),
+        (Reply({"choices": [{"message": "hi"}]}), "unknown form"),
+        (Reply(["hi"]), "unknown form"),
+        (Reply({"choices": [{"message": {"content": {"x": 1}}}]}), "unknown form"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_broken_answer_is_a_failure_of_that_row(
+    server: ScriptedServer, reply: Reply, message: str
+) -> None:
+    server.script = lambda path, body: reply if body else echo(path, body)
+    with connected(server) as engine:
+        with pytest.raises(RequestFailure, match=f"^prompt 0: .*{message}"):
+            engine.generate("a")
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (streamed("ab", finish=None, done=False), "in the middle of the answer"),
+        (streamed("ab", finish=None), "in the middle of the answer"),
+        (Reply(events=[{"error": {"message": "Overloaded."}}]), "with an error: Overloaded"),
+        (Reply(events=["hi"]), "unknown form"),
+        (Reply({"choices": []}), "in the middle of the answer"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_broken_stream_gives_what_came_and_then_a_failure(
+    server: ScriptedServer, reply: Reply, message: str
+) -> None:
+    server.script = lambda path, body: reply if body else echo(path, body)
+    with connected(server) as engine:
+        text = ""
+        with pytest.raises(RequestFailure, match=message):
+            for chunk in engine.stream("a"):
+                text += chunk.text
+        assert text == ("ab" if message.startswith("in the middle") and reply.events else "")
+
+
+def test_failed_turn_with_tools_ends_its_row_only(server: ScriptedServer) -> None:
+    def script(path: str, body: Any) -> Reply:
+        if not body:
+            return echo(path, body)
+        if body["messages"][-1]["role"] == "tool":
+            return Reply({"error": {"message": "Bad."}}, status=400)
+        asked = body["messages"][0]["content"]
+        return chat(None, [call("_tool", '{"x": "1"}')]) if asked == "b" else chat("fine")
+
+    server.script = script
+    with connected(server) as engine:
+        output = engine.generate(["a", "b"], tools=[_tool])
+    assert output.completions == ["fine", ""]
+    assert output.metadata[1]["finish_reason"] == "abort"
+    assert "Bad" in output.metadata[1]["error"]
+
+
+# ── Silence ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_silent_server_is_a_failure_that_names_the_key(server: ScriptedServer) -> None:
+    with connected(server, retries=0, hang_timeout=0.3) as engine:
+        server.script = lambda path, body: Reply({}, wait=3)
+        with pytest.raises(RequestFailure, match="hang_timeout"):
+            engine.generate("a")
+
+
+def test_calls_own_timeout_ends_it_and_the_engine_goes_on(server: ScriptedServer) -> None:
+    with connected(server) as engine:
+        server.script = lambda path, body: Reply({}, wait=3)
+        with pytest.raises(GenerationTimeout):
+            engine.generate(["a", "b"], timeout=0.3)
+        server.script = echo
+        assert engine.generate("a").completions == ["A"]
+
+
+def test_server_that_is_not_there_is_one_sentence_and_later_calls_try_again() -> None:
+    with scripted(echo) as server:
+        engine = connected(server)
+        port = int(server.base_url.split(":")[2].split("/")[0])
+    with engine:
+        with pytest.raises(EngineDeadError, match=rf"^No server answers at .*:{port}/v1 \("):
+            engine.generate(["a", "b"])
+        assert not engine.dead
+    with pytest.raises(EngineDeadError, match="^No server answers at"):
+        connected(server)
+
+
+def test_name_without_a_server_is_one_sentence() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(EngineDeadError, match="^No server answers at"):
+            InferenceEngine(model_path="m", base_url=address, rollout={"name": "openai"})
+
+
+# ── How many at once ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_all_rows_are_answered_by_a_server_that_takes_few_at_once(server: ScriptedServer) -> None:
+    running = most = refused = 0
+
+    def script(path: str, body: Any) -> Reply:
+        nonlocal running, most, refused
+        if not body:
+            return echo(path, body)
+        running += 1
+        most = max(most, running)
+        try:
+            if running > 3:
+                refused += 1
+                return Reply({}, status=429, headers={"retry-after-ms": "20"})
+            return Reply(echo(path, body).body, wait=0.02)
+        finally:
+            running -= 1
+
+    server.script = script
+    with connected(server, retries=30, rollout={"max_num_seqs": 16}) as engine:
+        output = engine.generate([f"a{number}" for number in range(60)])
+        pace = engine._backend.server.pace  # type: ignore[attr-defined]
+        assert output.completions == [f"A{number}" for number in range(60)]
+        assert most <= 16
+        assert refused == 0 or pace.limit < 16

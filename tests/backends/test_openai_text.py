@@ -1,0 +1,348 @@
+"""The backend on a server that takes and gives text, with a scripted one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scripted_server import MODEL, Reply, ScriptedServer, call, chat, echo, scripted, streamed
+
+from inf import ConfigError, EngineDeadError, InferenceEngine, PromptError
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+SCHEMA = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with scripted(echo) as server:
+        yield server
+
+
+def connected(server: ScriptedServer, **config: Any) -> InferenceEngine:
+    rollout = {"name": "openai", **config.pop("rollout", {})}
+    return InferenceEngine(model_path=MODEL, base_url=server.base_url, rollout=rollout, **config)
+
+
+def weather(city: str) -> str:
+    """
+    The weather in a city.
+
+    Args:
+        city: The city's name.
+    """
+    return f"Sunny in {city}"
+
+
+# ── Answers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_messages_go_out_and_text_comes_back(server: ScriptedServer) -> None:
+    with connected(server) as engine:
+        history = [{"role": "system", "content": "Be loud."}, {"role": "user", "content": "so"}]
+        output = engine.generate(["hi", history], max_tokens=[4, 5], temperature=0.5, stop="END")
+        assert engine.tokenizer is None and engine.stats()["completion_tokens"] == 6
+    assert output.completions == ["HI", "SO"]
+    assert output.token_ids == output.logprobs == [None, None]
+    about = output.metadata[1]
+    assert (about["prompt_tokens"], about["completion_tokens"], about["cached_tokens"]) == (7, 3, 2)
+    assert about["response_ids"] == [] and about["cumulative_logprob"] is None
+    sent = sorted(server.bodies, key=lambda body: body["max_tokens"])
+    assert sent[0] == {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 4,
+        "temperature": 0.5,
+        "stop": ["END"],
+    }
+    assert sent[1]["messages"] == history
+
+
+def test_rows_convert_to_tables_and_files_without_the_columns_of_tokens(
+    server: ScriptedServer, tmp_path: Any
+) -> None:
+    with connected(server) as engine:
+        output = engine.generate(["a", "b"])
+    assert "token_ids" not in output.to_dict()[0] and "logprobs" not in output.to_pandas()
+    output.save(tmp_path / "rows.parquet")
+    assert "<td" in output._repr_html_() and "(3 tokens, stop)" in repr(output[0])
+
+
+def test_plain_text_goes_to_completions(server: ScriptedServer) -> None:
+    with connected(server) as engine:
+        [row] = engine.generate({"text": "once upon"}, max_tokens=3)
+    assert row.completion == "ONCE UPON" and row.metadata["finish_reason"] == "length"
+    assert server.seen[-1].path == "/v1/completions"
+    assert server.bodies == [
+        {"model": MODEL, "prompt": "once upon", "max_tokens": 3, "temperature": 0.0}
+    ]
+
+
+def test_each_sample_and_each_prompt_has_its_own_seed(server: ScriptedServer) -> None:
+    with connected(server) as engine:
+        output = engine.generate(["a", "b"], seed=3, n=2)
+    assert {body["seed"] for body in server.bodies} == {row["seed"] for row in output.metadata}
+    assert len(server.bodies) == 4 and output.completions == ["A", "A", "B", "B"]
+
+
+def test_schema_is_sent_as_the_response_format(server: ScriptedServer) -> None:
+    with connected(server) as engine:
+        engine.generate("a", json_schema=CITY)
+    sent = server.bodies[0]["response_format"]
+    assert sent["type"] == "json_schema" and sent["json_schema"]["strict"] is True
+    assert sent["json_schema"]["schema"] == CITY
+
+
+def test_newer_name_of_max_tokens_is_used_where_the_server_asks_for_it(
+    server: ScriptedServer,
+) -> None:
+    def script(path: str, body: Any) -> Reply:
+        if "max_tokens" not in (body or {}):
+            return echo(path, body)
+        words = "'max_tokens' is not supported with this model. Use 'max_completion_tokens'."
+        return Reply({"error": {"message": words, "param": "max_tokens"}}, status=400)
+
+    server.script = script
+    with connected(server) as engine:
+        assert engine.generate(["a"], max_tokens=9).completions == ["A"]
+        assert engine.generate(["b"], max_tokens=9).completions == ["B"]
+    assert [body.get("max_completion_tokens") for body in server.bodies] == [None, 9, 9]
+
+
+# ── Streams ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_chunks_of_a_stream_are_the_answer(server: ScriptedServer) -> None:
+    with connected(server) as engine:
+        chunks = list(engine.stream("hello"))
+        assert "".join(chunk.text for chunk in chunks) == "HELLO" and len(chunks) > 2
+        assert [chunk.finish_reason for chunk in chunks[-2:]] == [None, "stop"]
+        assert all(chunk.token_ids == [] for chunk in chunks)
+        assert engine.stats()["completion_tokens"] == 3
+
+        async def texts() -> str:
+            return "".join([chunk.text async for chunk in engine.astream("hello")])
+
+        assert asyncio.run(texts()) == "HELLO"
+
+
+def test_stream_ends_with_tool_calls_where_the_server_calls(server: ScriptedServer) -> None:
+    function = {"name": "weather", "arguments": ""}
+    parts = [{"index": 0, "id": "c", "type": "function", "function": function}]
+    parts += [{"index": 0, "function": {"arguments": text}} for text in ('{"city":', ' "Rome"}')]
+    events: list[Any] = [{"choices": [{"delta": {"tool_calls": [part]}}]} for part in parts]
+    events.append({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
+    server.script = lambda path, body: Reply(events=events) if body else echo(path, body)
+    with connected(server) as engine:
+        chunks = list(engine.stream("Rome?", tools=[SCHEMA]))
+    assert chunks[-1].finish_reason == "tool_calls"
+
+
+# ── Tools ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_tools_run_between_turns(server: ScriptedServer) -> None:
+    def script(path: str, body: Any) -> Reply:
+        if not body:
+            return echo(path, body)
+        if body["messages"][-1]["role"] == "tool":
+            return chat(body["messages"][-1]["content"] + "!")
+        calls = [call("weather", '{"city": "Rome"}'), call("weather", '{"city": "Oslo"}', 1)]
+        return chat(None, calls, "tool_calls")
+
+    server.script = script
+    with connected(server) as engine:
+        [row] = engine.generate("Rome and Oslo?", tools=[weather])
+    assert row.completion == "Sunny in Oslo!" and row.metadata["finish_reason"] == "stop"
+    assert [each["result"] for each in row.metadata["tool_calls"]] == [
+        "Sunny in Rome",
+        "Sunny in Oslo",
+    ]
+    assert row.metadata["completion_tokens"] == 6 and row.metadata["num_turns"] == 2
+    assert [message["role"] for message in row.messages or ()] == [
+        *("user", "assistant", "tool", "tool", "assistant")
+    ]
+    asked, assistant, *results = server.bodies[1]["messages"]
+    assert server.bodies[0]["tools"][0]["function"]["name"] == "weather"
+    assert json.loads(assistant["tool_calls"][0]["function"]["arguments"]) == {"city": "Rome"}
+    ids = [each["id"] for each in assistant["tool_calls"]]
+    assert [result["tool_call_id"] for result in results] == ids and len(set(ids)) == 2
+    assert assistant["content"] is None and "name" not in results[0]
+    assert "token_ids" not in row.to_dict() and row.to_dict()["executed_tool_calls"]
+
+
+def test_call_of_a_schema_is_returned_to_the_caller(server: ScriptedServer) -> None:
+    calls = [call("weather", '{"city": "Rome"}')]
+    server.script = lambda path, body: chat("", calls, "tool_calls") if body else echo(path, body)
+    with connected(server) as engine:
+        [row] = engine.generate("Rome?", tools=[SCHEMA])
+    assert row.metadata["finish_reason"] == "tool_calls"
+    assert [(each.name, each.arguments) for each in row.tool_calls or ()] == [
+        ("weather", {"city": "Rome"})
+    ]
+
+
+def test_broken_arguments_are_an_error_that_the_model_reads(server: ScriptedServer) -> None:
+    def script(path: str, body: Any) -> Reply:
+        if body and body["messages"][-1]["role"] == "user":
+            return chat(None, [call("weather", '{"city": ')], "tool_calls")
+        return chat("sorry") if body else echo(path, body)
+
+    server.script = script
+    with connected(server) as engine:
+        [row] = engine.generate("Rome?", tools=[weather])
+    assert row.completion == "sorry"
+    assert "not JSON" in row.metadata["tool_calls"][0]["error"]
+    [sent] = server.bodies[1]["messages"][1]["tool_calls"]
+    assert sent["function"]["arguments"] == '{"city": '
+
+
+@pytest.mark.parametrize(
+    ("params", "turns", "limit", "reason"),
+    [
+        ({}, 3, "max_assistant_turns", "tool_calls"),
+        ({"max_tokens": 6}, 2, "max_tokens", "length"),
+    ],
+)
+def test_limits_end_the_turns(
+    server: ScriptedServer, params: dict[str, Any], turns: int, limit: str, reason: str
+) -> None:
+    calls = [call("weather", '{"city": "Rome"}')]
+    server.script = lambda path, body: chat("", calls, "tool_calls") if body else echo(path, body)
+    with connected(server, rollout={"multi_turn": {"max_assistant_turns": 3}}) as engine:
+        [row] = engine.generate("Rome?", tools=[weather], **params)
+    assert row.metadata["num_turns"] == turns == len(server.bodies)
+    assert (row.metadata["limit"], row.metadata["finish_reason"]) == (limit, reason)
+    lefts = [body["max_tokens"] for body in server.bodies]
+    assert lefts == [lefts[0] - 3 * turn for turn in range(turns)]
+
+
+# ── What is refused ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"top_k": 4},
+        {"min_p": 0.1},
+        {"min_tokens": 2},
+        {"ignore_eos": True},
+        {"repetition_penalty": 1.2},
+        {"stop_token_ids": [3]},
+        {"skip_special_tokens": False},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"truncate_prompt": "left"},
+        {"regex": "a"},
+        {"logprobs": 2},
+        {"prompt_logprobs": True},
+    ],
+    ids=str,
+)
+def test_keyword_that_it_lacks_is_refused_by_name_before_anything_is_sent(
+    server: ScriptedServer, params: dict[str, Any]
+) -> None:
+    [name] = params
+    with connected(server) as engine:
+        with pytest.raises(ConfigError, match=f"^{name}: the backend openai does not offer it"):
+            engine.generate("a", **params)
+    assert server.bodies == []
+
+
+def test_values_without_effect_are_taken(server: ScriptedServer) -> None:
+    with connected(server) as engine:
+        engine.generate("a", top_k=-1, min_p=0.0, repetition_penalty=1.0, ignore_eos=False)
+    assert set(server.bodies[0]) == {"model", "messages", "max_tokens", "temperature"}
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments"),
+    [
+        ("score", ("a", "b")),
+        ("get_logprobs", ("a", "b")),
+        ("get_logits", ("a", "b")),
+        ("rollout_batch", ("a",)),
+        ("update_weights", ({},)),
+        ("sleep", ()),
+        ("wake_up", ()),
+    ],
+)
+def test_call_that_it_lacks_is_refused_by_name(
+    server: ScriptedServer, method: str, arguments: tuple[Any, ...]
+) -> None:
+    with connected(server) as engine:
+        with pytest.raises(ConfigError, match=r"\(\): the backend openai does not offer it"):
+            getattr(engine, method)(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (["a", {"prompt_token_ids": [1]}], "^prompt 1: prompt_token_ids: the server takes and"),
+        (["a", {"text": ""}], "^prompt 1: the text is empty"),
+        (["a", "\ud800"], "^prompt 1 has a lone surrogate"),
+        (["a", ""], "^prompt 1 is an empty string"),
+    ],
+)
+def test_prompt_that_cannot_be_sent_is_refused_with_its_index(
+    server: ScriptedServer, prompts: Any, message: str
+) -> None:
+    with connected(server) as engine:
+        with pytest.raises(PromptError, match=message):
+            engine.generate(prompts)
+    assert server.bodies == []
+
+
+# ── The engine ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_engine_restarts_and_says_when_it_is_shut_down(server: ScriptedServer) -> None:
+    engine = connected(server)
+    engine.generate("a")
+    engine.restart()
+    assert engine.generate("a").completions == ["A"] and engine.stats()["restarts"] == 1
+    engine.shutdown()
+    assert engine.dead
+    with pytest.raises(EngineDeadError, match="shut down"):
+        engine.generate("a")
+
+
+def test_threads_get_their_own_answers(server: ScriptedServer) -> None:
+    answers: dict[int, list[str]] = {}
+    with connected(server) as engine:
+
+        def ask(number: int) -> None:
+            answers[number] = engine.generate([f"a{number}", f"b{number}"]).completions
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert answers == {number: [f"A{number}", f"B{number}"] for number in range(8)}
+
+
+def test_closed_stream_closes_its_connection(server: ScriptedServer) -> None:
+    server.script = lambda path, body: streamed("x" * 9999) if body else echo(path, body)
+    with connected(server) as engine:
+        stream = engine.stream("a")
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]
+        server.script = echo
+        assert engine.generate("a").completions == ["A"]
+
+
+def test_client_is_imported_with_its_backend_only() -> None:
+    program = "import inf, sys; print('openai' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr

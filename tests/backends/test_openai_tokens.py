@@ -1,0 +1,244 @@
+"""The backend on a server that takes and gives token ids, with a scripted one.
+
+What `inf serve` gives is in `engine/test_backends.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from scripted_server import MODEL, USAGE, Reply, ScriptedServer, scripted
+from tiny import VOCABULARY, tiny_model
+
+from _inf.errors import RequestFailure
+from inf import ConfigError, InferenceEngine, PromptError
+
+IM_END = 2
+ANSWER = [40, 41, 42]
+
+
+class VLLM:
+    """Answers with `answer` as vLLM does. temperature: whether its log probs know of it."""
+
+    def __init__(self, tokenizer: Any, *, tempered: bool = False) -> None:
+        self.tokenizer, self.tempered = tokenizer, tempered
+        self.answer, self.finish, self.stop_reason = [*ANSWER, IM_END], "stop", None
+        self.prompt_ids: list[int] | None = None  # other ones than the tokenizer's
+
+    def __call__(self, path: str, body: Any) -> Reply:
+        if path != "/v1/completions":
+            return Reply({"error": {"message": "Not Found"}}, status=404)
+        ids, prompt = self.answer[: body["max_tokens"]], body["prompt"]
+        heat = body["temperature"] if self.tempered and body["temperature"] else 1.0
+        logprobs = {"token_logprobs": [-1.5 * heat for _ in ids]}
+        choice = {
+            "token_ids": ids,
+            "text": "?",
+            "logprobs": logprobs,
+            "finish_reason": self.finish,
+            "stop_reason": self.stop_reason,
+        }
+        own = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
+        choice["prompt_token_ids"] = self.prompt_ids or own
+        if not body.get("stream"):
+            return Reply({"choices": [choice], "usage": USAGE})
+        events: list[Any] = [
+            {"choices": [{"token_ids": [each], "logprobs": {"token_logprobs": [-1.5]}}]}
+            for each in ids
+        ]
+        last = {"token_ids": [], "finish_reason": self.finish, "stop_reason": self.stop_reason}
+        return Reply(events=[*events, {"choices": [last]}, {"choices": [], "usage": USAGE}])
+
+
+def sglang(path: str, body: Any) -> Reply:
+    """SGLang's server: /completions gives no ids, /generate does."""
+    if path == "/v1/completions":
+        return Reply({"choices": [{"text": "?", "finish_reason": "stop"}]})
+    assert path == "/generate"
+    ids = [*ANSWER, IM_END][: body["sampling_params"]["max_new_tokens"]]
+
+    def state(count: int) -> dict[str, Any]:
+        about = {"finish_reason": None, "cached_tokens": 4}
+        about["output_token_logprobs"] = [[-0.5, each, None] for each in ids[:count]]
+        if count == len(ids):
+            about["finish_reason"] = {"type": "stop", "matched": IM_END}
+        return {"output_ids": ids[:count], "meta_info": about}
+
+    if body.get("stream"):
+        return Reply(events=[state(count + 1) for count in range(len(ids))])
+    return Reply(state(len(ids)))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model())
+
+
+@pytest.fixture
+def vllm(tokenizer: Any) -> VLLM:
+    return VLLM(tokenizer)
+
+
+@pytest.fixture
+def server(vllm: VLLM) -> Iterator[ScriptedServer]:
+    with scripted(vllm) as server:
+        yield server
+
+
+def connected(server: ScriptedServer, **config: Any) -> InferenceEngine:
+    config = {"tokenizer_path": str(tiny_model()), **config}
+    rollout = {"name": "openai", **config.pop("rollout", {})}
+    return InferenceEngine(model_path=MODEL, base_url=server.base_url, rollout=rollout, **config)
+
+
+def test_ids_go_out_and_ids_come_back(server: ScriptedServer, tokenizer: Any) -> None:
+    with connected(server) as engine:
+        server.seen.clear()
+        output = engine.generate(["Hi", {"prompt_token_ids": [5, 6]}], max_tokens=9)
+    assert output.token_ids == [[*ANSWER, IM_END]] * 2
+    assert output.completions == [tokenizer.decode(ANSWER)] * 2
+    assert output.logprobs == [[-1.5] * 4] * 2
+    about = output.metadata[1]
+    assert about["matched_stop"] == IM_END and about["finish_reason"] == "stop"
+    assert (about["prompt_tokens"], about["completion_tokens"], about["cached_tokens"]) == (2, 4, 2)
+    [sent] = [body for body in server.bodies if body["prompt"] == [5, 6]]
+    assert sent["max_tokens"] == 9 and sent["temperature"] == 0 and sent["return_token_ids"] is True
+    # vLLM's own defaults for these come from the model's generation config.
+    assert (sent["top_p"], sent["top_k"], sent["min_p"]) == (1.0, -1, 0.0)
+    assert sent["repetition_penalty"] == 1.0 and sent["stop_token_ids"] == [IM_END]
+
+
+def test_chunks_of_a_stream_are_the_call(server: ScriptedServer) -> None:
+    with connected(server) as engine:
+        [row] = engine.generate("Hi")
+        chunks = list(engine.stream("Hi"))
+    assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
+    assert "".join(chunk.text for chunk in chunks) == row.completion
+    assert chunks[-1].finish_reason == "stop"
+
+
+def test_stop_string_is_cut_from_the_text_and_named(server: ScriptedServer, vllm: VLLM) -> None:
+    with connected(server) as engine:
+        whole = engine.tokenizer.decode(ANSWER)
+        vllm.answer, vllm.stop_reason = ANSWER, whole[-1]
+        [row] = engine.generate("Hi", stop=whole[-1])
+    assert row.completion == whole[:-1] and row.metadata["matched_stop"] == whole[-1]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"temperature": 0.7}, {"presence_penalty": 1.0}, {"min_tokens": 1}, {"logit_bias": {5: 1.0}}],
+    ids=str,
+)
+def test_raw_log_probs_are_none_where_ours_are_defined_otherwise(
+    server: ScriptedServer, vllm: VLLM, params: dict[str, Any]
+) -> None:
+    with connected(server) as engine:
+        assert engine.generate("Hi", temperature=1.0).logprobs == [[-1.5] * 4]
+        [row] = engine.generate("Hi", **params)
+        assert row.logprobs is None and row.metadata["cumulative_logprob"] is None
+        assert row.token_ids == [*ANSWER, IM_END]
+        with pytest.raises(ConfigError, match=r"^rollout_batch\(\): the server's log probs"):
+            engine.rollout_batch("Hi", **params)
+
+
+def test_log_probs_of_a_server_with_our_definition_are_all_kept(
+    server: ScriptedServer, vllm: VLLM
+) -> None:
+    vllm.tempered = True
+    with connected(server) as engine:
+        assert engine.generate("Hi", temperature=0.5).logprobs == [[-0.75] * 4]
+
+
+def test_tokenizer_of_another_model_is_refused_at_the_start(
+    server: ScriptedServer, vllm: VLLM
+) -> None:
+    vllm.prompt_ids = [1, 2, 3]
+    with pytest.raises(ConfigError, match=r"^tokenizer_path: the server reads .* \[1, 2, 3\]"):
+        connected(server)
+
+
+def test_server_of_texts_is_refused_at_the_start(server: ScriptedServer) -> None:
+    server.script = lambda path, body: (
+        Reply({"choices": [{"text": "?"}]})
+        if path == "/v1/completions"
+        else Reply({"error": {"message": "Not Found"}}, status=404)
+    )
+    with pytest.raises(ConfigError, match="^tokenizer_path: .* leave tokenizer_path out"):
+        connected(server)
+
+
+def test_folder_without_a_tokenizer_is_refused(server: ScriptedServer, tmp_path: Any) -> None:
+    with pytest.raises(ConfigError, match="^tokenizer_path: Transformers cannot load a tokenizer"):
+        connected(server, tokenizer_path=str(tmp_path))
+
+
+def test_prompt_and_ids_are_checked_before_anything_is_sent(server: ScriptedServer) -> None:
+    with connected(server) as engine:
+        server.seen.clear()
+        with pytest.raises(PromptError, match="^prompt 0 has 600 tokens, above the limit of 512"):
+            engine.generate({"prompt_token_ids": [5] * 600})
+        with pytest.raises(ConfigError, match=f"^stop_token_ids.0.: {VOCABULARY} is outside"):
+            engine.generate("Hi", stop_token_ids=[VOCABULARY])
+        with pytest.raises(ConfigError, match="^regex: the backend openai does not offer it"):
+            engine.generate("Hi", regex="a")
+    assert server.seen == []
+
+
+def test_answer_without_a_log_prob_for_each_token_is_a_failure(
+    server: ScriptedServer, vllm: VLLM
+) -> None:
+    with connected(server) as engine:
+        cut = {"token_ids": ANSWER, "logprobs": {"token_logprobs": [-1]}, "finish_reason": "stop"}
+        server.script = lambda path, body: Reply({"choices": [cut]})
+        with pytest.raises(RequestFailure, match="unknown form"):
+            engine.generate("Hi", temperature=1.0)
+
+
+def test_sglangs_own_route_is_found_and_used(server: ScriptedServer, tokenizer: Any) -> None:
+    server.script = sglang
+    with connected(server) as engine:
+        server.seen.clear()
+        [row] = engine.generate({"prompt_token_ids": [5, 6]}, min_p=0.1, regex="a+", stop="z")
+        assert server.bodies[0]["input_ids"] == [5, 6]
+        sent = server.bodies[0]["sampling_params"]
+        assert (sent["min_p"], sent["regex"], sent["stop"]) == (0.1, "a+", ["z"])
+        assert sent["stop_token_ids"] == [IM_END] and "json_schema" not in sent
+        assert row.token_ids == [*ANSWER, IM_END] and row.logprobs == [-0.5] * 4
+        assert row.metadata["matched_stop"] == IM_END and row.metadata["cached_tokens"] == 4
+        chunks = list(engine.stream("Hi"))
+        assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
+        assert chunks[-1].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"seed": 3}, "^seed: the backend openai does not offer it"),
+        ({"repetition_penalty": 1.1}, "^repetition_penalty: the backend openai"),
+        ({"ignore_eos": True, "stop_token_ids": [7]}, "^ignore_eos: SGLang's server then ignores"),
+    ],
+    ids=str,
+)
+def test_what_sglangs_server_ignores_is_refused_by_name(
+    server: ScriptedServer, params: dict[str, Any], message: str
+) -> None:
+    server.script = sglang
+    with connected(server) as engine:
+        server.seen.clear()
+        with pytest.raises(ConfigError, match=message):
+            engine.generate("Hi", **params)
+    assert server.seen == []
+
+
+def test_request_that_sglang_aborts_is_a_failure(server: ScriptedServer) -> None:
+    server.script = sglang
+    with connected(server) as engine:
+        ended = {"finish_reason": {"type": "abort", "message": "Out of memory"}}
+        server.script = lambda path, body: Reply({"output_ids": [], "meta_info": ended})
+        with pytest.raises(RequestFailure, match="aborted the request: Out of memory"):
+            engine.generate("Hi")

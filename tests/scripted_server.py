@@ -1,0 +1,166 @@
+"""A local HTTP server that answers as a test says: for what a real server cannot be made to do."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, TypeAlias
+
+MODEL = "some-model"
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """body: JSON, or bytes as they are. events: a stream of them, whole with `done`."""
+
+    body: Any = None
+    status: int = 200
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    wait: float = 0.0
+    events: list[Any] | None = None
+    done: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    path: str
+    body: Any
+    headers: Mapping[str, str]
+    at: float
+
+
+Script: TypeAlias = "Callable[[str, Any], Reply]"
+
+
+class ScriptedServer:
+    """`script` is called with each request's path and body; `seen` has all requests in order."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.seen: list[Seen] = []
+        self._connections: list[socket.socket] = []
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._http.daemon_threads = True
+        threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
+
+    @property
+    def bodies(self) -> list[Any]:
+        """What was posted."""
+        return [seen.body for seen in self.seen if seen.body is not None]
+
+    def close(self) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):  # closed already
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _handler(outer) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                outer._connections.append(self.connection)
+
+            def do_GET(self) -> None:
+                self._answer(None)
+
+            def do_POST(self) -> None:
+                self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+            def _answer(self, body: Any) -> None:
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                outer.seen.append(Seen(self.path, body, headers, time.monotonic()))
+                reply = outer.script(self.path, body)
+                time.sleep(reply.wait)
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    self._events(reply) if reply.events is not None else self._whole(reply)
+
+            def _whole(self, reply: Reply) -> None:
+                raw = isinstance(reply.body, bytes)
+                content = reply.body if raw else json.dumps(reply.body).encode()
+                self.send_response(reply.status)
+                kind = {"content-type": "application/json"}
+                for name, value in {**kind, **reply.headers}.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def _events(self, reply: Reply) -> None:
+                self.close_connection = True
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.send_header("connection", "close")
+                self.end_headers()
+                for event in reply.events or ():
+                    self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
+                if reply.done:
+                    self.wfile.write(b"data: [DONE]\n\n")
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        return Handler
+
+
+@contextlib.contextmanager
+def scripted(script: Script) -> Iterator[ScriptedServer]:
+    server = ScriptedServer(script)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def chat(text: str | None, calls: list[Any] | None = None, finish: str = "stop") -> Reply:
+    """A whole answer of /chat/completions."""
+    message = {"role": "assistant", "content": text, **({"tool_calls": calls} if calls else {})}
+    return Reply({"choices": [{"message": message, "finish_reason": finish}], "usage": USAGE})
+
+
+USAGE = {
+    "prompt_tokens": 7,
+    "completion_tokens": 3,
+    "total_tokens": 10,
+    "prompt_tokens_details": {"cached_tokens": 2},
+}
+
+
+def call(name: str, arguments: str, index: int = 0) -> dict[str, Any]:
+    """A tool call as OpenAI answers it."""
+    function = {"name": name, "arguments": arguments}
+    return {"id": f"call_{index}", "type": "function", "function": function}
+
+
+def echo(path: str, body: Any) -> Reply:
+    """Answers with the last message or the text, in capitals."""
+    if path.endswith("/models"):
+        return Reply({"object": "list", "data": [{"id": MODEL}]})
+    if path.endswith("/chat/completions"):
+        text = body["messages"][-1]["content"].upper()
+        return streamed(text) if body.get("stream") else chat(text)
+    choice = {"text": body["prompt"].upper(), "finish_reason": "length"}
+    return Reply({"choices": [choice], "usage": USAGE})
+
+
+def streamed(text: str, *, finish: str | None = "stop", done: bool = True) -> Reply:
+    """`text` letter by letter, as /chat/completions streams it."""
+    deltas: list[Any] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": letter} for letter in text]
+    events: list[Any] = [{"choices": [{"delta": each, "finish_reason": None}]} for each in deltas]
+    if finish:
+        events.append({"choices": [{"delta": {}, "finish_reason": finish}]})
+        events.append({"choices": [], "usage": USAGE})
+    return Reply(events=events, done=done)
