@@ -12,7 +12,7 @@ from _inf.apps.cli.options import Options, takes_options
 from _inf.apps.eval.dataset import read_examples
 from _inf.apps.eval.evaluate import EvalRun
 from _inf.apps.eval.reward import SECONDS
-from _inf.runtime.progress import say
+from _inf.runtime import progress
 
 MOST_ERRORS = 10
 
@@ -41,9 +41,7 @@ def data(
     """
     call = Options(options)
     config = call.load()
-    examples = read_examples(
-        source, prompt_key=prompt_key, limit=limit, shuffle_seed=shuffle_seed
-    )
+    examples = read_examples(source, prompt_key=prompt_key, limit=limit, shuffle_seed=shuffle_seed)
     run = EvalRun(examples, reward, n, out, call.params, reward_timeout)
     with run.opened(config, restart) as left:
         if left:
@@ -56,7 +54,9 @@ def data(
     files = ", ".join(f"{run.stem}{end}" for end in (".jsonl", ".summary.json", ".png"))
     typer.echo(f"rows, summary and plot: {files}", err=True)
     if report.unscored:
-        typer.echo(f'inf: {report.unscored} answers have no reward: "error" in their rows', err=True)
+        typer.echo(
+            f'inf: {report.unscored} answers have no reward: "error" in their rows', err=True
+        )
         raise typer.Exit(1)
 
 
@@ -65,6 +65,6 @@ def _first_errors() -> Any:
 
     def show(line: int, reason: str) -> None:
         if next(counter) <= MOST_ERRORS:
-            say(f"inf: answer {line}: {reason}")
+            progress.say(f"inf: answer {line}: {reason}")
 
     return show

@@ -62,9 +62,9 @@ def _rows(data: Any, where: str) -> Iterable[Any]:
     if isinstance(data, str | os.PathLike):
         return _file(Path(data))
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas
-        return data.to_dict("records")  # type: ignore[no-any-return]
+        return list(data.to_dict("records"))
     if hasattr(data, "to_list"):  # datasets
-        return data.to_list()  # type: ignore[no-any-return]
+        return list(data.to_list())
     if isinstance(data, Sequence):
         return data
     raise ConfigError(f"{where}: it must be a path, a table or a list of rows, not {shown(data)}.")
@@ -75,11 +75,11 @@ def _file(path: Path) -> Iterable[Any]:
         if path.suffix == ".parquet":
             import pandas
 
-            return pandas.read_parquet(path).to_dict("records")
+            return list(pandas.read_parquet(path).to_dict("records"))
         if path.suffix in (".jsonl", ".json"):
             text = path.read_text(encoding="utf-8")
             if path.suffix == ".json":
-                return json.loads(text)  # type: ignore[no-any-return]
+                return list(json.loads(text))
             return [json.loads(line) for line in text.split("\n") if line.strip()]
     except (OSError, ValueError) as failure:
         raise ConfigError(f"{path} cannot be read: {failure}") from None
@@ -93,8 +93,8 @@ def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
     row = plain(row)
     if row.get(prompt_key) is None:
         raise ConfigError(
-            f"{place}: the key {prompt_key!r} is missing; it has {', '.join(sorted(row))}. Name the "
-            "key of the prompts with --prompt-key."
+            f"{place}: the key {prompt_key!r} is missing; it has {', '.join(sorted(row))}. Name "
+            "the key of the prompts with --prompt-key."
         )
     reward_model, extra = row.get("reward_model"), row.get("extra_info")
     for key, value in (("reward_model", reward_model), ("extra_info", extra)):

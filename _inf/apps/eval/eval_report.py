@@ -70,7 +70,9 @@ class EvalReport:
                 groups[row["data_source"]].append(row)
         names = list(groups)
         for axes, value in ((rewards, "reward"), (lengths, "completion_tokens")):
-            axes.hist([[row[value] for row in groups[name]] for name in names], bins=20, label=names)
+            axes.hist(
+                [[row[value] for row in groups[name]] for name in names], bins=20, label=names
+            )
         rewards.set(xlabel="reward", ylabel="answers")
         lengths.set(xlabel="tokens of the answer")
         if names:
