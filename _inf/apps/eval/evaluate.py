@@ -133,7 +133,13 @@ class EvalRun:
         ):
             self._file.begin(self.about(config), restart)
             yield [job for job in self._jobs() if not self._file.has_answer(job.line)]
-            self.rows = [row for row in self._file.rows() if row["line"] <= self.wanted]
+            rows = (row for row in self._file.rows() if row["line"] <= self.wanted)
+            self.rows = [{**self._place(row["line"]), **row} for row in rows]
+
+    def _place(self, line: int) -> dict[str, Any]:
+        """What also a row without an answer has."""
+        example, sample = divmod(line - 1, self.n)
+        return {"number": self.examples[example].number, "sample": sample, "reward": None}
 
     @property
     def wanted(self) -> int:
