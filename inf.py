@@ -31,8 +31,9 @@ from _inf.errors import (
     PromptError,
     ToolError,
 )
+from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
-from _inf.request.sampling import GenerateParams, Sampling, names_keywords, resolve
+from _inf.request.sampling import Sampling, resolve
 from _inf.request.tokenize import check_total_length, tokenize
 from _inf.response.decode import decode
 from _inf.response.output import GenerationOutput, GenerationRow
@@ -149,10 +150,9 @@ class InferenceEngine(RunningEngine):
         return PreparedCall(tokenized, sampling, plan)
 
     def _plan(self, params: GenerateParams, prompts: int) -> tuple[Sampling, ConversationPlan]:
-        backend = self._backend
-        check_supported(backend, params)
-        sampling = resolve(params, self.config.rollout, prompts, backend.model)
-        return sampling, ConversationPlan.of(sampling, self.config, backend)
+        check_supported(self._backend, params)
+        sampling = resolve(params, self.config.rollout, prompts, self._backend.model)
+        return sampling, ConversationPlan.of(sampling, self.config, self._backend)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
         backend, sampling = self._backend, call.sampling

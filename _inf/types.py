@@ -216,6 +216,28 @@ class RequestOutput:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """One trajectory of a session of `engine.serve()`: what the model read and sampled.
+
+    token_ids: everything after the prompt; response_mask: 1 for a sampled id and 0 for one of the
+    template, with the log prob 0.0. messages: the conversation with its answers (none of a prompt
+    of ids). finish_reasons, weight_versions: one per answer. reward: None until it is set.
+    forked_from: the trace whose messages it shares, and how many; None if it shares none.
+    """
+
+    id: str
+    prompt_token_ids: list[int]
+    token_ids: list[int] = field(default_factory=list)
+    response_mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    finish_reasons: list[str] = field(default_factory=list)
+    weight_versions: list[int] = field(default_factory=list)
+    reward: float | None = None
+    forked_from: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
 class SleepResult:
     """What `sleep` freed: bytes of the accelerator's memory, as counted by its driver."""
 

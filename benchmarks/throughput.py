@@ -116,11 +116,13 @@ def machine() -> dict[str, Any]:
 class Contestant:
     """A child process that answers JSON lines; `peak` is the most its process tree held."""
 
+    program = __file__
+
     def __init__(self, name: str, **settings: Any) -> None:
         self.name, self.peak = name, 0
         self.log: IO[bytes] = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--contestant", name, json.dumps(settings)],
+            [sys.executable, self.program, "--contestant", name, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,

@@ -101,7 +101,10 @@ def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: flo
     return curve
 
 
-def draw(curve: list[float], file: Path) -> None:
+TITLE = f"GRPO: {len(QUESTIONS)} questions, {SAMPLES} samples each"
+
+
+def draw(curve: list[float], file: Path, title: str = TITLE) -> None:
     """The reward of each step."""
     import matplotlib
 
@@ -111,7 +114,7 @@ def draw(curve: list[float], file: Path) -> None:
     pyplot.plot(range(len(curve)), curve, marker=".")
     pyplot.xlabel("step")
     pyplot.ylabel("mean reward")
-    pyplot.title(f"GRPO: {len(QUESTIONS)} questions, {SAMPLES} samples each")
+    pyplot.title(title)
     pyplot.savefig(file, dpi=120)
     pyplot.close()
 

@@ -58,9 +58,14 @@ class ScriptedServer:
         """What was posted."""
         return [seen.body for seen in self.seen if seen.body is not None]
 
-    def close(self) -> None:
+    def stop_listening(self) -> None:
+        """Refuse new connections."""
         self._http.shutdown()
         self._http.server_close()
+
+    def close(self) -> None:
+        """Close it; safe to call twice."""
+        self.stop_listening()
         for connection in self._connections:
             with contextlib.suppress(OSError):  # closed already
                 connection.shutdown(socket.SHUT_RDWR)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from _inf.errors import did_you_mean, shown
-from _inf.request.sampling import GenerateParams
+from _inf.request.keywords import GenerateParams
 from _inf.response.output import GenerationOutput, GenerationRow
 from _inf.types import Tokenizer, ToolCall
 

@@ -1,12 +1,13 @@
 """Keeps the answers of greedy and seeded requests, for any backend (`generation_cache`).
 
 In: a running `Backend`. Out: one to use in its place. An equal request, of `generate` or of a
-conversation's turn, is answered from memory: token ids, parameters and everything else in it are
-the same. Streams and scores are always computed.
+conversation's turn, is answered from memory: token ids, parameters and everything else in it but
+its place in the call are the same. Streams and scores are always computed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,7 @@ class CachedBackend:
     ) -> dict[int, RequestOutput]:
         with self._lock:
             answers = {
-                index: cache.get(repr(request))
+                index: cache.get(_key(request))
                 for index, request in enumerate(requests)
                 if _repeatable(request)
             }
@@ -92,7 +93,7 @@ class CachedBackend:
     ) -> list[RequestOutput]:
         """Return the outputs, kept as copies that no caller can change."""
         new = {
-            repr(request): pickle.dumps(output)
+            _key(request): pickle.dumps(output)
             for request, output in zip(requests, outputs, strict=True)
             if _repeatable(request)
         }
@@ -100,6 +101,10 @@ class CachedBackend:
             for key, answer in new.items():
                 cache[key] = answer
         return outputs
+
+
+def _key(request: Request) -> str:
+    return repr(dataclasses.replace(request, prompt_index=None))
 
 
 def _repeatable(request: Request) -> bool:

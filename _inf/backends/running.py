@@ -9,7 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -20,10 +20,13 @@ from _inf.backends.verl.launch import launch as launch_verl
 from _inf.config import Config, load_config
 from _inf.errors import InferenceError
 from _inf.response.stats import Stats
+from _inf.response.trainer_batch import traces_batch
 from _inf.runtime.interpreter import garbage_kept
-from _inf.types import ModelInfo, SleepResult
+from _inf.types import ModelInfo, SleepResult, Trace
 
 if TYPE_CHECKING:
+    from verl import DataProto
+
     from _inf.apps.serve.server import InferenceServer
     from inf import InferenceEngine
 
@@ -168,6 +171,20 @@ class RunningEngine:
             self._finalizer()
             self._launch()
         self._stats.add_restart()
+
+    def trainer_batch(
+        self, traces: Sequence[Trace], rewards: Sequence[float] | None = None
+    ) -> DataProto:
+        """Return the traces of a served engine as a `DataProto` with `rollout_batch`'s columns.
+
+        traces: of `server.traces`, one row each. rewards: one per trace; by default their own.
+            They are in `reward_scores`, as `{"reward": ...}`.
+        Traces with equal prompts have one `uid`. Raises `ConfigError` if one is wider than
+        `rollout.prompt_length` or `rollout.response_length`.
+        """
+        rollout = self.config.rollout
+        widths = (rollout.prompt_length, rollout.response_length)
+        return traces_batch(traces, rewards, self.tokenizer, widths)
 
     def serve(
         self, host: str = "127.0.0.1", port: int = 0, api_key: str | None = None

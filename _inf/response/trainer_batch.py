@@ -14,9 +14,9 @@ from _inf.errors import ConfigError, PromptError, shown
 from _inf.request.prompts import as_list
 from _inf.request.sampling import Sampling
 from _inf.response.columns import column
-from _inf.response.decode import whole_response
+from _inf.response.decode import decoded_text, whole_response
 from _inf.response.output import GenerationOutput
-from _inf.types import Prompt, RequestOutput
+from _inf.types import Prompt, RequestOutput, Tokenizer, Trace
 
 # The names of our own columns, with and without tools.
 TENSORS = (
@@ -106,12 +106,79 @@ def trainer_batch(
             "rollout_batch(): the server's log probs are of another definition with these "
             "parameters; use temperature 1 without penalties, or another backend."
         )
-    import torch
-    from verl import DataProto
-
     n = len(rows) // len(prompts)
     prompt_ids = [prompts[row // n].token_ids for row in range(len(rows))]
     answers = [whole_response(row) for row in rows]
+    return _data_proto(prompt_ids, answers, pad, widths, _columns(output, given, n))
+
+
+def traces_batch(
+    traces: Sequence[Trace],
+    rewards: Sequence[float] | None,
+    tokenizer: Tokenizer,
+    widths: tuple[int, int],
+) -> Any:
+    """Build the same batch of a served engine's traces; those with equal prompts have one `uid`.
+
+    rewards: one per trace; None takes the traces' own.
+    """
+    if not traces:
+        raise ConfigError("traces: none; a batch has at least one row.")
+    if rewards is not None and len(rewards) != len(traces):
+        raise ConfigError(f"rewards: {len(rewards)} for {len(traces)} traces; give one each.")
+    names = ("rollout.prompt_length", "rollout.response_length")
+    for index, trace in enumerate(traces):
+        for ids, most, name in zip(
+            (trace.prompt_token_ids, trace.token_ids), widths, names, strict=True
+        ):
+            if len(ids) > most:
+                raise ConfigError(
+                    f"traces[{index}]: its {len(ids)} tokens are above {most}, the width of a "
+                    f"batch; raise {name}."
+                )
+    given = [trace.reward for trace in traces] if rewards is None else list(rewards)
+    prompts = [tuple(trace.prompt_token_ids) for trace in traces]
+    order = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompts))}
+    uids = [str(uuid.uuid4()) for _ in order]
+    columns: dict[str, list[Any]] = {
+        "uid": [uids[order[prompt]] for prompt in prompts],
+        "completions": [_last_answer(trace, tokenizer) for trace in traces],
+        "prompt_index": [order[prompt] for prompt in prompts],
+        "finish_reason": [trace.finish_reasons[-1] for trace in traces],
+        "weight_version": [trace.weight_versions[-1] for trace in traces],
+        "messages": [{"messages": trace.messages} for trace in traces],
+        "reward_scores": [{} if reward is None else {"reward": reward} for reward in given],
+        "__num_turns__": [len(trace.finish_reasons) for trace in traces],
+    }
+    return _data_proto(
+        [trace.prompt_token_ids for trace in traces],
+        [(trace.token_ids, trace.response_mask, trace.logprobs) for trace in traces],
+        tokenizer.pad_token_id,
+        widths,
+        {name: column(values) for name, values in columns.items()},
+    )
+
+
+def _last_answer(trace: Trace, tokenizer: Tokenizer) -> str:
+    """The last answer's text; that of a trace without messages is decoded."""
+    if trace.messages:
+        return str(trace.messages[-1]["content"])
+    mask = trace.response_mask
+    begin = max((index for index, bit in enumerate(mask) if not bit), default=-1) + 1
+    return decoded_text(trace.token_ids[begin:], tokenizer, skip_special_tokens=True)
+
+
+def _data_proto(
+    prompt_ids: Sequence[list[int]],
+    answers: Sequence[tuple[list[int], list[int], list[float]]],
+    pad: int,
+    widths: tuple[int, int],
+    columns: Mapping[str, Any],
+) -> Any:
+    """Build the batch of prompts and of what follows them: ids, mask and log probs."""
+    import torch
+    from verl import DataProto
+
     left, right = widths
     before = torch.tensor([[pad] * (left - len(ids)) + ids for ids in prompt_ids])
     after = torch.tensor([ids + [pad] * (right - len(ids)) for ids, _, _ in answers])
@@ -131,7 +198,7 @@ def trainer_batch(
             [logprobs + [0.0] * (right - len(logprobs)) for _, _, logprobs in answers]
         ),
     }
-    return DataProto.from_dict(tensors=tensors, non_tensors=_columns(output, given, n))
+    return DataProto.from_dict(tensors=tensors, non_tensors=dict(columns))
 
 
 def _columns(output: GenerationOutput, given: Mapping[str, Any], n: int) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from _inf.types import CancelToken, Request, RequestOutput, SamplingParams
 GREEDY = SamplingParams(max_tokens=4, temperature=0)
 
 
-def request(token: int, params: SamplingParams = GREEDY) -> Request:
-    return Request([token], params)
+def request(token: int, params: SamplingParams = GREEDY, index: int | None = None) -> Request:
+    return Request([token], params, index)
 
 
 class Scripted:
@@ -62,7 +62,8 @@ def cached(scripted: Scripted, size: int = 10, stats: Stats | None = None) -> Ca
 
 
 def answers(backend: CachedBackend, *tokens: int) -> list[list[int]]:
-    outputs = backend.generate([request(token) for token in tokens], CancelToken(), None)
+    requests = [request(token, index=index) for index, token in enumerate(tokens)]
+    outputs = backend.generate(requests, CancelToken(), None)
     return [output.token_ids for output in outputs]
 
 

@@ -69,6 +69,16 @@ def test_messages_go_out_and_text_comes_back(server: ScriptedServer) -> None:
     assert sent[1]["messages"] == history
 
 
+def test_equal_greedy_request_is_sent_once_with_a_generation_cache(server: ScriptedServer) -> None:
+    with connected(server, generation_cache=10) as engine:
+        first = engine.generate(["hi", "so"], temperature=0)
+        again = engine.generate(["so", "ho", "hi"], temperature=0)
+        assert (first.completions, again.completions) == (["HI", "SO"], ["SO", "HO", "HI"])
+        assert engine.stats()["generation_cache_hits"] == 2
+        engine.generate(["hi", "hi"], temperature=0.5)
+    assert len(server.bodies) == 3 + 2
+
+
 def test_rows_convert_to_tables_and_files_without_the_columns_of_tokens(
     server: ScriptedServer, tmp_path: Any
 ) -> None:

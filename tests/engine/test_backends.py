@@ -1,6 +1,7 @@
-"""One contract for every backend: the same calls on verl's rollout and on Transformers.
+"""One contract for every backend: the same calls on verl's rollout, on Transformers, and on a
+server of token ids, which serves the first of them.
 
-Both serve the tiny model in float32, whose greedy answers wander, so equal ids mean something. What
+All have the tiny model in float32, whose greedy answers wander, so equal ids mean something. What
 only one backend has is at the end; what it refuses, it refuses by name.
 """
 
@@ -59,10 +60,45 @@ def transformers() -> Transformers:
     return Transformers.of(tiny_model())
 
 
-@pytest.fixture(params=["sglang", "hf"])
+def connected(server: Any, folder: Any, **config: Any) -> InferenceEngine:
+    """An engine on the server of another engine."""
+    rollout = {"name": "openai", **config.pop("rollout", {})}
+    address = {"base_url": server.base_url, "model_path": str(folder)}
+    return InferenceEngine(**address, rollout=rollout, **config)
+
+
+@pytest.fixture(scope="module")
+def remote(tiny: InferenceEngine) -> Iterator[InferenceEngine]:
+    lengths = {name: SETTINGS[name] for name in ("prompt_length", "response_length")}
+    with tiny.serve() as server:
+        with connected(
+            server, tiny_model(), tokenizer_path=str(tiny_model()), rollout=lengths
+        ) as engine:
+            yield engine
+
+
+FIXTURES = {"sglang": "tiny", "hf": "hf", "openai": "remote"}
+
+
+@pytest.fixture(params=FIXTURES)
 def backend(request: pytest.FixtureRequest) -> InferenceEngine:
-    engine: InferenceEngine = request.getfixturevalue({"sglang": "tiny"}.get(request.param, "hf"))
+    engine: InferenceEngine = request.getfixturevalue(FIXTURES[request.param])
     return engine
+
+
+@pytest.fixture(params=["hf", "openai"])
+def other(request: pytest.FixtureRequest) -> InferenceEngine:
+    engine: InferenceEngine = request.getfixturevalue(FIXTURES[request.param])
+    return engine
+
+
+def refuses(backend: InferenceEngine, feature: str, call: Callable[[], Any]) -> bool:
+    """Whether the backend lacks the feature; it must then refuse the call by name."""
+    if feature in backend.supports:
+        return False
+    with pytest.raises(ConfigError, match=f"^{feature}.*: the backend .* does not offer it"):
+        call()
+    return True
 
 
 def assert_alike(one: Any, other: Any) -> None:
@@ -75,23 +111,25 @@ def assert_alike(one: Any, other: Any) -> None:
             assert mine.metadata[name] == yours.metadata[name]
 
 
-# Both give the same answers.
+# All give the same answers.
 
 
 @pytest.mark.parametrize("adjusted", [{}, *ADJUSTED], ids=str)
-def test_greedy_answers_and_logprobs_are_the_same_on_both(
-    tiny: InferenceEngine, hf: InferenceEngine, adjusted: dict[str, Any]
+def test_greedy_answers_and_logprobs_are_the_same_on_all(
+    tiny: InferenceEngine, other: InferenceEngine, adjusted: dict[str, Any]
 ) -> None:
-    ours, theirs = (engine.generate(as_ids(PROMPTS), **GREEDY, **adjusted) for engine in (hf, tiny))
+    ours, theirs = (
+        engine.generate(as_ids(PROMPTS), **GREEDY, **adjusted) for engine in (other, tiny)
+    )
     assert_alike(ours, theirs)
 
 
 @pytest.mark.parametrize("sampled", SAMPLED, ids=str)
-def test_seed_gives_the_same_tokens_on_both(
-    tiny: InferenceEngine, hf: InferenceEngine, sampled: dict[str, Any]
+def test_seed_gives_the_same_tokens_on_all(
+    tiny: InferenceEngine, other: InferenceEngine, sampled: dict[str, Any]
 ) -> None:
     params = {**sampled, "seed": 7, "n": 2, "max_tokens": 24}
-    ours, theirs = (engine.generate(as_ids(PROMPTS[:6]), **params) for engine in (hf, tiny))
+    ours, theirs = (engine.generate(as_ids(PROMPTS[:6]), **params) for engine in (other, tiny))
     assert_alike(ours, theirs)
     assert [row["seed"] for row in ours.metadata] == [row["seed"] for row in theirs.metadata]
 
@@ -118,11 +156,11 @@ def test_scores_are_the_same_on_both(tiny: InferenceEngine, hf: InferenceEngine)
         assert mine.logprobs == pytest.approx(yours.logprobs, abs=WITHIN)
 
 
-def test_trainers_batch_is_the_same_from_both(tiny: InferenceEngine, hf: InferenceEngine) -> None:
+def test_trainers_batch_is_the_same_from_all(tiny: InferenceEngine, other: InferenceEngine) -> None:
     params = {"temperature": 1.0, "seed": 3, "n": 2, "max_tokens": 20}
     ours, theirs = (
         engine.rollout_batch(as_ids(PROMPTS[:4]), uid=list("abcd"), **params)
-        for engine in (hf, tiny)
+        for engine in (other, tiny)
     )
     assert set(ours.batch.keys()) == set(theirs.batch.keys())
     for name in ours.batch.keys():
@@ -136,7 +174,7 @@ def test_trainers_batch_is_the_same_from_both(tiny: InferenceEngine, hf: Inferen
         ({"temprature": 1}, "temprature: generate.. has no such parameter; did you mean"),
         ({"max_tokens": 0}, "max_tokens: 0 is out of range"),
         ({"stop": ""}, "stop: an empty string"),
-        ({"regex": "(", "max_tokens": 3}, "regex: .* is not a regular expression"),
+        ({"json_schema": {"type": "x"}}, "json_schema"),
         ({"stop_token_ids": [VOCABULARY]}, "stop_token_ids.0.: 384 is outside"),
     ],
     ids=str,
@@ -214,6 +252,8 @@ def test_answers_follow_their_grammar_beside_free_rows(backend: InferenceEngine)
     for row in (output[0], output[2]):
         assert json.loads(row.completion)["city"] in ("Rome", "Oslo")
         assert row.metadata["finish_reason"] == "stop"
+    if refuses(backend, "regex", lambda: backend.generate("a", regex="a")):
+        return
     regex = backend.generate(["a", "b"], regex="[a-c]{4}", ignore_eos=True, max_tokens=30)
     for text in regex.completions:
         assert len(text) == 4 and set(text) <= set("abc")
@@ -230,6 +270,8 @@ def test_chunks_of_a_stream_are_the_call(backend: InferenceEngine) -> None:
 
 
 def test_greedy_answer_scores_as_greedy_with_its_own_logprobs(backend: InferenceEngine) -> None:
+    if refuses(backend, "score", lambda: backend.score("a", "b")):
+        return
     output = backend.generate(as_ids(PROMPTS[:6]), **GREEDY)
     for row, score in zip(
         output, backend.score(as_ids(PROMPTS[:6]), output.token_ids), strict=True
@@ -240,7 +282,8 @@ def test_greedy_answer_scores_as_greedy_with_its_own_logprobs(backend: Inference
 
 
 def test_empty_batch_is_an_empty_output(backend: InferenceEngine) -> None:
-    assert len(backend.generate([])) == 0 and backend.score([], []) == []
+    assert len(backend.generate([])) == 0
+    assert "score" not in backend.supports or backend.score([], []) == []
 
 
 def test_prompt_that_does_not_fit_is_refused_with_its_index(backend: InferenceEngine) -> None:
@@ -301,9 +344,15 @@ def test_keyword_that_a_backend_lacks_is_refused_with_both_names(
     assert len(backend.generate("a", regex=None, tools=[], max_tokens=2)) == 1
 
 
-def test_what_only_the_other_backend_has_is_refused_by_name(
-    tiny: InferenceEngine, hf: InferenceEngine
+def test_what_only_another_backend_has_is_refused_by_name(
+    tiny: InferenceEngine, hf: InferenceEngine, remote: InferenceEngine
 ) -> None:
+    for call in (remote.sleep, lambda: remote.update_weights({}), lambda: remote.get_logits(0, 0)):
+        with pytest.raises(ConfigError, match=r"\(\): the backend openai .* rollout.name: "):
+            call()
+    for keyword in ({"logprobs": 2}, {"prompt_logprobs": True}):
+        with pytest.raises(ConfigError, match="logprobs: the backend openai .* sglang or hf does"):
+            remote.generate("a", **keyword)
     with pytest.raises(ConfigError, match="get_logits.*: the backend sglang .* rollout.name: hf"):
         tiny.get_logits("a", "b")
     with pytest.raises(ConfigError, match="sleep.*: the backend hf .* rollout.name: sglang"):
@@ -462,6 +511,21 @@ def test_tools_run_between_turns(tmp_path: Any) -> None:
             assert [i for i, own in zip(ids, mask, strict=True) if own] == row.token_ids
         schema_only = engine.generate(asked[0], tools=[CALCULATOR], temperature=0)
         assert schema_only.metadata[0]["finish_reason"] == "tool_calls"
+        # The same through a server: by token ids, the server knowing of no tools, and by text.
+        long = {"prompt_length": 1024, "response_length": 512}
+        for own in ({"tokenizer_path": str(TOOL_MODEL), "rollout": long}, {}):
+            with engine.serve() as server, connected(server, TOOL_MODEL, **own) as remote:
+                served = remote.generate(asked, tools=[calculator], temperature=0)
+                assert served.completions == said
+                results = [row["tool_calls"] for row in output.metadata]
+                for ours, theirs in zip(results, served.metadata, strict=True):
+                    assert [each["result"] for each in ours] == [
+                        each["result"] for each in theirs["tool_calls"]
+                    ]
+                if own:
+                    assert served.token_ids == output.token_ids
+                schema_only = remote.generate(asked[0], tools=[CALCULATOR], temperature=0)
+                assert schema_only.metadata[0]["finish_reason"] == "tool_calls"
 
 
 def test_quantization_without_its_package_is_a_sentence() -> None:

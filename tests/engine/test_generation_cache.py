@@ -47,8 +47,9 @@ def test_equal_greedy_and_seeded_calls_are_answered_from_memory(backend: Inferen
         assert hits(backend) == before
         assert backend.generate(as_ids(PROMPTS), **params).to_dict() == first.to_dict()
         assert hits(backend) == before + len(first)
-    first = backend.generate(as_ids(PROMPTS), **GREEDY)
+    first, before = backend.generate(as_ids(PROMPTS), **GREEDY), hits(backend)
     mixed = backend.generate(as_ids([[5, 6], *PROMPTS[::-1]]), **GREEDY)
+    assert hits(backend) == before + len(PROMPTS)
     assert mixed.token_ids[1:] == first.token_ids[::-1]
     assert mixed.token_ids[:1] == backend.generate(as_ids([[5, 6]]), **GREEDY).token_ids
 

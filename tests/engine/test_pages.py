@@ -1,4 +1,4 @@
-"""The Python of the README and of docs/tools.md, run as it stands."""
+"""The Python of the README and of pages of docs/, run as it stands."""
 
 from __future__ import annotations
 
@@ -34,6 +34,17 @@ def test_python_of_the_readme_runs(tiny: InferenceEngine, monkeypatch: pytest.Mo
         if inspect.iscoroutine(result):
             asyncio.run(result)
     assert names["output"].metadata
+
+
+def test_python_of_the_page_on_serving_runs(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
+    names: dict[str, Any] = {}
+    for block in blocks("docs/serving.md", "python"):
+        exec(compile(block, "docs/serving.md", "exec"), names)
+    assert len(names["trace"].finish_reasons) == 2 and len(names["batch"]) == 1
+    assert capsys.readouterr().out
 
 
 def engine_of(block: str) -> dict[str, Any]:

@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 
 from _inf.config import Rollout, load_config
 from _inf.errors import ConfigError
+from _inf.request.keywords import LISTS, PER_CALL, GenerateParams
 from _inf.request.sampling import (
-    LISTS,
     MOST_SEED,
-    PER_CALL,
-    GenerateParams,
     Sampling,
     check_params,
     derived_seed,

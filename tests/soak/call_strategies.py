@@ -13,8 +13,8 @@ from strategies import ANYTHING, ATOMS, HUGE, JSON, WORDS, Cases, damaged, mostl
 from tiny import END_OF_TEXT, IM_START, PAD, VOCABULARY
 
 from _inf.apps.openai_format import ChatRequest
+from _inf.request.keywords import GenerateParams
 from _inf.request.prompts import MESSAGE_KEYS, ROLES
-from _inf.request.sampling import GenerateParams
 
 # ─── Calls ───
 

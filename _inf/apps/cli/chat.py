@@ -22,7 +22,7 @@ import typer
 from _inf.apps.cli.options import Options, effective_params, takes_options
 from _inf.apps.cli.wrap import WordWrap
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
-from _inf.request.sampling import GenerateParams
+from _inf.request.keywords import GenerateParams
 
 if TYPE_CHECKING:
     from inf import InferenceEngine

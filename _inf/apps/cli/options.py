@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 
 from _inf.config import Config, Rollout, load_config, parse_assignments
-from _inf.request.sampling import ANY_MODEL, GenerateParams, check_params, resolve
+from _inf.request.keywords import GenerateParams
+from _inf.request.sampling import ANY_MODEL, check_params, resolve
 from _inf.runtime.interpreter import interrupt_kept
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from _inf.apps.batch.runner import answer_one
 from _inf.errors import ConfigError, EngineDeadError
 
 if TYPE_CHECKING:
-    from _inf.request.sampling import GenerateParams
+    from _inf.request.keywords import GenerateParams
     from inf import InferenceEngine
 
 

@@ -8,30 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import hmac
 import json
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from openai.types import Model
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from _inf.apps.serve.bodies import BodyT, ChatBody, CompletionBody, read_body
+from _inf.apps.serve.bodies import ChatBody, CompletionBody, RewardBody, read_body
 from _inf.apps.serve.calls import ServedCall, chat_call, completion_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
 from _inf.apps.serve.errors import RETRY_SECONDS, RequestError, add_handlers, error_of
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.metrics import CountRequests, Metrics
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses
-from _inf.errors import EngineDeadError
+from _inf.apps.serve.sessions import Session, Sessions
+from _inf.errors import EngineDeadError, InferenceError
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+logger = logging.getLogger("inf.serve")
+
+RequestT = TypeVar("RequestT", ChatBody, CompletionBody)
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DONE = "data: [DONE]\n\n"
 
 
@@ -42,6 +48,7 @@ class Service:
         self.engine = engine
         self.keeper = EngineKeeper(engine)
         self.metrics = Metrics(engine)
+        self.sessions = Sessions()
         self.model = engine.config.model_name
         self._created = int(time.time())
 
@@ -50,13 +57,13 @@ class Service:
     async def chat(self, request: Request) -> Response:
         """Answer `POST /v1/chat/completions`."""
         body = await self._body(request, ChatBody)
-        call = await asyncio.to_thread(chat_call, self.engine, body)
+        call = await asyncio.to_thread(chat_call, self.engine, body, self._session(request))
         return await self._answer(request, call, ChatResponses(call, body, self.model))
 
     async def completion(self, request: Request) -> Response:
         """Answer `POST /v1/completions`."""
         body = await self._body(request, CompletionBody)
-        call = await asyncio.to_thread(completion_call, self.engine, body)
+        call = await asyncio.to_thread(completion_call, self.engine, body, self._session(request))
         return await self._answer(request, call, CompletionResponses(call, body, self.model))
 
     async def models(self) -> Response:
@@ -81,11 +88,15 @@ class Service:
                 code="model_not_found",
             )
 
-    async def _body(self, request: Request, form: type[BodyT]) -> BodyT:
+    async def _body(self, request: Request, form: type[RequestT]) -> RequestT:
         body = await asyncio.to_thread(read_body, form, await read_bytes(request))
         self._check_model(body.model)
         self.keeper.check()
         return body
+
+    def _session(self, request: Request) -> Session | None:
+        name = request.path_params.get("session")
+        return None if name is None else self.sessions.open(name)
 
     async def _answer(
         self, request: Request, call: ServedCall, responses: ChatResponses | CompletionResponses
@@ -102,6 +113,7 @@ class Service:
             raise
         self.keeper.answered(output.metadata[0]["weight_version"])
         text = await asyncio.to_thread(responses.whole, list(output))
+        call.record(responses.choices)
         return Response(text, media_type="application/json")
 
     async def _events(
@@ -124,9 +136,30 @@ class Service:
                 self.keeper.notice()
             if not begun:
                 raise
+            if not isinstance(failure, InferenceError):  # a bug; its message may have a prompt
+                logger.error("A stream failed with %s.", type(failure).__name__)
             yield f"data: {json.dumps(error_of(failure)[1])}\n\n"
             return
+        call.record(responses.choices)
         yield "".join(f"data: {event}\n\n" for event in responses.last_events()) + DONE
+
+    # ─── /sessions ───
+
+    async def traces(self, session: str) -> Response:
+        """Answer `GET /sessions/{session}/traces`."""
+        traces = self.sessions.get(session).traces()
+        return JSONResponse({"traces": [dataclasses.asdict(trace) for trace in traces]})
+
+    async def reward(self, request: Request, session: str) -> Response:
+        """Answer `POST /sessions/{session}/reward`."""
+        body = read_body(RewardBody, await read_bytes(request))
+        self.sessions.get(session).set_reward(body.reward, body.trace)
+        return JSONResponse({"reward": body.reward, "trace": body.trace})
+
+    async def delete_session(self, session: str) -> Response:
+        """Answer `DELETE /sessions/{session}`."""
+        self.sessions.delete(session)
+        return JSONResponse({"deleted": True})
 
     # ─── The server's state ───
 
@@ -148,16 +181,21 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     names, so that no web page can reach it under a name of its own."""
     app = FastAPI(openapi_url=None)
     router = APIRouter(dependencies=[Depends(_key_check(api_key))] if api_key else [])
-    router.add_api_route("/v1/chat/completions", service.chat, methods=["POST"])
-    router.add_api_route("/v1/completions", service.completion, methods=["POST"])
-    router.add_api_route("/v1/models", service.models)
-    router.add_api_route("/v1/models/{name:path}", service.one_model)
+    for prefix in ("/v1", "/sessions/{session}/v1"):
+        router.add_api_route(f"{prefix}/chat/completions", service.chat, methods=["POST"])
+        router.add_api_route(f"{prefix}/completions", service.completion, methods=["POST"])
+        router.add_api_route(f"{prefix}/models", service.models)
+        router.add_api_route(f"{prefix}/models/{{name:path}}", service.one_model)
+    router.add_api_route("/sessions/{session}/traces", service.traces)
+    router.add_api_route("/sessions/{session}/reward", service.reward, methods=["POST"])
+    router.add_api_route("/sessions/{session}", service.delete_session, methods=["DELETE"])
     router.add_api_route("/metrics", service.totals)
     app.include_router(router)
     app.add_api_route("/health", service.health)
     add_handlers(app)
     if api_key is None:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, host])
+        own = f"[{host}]" if ":" in host else host
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, own])
     app.add_middleware(CountRequests, metrics=service.metrics)
     return app
 

@@ -18,7 +18,7 @@ from _inf.errors import shown
 MOST_CHOICES = 128  # of a prompt, as OpenAI's
 MOST_ROWS = 1024  # of a request: prompts times choices
 
-BodyT = TypeVar("BodyT", bound="ServedKeywords")
+BodyT = TypeVar("BodyT", bound=Form)
 
 
 class StreamOptions(Form):
@@ -86,6 +86,13 @@ class CompletionBody(ServedKeywords):
             {"text": prompt} if isinstance(prompt, str) else {"prompt_token_ids": prompt}
             for prompt in given
         ]
+
+
+class RewardBody(Form):
+    """The body of a session's `/reward`. trace: the id of one trace; by default it is of all."""
+
+    reward: float
+    trace: str | None = None
 
 
 def read_body(form: type[BodyT], body: bytes) -> BodyT:

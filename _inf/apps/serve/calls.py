@@ -8,15 +8,18 @@ their place. Every refusal is one of `generate`'s exceptions, or a `BadRequest`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Mapping, Sequence
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.openai_format import BadRequest, NamedTool
 from _inf.apps.serve.bodies import MOST_ROWS, ChatBody, CompletionBody, ServedKeywords
+from _inf.apps.serve.sessions import Session, Start
 from _inf.conversation.episode import Rules
 from _inf.errors import PromptTooLongError, shown
+from _inf.request.keywords import GenerateParams
 from _inf.request.prompts import normalize
-from _inf.request.sampling import MOST_SEED, GenerateParams, derived_seed, prompt_seed
+from _inf.request.sampling import MOST_SEED, derived_seed, prompt_seed
 from _inf.request.template import Template
 from _inf.request.tokenize import check_total_length, tokenize
 from _inf.request.values import count, template_kwargs
@@ -24,9 +27,10 @@ from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
 from _inf.tools.definition import as_tools
 from _inf.tools.parsing import tool_instructions
-from _inf.types import Prompt, Tool
+from _inf.types import Message, Prompt, Tool
 
 if TYPE_CHECKING:
+    from _inf.apps.serve.choice import Choice
     from inf import InferenceEngine
 
 
@@ -35,7 +39,8 @@ class ServedCall:
     """A checked request. Its choices are prompt-major: `n` for each prompt.
 
     params: `generate`'s keywords for all choices. rules: the tools, and how their calls are read.
-    forced: the grammar makes the answer the JSON text of a call.
+    forced: the grammar makes the answer the JSON text of a call. session: the request's, if it has
+    one. starts: where the answers to each prompt belong in it.
     """
 
     engine: InferenceEngine
@@ -46,6 +51,8 @@ class ServedCall:
     seed: int | None
     rules: Rules
     forced: bool
+    session: Session | None = None
+    starts: Sequence[Start] = ()
 
     @property
     def rows(self) -> int:
@@ -72,38 +79,63 @@ class ServedCall:
         keywords = cast(GenerateParams, self._keywords(rows) | {"progress": False})
         return await self.engine.agenerate(prompts, **keywords)
 
-    def streams(self) -> list[AsyncIterator[StreamChunk]]:
+    def record(self, choices: Sequence[Choice]) -> None:
+        """Add the finished choices to the session, if there is one."""
+        for choice in choices if self.session is not None else ():
+            assert self.session is not None
+            start = self.starts[choice.index // self.n]
+            self.session.add(start, self.prompt_ids(choice.index), choice)
+
+    def streams(self) -> list[AsyncGenerator[StreamChunk, None]]:
         """Return one stream per choice; each is sent when its first chunk is read."""
-        return [
+        streams = [
             self.engine.astream(
                 [{"prompt_token_ids": self.prompt_ids(row)}],
                 **cast(GenerateParams, self._keywords([row])),
             )
             for row in range(self.rows)
         ]
+        return cast("list[AsyncGenerator[StreamChunk, None]]", streams)
 
 
-def chat_call(engine: InferenceEngine, body: ChatBody) -> ServedCall:
+def chat_call(engine: InferenceEngine, body: ChatBody, session: Session | None) -> ServedCall:
     """Prepare a request to `/v1/chat/completions`."""
     keywords = body.keywords()
-    rules = chat_rules(engine, keywords)
-    prompts = tokenize(normalize([body.messages]), rules.template, _limits(engine, keywords))
-    return served_call(engine, body, keywords, prompts, rules)
+    context = json.dumps([keywords.get("tools"), keywords.get("chat_template_kwargs")])
+    template, rules = _template(engine, keywords)
+    limits = engine.model.limits.truncating(keywords.pop("truncate_prompt", None))
+    [form] = normalize([body.messages])
+    if session is None:
+        prompts = tokenize([form], template, limits)
+        return _served_call(engine, body, keywords, prompts, rules)
+    start = session.chat(cast("list[Message]", form), context, template)
+    prompts = tokenize([form if start.ids is None else start.ids], template, limits)
+    if prompts[0].truncated_tokens:
+        start = start.rendered()
+    call = _served_call(engine, body, keywords, prompts, rules)
+    return dataclasses.replace(call, session=session, starts=[start])
 
 
-def completion_call(engine: InferenceEngine, body: CompletionBody) -> ServedCall:
+def completion_call(
+    engine: InferenceEngine, body: CompletionBody, session: Session | None
+) -> ServedCall:
     """Prepare a request to `/v1/completions`."""
     keywords = body.keywords()
     for name in ("tools", "tool_choice", "chat_template_kwargs"):
         if getattr(body, name) is not None:
             raise BadRequest(f"{name}: only /v1/chat/completions has it")
-    rules = chat_rules(engine, keywords)
-    prompts = tokenize(normalize(body.prompts()), rules.template, _limits(engine, keywords))
-    return served_call(engine, body, keywords, prompts, rules)
+    template, rules = _template(engine, keywords)
+    limits = engine.model.limits.truncating(keywords.pop("truncate_prompt", None))
+    prompts = tokenize(normalize(body.prompts()), template, limits)
+    call = _served_call(engine, body, keywords, prompts, rules)
+    if session is None:
+        return call
+    starts = [session.completion(prompt.token_ids) for prompt in prompts]
+    return dataclasses.replace(call, session=session, starts=starts)
 
 
-def chat_rules(engine: InferenceEngine, keywords: dict[str, Any]) -> Rules:
-    """Return the request's tools with the template that shows them, and take the keywords about
+def _template(engine: InferenceEngine, keywords: dict[str, Any]) -> tuple[Template, Rules]:
+    """Return the template of a request and the rules with its tools, and take the keywords about
     them out of `keywords`."""
     kwargs, config, model = template_kwargs(keywords), engine.config, engine.model
     keywords.pop("chat_template_kwargs", None)
@@ -115,14 +147,10 @@ def chat_rules(engine: InferenceEngine, keywords: dict[str, Any]) -> Rules:
         instructions=tool_instructions(tools, config.rollout.multi_turn.format),
         eos_token_ids=model.eos_token_ids,
     )
-    return Rules({tool.name: tool for tool in tools}, template, config, model)
+    return template, Rules({tool.name: tool for tool in tools}, template, config, model)
 
 
-def _limits(engine: InferenceEngine, keywords: dict[str, Any]) -> Any:
-    return engine.model.limits.truncating(keywords.pop("truncate_prompt", None))
-
-
-def served_call(
+def _served_call(
     engine: InferenceEngine,
     body: ServedKeywords,
     keywords: dict[str, Any],

@@ -145,6 +145,12 @@ class Choice:
         return message
 
     @property
+    def ended(self) -> bool:
+        """Whether it has one of the model's EOS tokens at its end."""
+        stop = self.output.matched_stop if self.output else None
+        return isinstance(stop, int) and stop in self.call.rules.model.eos_token_ids
+
+    @property
     def weight_version(self) -> int | None:
         """The version of the weights that gave it."""
         return self.output.weight_version if self.output else None
@@ -152,8 +158,7 @@ class Choice:
     @property
     def stop_reason(self) -> int | str | None:
         """vLLM's: the stop string or stop id that ended it, and None for the model's own EOS."""
-        stop = self.output.matched_stop if self.output else None
-        return None if stop in self.call.rules.model.eos_token_ids else stop
+        return self.output.matched_stop if self.output and not self.ended else None
 
 
 def _forced_call(text: str) -> list[ToolCall]:

@@ -60,10 +60,15 @@ async def while_connected(request: Request, work: Awaitable[Item]) -> Item:
 
 
 async def merged(
-    streams: Sequence[AsyncIterator[Item]],
+    streams: Sequence[AsyncGenerator[Item, None]],
 ) -> AsyncGenerator[tuple[int, Item], None]:
     """Yield the items of all streams with the index of their stream, as they come. The first
     failure, and closing this iterator, closes all of them."""
+    if len(streams) == 1:  # without a queue between
+        async with contextlib.aclosing(streams[0]) as only:
+            async for chunk in only:
+                yield 0, chunk
+        return
     items: asyncio.Queue[tuple[int, Item] | BaseException | None] = asyncio.Queue()
 
     async def pump(index: int, stream: AsyncIterator[Item]) -> None:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
-from openai.types import Completion
+from openai.types import Completion, CompletionChoice
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from _inf.apps.openai_format import token_logprobs, token_text
@@ -24,6 +24,16 @@ from _inf.response.streaming import StreamChunk
 
 BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
 JSON = dict[str, Any]
+
+
+class _RunningChoice(CompletionChoice):
+    """The package's type, with the value of a choice that has not ended."""
+
+    finish_reason: Literal["stop", "length", "content_filter"] | None  # type: ignore[assignment]
+
+
+class _CompletionEvent(Completion):
+    choices: list[_RunningChoice]  # type: ignore[assignment]
 
 
 class Responses(Generic[BodyT]):
@@ -212,5 +222,4 @@ class CompletionResponses(Responses[CompletionBody]):
 
     def _event(self, choices: list[JSON], **more: Any) -> str:
         event = {**self._about, "object": "text_completion", "choices": choices, **more}
-        # Not validated: the package's type has no value for a choice that has not ended.
-        return Completion.construct(**event).model_dump_json(exclude_unset=True, warnings=False)
+        return _CompletionEvent.model_validate(event).model_dump_json(exclude_unset=True)

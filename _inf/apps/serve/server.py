@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from _inf.apps.serve.app import Service, create_app
+from _inf.apps.serve.errors import RequestError
 from _inf.errors import ConfigError, InferenceError, shown
+from _inf.types import Trace
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -35,6 +37,8 @@ class InferenceServer:
         self, engine: InferenceEngine, host: str, port: int, api_key: str | None = None
     ) -> None:
         check_address(host, port, api_key)
+        if engine.tokenizer is None:
+            raise ConfigError("serve(): this engine has no tokenizer, so it has no token ids.")
         self._service = Service(engine)
         self._socket = _listen(host, port)
         url_host = f"[{host}]" if ":" in host else host
@@ -70,6 +74,21 @@ class InferenceServer:
     def base_url(self) -> str:
         """The URL for the `openai` client; it ends in `/v1`."""
         return f"{self._url}/v1"
+
+    def session_url(self, name: str) -> str:
+        """The URL for a client whose conversations are recorded in a session; it ends in `/v1`."""
+        return f"{self._url}/sessions/{name}/v1"
+
+    def sessions(self) -> list[str]:
+        """The names of the open sessions."""
+        return self._service.sessions.names()
+
+    def traces(self, name: str) -> list[Trace]:
+        """The traces of a session, in the order in which they began."""
+        try:
+            return self._service.sessions.get(name).traces()
+        except RequestError as failure:
+            raise InferenceError(str(failure)) from None
 
     @property
     def running(self) -> bool:

@@ -133,7 +133,9 @@ class OpenAIBackend:
             return self._output(answer, whole, index, finished=True)
         async with contextlib.aclosing(self.server.chunks(*sent)) as chunks:
             async for chunk in chunks:
-                put(self._output(answer, chunk, index, finished=False))
+                row = self._output(answer, chunk, index, finished=False)
+                if answer.finish_reason is None:  # the last tokens may end in a stop string
+                    put(row)
         if answer.finish_reason is None:
             raise RequestFailure(
                 f"{self.server.access.base_url} ended the stream in the middle of the answer."

@@ -1,0 +1,239 @@
+"""Streams over HTTP from `engine.serve()`, against the same streams in process and against SGLang's
+own HTTP server, on this machine and in turn.
+
+    python benchmarks/serve.py
+    python benchmarks/serve.py --clients 8 --pairs 3 --json /tmp/serve.json
+    python benchmarks/serve.py -c config.yaml --set rollout.dtype=float32
+
+N clients at once stream completions of token ids, each of TOKENS tokens. SGLang's server has our
+server arguments and its own tokenizer and detokenizer. The ratios' quartiles are of the runs of one
+pair, because a machine's speed drifts. A client reads its socket and parses nothing, so that it
+takes no time from the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import copy
+import json
+import os
+import pickle
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import psutil
+import throughput
+import typer
+from rich.console import Console
+from rich.table import Table
+from throughput import Channel, free_port, machine, ratio, rows, tokenized
+
+CONTESTANTS = ("served", "in process", "sglang")
+PROMPT_TOKENS = 128
+READY_SECONDS = 300
+SAMPLING: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
+
+
+class Contestant(throughput.Contestant):
+    """A child process of this file."""
+
+    program = __file__
+
+
+def main(
+    clients: Annotated[str, typer.Option(help="Numbers of clients.")] = "1,8,32",
+    pairs: Annotated[int, typer.Option(help="Timed runs of each contestant, a number.")] = 5,
+    tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 64,
+    config: Annotated[str | None, typer.Option("--config", "-c", help="A YAML file.")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Raw numbers go here.")] = None,
+) -> None:
+    status = Console(stderr=True).print
+    figures: dict[str, Any] = {}
+    report = {"machine": machine(), "command": sys.argv, "tokens": tokens, "clients": figures}
+    started: list[Contestant] = []
+    try:
+        status("starting ours ...")
+        started.append(Contestant("ours", config=config, assignments=assignments or []))
+        ours = started[0]
+        status("starting sglang ...")
+        started.append(Contestant("sglang", server_args=ours.ready["server_args"]))
+        urls = {"served": ours.ready["url"], "sglang": started[1].ready["url"]}
+        for count in map(int, clients.split(",")):
+            figures[str(count)] = measure(ours, urls, count, pairs, tokens)
+            if json_file:
+                json_file.write_text(json.dumps(report, indent=1))
+    finally:
+        for contestant in started:
+            contestant.close()
+    show(report)
+
+
+def measure(
+    ours: Contestant, urls: dict[str, str], count: int, pairs: int, tokens: int
+) -> dict[str, dict[str, list[float]]]:
+    """Tokens per second and the median client's seconds to the first token, a run."""
+    found: dict[str, Any] = {name: {"rate": [], "first": []} for name in CONTESTANTS}
+    for pair in range(-1, pairs):  # -1: the untimed run
+        for name in CONTESTANTS if pair % 2 else reversed(CONTESTANTS):
+            texts, _ = rows(str(count), tokens, seed=f"{count} {pair} {name}")  # none is cached
+            prompts = ours.ask(texts=texts, cut=PROMPT_TOKENS)
+            if name == "in process":
+                answer = ours.ask(prompts=prompts, tokens=tokens)
+            else:
+                answer = asyncio.run(over_http(urls[name], prompts, tokens))
+            if pair >= 0:
+                found[name]["rate"].append(count * tokens / answer["seconds"])
+                found[name]["first"].append(statistics.median(answer["first"]))
+        done = "warm" if pair < 0 else f"pair {pair + 1} of {pairs}"
+        last = ", ".join(f"{n} {each['rate'][-1]:.1f}" for n, each in found.items() if each["rate"])
+        Console(stderr=True).print(f"{count} clients: {done}  {last}", highlight=False)
+    return found
+
+
+# The clients
+
+
+async def over_http(url: str, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
+    """Stream one completion per prompt, all at once."""
+    begin = time.perf_counter()
+    first = await asyncio.gather(*(one_client(url, prompt, tokens) for prompt in prompts))
+    return {"seconds": time.perf_counter() - begin, "first": first}
+
+
+async def one_client(url: str, prompt: list[int], tokens: int) -> float:
+    """Stream one completion; return the seconds to its first event."""
+    body = {"model": "default", "prompt": prompt, "max_tokens": tokens, "stream": True, **SAMPLING}
+    parts = urlsplit(url)
+    model = body["model"] if parts.query == "" else parts.query.removeprefix("model=")
+    content = json.dumps({**body, "model": model}).encode()
+    head = (
+        f"POST {parts.path}/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    begin = time.perf_counter()
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(head.encode() + content)
+    first, tail = 0.0, b""
+    while part := await reader.read(65536):
+        tail = (tail + part)[-4096:]
+        if not first and b"data: " in tail:
+            first = time.perf_counter() - begin
+    writer.close()
+    if b"[DONE]" not in tail or b'"error"' in tail:
+        sys.exit(f"{url} did not finish a stream: {tail[-500:]!r}")
+    return first
+
+
+# The contestants
+
+
+def ours(channel: Channel, config: str | None, assignments: list[str]) -> None:
+    from _inf.config import parse_assignments
+    from inf import InferenceEngine
+
+    with (
+        InferenceEngine(config, **parse_assignments(assignments)) as engine,
+        engine.serve() as server,
+    ):
+        pickled = base64.b64encode(pickle.dumps(engine.rollout._engine.server_args)).decode()
+        url = f"{server.base_url}?model={engine.config.model_name}"
+        channel.send({"url": url, "server_args": pickled})
+        for job in channel.jobs():
+            if "texts" in job:
+                channel.send(tokenized(engine.tokenizer, job["texts"], job["cut"]))
+            else:
+                channel.send(asyncio.run(in_process(engine, job["prompts"], job["tokens"])))
+
+
+async def in_process(engine: Any, prompts: list[list[int]], tokens: int) -> dict[str, Any]:
+    """Stream one answer per prompt, all at once, without HTTP."""
+
+    async def one(prompt: list[int]) -> float:
+        first = 0.0
+        stream = engine.astream({"prompt_token_ids": prompt}, max_tokens=tokens, **SAMPLING)
+        async for _ in stream:
+            first = first or time.perf_counter() - begin
+        return first
+
+    begin = time.perf_counter()
+    firsts = await asyncio.gather(*map(one, prompts))
+    return {"seconds": time.perf_counter() - begin, "first": firsts}
+
+
+def sglang(channel: Channel, server_args: str) -> None:
+    from _inf.backends.verl import environment
+
+    environment.prepare()
+    from sglang.srt.entrypoints.http_server import launch_server
+
+    arguments = copy.copy(pickle.loads(base64.b64decode(server_args)))
+    arguments.port, arguments.nccl_port = free_port(), free_port()
+    arguments.host, arguments.skip_tokenizer_init = "127.0.0.1", False
+    url = f"http://127.0.0.1:{arguments.port}"
+    threading.Thread(target=conduct, args=(channel, url), daemon=True).start()
+    launch_server(arguments)
+
+
+def conduct(channel: Channel, url: str) -> None:
+    """Say when the server is ready, and end it with its conductor."""
+    import httpx
+
+    end = time.monotonic() + READY_SECONDS
+    while time.monotonic() < end:
+        time.sleep(1)
+        try:
+            if httpx.get(f"{url}/health_generate", timeout=60).status_code == 200:
+                break
+        except httpx.HTTPError:
+            continue
+    channel.send({"url": f"{url}/v1"})
+    for _ in channel.jobs():
+        pass
+    for child in psutil.Process().children(recursive=True):
+        child.kill()
+    os._exit(0)
+
+
+# The table
+
+
+def show(report: dict[str, Any]) -> None:
+    about, console = report["machine"], Console(width=140)
+    table = Table(title=f"streams of {report['tokens']} tokens, {about['cpu']}")
+    headings = (
+        "clients",
+        *CONTESTANTS,
+        "served/in process",
+        "served/sglang",
+        "first token/sglang's",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for count, found in report["clients"].items():
+        rates = {name: each["rate"] for name, each in found.items()}
+        table.add_row(
+            count,
+            *(f"{statistics.median(rates[name]):.1f}" for name in CONTESTANTS),
+            ratio(rates["served"], rates["in process"]),
+            ratio(rates["served"], rates["sglang"]),
+            ratio(found["served"]["first"], found["sglang"]["first"]),
+        )
+    console.print(table)
+    console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--contestant"]:
+        perform = globals()[sys.argv[2]]
+        perform(Channel(), **json.loads(sys.argv[3]))
+    else:
+        typer.run(main)

@@ -1,0 +1,153 @@
+"""Train an agent that is written with nothing but the `openai` client, by GRPO, on a laptop.
+
+    python examples/train_agent.py
+
+The agent asks the model for a price; the model should call the tool `price`, and then say what the
+tool said. The embedded model does so now and then. A right call is worth 0.5, and a right answer
+after it another 0.5. The reward of each step goes to stdout, and the curve to train_agent.png.
+
+`agent` knows nothing of training: its client's URL is that of a session, which records the ids that
+were sampled. `engine.trainer_batch` makes a batch of them for the same step as in grpo.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import runpy
+import uuid
+from pathlib import Path
+from typing import Any
+
+import torch
+from openai import OpenAI
+
+from inf import InferenceEngine
+
+GRPO = runpy.run_path(str(Path(__file__).with_name("grpo.py")))
+PRICES = {"pen": 3, "hat": 12}
+SAMPLES = 8  # per item: GRPO compares them with each other
+MAX_TOKENS = 32  # of an answer
+LEARNING_RATE = 1e-5
+
+
+# ─── The agent ───
+
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "price",
+        "description": "The price of an item.",
+        "parameters": {
+            "type": "object",
+            "properties": {"item": {"type": "string"}},
+            "required": ["item"],
+        },
+    },
+}
+EXAMPLE: list[Any] = [
+    {"role": "user", "content": "How much is a ball?"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "price", "arguments": '{"item": "ball"}'},
+            }
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call_1", "content": "5"},
+    {"role": "assistant", "content": "A ball costs 5 dollars."},
+]
+
+
+def agent(client: OpenAI, model: str, item: str) -> float:
+    """Ask for an item's price, run the tool if it is called, and return the reward."""
+    messages = [*EXAMPLE, {"role": "user", "content": f"How much is a {item}?"}]
+    sampling: dict[str, Any] = {"temperature": 1.0, "max_tokens": MAX_TOKENS}
+    answer = client.chat.completions.create(
+        model=model, messages=messages, tools=[TOOL], **sampling
+    )
+    message = answer.choices[0].message
+    calls = message.tool_calls or []
+    if [_item(call) for call in calls] != [item]:
+        return 0.0
+    result = {"role": "tool", "tool_call_id": calls[0].id, "content": str(PRICES[item])}
+    answer = client.chat.completions.create(
+        model=model, messages=[*messages, message, result], tools=[TOOL], **sampling
+    )
+    said = answer.choices[0].message.content
+    return 1.0 if said == f"A {item} costs {PRICES[item]} dollars." else 0.5
+
+
+def _item(call: Any) -> str | None:
+    try:
+        return str(json.loads(call.function.arguments)["item"])
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+# ─── Its training ───
+
+
+def rollouts(engine: InferenceEngine, server: Any) -> tuple[Any, torch.Tensor]:
+    """Run the agent SAMPLES times for each item; return the batch and each row's reward."""
+
+    def run(item: str) -> list[Any]:
+        name = uuid.uuid4().hex
+        client = OpenAI(base_url=server.session_url(name), api_key="none")
+        reward = agent(client, engine.config.model_name, item)
+        return [(trace, reward) for trace in server.traces(name)]
+
+    items = [item for item in PRICES for _ in range(SAMPLES)]
+    with concurrent.futures.ThreadPoolExecutor(len(items)) as pool:
+        rows = [row for done in pool.map(run, items) for row in done]
+    traces, rewards = [trace for trace, _ in rows], [reward for _, reward in rows]
+    return engine.trainer_batch(traces, rewards), torch.tensor(rewards)
+
+
+def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: float) -> list[float]:
+    """The mean reward of each step."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
+    curve = []
+    with engine.serve() as server:
+        for step in range(steps):
+            batch, rewards = rollouts(engine, server)
+            GRPO["learn"](model, optimizer, batch, GRPO["advantages"](batch, rewards))
+            engine.update_weights(model)
+            curve.append(float(rewards.mean()))
+            said = batch.non_tensor_batch["completions"][0]
+            print(f"step {step:3}  reward {curve[-1]:.3f}  {said!r}", flush=True)
+    return curve
+
+
+def main() -> None:
+    from transformers import AutoModelForCausalLM
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=Path("train_agent.png"))
+    arguments = parser.parse_args()
+    rollout = {
+        # Of a batch's rows, the first prompt and everything after it.
+        "prompt_length": 320,
+        "response_length": 96,
+        "update_weights_bucket_megabytes": 64,
+    }
+    with InferenceEngine(rollout=rollout) as engine:
+        folder = engine.model_config.local_path
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model.get_input_embeddings().requires_grad_(False)  # as in grpo.py
+        curve = train(engine, model, arguments.steps, LEARNING_RATE)
+    title = f"GRPO of an agent: {len(PRICES)} items, {SAMPLES} samples each"
+    GRPO["draw"](curve, arguments.out, title)
+    print(f"{arguments.out}: mean reward {curve[0]:.3f} at first, {curve[-1]:.3f} at last")
+
+
+if __name__ == "__main__":
+    main()

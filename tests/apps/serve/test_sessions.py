@@ -1,0 +1,323 @@
+"""Sessions: recorded ids begin each later prompt, and traces are what was sampled."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import random
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+from serve_clients import client, joined_chat, whole_chat
+from tool_calling import CALCULATOR, GREETING, question
+
+from _inf.apps.serve.errors import RequestError
+from _inf.apps.serve.server import InferenceServer
+from _inf.apps.serve.sessions import MOST_SESSIONS, SESSION_SECONDS, Sessions
+from inf import ConfigError, InferenceEngine, InferenceError
+
+pytestmark = pytest.mark.engine
+EXTRA = {"extra_body": {"return_token_ids": True}}
+
+
+def session(server: InferenceServer, name: str) -> OpenAI:
+    return client(server, base_url=server.session_url(name))
+
+
+def ask(openai: OpenAI, messages: Any, **params: Any) -> Any:
+    [model] = openai.models.list().data
+    stream = params.get("stream", False)
+    answer = openai.chat.completions.create(model=model.id, messages=messages, **EXTRA | params)
+    return list(answer) if stream else answer
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def said(answer: Any) -> Any:
+    return answer.choices[0].message
+
+
+# ─── Recorded ids ───
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_prompt_begins_with_the_recorded_ids(
+    stream: bool, tiny: InferenceEngine, tiny_server: InferenceServer
+) -> None:
+    """A random model's text does not tokenize to its own ids again, so rendering would show."""
+    openai, messages, whole = session(tiny_server, f"ids-{stream}"), [], []
+    mask: list[int] = []
+    for turn in range(4):
+        messages.append(user(f"Turn {turn}"))
+        params: dict[str, Any] = {"temperature": 1.0, "max_tokens": 10, "stream": stream}
+        answer = ask(openai, messages, **params)
+        [choice], prompt = joined_chat(answer) if stream else whole_chat(answer)
+        assert prompt[: len(whole)] == whole
+        mask += [0] * (len(prompt) - len(whole)) + [1] * len(choice.ids)
+        whole = prompt + choice.ids
+        messages.append({"role": "assistant", "content": choice.text})
+    rendered = tiny.tokenizer.apply_chat_template(messages[:-1], add_generation_prompt=True)
+    assert rendered != prompt
+    [trace] = tiny_server.traces(f"ids-{stream}")
+    assert trace.prompt_token_ids + trace.token_ids == whole
+    assert [0] * len(trace.prompt_token_ids) + trace.response_mask == mask
+    assert [message["role"] for message in trace.messages] == ["user", "assistant"] * 4
+    assert len(trace.finish_reasons) == len(trace.weight_versions) == 4
+    sampled = [p for p, bit in zip(trace.logprobs, trace.response_mask, strict=True) if bit]
+    assert all(value < 0 for value in sampled)
+    assert {p for p, bit in zip(trace.logprobs, trace.response_mask, strict=True) if not bit} == {0}
+
+
+def test_continued_answer_is_the_one_to_its_ids(
+    tiny: InferenceEngine, tiny_server: InferenceServer
+) -> None:
+    openai = session(tiny_server, "greedy")
+    messages = [user("One")]
+    messages.append(said(ask(openai, messages, temperature=1.0, max_tokens=8)))
+    messages.append(user("Two"))
+    [choice], prompt = whole_chat(ask(openai, messages, temperature=0, max_tokens=12))
+    row = tiny.generate({"prompt_token_ids": prompt}, temperature=0, max_tokens=12)[0]
+    assert (choice.ids, choice.text) == (row.token_ids, row.completion)
+    [trace] = tiny_server.traces("greedy")
+    assert trace.token_ids[-len(choice.ids) :] == choice.ids
+    assert trace.logprobs[-len(choice.ids) :] == pytest.approx(row.logprobs, abs=1e-4)
+
+
+def run_agent(openai: OpenAI, text: str, turns: int) -> list[Any]:
+    """An agent that knows nothing of sessions: it runs the calculator until there is no call."""
+    messages: list[Any] = [user(text)]
+    for _ in range(turns):
+        message = said(ask(openai, messages, temperature=0, tools=[CALCULATOR]))
+        messages.append(message)
+        for call in message.tool_calls or []:
+            expression = json.loads(call.function.arguments)["expression"]
+            content = str(eval(expression))
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
+        if not message.tool_calls:
+            break
+    return messages
+
+
+def test_agent_with_tools_is_one_trace(caller: InferenceEngine, caller_server: Any) -> None:
+    openai = session(caller_server, "agent")
+    messages = run_agent(openai, question("12 * 7", "3 + 4"), 4)
+    [trace] = caller_server.traces("agent")
+    assert [message["role"] for message in trace.messages] == [
+        *("user", "assistant", "tool", "tool", "assistant")
+    ]
+    assert trace.finish_reasons == ["tool_calls", "stop"]
+    assert trace.messages[-1]["content"] == messages[-1].content
+
+    # The rollout that runs the tools itself has the same ids, mask and log probs.
+    def calculator(expression: str) -> str:
+        return str(eval(expression))
+
+    calculator.__doc__ = "The calculator.\n\nArgs:\n    expression: The expression."
+    row = caller.generate([[user(question("12 * 7", "3 + 4"))]], tools=[calculator], temperature=0)[
+        0
+    ]
+    size = row.metadata["response_tokens"]
+    assert row.metadata["response_mask"][:size].count(1) == trace.response_mask.count(1)
+
+
+# ─── Forks ───
+
+
+def test_edited_history_forks_and_says_where(tiny_server: InferenceServer) -> None:
+    openai = session(tiny_server, "edited")
+    messages = [user("One")]
+    messages += [said(ask(openai, messages, max_tokens=6)), user("Two")]
+    messages += [said(ask(openai, messages, max_tokens=6)), user("Three")]
+    edited = [messages[0], {"role": "assistant", "content": "Something else."}, *messages[2:]]
+    [choice], prompt = whole_chat(ask(openai, edited, max_tokens=6))
+    first, second = tiny_server.traces("edited")
+    assert second.forked_from == (first.id, 1) and first.forked_from is None
+    assert (second.prompt_token_ids, second.token_ids) == (prompt, choice.ids)
+    assert len(first.finish_reasons) == 2
+
+
+def test_second_answer_to_the_same_history_keeps_the_recorded_ids(
+    tiny_server: InferenceServer,
+) -> None:
+    openai = session(tiny_server, "again")
+    messages = [user("One")]
+    messages += [said(ask(openai, messages, max_tokens=6, temperature=1.0)), user("Two")]
+    for _ in range(2):
+        ask(openai, messages, max_tokens=6, temperature=1.0)
+    first, second = tiny_server.traces("again")
+    assert second.forked_from == (first.id, 2)
+    recorded = first.prompt_token_ids + first.token_ids
+    assert recorded[: len(second.prompt_token_ids)] == second.prompt_token_ids
+    assert second.response_mask == [1] * len(second.token_ids)
+
+
+def test_choices_of_one_request_are_traces_of_their_own(tiny_server: InferenceServer) -> None:
+    openai = session(tiny_server, "choices")
+    answer = ask(openai, [user("One")], n=3, temperature=1.0, max_tokens=8)
+    choices, prompt = whole_chat(answer)
+    traces = tiny_server.traces("choices")
+    assert [trace.token_ids for trace in traces] == [choice.ids for choice in choices]
+    messages = [user("One"), answer.choices[1].message, user("Two")]
+    ask(openai, messages, max_tokens=4)
+    counts = [len(trace.finish_reasons) for trace in tiny_server.traces("choices")]
+    assert counts == [1, 2, 1]
+
+
+def test_other_tools_begin_a_trace_of_their_own(caller_server: InferenceServer) -> None:
+    openai = session(caller_server, "other-tools")
+    messages = [user(GREETING)]
+    messages += [said(ask(openai, messages)), user(GREETING)]
+    ask(openai, messages, tools=[CALCULATOR])
+    assert [trace.forked_from for trace in caller_server.traces("other-tools")] == [None, None]
+
+
+def test_prompts_of_ids_go_on_too(tiny: InferenceEngine, tiny_server: InferenceServer) -> None:
+    openai, ids = session(tiny_server, "tokens"), [10, 11, 12]
+    for _ in range(3):
+        answer: Any = openai.completions.create(
+            model=tiny.config.model_name, prompt=ids, max_tokens=4, temperature=1.0, **EXTRA
+        )
+        ids = ids + answer.choices[0].token_ids + [20, 21]
+    [trace] = tiny_server.traces("tokens")
+    assert trace.prompt_token_ids == [10, 11, 12] and trace.messages == []
+    assert trace.prompt_token_ids + trace.token_ids == ids[:-2]
+    assert trace.response_mask == ([1] * 4 + [0] * 2) * 2 + [1] * 4
+
+
+# ─── Random conversations ───
+
+
+def random_conversation(server: InferenceServer, name: str) -> None:
+    """Turns, second answers and edits at random; each prompt must begin with recorded ids, unless
+    its history was edited."""
+    rng, openai = random.Random(name), session(server, name)
+    messages: list[Any] = [
+        user(rng.choice([GREETING, question("3 + 4"), question("2 * 3", "8 - 1")]))
+    ]
+    recorded: list[int] = []
+    for _ in range(rng.randint(2, 5)):
+        tools = {"tools": [CALCULATOR]}
+        answer = ask(openai, messages, temperature=rng.choice([0, 1.0]), max_tokens=40, **tools)
+        [choice], prompt = whole_chat(answer)
+        assert prompt[: len(recorded)] == recorded, (name, messages)
+        message = said(answer)
+        if rng.random() < 0.15:  # an agent that edits what the model said
+            messages.append({"role": "assistant", "content": "Never mind."})
+            recorded = []
+        else:
+            messages.append(message)
+            recorded = prompt + choice.ids
+            for call in message.tool_calls or []:
+                text = rng.choice(["7", "Error: no", "84"])
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+        if messages[-1]["role"] != "tool" if isinstance(messages[-1], dict) else True:
+            messages.append(user(rng.choice(["Go on.", GREETING, "é 😀"])))
+    for trace in server.traces(name):
+        assert len(trace.token_ids) == len(trace.response_mask) == len(trace.logprobs)
+        assert trace.response_mask[-1] == 1
+    httpx.delete(server.session_url(name).removesuffix("/v1")).raise_for_status()
+
+
+def converse(server: InferenceServer, count: int) -> None:
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        names = [f"random-{index}" for index in range(count)]
+        list(pool.map(lambda name: random_conversation(server, name), names))
+
+
+def test_random_conversations_begin_with_recorded_ids(caller_server: InferenceServer) -> None:
+    converse(caller_server, 10)
+
+
+@pytest.mark.soak
+def test_hundreds_of_random_conversations_begin_with_recorded_ids(
+    caller_server: InferenceServer,
+) -> None:
+    converse(caller_server, 200)
+
+
+# ─── A trainer's batch ───
+
+
+def test_batch_of_traces_has_the_columns_of_rollout_batch(
+    tiny: InferenceEngine, tiny_server: InferenceServer
+) -> None:
+    openai = session(tiny_server, "batch")
+    messages = [user("One")]
+    first = ask(openai, messages, n=2, temperature=1.0, max_tokens=8)
+    ask(openai, [*messages, said(first), user("Two")], max_tokens=8)
+    traces = tiny_server.traces("batch")
+    batch = tiny.trainer_batch(traces, rewards=[1.0, 0.25])
+    schema = {"type": "function", "function": {"name": "f"}}
+    other = tiny.rollout_batch([[user("One")]], temperature=1.0, n=2, max_tokens=4, tools=[schema])
+    assert set(batch.batch.keys()) == set(other.batch.keys())
+    assert set(batch.non_tensor_batch) == set(other.non_tensor_batch)
+    for name, column in other.batch.items():
+        assert batch.batch[name].shape == column.shape and batch.batch[name].dtype == column.dtype
+    assert len(type(batch).concat([batch, other])) == 4
+    for row, trace in enumerate(traces):
+        kept = batch.batch["attention_mask"][row].bool()
+        whole = trace.prompt_token_ids + trace.token_ids
+        assert batch.batch["input_ids"][row][kept].tolist() == whole
+        mask = batch.batch["response_mask"][row].bool()
+        sampled = [i for i, bit in zip(trace.token_ids, trace.response_mask, strict=True) if bit]
+        assert batch.batch["responses"][row][mask].tolist() == sampled
+        logprobs = batch.batch["rollout_log_probs"][row][: len(trace.logprobs)]
+        assert logprobs.tolist() == pytest.approx(trace.logprobs)
+    assert batch.non_tensor_batch["reward_scores"].tolist() == [{"reward": 1.0}, {"reward": 0.25}]
+    assert len(set(batch.non_tensor_batch["uid"])) == 1  # of one prompt
+    assert batch.non_tensor_batch["__num_turns__"].tolist() == [2, 1]
+
+
+def test_trace_wider_than_a_batch_is_refused(
+    tiny: InferenceEngine, tiny_server: InferenceServer
+) -> None:
+    import dataclasses
+
+    ask(session(tiny_server, "wide"), [user("One")], max_tokens=2)
+    [trace] = tiny_server.traces("wide")
+    wide = dataclasses.replace(trace, token_ids=[5] * 999)
+    with pytest.raises(ConfigError, match=r"traces\[1\].*response_length"):
+        tiny.trainer_batch([trace, wide])
+    with pytest.raises(ConfigError, match="rewards"):
+        tiny.trainer_batch([trace], rewards=[1.0, 2.0])
+
+
+# ─── Over HTTP ───
+
+
+def test_traces_rewards_and_the_end_over_http(tiny_server: InferenceServer) -> None:
+    ask(session(tiny_server, "http"), [user("One")], n=2, temperature=1.0, max_tokens=4)
+    url = tiny_server.session_url("http").removesuffix("/v1")
+    first, second = httpx.get(f"{url}/traces").json()["traces"]
+    assert first["token_ids"] == tiny_server.traces("http")[0].token_ids
+    assert httpx.post(f"{url}/reward", json={"reward": 0.5}).status_code == 200
+    assert httpx.post(f"{url}/reward", json={"reward": 1.0, "trace": second["id"]}).is_success
+    assert [trace.reward for trace in tiny_server.traces("http")] == [0.5, 1.0]
+    assert httpx.post(f"{url}/reward", json={"reward": 1.0, "trace": "x"}).status_code == 400
+    assert httpx.post(f"{url}/reward", json={"reward": "good"}).status_code == 400
+    assert "http" in tiny_server.sessions()
+    assert httpx.delete(url).is_success and "http" not in tiny_server.sessions()
+    for response in (httpx.get(f"{url}/traces"), httpx.delete(url)):
+        assert response.status_code == 404 and response.json()["error"]["message"]
+    with pytest.raises(InferenceError, match="no session 'http'"):
+        tiny_server.traces("http")
+
+
+def test_open_sessions_are_bounded_in_number_and_age() -> None:
+    now = 0.0
+    sessions = Sessions(clock=lambda: now)
+    for index in range(MOST_SESSIONS):
+        sessions.open(f"s{index}")
+    with pytest.raises(RequestError) as refused:
+        sessions.open("one-more")
+    assert refused.value.status == 429
+    sessions.open("s0")
+    now = SESSION_SECONDS / 2
+    sessions.open("s1")
+    now = SESSION_SECONDS + 1
+    sessions.open("one-more")
+    assert sessions.names() == ["s1", "one-more"]

@@ -1,0 +1,139 @@
+"""The commands on a server that takes and gives text: `rollout.name: openai`."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_server import MODEL, Reply, ScriptedServer, echo, scripted
+
+import inf
+from _inf.apps.cli import main
+
+PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ScriptedServer]:
+    monkeypatch.chdir(tmp_path)
+    with scripted(echo) as server:
+        yield server
+
+
+def at(server: ScriptedServer) -> list[str]:
+    """The options that name the server."""
+    assignments = ["rollout.name=openai", f"model_path={MODEL}", f"base_url={server.base_url}"]
+    return [word for each in assignments for word in ("--set", each)]
+
+
+def test_prompt_is_answered(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ask", "hi", *at(server)]) == 0
+    assert capsys.readouterr().out == "HI\n"
+    assert main(["ask", "hi", "--json", *at(server)]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["completion"] == "HI" and row["completion_tokens"] == 3
+
+
+def test_server_that_is_not_there_is_exit_code_1_and_a_wrong_option_2(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ask", "hi", "--top-k", "4", *at(server)]) == 2
+    assert "top_k: the backend openai does not offer it" in capsys.readouterr().err
+    server.close()
+    assert main(["ask", "hi", *at(server)]) == 1
+    assert "inf: No server answers at" in capsys.readouterr().err
+
+
+def test_chat_streams_and_keeps_the_conversation(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("hello\nagain\n"))
+    assert main(["chat", *at(server)]) == 0
+    out, err = capsys.readouterr()
+    assert out == "HELLO\n\nAGAIN\n"
+    assert err.count("3 tokens, ") == 2 and "2 prompt tokens cached" in err
+    said = [message["content"] for message in server.bodies[1]["messages"]]
+    assert said == ["hello", "HELLO", "again"]
+
+
+def test_batch_is_resumed_and_its_bad_lines_have_errors(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    openai = {"messages": [{"role": "user", "content": "c"}]}
+    lines: list[Any] = [
+        {"prompt": "a"},
+        {"messages": [{"role": "user", "content": "b"}]},
+        {"custom_id": "c", "body": openai},
+        {"custom_id": "d", "body": {**openai, "logprobs": True}},
+    ]
+    Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def busy(path: str, body: Any) -> Reply:
+        failing = body and body["messages"][0]["content"] == "b"
+        return Reply({"error": {"message": "No b."}}, status=400) if failing else echo(path, body)
+
+    server.script = busy
+    command = ["batch", "in.jsonl", "out.jsonl", *at(server)]
+    assert main(command) == 1
+    rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert rows[0]["completion"] == "A" and rows[0]["usage"]["total_tokens"] == 10
+    assert "No b" in rows[1]["error"]["message"]
+    [choice] = rows[2]["response"]["body"]["choices"]
+    assert choice["message"]["content"] == "C" and rows[2]["response"]["body"]["model"] == MODEL
+    assert rows[3]["error"]["message"].startswith("body.logprobs: the server takes and gives text")
+    sent = len(server.bodies)
+    server.script = echo
+    assert main(command) == 1  # because of the last line
+    rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert rows[1]["messages"][-1]["content"] == "B" and len(server.bodies) == sent + 1
+    assert "2 lines, 3 tokens" in capsys.readouterr().err
+
+
+def test_batch_ends_where_the_server_is_gone_and_keeps_its_rows(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("_inf.backends.openai.server.RETRIES", 1)
+    Path("in.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    other = ["--set", "rollout.max_num_seqs=1"]
+
+    def once(path: str, body: Any) -> Reply:
+        if body:
+            server.stop_listening()
+        return Reply(echo(path, body).body, headers={"connection": "close"})
+
+    server.script = once
+    assert main(["batch", "in.jsonl", "out.jsonl", *at(server), *other]) == 1
+    rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert [row["completion"] for row in rows] == ["A"]
+
+
+def test_workers_for_one_server_are_refused(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("in.jsonl").write_text('{"prompt": "a"}\n')
+    assert main(["batch", "in.jsonl", "out.jsonl", "--workers", "2", *at(server)]) == 2
+    assert "--workers: they would all ask the one server" in capsys.readouterr().err
+
+
+def test_evaluation_counts_and_scores_the_answers(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = {"message": {"content": "#### 54"}, "finish_reason": "stop"}
+    server.script = lambda path, body: Reply({"choices": [done]}) if body else echo(path, body)
+    command = ["eval", "gsm8k", "--data", str(PROBLEMS), "--limit", "3", "--json", *at(server)]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["questions"] == 3 and found["rules"]["verl_strict"]["accuracy"] > 0
+    assert found["run"]["model"] == MODEL
+
+
+def test_check_needs_the_rollout(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", *at(server)]) == 2
+    assert "rollout.name is openai, not verl's rollout" in capsys.readouterr().err

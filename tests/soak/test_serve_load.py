@@ -1,0 +1,159 @@
+"""Sixty-four clients of one server for two minutes, with abandoned requests, kills of the
+scheduler and new weights: every answer is right for the weights that it names, or an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from conftest import Figures
+from scripts import START_SECONDS, in_flight, until
+from tiny import tiny_model
+
+from inf import InferenceEngine
+
+pytestmark = pytest.mark.soak
+
+SECONDS, CLIENTS = 120, 64
+BETWEEN_EVENTS = 8.0
+GROWTH_BYTES = 100 * 2**20
+PROMPTS = [f"Question {number}" for number in range(16)]
+TOKENS = 24
+KINDS = ["plain", "plain", "stream", "stream", "abandoned"]
+
+
+def weights(seed: int) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(tiny_model(seed=seed), dtype=torch.float32)
+
+
+class Load:
+    """The clients, and what befell their requests. expected: the ids of each prompt's answer with
+    the weights of an even version, and of an odd one."""
+
+    def __init__(self, url: str, expected: list[list[list[int]]]) -> None:
+        self.url, self.expected = url, expected
+        self.end = time.monotonic() + SECONDS
+        self.befell: Counter[str] = Counter()
+        self.wrong: list[Any] = []
+        self._lock = threading.Lock()
+
+    def note(self, what: str, wrong: Any = None) -> None:
+        with self._lock:
+            self.befell[what] += 1
+            if wrong is not None:
+                self.wrong.append(wrong)
+
+    def client(self, seed: int) -> None:
+        dice = random.Random(seed)
+        with httpx.Client(base_url=self.url, timeout=120) as http:
+            while time.monotonic() < self.end:
+                kind, prompt = dice.choice(KINDS), dice.randrange(len(PROMPTS))
+                body = {"prompt": PROMPTS[prompt], "max_tokens": TOKENS, "temperature": 0}
+                body |= {"ignore_eos": True, "return_token_ids": True}
+                if kind == "plain":
+                    response = http.post("/completions", json=body)
+                    self._check(response.status_code, response.text, prompt)
+                else:
+                    self._stream(http, body | {"stream": True}, prompt, kind == "abandoned", dice)
+
+    def _stream(
+        self, http: httpx.Client, body: Any, prompt: int, abandons: bool, dice: random.Random
+    ) -> None:
+        ids: list[int] = []
+        with http.stream("POST", "/completions", json=body) as response:
+            if response.status_code != 200:
+                self._check(response.status_code, response.read().decode(), prompt)
+                return
+            for line in response.iter_lines():
+                if line in ("", "data: [DONE]"):
+                    continue
+                event = json.loads(line.removeprefix("data: "))
+                if "error" in event:
+                    self.note("streams with an error at their end")
+                    return
+                [choice] = event["choices"]
+                ids += choice["token_ids"]
+                if abandons and len(ids) >= dice.randint(1, TOKENS - 1):
+                    self.note("streams abandoned")
+                    return
+                if choice["finish_reason"]:
+                    self._compare(ids, choice["weight_version"], prompt, "streams answered")
+                    return
+        self.note("lost", ("a stream ended without an answer or an error", ids))
+
+    def _check(self, status: int, text: str, prompt: int) -> None:
+        if status == 503:
+            self.note("503")
+            time.sleep(0.5)
+        elif status != 200:
+            self.note("wrong status", (status, text))
+        else:
+            [choice] = json.loads(text)["choices"]
+            self._compare(choice["token_ids"], choice["weight_version"], prompt, "answered")
+
+    def _compare(self, ids: list[int], version: int, prompt: int, what: str) -> None:
+        expected = self.expected[version % 2][prompt]
+        self.note(what, None if ids == expected else (version, ids, expected))
+
+
+def disturb(engine: InferenceEngine, load: Load, models: list[Any]) -> None:
+    """Updates of the weights, and now and then a kill of the scheduler."""
+    version = 0
+    for event in range(10_000):
+        time.sleep(BETWEEN_EVENTS)
+        if time.monotonic() > load.end:
+            return
+        if event % 3 < 2:
+            version += 1
+            assert engine.update_weights(models[version % 2], version=version) == version
+            load.note("updates of the weights")
+            continue
+        os.kill(engine.rollout.host.children[0].pid, signal.SIGKILL)
+        load.note("kills of the scheduler")
+        assert until(lambda: engine.dead, 60)
+        engine.restart()  # the server leaves an engine with updated weights to its owner
+        version = 0
+
+
+def test_every_answer_is_right_for_its_weights_or_an_error(
+    mortal: InferenceEngine, figures: Figures
+) -> None:
+    models = [weights(0), weights(1)]
+    asked = [{"text": prompt} for prompt in PROMPTS]
+    call: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+    expected = [mortal.generate(asked, **call).token_ids]
+    mortal.update_weights(models[1], version=1)
+    expected.append(mortal.generate(asked, **call).token_ids)
+    mortal.update_weights(models[0], version=2)
+    before = psutil.Process().memory_info().rss
+    with mortal.serve() as server:
+        load = Load(server.base_url, expected)
+        threads = [threading.Thread(target=load.client, args=(n,)) for n in range(CLIENTS)]
+        for thread in threads:
+            thread.start()
+        disturb(mortal, load, models)
+        for thread in threads:
+            thread.join(START_SECONDS)
+        assert not any(thread.is_alive() for thread in threads)
+        assert until(lambda: in_flight(mortal) == 0, 5)
+    grown = psutil.Process().memory_info().rss - before
+    for what, count in sorted(load.befell.items()):
+        figures("64 clients over HTTP", what, count)
+    figures("64 clients over HTTP", "growth of the process, MB", round(grown / 1e6))
+    mortal.restart()  # the folder's weights, version 0
+    assert load.wrong == []
+    assert load.befell["answered"] > 200 and load.befell["streams answered"] > 200
+    assert load.befell["kills of the scheduler"] >= 2 and load.befell["updates of the weights"] >= 4
+    assert grown < GROWTH_BYTES
