@@ -46,6 +46,7 @@ from tool_calling import (
 import inf
 from _inf.apps.cli import main
 from _inf.apps.cli.chat import Chat
+from _inf.apps.eval import gsm8k
 from _inf.conversation.episode import Rules, answered_calls
 from _inf.tools.definition import as_tools
 from inf import (
@@ -744,7 +745,7 @@ def test_evaluation_runs_tools_as_in_training_and_scores_the_whole_response(
     def score(solution_str: str, extra_info: dict[str, Any], **rest: Any) -> dict[str, Any]:
         return {"score": extra_info["num_turns"], "text": solution_str, "extra": extra_info}
 
-    report = inf.evaluate(caller, data, reward=score, n=2, temperature=0.01)
+    report = inf.evaluate(caller, data, reward=score, n=2, temperature=0.01, tools=gsm8k.tools())
     assert not [row["error"] for row in report.rows if row.get("error")]
     assert [row["reward"] for row in report.rows] == [2.0] * 6
     assert report.metrics["val-aux/num_turns/mean"] == 2.0

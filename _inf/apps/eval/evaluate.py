@@ -33,6 +33,7 @@ from _inf.errors import ConfigError
 from _inf.request.sampling import ANY_MODEL, ASK_TO_SAMPLE, resolve
 from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
+from _inf.tools.definition import as_tools
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -166,11 +167,15 @@ class EvalRun:
         rows = json.dumps([dataclasses.asdict(each) for each in self.examples], default=repr)
         return {
             **fingerprint.of_config(config),
-            "parameters": {**self.params, "timeout": None},
+            "parameters": {**self.params, "timeout": None, "tools": self._schemas()},
             "n": self.n,
             "reward": function_name(self.reward),
             "data": hashlib.sha256(rows.encode()).hexdigest(),
         }
+
+    def _schemas(self) -> list[dict[str, Any]] | None:
+        tools = self.params.get("tools")
+        return None if tools is None else [tool.schema for tool in as_tools(tools)]
 
     def report(self, config: Config) -> EvalReport:
         scored = [row for row in self.rows if row.get("reward") is not None]
@@ -181,7 +186,7 @@ class EvalRun:
             model=config.model_name,
             reward=function_name(self.reward),
             n=self.n,
-            parameters=self.params,
+            parameters={**self.params, "tools": self._schemas()},
             unscored=self.wanted - len(scored),
             cut_by_length=cut / max(1, len(scored)),
             completion_tokens=sum(row["completion_tokens"] for row in scored),

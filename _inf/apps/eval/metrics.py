@@ -37,10 +37,17 @@ def metrics(rows: Sequence[Row], n: int) -> dict[str, float]:
 
 
 def _values(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """The reward and what its function returned besides, where each row has it."""
-    names = set.intersection(*(set(row.get("reward_extra") or {}) for row in rows))
-    extra = {name: [row["reward_extra"][name] for row in rows] for name in sorted(names)}
-    return {"reward": [row["reward"] for row in rows], **extra}
+    """The reward and the numbers and texts that its function returned besides for every row."""
+    extras = [row.get("reward_extra") or {} for row in rows]
+    names = sorted(set.intersection(*map(set, extras)))
+    values = {name: [extra[name] for extra in extras] for name in names}
+    kinds = (int | float, str)
+    usable = {k: v for k, v in values.items() if any(_all_are(kind, v) for kind in kinds)}
+    return {"reward": [row["reward"] for row in rows], **usable}
+
+
+def _all_are(kind: Any, values: Sequence[Any]) -> bool:
+    return all(isinstance(value, kind) for value in values)
 
 
 def _verls(rows: Sequence[Row], values: Mapping[str, list[Any]]) -> dict[str, float]:

@@ -136,7 +136,11 @@ class RewardProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         self._connection = Connection(ours.detach())
-        self._answer(self._pickled, START_SECONDS)
+        try:
+            self._answer(self._pickled, START_SECONDS)
+        except RewardError:  # it has no function: the next call starts another one
+            self.close()
+            raise
 
     def _answer(self, message: Any, seconds: float) -> Any:
         """Send, and wait for the answer: ("returned", value) or ("raised", text)."""

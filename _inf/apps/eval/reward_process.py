@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import json
 import sys
+import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,7 +41,9 @@ def serve(file: int) -> None:
                 json.dumps(result)  # raises for what a row of the output cannot have
                 answer = ("returned", result)
             except Exception as failure:
-                answer = ("raised", f"{type(failure).__name__}: {failure}")
+                last = traceback.extract_tb(failure.__traceback__)[-1]
+                where = f"{Path(last.filename).name}, line {last.lineno}"
+                answer = ("raised", f"{type(failure).__name__}: {failure} ({where})")
             connection.send(answer)
     except EOFError:
         pass
