@@ -135,7 +135,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rollout = {
         # Of a batch's rows, the first prompt and everything after it.
-        "prompt_length": 320,
+        "prompt_length": 288,
         "response_length": 96,
         "update_weights_bucket_megabytes": 64,
     }
