@@ -454,9 +454,8 @@ def test_stop_that_closes_a_call_leaves_it_readable(caller: InferenceEngine) -> 
 
 def test_call_in_a_thought_is_not_meant(caller: InferenceEngine) -> None:
     said = '<think>maybe <tool_call>{"name": "calculator"</think>It is 84.'
-    row = SimpleNamespace(
-        token_ids=caller.tokenizer(said)["input_ids"], finish_reason="stop", matched_stop=None
-    )
+    ids = caller.tokenizer(said)["input_ids"]
+    row = SimpleNamespace(token_ids=ids, finish_reason="stop", matched_stop=None, text=None)
     (tool,) = caller._backend.tools
     rules = Rules({tool.name: tool}, None, caller.config, caller._backend.model)  # type: ignore
     assert answered_calls(row, rules).calls == []  # type: ignore[arg-type]
