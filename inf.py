@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import importlib
 import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
     from verl import DataProto
 
+    from _inf.apps.eval.evaluate import evaluate as evaluate
     from _inf.apps.ray.worker import InferenceWorker as InferenceWorker
 
 __version__ = "0.2.0"
@@ -68,7 +70,9 @@ __all__ = [
     "StreamChunk",
     "ToolCall",
     "ToolError",
+    "evaluate",
 ]
+LATER = {"InferenceWorker": "_inf.apps.ray.worker", "evaluate": "_inf.apps.eval.evaluate"}
 
 
 def __dir__() -> list[str]:
@@ -76,11 +80,9 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import `InferenceWorker` on first use, because its modules import this module."""
-    if name == "InferenceWorker":
-        from _inf.apps.ray.worker import InferenceWorker
-
-        return InferenceWorker
+    """Import on first use what is built on this module, and so imports it."""
+    if name in LATER:
+        return getattr(importlib.import_module(LATER[name]), name)
     raise AttributeError(f"module 'inf' has no attribute {name!r}")
 
 
@@ -96,7 +98,6 @@ class InferenceEngine(RunningEngine):
 
     Attributes: `config` (frozen), `tokenizer` (Transformers; None for a server of texts); None
     without verl: `model_config` (its `HFModelConfig`), `rollout` (its `SGLangRollout` itself).
-
     Raises `ConfigError`, `EngineDeadError` if the engine dies while it starts, and `InferenceError`
     in a process that cannot have an engine (daemonic, or a fork of a process that had one).
     """
@@ -231,15 +232,14 @@ class InferenceEngine(RunningEngine):
         uid: a list or an array with an id per prompt; by default new ids. extra: columns to pass
         through, `{"data_source": [...], ...}`, one value per prompt, repeated for its rows.
 
-        The widths are always P = `rollout.prompt_length` and R = `rollout.response_length`, so that
-        batches can be concatenated: `prompts` (rows x P, padded left), `responses` and
-        `response_mask` (rows x R, padded right; 1 = sampled), `input_ids`, `attention_mask`,
-        `position_ids` (rows x (P + R)), `rollout_log_probs` (rows x R, 0 where the mask is 0);
-        `uid`, `completions`, `prompt_index`, `finish_reason`, `weight_version` and, after tools or
-        interactions, `messages`, `reward_scores` and `__num_turns__` (verl's names).
-
-        Raises what `generate` does, and `ConfigError` if `max_tokens` is above R, if rows of one
-        prompt would all be the same, or if `uid` or `extra` has a wrong length or name.
+        Batches can be concatenated: P is always `rollout.prompt_length`, R `response_length`.
+        `prompts` (rows x P, padded left), `responses`, `response_mask` (rows x R, padded right;
+        1 = sampled), `input_ids`, `attention_mask`, `position_ids` (rows x (P + R)),
+        `rollout_log_probs` (rows x R, 0 where the mask is 0); `uid`, `completions`, `prompt_index`,
+        `finish_reason`, `weight_version`; after tools or interactions `messages`, `reward_scores`
+        and `__num_turns__` (verl's names). Raises what `generate` does, and `ConfigError` if
+        `max_tokens` is above R, if rows of one prompt would all be the same, or if `uid` or `extra`
+        has a wrong length or name.
         """
         check_supported(self._backend, {"rollout_batch()": True})
         call, rollout = self._prepare(prompts, params), self.config.rollout

@@ -179,7 +179,7 @@ class Request:
 
     token_ids: list[int]
     params: SamplingParams
-    prompt_index: int | None = None
+    prompt_index: int | None = field(default=None, repr=False, compare=False)
     messages: Sequence[Message] | None = None
     text: str | None = None
     tools: Sequence[Mapping[str, Any]] = ()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.config import load_config
-from _inf.conversation.episode import Rules
+from _inf.conversation.rules import Rules
 from _inf.types import Limits, ModelInfo, Tool
 
 

@@ -36,6 +36,7 @@ FEATURES: Mapping[str, Mapping[str, object]] = {
         "truncate_prompt": None,
         "chat_template_kwargs": {},
         "rollout_batch()": None,
+        "serve()": None,
     },
     "more_sampling": {"top_k": -1, "min_p": 0, "min_tokens": 0, "ignore_eos": False},
     "repetition_penalty": {"repetition_penalty": 1},

@@ -195,6 +195,7 @@ class RunningEngine:
         `server.base_url` says it. api_key: the key that requests must have.
         Raises `ConfigError` if it cannot listen there. docs/serving.md has the routes.
         """
+        check_supported(self._backend, {"serve()": True})
         from _inf.apps.serve.server import InferenceServer
 
         return InferenceServer(cast("InferenceEngine", self), host, port, api_key)

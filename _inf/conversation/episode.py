@@ -10,67 +10,23 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from _inf.config import Config
+from _inf.conversation.rules import Rules, answered_calls
 from _inf.request.sampling import derived_seed
-from _inf.request.template import Template
-from _inf.response.decode import answer_text
 from _inf.tools.definition import call_fault
 from _inf.tools.execution import Executed, execute
-from _inf.tools.parsing import Parsed, parse
+from _inf.tools.parsing import Parsed
 from _inf.types import (
     Message,
-    ModelInfo,
     Prompt,
     Request,
     RequestOutput,
     SamplingParams,
-    Tool,
     ToolCall,
     Transcript,
     TurnOptions,
 )
-
-DEFAULT_INTERACTION = "gsm8k"  # verl's default if `interaction_kwargs` has no name
-THOUGHT_ENDS = "</think>"
-UNLIMITED = 2**31 - 1
-
-
-@dataclasses.dataclass(frozen=True)
-class Rules:
-    """What all rows of a call share. `config` has the limits, where None is no limit; `template` is
-    None if a server renders."""
-
-    tools: Mapping[str, Tool]
-    template: Template | None
-    config: Config
-    model: ModelInfo
-
-    @property
-    def max_assistant_turns(self) -> int:
-        return self.config.rollout.multi_turn.max_assistant_turns or UNLIMITED
-
-    @property
-    def max_user_turns(self) -> int:
-        return self.config.rollout.multi_turn.max_user_turns or UNLIMITED
-
-    def harmless(self, text: str) -> str:
-        """Break the special tokens in a tool's or a user's text; a server does that itself."""
-        return text if self.template is None else self.template.harmless(text)
-
-
-class ConversationBackend(Protocol):
-    """The part of a backend that conversations need."""
-
-    model: ModelInfo
-    tools: Sequence[Tool]
-    interactions: Mapping[str, Any]
-
-    @property
-    def weight_version(self) -> int: ...
-
-    async def turn(self, request: Request) -> RequestOutput: ...
 
 
 class Episode:
@@ -329,26 +285,3 @@ class Episode:
 def _least(tokens_left: Mapping[str, int]) -> tuple[int, str]:
     limit = min(tokens_left, key=lambda name: tokens_left[name])
     return tokens_left[limit], limit
-
-
-def answered_calls(answer: RequestOutput, rules: Rules) -> Parsed:
-    """Parse the calls in `answer`; an answer that was cut by a limit has none."""
-    tokenizer = rules.model.tokenizer
-    if answer.text is not None:
-        cut = answer.finish_reason == "length" or not rules.tools
-        return Parsed(answer.text, [] if cut else list(answer.calls))
-    shown = answer_text(answer, tokenizer, skip_special_tokens=True)
-    if answer.finish_reason == "length" or not rules.tools:
-        return Parsed(shown, [])
-    raw = answer_text(answer, tokenizer, skip_special_tokens=False)
-    if isinstance(answer.matched_stop, str):  # it may be the end of a call
-        raw += answer.matched_stop
-    elif answer.matched_stop in rules.model.eos_token_ids:  # special tokens may belong to a call
-        raw = tokenizer.decode(
-            answer.token_ids[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-    thought, end, text = raw.rpartition(THOUGHT_ENDS)  # calls in a thought do not count
-    parsed = parse(text, rules.config.rollout.multi_turn.format, list(rules.tools.values()))
-    return (
-        Parsed(thought + end + parsed.content, parsed.calls) if parsed.calls else Parsed(shown, [])
-    )

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from _inf.conversation.episode import DEFAULT_INTERACTION, ConversationBackend, Episode
+from _inf.conversation.episode import Episode
 from _inf.conversation.lifecycle import RowInteraction, RowTool
+from _inf.conversation.rules import DEFAULT_INTERACTION, ConversationBackend
 from _inf.errors import ConfigError, EngineDeadError, EngineRefusal
 from _inf.types import Report, RequestOutput
 

@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from _inf.config import Config
-from _inf.conversation.episode import (
+from _inf.conversation.episode import Episode
+from _inf.conversation.rules import (
     DEFAULT_INTERACTION,
     ConversationBackend,
-    Episode,
     Rules,
     answered_calls,
 )
@@ -123,11 +123,13 @@ class PreparedCall:
     def requests(self) -> list[Request]:
         """Return one request per row; for a conversation, that of its first turn."""
         n, rules = self.sampling.n, self.plan.rules
+        rows = ((self.prompts[row // n], p, row // n) for row, p in enumerate(self.sampling.rows()))
+        if self.plan.template is not None:
+            return [Request(prompt.token_ids, params, index) for prompt, params, index in rows]
         tools = [tool.schema for tool in rules.tools.values()] if rules else []
-        rows = ((self.prompts[row // n], row // n, p) for row, p in enumerate(self.sampling.rows()))
         return [
-            Request(prompt.token_ids, params, index, prompt.messages, prompt.text, tools)
-            for prompt, index, params in rows
+            Request([], params, index, prompt.messages, prompt.text, tools)
+            for prompt, params, index in rows
         ]
 
 

@@ -130,6 +130,13 @@ def test_newer_name_of_max_tokens_is_used_where_the_server_asks_for_it(
     assert [body.get("max_completion_tokens") for body in server.bodies] == [None, 9, 9]
 
 
+def test_answers_from_memory_are_those_of_the_same_messages(server: ScriptedServer) -> None:
+    with connected(server, generation_cache=9) as engine:
+        assert engine.generate(["a", "b"]).completions == ["A", "B"]
+        assert engine.generate(["c", "b", {"text": "b"}]).completions == ["C", "B", "B"]
+        assert engine.stats()["generation_cache_hits"] == 1 and len(server.bodies) == 4
+
+
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -282,6 +289,7 @@ def test_values_without_effect_are_taken(server: ScriptedServer) -> None:
         ("get_logprobs", ("a", "b")),
         ("get_logits", ("a", "b")),
         ("rollout_batch", ("a",)),
+        ("serve", ()),
         ("update_weights", ({},)),
         ("sleep", ()),
         ("wake_up", ()),

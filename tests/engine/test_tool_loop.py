@@ -46,7 +46,8 @@ from tool_calling import (
 import inf
 from _inf.apps.cli import main
 from _inf.apps.cli.chat import Chat
-from _inf.conversation.episode import Rules, answered_calls
+from _inf.apps.eval import gsm8k
+from _inf.conversation.rules import Rules, answered_calls
 from _inf.tools.definition import as_tools
 from inf import (
     ConfigError,
@@ -723,3 +724,32 @@ def test_examples_print_tool_results(
         answer("84"),
         answer("84"),
     ]
+
+
+def test_evaluation_runs_tools_as_in_training_and_scores_the_whole_response(
+    caller: InferenceEngine,
+) -> None:
+    truths = {
+        "calculator": {},
+        GRADER["function"]["name"]: {"create_kwargs": {"ground_truth": "84"}},
+    }
+    data = [
+        {
+            "data_source": "tools",
+            "prompt": [{"role": "user", "content": text}],
+            "extra_info": {"tools_kwargs": truths},
+        }
+        for text in (PRODUCT, grade("84"), grade("85"))
+    ]
+
+    def score(solution_str: str, extra_info: dict[str, Any], **rest: Any) -> dict[str, Any]:
+        return {"score": extra_info["num_turns"], "text": solution_str, "extra": extra_info}
+
+    report = inf.evaluate(caller, data, reward=score, n=2, temperature=0.01, tools=gsm8k.tools())
+    assert not [row["error"] for row in report.rows if row.get("error")]
+    assert [row["reward"] for row in report.rows] == [2.0] * 6
+    assert report.metrics["val-aux/num_turns/mean"] == 2.0
+    extras = [row["reward_extra"] for row in report.rows]
+    assert all("84" in each["text"].split(answer("84"))[0] for each in extras[:2])  # the tool's
+    scores = [each["extra"]["rollout_reward_scores"][GRADER["function"]["name"]] for each in extras]
+    assert scores[2:] == [1.0, 1.0, 0.0, 0.0]

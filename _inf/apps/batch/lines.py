@@ -10,7 +10,7 @@ import codecs
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -40,7 +40,7 @@ class Job:
 
     line: int
     prompt: Any
-    row: Callable[[GenerationOutput], dict[str, Any]]
+    row: Callable[[GenerationOutput], dict[str, Any] | Awaitable[dict[str, Any]]]
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     copied: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

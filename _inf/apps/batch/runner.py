@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -131,4 +132,7 @@ async def answer_one(
     except (PromptError, ConfigError, ToolError) as failure:
         reason = str(failure).replace("prompt 0", "the prompt", 1)
         return error_row(job, "invalid_request", reason), 0
-    return job.row(output), sum(row["completion_tokens"] for row in output.metadata)
+    row = job.row(output)
+    if inspect.isawaitable(row):
+        row = await row
+    return row, sum(row["completion_tokens"] for row in output.metadata)

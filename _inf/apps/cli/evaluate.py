@@ -1,4 +1,4 @@
-"""`inf eval`: measures a model's accuracy on a benchmark."""
+"""`inf eval`: measures a model on rows of verl's form (`evaluate_data.py`), or on a benchmark."""
 
 from __future__ import annotations
 
@@ -8,24 +8,39 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import Job
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import RunStats, answer
+from _inf.apps.cli.evaluate_data import data as data_command
 from _inf.apps.cli.options import Options, effective_params, takes_options
 from _inf.apps.eval import gsm8k as task
 from _inf.apps.eval.report import Run, Summary, plot
 from _inf.request.sampling import ASK_TO_SAMPLE
 
+DATA = "data"
+
+
+class Benchmarks(TyperGroup):
+    """Runs `data` if the first argument is not a benchmark: `inf eval DATA`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {option for param in self.get_params(ctx) for option in param.opts}
+        if args and args[0] not in {*self.commands, *own}:
+            args = [DATA, *args]
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Measure a model: inf eval gsm8k"
+    cls=Benchmarks,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Measure a model: inf eval DATA, a file of rows in verl's form, or inf eval gsm8k.",
+    subcommand_metavar="DATA | BENCHMARK ...",
 )
-
-
-@app.callback()
-def _benchmarks() -> None:
-    """Measure a model: inf eval gsm8k."""
+app.command(DATA)(data_command)
 
 
 @app.command("gsm8k")

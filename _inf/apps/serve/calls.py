@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from _inf.apps.openai_format import BadRequest, NamedTool
 from _inf.apps.serve.bodies import MOST_ROWS, ChatBody, CompletionBody, ServedKeywords
 from _inf.apps.serve.sessions import Session, Start
-from _inf.conversation.episode import Rules
+from _inf.conversation.rules import Rules
 from _inf.errors import PromptTooLongError, shown
 from _inf.request.keywords import GenerateParams
 from _inf.request.prompts import normalize

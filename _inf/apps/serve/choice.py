@@ -14,7 +14,7 @@ from typing import Any
 
 from _inf.apps.openai_format import tool_calls
 from _inf.apps.serve.calls import ServedCall
-from _inf.conversation.episode import THOUGHT_ENDS, answered_calls
+from _inf.conversation.rules import THOUGHT_ENDS, answered_calls
 from _inf.response.output import GenerationRow
 from _inf.response.streaming import LAST_METADATA, StreamChunk
 from _inf.types import RequestOutput, ToolCall

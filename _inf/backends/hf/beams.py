@@ -58,24 +58,23 @@ class BeamSearch:
 
     def _answers(self, rows: Sequence[Row], cancelled: threading.Event) -> list[list[int]]:
         """Search rows with equal parameters together, in groups of similar lengths."""
-        kinds: dict[str, dict[tuple[int, ...], list[int]]] = defaultdict(lambda: defaultdict(list))
-        for index, row in enumerate(rows):
+        kinds: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+        for row in rows:
             kind = repr(dataclasses.replace(row.params, beam=0))
-            kinds[kind][tuple(row.request.token_ids)].append(index)
-        found: dict[int, list[int]] = {}
+            kinds[kind][repr(row.request.token_ids)].append(row)
+        found: dict[Row, list[int]] = {}
         for prompts in kinds.values():
-            places = list(prompts.values())  # of the rows of each prompt
-            lengths = [rows[place[0]].most_tokens for place in places]
-            most = self.most_tokens // rows[places[0][0]].params.num_beams
-            for group in grouped(lengths, most):
+            samples = list(prompts.values())  # the rows of each prompt
+            lengths = [first.most_tokens for first, *_ in samples]
+            for group in grouped(lengths, self.most_tokens // samples[0][0].params.num_beams):
                 if cancelled.is_set():
                     return []
-                members = [places[number] for number in group]
-                count = 1 + max(rows[index].params.beam for place in members for index in place)
-                best = self._search([rows[place[0]] for place in members], count, cancelled)
-                for place, beams in zip(members, best, strict=True):
-                    found.update((index, beams[rows[index].params.beam]) for index in place)
-        return [found[index] for index in range(len(rows))]
+                members = [samples[number] for number in group]
+                count = 1 + max(row.params.beam for each in members for row in each)
+                best = self._search([first for first, *_ in members], count, cancelled)
+                for each, beams in zip(members, best, strict=True):
+                    found.update((row, beams[row.params.beam]) for row in each)
+        return [found[row] for row in rows]
 
     def _search(
         self, rows: Sequence[Row], count: int, cancelled: threading.Event

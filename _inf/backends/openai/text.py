@@ -14,8 +14,8 @@ from typing import Any
 from _inf.backends.base import SUPPORTS
 from _inf.types import Message, Request, RequestOutput, SamplingParams, ToolCall
 
-# The finish reasons of a turn with calls; whether they end the row is decided above.
-WITH_CALLS = ("tool_calls", "function_call")
+# Other servers' names for `stop`. Whether calls end the row is decided above.
+STOPPED = ("tool_calls", "function_call", "eos")
 NEWER_LIMIT = "max_completion_tokens"  # OpenAI's reasoning models refuse max_tokens
 
 
@@ -112,7 +112,7 @@ class TextAnswer:
             for place, call in enumerate(part.get("tool_calls") or ()):
                 self._add_call(call, call.get("index", place))
             reason = choice.get("finish_reason") or self.finish_reason
-            self.finish_reason = "stop" if reason in WITH_CALLS else reason
+            self.finish_reason = "stop" if reason in STOPPED else reason
             stop = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's
             self.matched_stop = stop if isinstance(stop, str) else self.matched_stop
 
@@ -131,7 +131,7 @@ class TextAnswer:
             token_ids=[],
             logprobs=[],
             prompt_logprobs=[],
-            finish_reason=self.finish_reason if finished else None,
+            finish_reason=(self.finish_reason or "stop") if finished else None,
             matched_stop=self.matched_stop,
             prompt_tokens=self.usage.get("prompt_tokens") or 0,  # 0: not counted
             completion_tokens=self.usage.get("completion_tokens") or 0,

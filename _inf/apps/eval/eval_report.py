@@ -1,0 +1,80 @@
+"""What `evaluate` returns: metrics by verl's names, the rows, a table and a plot."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalReport:
+    """The results of an evaluation.
+
+    metrics: verl's validation metrics under the names of a verl log (`val-core/...`,
+        `val-aux/...`), and beside them `.../pass@k` (unbiased) and `.../stderr@n`.
+    rows: a dict per answer: `number` (of the data's row), `sample`, `data_source`, `prompt`,
+        `ground_truth`, `completion`, `reward`, `reward_extra`, `finish_reason`, tokens; with tools
+        `messages` and `tool_calls`; `error` where there is no answer or no reward.
+    unscored: answers that are missing or have no reward; their prompts are not in `metrics`.
+    cut_by_length: the share of answers that ended at a limit.
+    tokens_per_second: of this run alone; None if an earlier run had answered all.
+    """
+
+    metrics: dict[str, float]
+    rows: list[dict[str, Any]]
+    model: str
+    reward: str
+    n: int
+    parameters: dict[str, Any]
+    unscored: int
+    cut_by_length: float
+    completion_tokens: int
+    tokens_per_second: float | None
+    date: str
+
+    def json(self) -> str:
+        """Everything but the rows."""
+        values = {k: v for k, v in vars(self).items() if k != "rows"} | {"answers": len(self.rows)}
+        return json.dumps(values, indent=1, default=repr)
+
+    def write(self, stem: Path) -> None:
+        """Write STEM.summary.json."""
+        path = Path(f"{str(stem).removesuffix('.jsonl')}.summary.json")
+        path.write_text(self.json() + "\n", encoding="utf-8")
+
+    def table(self) -> str:
+        width = max((len(name) for name in self.metrics), default=0)
+        lines = [f"{name:<{width}}  {value:.4f}" for name, value in sorted(self.metrics.items())]
+        speed = "" if self.tokens_per_second is None else f", {self.tokens_per_second:.0f} tok/s"
+        head = f"{self.model}, {self.reward}, n={self.n}, {self.date}"
+        counts = f"{len(self.rows)} answers, {self.unscored} without a reward"
+        cut = f"{self.cut_by_length:.1%} cut by length{speed}"
+        return "\n".join([head, f"{counts}, {cut}", *lines])
+
+    def plot(self) -> Figure:
+        """Draw the rewards and the lengths of the answers, by data source."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(10, 4.5), layout="constrained")
+        figure.suptitle(f"{self.model}, {self.reward}, n={self.n}, {self.date}", fontsize=9)
+        rewards, lengths = figure.subplots(1, 2)
+        groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in self.rows:
+            if row.get("reward") is not None:
+                groups[row["data_source"]].append(row)
+        names = list(groups)
+        for axes, value in ((rewards, "reward"), (lengths, "completion_tokens")):
+            axes.hist(
+                [[row[value] for row in groups[name]] for name in names], bins=20, label=names
+            )
+        rewards.set(xlabel="reward", ylabel="answers")
+        lengths.set(xlabel="tokens of the answer")
+        if names:
+            rewards.legend()
+        return figure

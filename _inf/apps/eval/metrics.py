@@ -1,0 +1,107 @@
+"""Summarizes the rows of an evaluation, with verl's own function and names.
+
+In: rows with `data_source`, `number`, `reward`, `reward_extra`. Out: numbers by name, as a verl log
+has them (`verl/trainer/ppo/ray_trainer.py`, 0.6.1, `_validate`), and a few that verl lacks beside
+them. Knows nothing of engines.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+CORE = ("mean", "maj", "best")  # verl's rule for the section val-core
+
+
+def metrics(rows: Sequence[Row], n: int) -> dict[str, float]:
+    """Summarize the rows of complete prompts, those with `n` rewards.
+
+    `val-core/...` and `val-aux/...` are `process_validation_metrics` of verl. Beside them, for the
+    core value (`acc` if the reward function returns it, else the reward): `pass@k`, the unbiased
+    1 - C(n-c, k) / C(n, k) with c answers of n whose value is 1, for k = 1, 2, 4 ... n; and
+    `stderr@n`, the standard error of the mean, clustered by prompt.
+    """
+    by_prompt: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        if row.get("reward") is not None:
+            by_prompt[row["number"]].append(row)
+    complete = [row for group in by_prompt.values() if len(group) == n for row in group]
+    if not complete:
+        return {}
+    values = _values(complete)
+    return _verls(complete, values) | _ours(complete, values, n) | _turns(complete)
+
+
+def _values(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """The reward and the numbers and texts that its function returned besides for every row."""
+    extras = [row.get("reward_extra") or {} for row in rows]
+    names = sorted(set.intersection(*map(set, extras)))
+    values = {name: [extra[name] for extra in extras] for name in names}
+    kinds = (int | float, str)
+    usable = {k: v for k, v in values.items() if any(_all_are(kind, v) for kind in kinds)}
+    return {"reward": [row["reward"] for row in rows], **usable}
+
+
+def _all_are(kind: Any, values: Sequence[Any]) -> bool:
+    return all(isinstance(value, kind) for value in values)
+
+
+def _verls(rows: Sequence[Row], values: Mapping[str, list[Any]]) -> dict[str, float]:
+    from verl.trainer.ppo.metric_utils import process_validation_metrics
+
+    sources = [row["data_source"] for row in rows]
+    prompts = [str(row["number"]) for row in rows]
+    named: dict[str, float] = {}
+    for source, variables in process_validation_metrics(sources, prompts, dict(values)).items():
+        core = "acc" if "acc" in variables else "reward"
+        for variable, numbers in variables.items():
+            most = max(int(name.split("@")[-1].split("/")[0]) for name in numbers)
+            for name, number in numbers.items():
+                is_core = variable == core and name.startswith(CORE) and f"@{most}" in name
+                section = "val-core" if is_core else "val-aux"
+                named[f"{section}/{source}/{variable}/{name}"] = float(number)
+    return named
+
+
+def _ours(rows: Sequence[Row], values: Mapping[str, list[Any]], n: int) -> dict[str, float]:
+    core = "acc" if "acc" in values else "reward"
+    groups: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row, value in zip(rows, values[core], strict=True):
+        groups[row["data_source"]][row["number"]].append(float(value))
+    named = {}
+    for source, prompts in groups.items():
+        prefix = f"val-aux/{source}/{core}"
+        means = [statistics.fmean(each) for each in prompts.values()]
+        if len(means) > 1:
+            named[f"{prefix}/stderr@{n}"] = statistics.stdev(means) / math.sqrt(len(means))
+        if all(value <= 1 for each in prompts.values() for value in each):  # 1 is right
+            for k in _powers_of_two(n):
+                shares = [pass_at_k(n, each.count(1.0), k) for each in prompts.values()]
+                named[f"{prefix}/pass@{k}"] = statistics.fmean(shares)
+    return named
+
+
+def _turns(rows: Sequence[Row]) -> dict[str, float]:
+    """verl's figures of the turns, after tools or interactions."""
+    turns = [row["num_turns"] for row in rows if "num_turns" in row]
+    if not turns:
+        return {}
+    figures = {"min": min(turns), "max": max(turns), "mean": statistics.fmean(turns)}
+    return {f"val-aux/num_turns/{name}": float(value) for name, value in figures.items()}
+
+
+def pass_at_k(n: int, right: int, k: int) -> float:
+    """The chance that one of `k` answers is right, of `n` with `right` right ones (Chen et al.,
+    2021, arXiv 2107.03374)."""
+    return 1.0 - math.comb(n - right, k) / math.comb(n, k)
+
+
+def _powers_of_two(most: int) -> list[int]:
+    powers = [1]
+    while powers[-1] * 2 < most:
+        powers.append(powers[-1] * 2)
+    return powers + ([most] if most > 1 else [])

@@ -1,0 +1,79 @@
+"""What all conversations of a call share: tools, template and limits; and how answers are read.
+
+In: an answer of the model. Out: the tool calls in it. Knows nothing of one row's state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from _inf.config import Config
+from _inf.request.template import Template
+from _inf.response.decode import answer_text
+from _inf.tools.parsing import Parsed, parse
+from _inf.types import ModelInfo, Request, RequestOutput, Tool
+
+DEFAULT_INTERACTION = "gsm8k"  # verl's default if `interaction_kwargs` has no name
+THOUGHT_ENDS = "</think>"
+UNLIMITED = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What all rows of a call share. `config` has the limits, where None is no limit; `template` is
+    None if a server renders."""
+
+    tools: Mapping[str, Tool]
+    template: Template | None
+    config: Config
+    model: ModelInfo
+
+    @property
+    def max_assistant_turns(self) -> int:
+        return self.config.rollout.multi_turn.max_assistant_turns or UNLIMITED
+
+    @property
+    def max_user_turns(self) -> int:
+        return self.config.rollout.multi_turn.max_user_turns or UNLIMITED
+
+    def harmless(self, text: str) -> str:
+        """Break the special tokens in a tool's or a user's text; a server does that itself."""
+        return text if self.template is None else self.template.harmless(text)
+
+
+class ConversationBackend(Protocol):
+    """The part of a backend that conversations need."""
+
+    model: ModelInfo
+    tools: Sequence[Tool]
+    interactions: Mapping[str, Any]
+
+    @property
+    def weight_version(self) -> int: ...
+
+    async def turn(self, request: Request) -> RequestOutput: ...
+
+
+def answered_calls(answer: RequestOutput, rules: Rules) -> Parsed:
+    """Parse the calls in `answer`; an answer that was cut by a limit has none."""
+    tokenizer = rules.model.tokenizer
+    if answer.text is not None:
+        cut = answer.finish_reason == "length" or not rules.tools
+        return Parsed(answer.text, [] if cut else list(answer.calls))
+    visible = answer_text(answer, tokenizer, skip_special_tokens=True)
+    if answer.finish_reason == "length" or not rules.tools:
+        return Parsed(visible, [])
+    raw = answer_text(answer, tokenizer, skip_special_tokens=False)
+    if isinstance(answer.matched_stop, str):  # it may be the end of a call
+        raw += answer.matched_stop
+    elif answer.matched_stop in rules.model.eos_token_ids:  # special tokens may belong to a call
+        raw = tokenizer.decode(
+            answer.token_ids[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+    thought, end, text = raw.rpartition(THOUGHT_ENDS)  # calls in a thought do not count
+    parsed = parse(text, rules.config.rollout.multi_turn.format, list(rules.tools.values()))
+    if not parsed.calls:
+        return Parsed(visible, [])
+    return Parsed(thought + end + parsed.content, parsed.calls)

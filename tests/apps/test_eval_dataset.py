@@ -1,0 +1,79 @@
+"""Rows of verl's form from files, tables and lists, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy
+import pandas
+import pytest
+
+from _inf.apps.eval.dataset import read_examples
+from _inf.errors import ConfigError
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "user", "content": f"How much is {i} and 2?"}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(i + 2)},
+        "extra_info": {
+            "split": "test",
+            "index": i,
+            "tools_kwargs": {"calculator": {"create_kwargs": {"ground_truth": str(i + 2)}}},
+        },
+    }
+    for i in range(5)
+]
+
+
+def test_every_form_gives_the_same_rows(tmp_path: Path) -> None:
+    table = pandas.DataFrame(ROWS)
+    table.to_parquet(tmp_path / "rows.parquet")
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n\n")
+    (tmp_path / "rows.json").write_text(json.dumps(ROWS))
+    forms: list[Any] = [tmp_path / f"rows{end}" for end in (".parquet", ".jsonl", ".json")]
+    forms += [str(forms[0]), table, datasets.Dataset.from_list(ROWS), ROWS]
+    [first, *others] = [read_examples(each) for each in forms]
+    assert all(each == first for each in others)
+    assert first[3].prompt == ROWS[3]["prompt"] and first[3].ground_truth == "5"
+    assert first[3].params == {"tools_kwargs": ROWS[3]["extra_info"]["tools_kwargs"]}
+
+
+def test_limit_takes_the_first_rows_after_a_shuffle_that_its_seed_repeats() -> None:
+    numbers = [each.number for each in read_examples(ROWS, limit=3, shuffle_seed=7)]
+    assert len(numbers) == 3 and numbers != [0, 1, 2]
+    assert numbers == [each.number for each in read_examples(ROWS, limit=3, shuffle_seed=7)]
+    assert [each.number for each in read_examples(ROWS, limit=2)] == [0, 1]
+
+
+def test_arrays_of_a_parquet_file_become_lists() -> None:
+    [example] = read_examples([{"prompt": numpy.array([{"role": "user", "content": "Hi"}])}])
+    assert example.prompt == [{"role": "user", "content": "Hi"}]
+    assert example.data_source == "unknown" and example.ground_truth is None
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([], "data: it has no rows"),
+        ([ROWS[0], {"question": "?"}], "data, row 1: the key 'prompt' is missing; it has question"),
+        ([{"prompt": "x", "reward_model": "rule"}], "data, row 0: reward_model must be an object"),
+        ([{"prompt": "x", "extra_info": 3}], "row 0: extra_info must be an object"),
+        ([{"prompt": "x", "data_source": 3}], "row 0: data_source must be a name"),
+        ([[1]], "row 0: it must be an object"),
+        (3, "must be a path, a table or a list"),
+        ("rows.csv", r"rows.csv: the name of a file of rows ends in .parquet"),
+        ("missing.jsonl", "missing.jsonl cannot be read"),
+    ],
+)
+def test_data_of_another_form_is_refused_by_row_and_key(data: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        read_examples(data)
+
+
+def test_prompts_may_have_another_key() -> None:
+    assert read_examples([{"question": "?"}], prompt_key="question")[0].prompt == "?"
