@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from reference import WITHIN, Transformers, logprobs
 from scripts import until
 from tiny import VOCABULARY, save_tiny, tiny_model
 
-from inf import ConfigError, GenerationTimeout, InferenceEngine
+from inf import ConfigError, InferenceEngine
 
 SETTINGS = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 128}
 PROMPTS = token_prompts(6, 120, seed=51)
@@ -157,33 +158,28 @@ def test_stream_and_beams_that_do_not_fit_are_refused(hf: InferenceEngine, tmp_p
             engine.generate("a", num_beams=2)
 
 
-def test_other_calls_are_answered_during_a_search_which_a_timeout_ends(hf: InferenceEngine) -> None:
+def test_other_calls_are_answered_during_a_search_which_cancelling_ends(
+    hf: InferenceEngine,
+) -> None:
     many: dict[str, Any] = {"num_beams": 16, "max_tokens": 128, "ignore_eos": True}
-    done: list[Any] = []
 
-    def search() -> None:
-        with pytest.raises(GenerationTimeout) as caught:
-            hf.generate(as_ids(PROMPTS * 4), timeout=3.0, **many)
-        done.append(caught)
+    async def calls() -> None:
+        search = asyncio.ensure_future(hf.agenerate(as_ids(PROMPTS * 5), **many))
+        assert await asyncio.to_thread(until, lambda: busy(hf), 30)
+        assert len(await hf.agenerate("Hi", max_tokens=4, temperature=0)) == 1
+        assert not search.done()
+        search.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await search
 
-    thread = threading.Thread(target=search)
-    thread.start()
-    assert until(lambda: bool(searches()), 20)
-    assert len(hf.generate("Hi", max_tokens=4, temperature=0)) == 1
-    assert not done
-    thread.join(60)
-    assert done and until(lambda: not busy(hf), 30)
-
-
-def searches() -> list[threading.Thread]:
-    """Threads that search beams."""
-    return [each for each in threading.enumerate() if each.name.startswith("asyncio_")]
+    asyncio.run(calls())
+    assert until(lambda: not busy(hf), 30)
 
 
 def busy(engine: InferenceEngine) -> bool:
     """Whether a search still computes: each step of it calls the model."""
     model, calls = engine._backend.forward.model, []  # type: ignore[attr-defined]
     hook = model.register_forward_hook(lambda *_: calls.append(1))
-    threading.Event().wait(0.3)
+    time.sleep(0.3)
     hook.remove()
     return bool(calls)
