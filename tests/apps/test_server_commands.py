@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_server import MODEL, Reply, ScriptedServer, echo, scripted
+from scripted_server import MODEL, Reply, ScriptedServer, call, chat, echo, scripted
 
 import inf
 from _inf.apps.cli import main
@@ -130,6 +130,36 @@ def test_evaluation_counts_and_scores_the_answers(
     found = json.loads(capsys.readouterr().out)
     assert found["questions"] == 3 and found["rules"]["verl_strict"]["accuracy"] > 0
     assert found["run"]["model"] == MODEL
+
+
+def test_reward_gets_all_text_after_the_prompt(server: ScriptedServer) -> None:
+    def script(path: str, body: Any) -> Reply:
+        if body and "tools" in body and body["messages"][-1]["role"] == "user":
+            return chat("Let me see.", [call("double", '{"number": 4}')])
+        return chat("It is 8.") if body and "tools" in body else echo(path, body)
+
+    server.script = script
+    Path("reward.py").write_text(
+        "def length(data_source, solution_str, ground_truth, extra_info):\n"
+        "    return {'score': 1.0, 'text': solution_str}\n"
+    )
+    data = [{"prompt": [{"role": "user", "content": "Twice 4?"}], "data_source": "x"}]
+    address = {"base_url": server.base_url, "model_path": MODEL}
+    with inf.InferenceEngine(**address, rollout={"name": "openai"}) as engine:
+        plain = inf.evaluate(engine, data, reward="reward.py:length")
+        tools = inf.evaluate(engine, data, reward="reward.py:length", tools=[double])
+    assert plain.rows[0]["reward_extra"]["text"] == "TWICE 4?"
+    assert tools.rows[0]["reward_extra"]["text"] == "Let me see.\n8\nIt is 8."
+
+
+def double(number: int) -> str:
+    """
+    Doubles.
+
+    Args:
+        number: What to double.
+    """
+    return str(2 * number)
 
 
 def test_check_needs_the_rollout(

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -197,6 +198,22 @@ def test_tools_run_between_turns(server: ScriptedServer) -> None:
     assert [result["tool_call_id"] for result in results] == ids and len(set(ids)) == 2
     assert assistant["content"] is None and "name" not in results[0]
     assert "token_ids" not in row.to_dict() and row.to_dict()["executed_tool_calls"]
+
+
+def test_short_call_does_not_wait_for_all_rows_of_a_long_one_with_tools(
+    server: ScriptedServer,
+) -> None:
+    server.script = lambda path, body: Reply(echo(path, body).body, wait=0.02 if body else 0)
+    with connected(server, rollout={"max_num_seqs": 1}) as engine:
+        asked = [f"a{number}" for number in range(40)]
+        long = threading.Thread(target=engine.generate, args=(asked,), kwargs={"tools": [weather]})
+        long.start()
+        while not server.bodies:
+            time.sleep(0.001)
+        engine.generate("b")
+        assert len(server.bodies) < 20
+        long.join(60)
+        assert len(server.bodies) == 41
 
 
 def test_call_of_a_schema_is_returned_to_the_caller(server: ScriptedServer) -> None:

@@ -6,7 +6,8 @@ import runpy
 from pathlib import Path
 
 import torch
-from reference import Reference
+from tiny import tiny_model
+from transformers import AutoModelForCausalLM
 
 from inf import InferenceEngine
 
@@ -15,7 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "train_agent.py"
 
 def test_two_steps_train_on_what_the_agent_sampled(mortal: InferenceEngine) -> None:
     program = runpy.run_path(str(EXAMPLE))
-    model = Reference.of(mortal).model
+    model = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
     seen = []
 
     def spy(trained: torch.nn.Module, optimizer: object, batch: object, worth: object) -> None:
@@ -29,7 +30,7 @@ def test_two_steps_train_on_what_the_agent_sampled(mortal: InferenceEngine) -> N
     try:
         curve = program["train"](mortal, model, 2, 1e-3)
     finally:
-        mortal.update_weights(Reference.of(mortal).model)  # the folder's again
+        mortal.update_weights(AutoModelForCausalLM.from_pretrained(tiny_model()))  # the folder's
     rows = len(program["PRICES"]) * program["SAMPLES"]
     assert len(curve) == 2 and all(0 <= reward <= 1 for reward in curve)
     assert [len(batch) for batch in seen] == [rows, rows]

@@ -233,7 +233,7 @@ class EvalRun:
                 reward = await asyncio.wrap_future(
                     self._pool.submit(
                         example.data_source,
-                        self._solution(answer),
+                        self._solution(answer, example),
                         example.ground_truth,
                         extra_info,
                     )
@@ -245,10 +245,14 @@ class EvalRun:
 
         return row
 
-    def _solution(self, answer: Any) -> str:
+    def _solution(self, answer: Any, example: Example) -> str:
         """All text after the prompt, tools' results too, as verl's reward manager decodes it
         (`workers/reward_manager/naive.py`, 0.6.1)."""
         about = answer.metadata
+        if self._tokenizer is None:  # a server gives text, and no tokens of the template
+            asked = 1 if isinstance(example.prompt, str) else len(example.prompt)
+            said = [message["content"] for message in (answer.messages or [])[asked:]]
+            return "\n".join(said) or str(answer.completion)
         ids = about["response_ids"][: about.get("response_tokens", about["completion_tokens"])]
         return decoded_text(ids, self._tokenizer, skip_special_tokens=True)
 

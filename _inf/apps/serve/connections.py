@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from _inf.apps.serve.errors import RequestError
 from _inf.apps.serve.metrics import ABANDONED
+from _inf.errors import EngineDeadError
 
 MOST_BODY_BYTES = 16 * 2**20
 BODY_SECONDS = 60.0  # in which a body must arrive
@@ -52,6 +53,8 @@ async def while_connected(request: Request, work: Awaitable[Item]) -> Item:
         await asyncio.wait((working, closing), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise RequestError(ABANDONED, "The connection was closed.")
+        if working.cancelled():  # not by us
+            raise EngineDeadError("The engine was stopped while it answered.")
         return working.result()
     finally:
         working.cancel()

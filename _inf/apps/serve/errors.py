@@ -6,6 +6,7 @@ In: an exception of this library, or of FastAPI's routing. Out: a response with 
 
 from __future__ import annotations
 
+from concurrent.futures import CancelledError  # of a call, when its engine is stopped
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -50,11 +51,13 @@ def error_of(failure: Exception, prompt_field: str | None = None) -> tuple[int, 
             status, param = 400, prompt_field
         case ConfigError() | ToolError():
             status, param = 400, _first_name(str(failure))
-        case EngineDeadError() | EngineRefusal():
+        case EngineDeadError() | EngineRefusal() | CancelledError():
             status = 503
     message = str(failure).replace("prompt 0", "the prompt", 1)
-    if isinstance(failure, EngineDeadError):  # its own has the end of the engine's log
-        message = "The engine died; try again later."
+    if isinstance(failure, EngineDeadError | CancelledError):  # its own has the engine's log
+        message = "The engine died or was stopped; try again later."
+    elif status == 500 and not isinstance(failure, InferenceError):
+        message = "The server failed."
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
@@ -86,6 +89,6 @@ def add_handlers(app: FastAPI) -> None:
         where = f"{request.method} {request.url.path}"
         return error_response(RequestError(failure.status_code, f"{where}: {failure.detail}"))
 
-    for kind in (RequestError, BadRequest, InferenceError):
+    for kind in (RequestError, BadRequest, InferenceError, CancelledError, Exception):
         app.add_exception_handler(kind, refused)
     app.add_exception_handler(HTTPException, not_found)

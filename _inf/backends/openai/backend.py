@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import dataclasses
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -17,6 +18,9 @@ from _inf.backends.openai.server import Server
 from _inf.errors import ConfigError, PromptError, RequestFailure
 from _inf.runtime.host import Host
 from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
+
+# The call whose conversations run in this context, for `Pace`.
+conversations: contextvars.ContextVar[object] = contextvars.ContextVar("inf_conversations")
 
 
 class Answer(Protocol):
@@ -105,12 +109,16 @@ class OpenAIBackend:
         return self.host.submit(answer(), cancel)
 
     async def turn(self, request: Request) -> RequestOutput:
-        return await self._answered(request, object())
+        return await self._answered(request, conversations.get())
 
     def converse(
         self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
     ) -> list[RequestOutput]:
-        return self.host.run(rows(), cancel)
+        async def call() -> list[RequestOutput]:
+            conversations.set(object())
+            return await rows()
+
+        return self.host.run(call(), cancel)
 
     async def _answered(
         self, request: Request, call: object, put: Callable[[RequestOutput], None] | None = None
