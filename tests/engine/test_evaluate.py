@@ -36,9 +36,14 @@ def rows(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def even(data_source: str, solution_str: str, ground_truth: str, extra_info: Any) -> dict[str, Any]:
-    """A reward that any text has."""
-    return {"score": float(len(solution_str) % 2 == 0), "length": len(solution_str)}
+def even_length() -> Callable[..., dict[str, Any]]:
+    """A reward that any text has. Inside a function, so that its process need not import this
+    module, and verl with it."""
+
+    def even(solution_str: str, **rest: Any) -> dict[str, Any]:
+        return {"score": float(len(solution_str) % 2 == 0), "length": len(solution_str)}
+
+    return even
 
 
 def by_hand(found: list[dict[str, Any]], rewards: list[float]) -> dict[str, float]:
@@ -81,7 +86,7 @@ def test_parquet_of_verls_form_is_scored_as_verl_scores_it(
 def test_own_reward_sees_what_verl_would_pass_and_the_summary_is_written(
     tiny: InferenceEngine, tmp_path: Path
 ) -> None:
-    report = inf.evaluate(tiny, rows(3), reward=even, n=N, out=tmp_path / "run", **PARAMS)
+    report = inf.evaluate(tiny, rows(3), reward=even_length(), n=N, out=tmp_path / "run", **PARAMS)
     assert [row["reward_extra"]["length"] for row in report.rows] == [
         len(row["completion"]) for row in report.rows
     ]
@@ -97,7 +102,9 @@ def test_own_reward_sees_what_verl_would_pass_and_the_summary_is_written(
 
 def test_stopped_run_goes_on_with_the_rows_it_lacks(tiny: InferenceEngine, tmp_path: Path) -> None:
     def run(**more: Any) -> Any:
-        return inf.evaluate(tiny, rows(4), reward=even, n=2, out=tmp_path / "run", **PARAMS, **more)
+        return inf.evaluate(
+            tiny, rows(4), reward=even_length(), n=2, out=tmp_path / "run", **PARAMS, **more
+        )
 
     whole = run()
     path = tmp_path / "run.jsonl"
@@ -108,7 +115,7 @@ def test_stopped_run_goes_on_with_the_rows_it_lacks(tiny: InferenceEngine, tmp_p
     assert tiny.stats()["requests"] - asked == 5
     assert again.rows == whole.rows and again.metrics == whole.metrics
     with pytest.raises(ConfigError, match="n"):
-        inf.evaluate(tiny, rows(4), reward=even, n=3, out=tmp_path / "run", **PARAMS)
+        inf.evaluate(tiny, rows(4), reward=even_length(), n=3, out=tmp_path / "run", **PARAMS)
 
 
 def test_rows_without_an_answer_or_a_reward_say_why_and_leave_their_prompts_out(
@@ -136,7 +143,7 @@ def test_rows_without_an_answer_or_a_reward_say_why_and_leave_their_prompts_out(
 
 def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None:
     async def cell() -> Any:
-        return inf.evaluate(tiny, rows(2), reward=even, max_tokens=4)
+        return inf.evaluate(tiny, rows(2), reward=even_length(), max_tokens=4)
 
     assert len(asyncio.run(cell()).metrics) > 0
 
