@@ -352,8 +352,8 @@ def test_top_logprobs_are_transformers_likeliest_and_the_sampled_token(
     assert tiny.generate("a", max_tokens=2).top_logprobs is None
     with pytest.raises(ConfigError, match="^logprobs: 385 is out of range"):
         tiny.generate("a", logprobs=385)
-    with pytest.raises(ConfigError, match="^logprobs: stream"):
-        tiny.stream("a", logprobs=1)
+    with pytest.raises(ConfigError, match="^prompt_logprobs: stream"):
+        tiny.stream("a", prompt_logprobs=True)
 
 
 def test_top_k_1_is_greedy(tiny: InferenceEngine, tiny_reference: Reference) -> None:

@@ -169,9 +169,15 @@ class EvalRun:
             **fingerprint.of_config(config),
             "parameters": {**self.params, "timeout": None, "tools": self._schemas()},
             "n": self.n,
-            "reward": function_name(self.reward),
+            "reward": [function_name(self.reward), self._reward_file()],
             "data": hashlib.sha256(rows.encode()).hexdigest(),
         }
+
+    def _reward_file(self) -> str | None:
+        """The hash of the file of a reward function, if it is named by its file."""
+        if not isinstance(self.reward, str):
+            return None
+        return fingerprint.of_file(Path(self.reward.rpartition(":")[0]))
 
     def _schemas(self) -> list[dict[str, Any]] | None:
         tools = self.params.get("tools")
