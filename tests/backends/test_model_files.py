@@ -62,6 +62,7 @@ def test_model_package_of_ones_own_wins_also_with_the_name_of_a_file_of_sglang(
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_only_the_file_of_an_architecture_is_imported_and_all_for_an_unknown_one() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM],

@@ -7,7 +7,10 @@ only one backend has is at the end; what it refuses, it refuses by name.
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import contextlib
+import inspect
 import json
 import subprocess
 import sys
@@ -20,9 +23,11 @@ import torch
 from prompts import as_ids, token_prompts
 from reference import WITHIN, Transformers, assert_greedy, assert_same_answers
 from scripts import environment, until
+from test_pages import blocks
 from tiny import VOCABULARY, save_tiny, tiny_model
 from tool_calling import CALCULATOR, TOOL_MODEL, question
 
+import inf
 from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "prompt_length": 512, "response_length": 128}
@@ -108,6 +113,25 @@ def assert_alike(one: Any, other: Any) -> None:
         assert mine.logprobs == pytest.approx(yours.logprobs, abs=WITHIN)
         for name in ("finish_reason", "matched_stop", "prompt_tokens", "completion_tokens"):
             assert mine.metadata[name] == yours.metadata[name]
+
+
+def test_python_of_the_readme_runs_on_all_but_for_what_one_refuses_by_name(
+    backend: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(backend))
+    names: dict[str, Any] = {"engine": backend}
+    refused = []
+    for statement in ast.parse("\n".join(blocks("README.md", "python"))).body:
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        code = compile(ast.Module([statement], []), "README.md", "exec", flags=flags)
+        try:
+            result = eval(code, names)
+            if inspect.iscoroutine(result):
+                asyncio.run(result)
+        except ConfigError as refusal:
+            refused.append(str(refusal).partition(":")[0])
+    assert names["output"].metadata
+    assert refused == ([] if "score" in backend.supports else ["score()"] * 2)
 
 
 # All give the same answers.

@@ -186,7 +186,7 @@ def test_call_that_is_wrong_writes_no_row(
     assert not Path("out.jsonl").exists() or not Path("out.jsonl").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # soak/test_batch_faults.py does it at random moments
 def test_after_the_deaths_of_the_engine_and_of_the_process_nothing_is_lost_or_twice(
     batch: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
 ) -> None:

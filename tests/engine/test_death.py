@@ -79,6 +79,7 @@ def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(
     assert mortal.stats()["restarts"] == restarts + 1
 
 
+@pytest.mark.slow
 def test_killed_fork_server_takes_the_scheduler_along_and_restart_brings_both_back(
     mortal: InferenceEngine, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ def test_killed_fork_server_takes_the_scheduler_along_and_restart_brings_both_ba
 # ─── Hung ───
 
 
+@pytest.mark.slow
 def test_silent_scheduler_is_reported_as_hung_and_its_successor_holds_no_more(
     mortal: InferenceEngine, answer: Answer
 ) -> None:

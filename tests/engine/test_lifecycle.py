@@ -19,6 +19,7 @@ from scripts import QUESTION, ended, script
 
 from inf import InferenceEngine
 
+pytestmark = pytest.mark.slow  # a script that starts and stops engines in many ways
 Answer = list[list[int]]
 
 

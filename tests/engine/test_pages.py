@@ -1,11 +1,9 @@
-"""The Python of the README and of pages of docs/, run as it stands."""
+"""The Python of pages of docs/, run as it stands; that of the README is in `test_backends.py`."""
 
 from __future__ import annotations
 
 import ast
-import asyncio
 import contextlib
-import inspect
 import re
 import sys
 from pathlib import Path
@@ -23,17 +21,6 @@ def blocks(page: str, language: str) -> list[str]:
     found = re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
     assert found
     return found
-
-
-def test_python_of_the_readme_runs(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
-    names: dict[str, Any] = {"engine": tiny}
-    for block in blocks("README.md", "python"):
-        code = compile(block, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        result = eval(code, names)
-        if inspect.iscoroutine(result):
-            asyncio.run(result)
-    assert names["output"].metadata
 
 
 def test_python_of_the_page_on_serving_runs(

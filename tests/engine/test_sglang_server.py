@@ -20,7 +20,7 @@ from tiny import tiny_model
 
 from inf import InferenceEngine
 
-pytestmark = pytest.mark.slow  # SGLang starts with all of its imports
+pytestmark = pytest.mark.soak  # SGLang starts with all of its imports
 
 PROMPTS = token_prompts(6, 100, seed=41)
 SERVER = f"""
