@@ -257,7 +257,7 @@ class EvalRun:
         about = answer.metadata
         if self._tokenizer is None:  # a server gives text, and no tokens of the template
             asked = 1 if isinstance(example.prompt, str) else len(example.prompt)
-            said = [message["content"] for message in (answer.messages or [])[asked:]]
+            said = [message.get("content") or "" for message in (answer.messages or [])[asked:]]
             return "\n".join(said) or str(answer.completion)
         ids = about["response_ids"][: about.get("response_tokens", about["completion_tokens"])]
         return decoded_text(ids, self._tokenizer, skip_special_tokens=True)

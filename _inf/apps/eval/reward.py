@@ -70,7 +70,6 @@ class RewardPool:
     def __init__(self, function: RewardFunction | str | None, seconds: float = SECONDS) -> None:
         if isinstance(function, str):
             check_named(function)
-        self.name = function_name(function)
         self._pickled = cloudpickle.dumps(function)
         self._seconds = seconds
         self._threads = concurrent.futures.ThreadPoolExecutor(WORKERS, "inf-reward")
