@@ -61,6 +61,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from _inf.runtime.interpreter import OPENMP_SPINS
+
 PROMPT_TOKENS = 64
 MIXED, MIXED_ROWS = "mixed", 64
 TRANSFORMERS_MIXED_PAIRS, MIXED_WARM = 3, 8
@@ -127,7 +129,7 @@ class Contestant:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env={"GOMP_SPINCOUNT": "10000", **os.environ},
+            env={"GOMP_SPINCOUNT": OPENMP_SPINS, **os.environ},
         )
         self.ready = self._answer(watched=False)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
 
 from _inf.errors import did_you_mean, shown
 from _inf.request.keywords import GenerateParams
@@ -26,6 +27,18 @@ class BadRequest(ValueError):
     @property
     def key(self) -> str:
         return str(self).partition(":")[0].partition(".")[0]
+
+
+def json_object(text: bytes) -> dict[str, Any]:
+    """Parse JSON text of an object; a `BadRequest` says what else it is."""
+    try:
+        value = from_json(text)
+        json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
+    except (ValueError, RecursionError) as failure:
+        raise BadRequest(f"it is not JSON: {failure}") from None
+    if not isinstance(value, dict):
+        raise BadRequest(f"it is not a JSON object: {shown(value)}")
+    return value
 
 
 class Form(BaseModel):
@@ -245,11 +258,15 @@ def _token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def usage(output: GenerationOutput) -> Mapping[str, Any]:
     """Return the token counts; the prompt counts once for all its answers."""
-    prompt = output.metadata[0]["prompt_tokens"]
-    completion = sum(row["completion_tokens"] for row in output.metadata)
+    first, completion = output.metadata[0], sum(row["completion_tokens"] for row in output.metadata)
+    return token_counts(first["prompt_tokens"], completion, first["cached_tokens"])
+
+
+def token_counts(prompt: int, completion: int, cached: int) -> dict[str, Any]:
+    """Return token counts in OpenAI's form."""
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": output.metadata[0]["cached_tokens"]},
+        "prompt_tokens_details": {"cached_tokens": cached},
     }

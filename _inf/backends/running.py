@@ -28,10 +28,8 @@ if TYPE_CHECKING:
     from verl import DataProto
 
     from _inf.apps.serve.server import InferenceServer
-    from inf import InferenceEngine
-
-if TYPE_CHECKING:
     from _inf.backends.generation_cache import CachedBackend
+    from inf import InferenceEngine
 
 check_pins()
 

@@ -18,12 +18,12 @@ from _inf.conversation.rules import (
     ConversationBackend,
     Rules,
     answered_calls,
+    template_of,
 )
 from _inf.conversation.text_episode import TextEpisode
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
-from _inf.tools.parsing import tool_instructions
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
 
 
@@ -46,13 +46,7 @@ class ConversationPlan:
         several = _has_several_turns(sampling, by_name, interactions)
         if model.tokenizer is None:
             return cls(None, Rules(by_name, None, config, model) if several else None)
-        template = Template(
-            model.tokenizer,
-            sampling.chat_template_kwargs,
-            schemas=[tool.schema for tool in tools],
-            instructions=tool_instructions(tools, config.rollout.multi_turn.format),
-            eos_token_ids=model.eos_token_ids,
-        )
+        template = template_of(tools, sampling.chat_template_kwargs, config, model)
         if any(tool.executable for tool in tools):
             template.check_turns()
         return cls(template, Rules(by_name, template, config, model) if several else None)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from _inf.config import Config
 from _inf.request.template import Template
 from _inf.response.decode import answer_text
-from _inf.tools.parsing import Parsed, parse
+from _inf.tools.parsing import Parsed, parse, tool_instructions
 from _inf.types import ModelInfo, Request, RequestOutput, Tool
 
 DEFAULT_INTERACTION = "gsm8k"  # verl's default if `interaction_kwargs` has no name
@@ -41,6 +41,19 @@ class Rules:
     def harmless(self, text: str) -> str:
         """Break the special tokens in a tool's or a user's text; a server does that itself."""
         return text if self.template is None else self.template.harmless(text)
+
+
+def template_of(
+    tools: Sequence[Tool], kwargs: Mapping[str, Any], config: Config, model: ModelInfo
+) -> Template:
+    """The model's template with these tools. kwargs: `chat_template_kwargs`."""
+    return Template(
+        model.tokenizer,
+        kwargs,
+        schemas=[tool.schema for tool in tools],
+        instructions=tool_instructions(tools, config.rollout.multi_turn.format),
+        eos_token_ids=model.eos_token_ids,
+    )
 
 
 class ConversationBackend(Protocol):

@@ -97,6 +97,12 @@ def _of_sample(params: SamplingParams, sample: int) -> SamplingParams:
     return dataclasses.replace(params, seed=derived_seed(params.seed, sample))
 
 
+def greedy_unless_asked(params: dict[str, Any]) -> None:
+    """Make a measurement greedy unless its keywords ask for sampling."""
+    if not {"do_sample", *ASK_TO_SAMPLE} & params.keys():
+        params["temperature"] = 0.0
+
+
 def derived_seed(seed: int, sample: int) -> int:
     """Return a sample's seed; sample 0 has the seed itself, so a row's seed reproduces the row."""
     if sample == 0:

@@ -22,6 +22,8 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
+from _inf.runtime.interpreter import let_openmp_wait_briefly
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -55,9 +57,7 @@ class Worker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(dir=self.log.parent)
-        # How long an OpenMP thread without work spins before it sleeps: long enough for the small
-        # operators between two products. The default is 3 times slower beside other work.
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        let_openmp_wait_briefly()
         with open(self.log, "ab", buffering=0) as log, open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
             os.dup2(log.fileno(), 1)

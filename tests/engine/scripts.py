@@ -91,6 +91,13 @@ def alive(processes: set[psutil.Process]) -> set[psutil.Process]:
     return running
 
 
+def command_line(process: psutil.Process) -> str:
+    """Of a process that may end meanwhile; empty where it has."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
 def until(true: Callable[[], Any], seconds: float) -> bool:
     """Whether it became true within `seconds`."""
     deadline = time.monotonic() + seconds

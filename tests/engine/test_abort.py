@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextlib
 import signal
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-from scripts import QUESTION, START_SECONDS, alive, ended, in_flight, script, until
+from scripts import QUESTION, START_SECONDS, alive, command_line, ended, in_flight, script, until
 
 from _inf.types import CancelToken
 from inf import GenerationTimeout, InferenceEngine
@@ -76,11 +75,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     with script(INTERRUPTED, tmp_path_factory.mktemp("ctrl_c")) as run:
 
         def starts() -> bool:
-            for process in alive(run.meet()):
-                with contextlib.suppress(psutil.NoSuchProcess):  # of those that only probe
-                    if "spawn_main" in " ".join(process.cmdline()):
-                        return True
-            return False
+            return any("spawn_main" in command_line(process) for process in alive(run.meet()))
 
         assert until(starts, START_SECONDS)
         run.send_group(signal.SIGINT)

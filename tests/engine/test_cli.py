@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import GONE_SECONDS, START_SECONDS, alive, script, until
+from scripts import GONE_SECONDS, START_SECONDS, alive, command_line, script, until
 from tiny import tiny_model
 
 import inf
@@ -230,7 +230,7 @@ def test_ctrl_c_while_the_engine_starts_exits_130_and_leaves_no_child(tmp_path: 
     with script(INTERRUPTED, tmp_path, arguments=arguments) as run:
 
         def starts() -> bool:
-            return any("spawn_main" in " ".join(p.cmdline()) for p in alive(run.meet()))
+            return any("spawn_main" in command_line(p) for p in alive(run.meet()))
 
         assert until(starts, START_SECONDS)
         run.send_group(signal.SIGINT)

@@ -31,9 +31,16 @@ from _inf.types import CancelToken
 
 stranger = subprocess.Popen(["sleep", "300"])
 
+def command(process):
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it ended a moment ago
+        return ""
+
 def children():
     found = psutil.Process().children(recursive=True)
-    return [p for p in found if p.pid != stranger.pid and "resource_tracker" not in p.cmdline()[-1]]
+    found = {p: command(p) for p in found if p.pid != stranger.pid}
+    return {p: words for p, words in found.items() if words and "resource_tracker" not in words}
 
 def failure(**sglang):
     try:
@@ -42,7 +49,7 @@ def failure(**sglang):
         return [isinstance(failure, InferenceError), str(failure)]
 
 def kill():
-    while not (found := [p for p in children() if "spawn_main" in " ".join(p.cmdline())]):
+    while not (found := [p for p, words in children().items() if "spawn_main" in words]):
         time.sleep(0.05)
     time.sleep(1)
     found[0].kill()
@@ -58,7 +65,7 @@ threading.Thread(target=kill).start()
 say("killed importing", failure())
 with unittest.mock.patch.object(ForkedProcess, "start", start_and_kill):
     say("killed", failure())
-say("children", [p.cmdline() for p in children()])
+say("children", list(children().values()))
 say("stranger", stranger.poll())
 stranger.kill()
 gc.collect()

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from scripts import START_SECONDS, Script, alive, script, until
+from scripts import START_SECONDS, Script, alive, command_line, script, until
 from test_batch import PROGRAM
 
 import inf
@@ -56,7 +56,7 @@ def actors(run: Script) -> list[psutil.Process]:
 
 
 def scheduler(process: psutil.Process) -> bool:
-    return "sglang::scheduler" in " ".join(process.cmdline())
+    return "sglang::scheduler" in command_line(process)
 
 
 # ─── The command ───

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from scripts import SETTINGS, alive, descendants, in_flight, script, until
+from scripts import SETTINGS, alive, command_line, descendants, in_flight, script, until
 from test_death import open_files_and_threads, slow_down
 from tool_calling import TOOL_MODEL, answer, question
 
@@ -160,7 +160,7 @@ def right(engine: InferenceEngine) -> bool:
 
 def processes() -> set[psutil.Process]:
     found = alive(descendants(psutil.Process()))
-    return {process for process in found if "resource_tracker" not in " ".join(process.cmdline())}
+    return {process for process in found if "resource_tracker" not in command_line(process)}
 
 
 def own(engine: InferenceEngine) -> set[psutil.Process]:

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
-import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-
-from pydantic_core import from_json
 
 from _inf.apps.openai_format import (
     BadRequest,
@@ -23,11 +20,12 @@ from _inf.apps.openai_format import (
     Form,
     Keywords,
     choices,
+    json_object,
     message,
     read,
     usage,
 )
-from _inf.errors import ConfigError, shown
+from _inf.errors import ConfigError
 from _inf.response.output import GenerationOutput
 from _inf.types import Tokenizer
 
@@ -137,12 +135,9 @@ def parse(text: bytes, line: int, model: str = "", tokenizer: Tokenizer = None) 
     """Parse one line. `model`: the model's name for OpenAI's form. `tokenizer`: the engine's. Both
     are needed only to write an answer."""
     try:
-        value = from_json(text.removeprefix(codecs.BOM_UTF8))
-        json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
-    except ValueError as failure:
-        return BadLine(line, f"it is not JSON: {failure}")
-    if not isinstance(value, dict):
-        return BadLine(line, f"it is not a JSON object: {shown(value)}")
+        value = json_object(text.removeprefix(codecs.BOM_UTF8))
+    except BadRequest as failure:
+        return BadLine(line, str(failure))
     copied = {name: value[name] for name in COPIED_KEYS if name in value}
     try:
         return dataclasses.replace(_job(value, line, model, tokenizer), copied=copied)

@@ -11,13 +11,13 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from _inf.apps.cli.ask import ask
 from _inf.apps.cli.batch import batch
 from _inf.apps.cli.chat import chat
 from _inf.apps.cli.check import check
 from _inf.apps.cli.evaluate import app as evaluate
+from _inf.apps.cli.options import DefaultCommand
 from _inf.apps.cli.serve import serve
 from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
 
@@ -46,19 +46,15 @@ ASK = "ask"
 NEAR = 0.75  # similarity by difflib: one letter of four may be wrong
 
 
-class Commands(TyperGroup):
+class Commands(DefaultCommand):
     """Runs `ask` if the first argument is not a command: `inf "prompt"`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = {option for param in self.get_params(ctx) for option in param.opts}
-        if args and args[0] not in {*self.commands, *own}:
-            if "--" not in args:
-                self._refuse_near_command(ctx, args)
-            args = [ASK, *args]
-        return super().parse_args(ctx, args)
+    default_command = ASK
 
-    def _refuse_near_command(self, ctx: Any, args: list[str]) -> None:
+    def check_default(self, ctx: Any, args: list[str]) -> None:
         """Refuse a command after its options, or a misspelt one, as a prompt."""
+        if "--" in args:
+            return
         word = args[0]
         if word.startswith("-"):
             word = self.commands[ASK].make_parser(ctx).parse_args(list(args))[0].get("prompt") or ""

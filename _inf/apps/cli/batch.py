@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +10,9 @@ import typer
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import check_custom_ids, parse
 from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import OnError, RunStats, answer, unanswered
-from _inf.apps.cli.options import Options, takes_options
+from _inf.apps.batch.runner import RunStats, answer, unanswered
+from _inf.apps.cli.options import Options, first_errors, takes_options
 from _inf.errors import ConfigError
-from _inf.runtime.progress import say
-
-SHOWN_ERRORS = 10
 
 
 @takes_options()
@@ -45,7 +41,8 @@ def batch(
     with OutputFile(out) as file:
         file.begin({**about, "input": fingerprint.of_file(source)}, restart)
         before, left = file.answered, sum(1 for _ in unanswered(source, file))
-        waiting, on_error = unanswered(source, file), _error_printer(source, out)
+        waiting = unanswered(source, file)
+        on_error = first_errors(f"{source}, line", f"more lines have errors; all are in {out}")
         stats = RunStats()
         try:
             if left and workers:
@@ -67,19 +64,6 @@ def batch(
             )
             raise
     _report(stats, file, before)
-
-
-def _error_printer(source: Path, out: Path) -> OnError:
-    """Return a function that prints the first errors, and where to find the others."""
-    counter = itertools.count(1)
-
-    def show(line: int, reason: str) -> None:
-        if (number := next(counter)) <= SHOWN_ERRORS:
-            say(f"inf: {source}, line {line}: {reason}")
-        elif number == SHOWN_ERRORS + 1:
-            say(f"inf: more lines have errors; all are in {out}")
-
-    return show
 
 
 def _report(stats: RunStats, file: OutputFile, before: int) -> None:

@@ -8,29 +8,24 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import Job
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import RunStats, answer
 from _inf.apps.cli.evaluate_data import data as data_command
-from _inf.apps.cli.options import Options, effective_params, takes_options
+from _inf.apps.cli.options import DefaultCommand, Options, effective_params, takes_options
 from _inf.apps.eval import gsm8k as task
 from _inf.apps.eval.report import Run, Summary, plot
-from _inf.request.sampling import ASK_TO_SAMPLE
+from _inf.request.sampling import greedy_unless_asked
 
 DATA = "data"
 
 
-class Benchmarks(TyperGroup):
+class Benchmarks(DefaultCommand):
     """Runs `data` if the first argument is not a benchmark: `inf eval DATA`."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = {option for param in self.get_params(ctx) for option in param.opts}
-        if args and args[0] not in {*self.commands, *own}:
-            args = [DATA, *args]
-        return super().parse_args(ctx, args)
+    default_command = DATA
 
 
 app = typer.Typer(
@@ -66,8 +61,7 @@ def gsm8k(
     """
     call = Options(options)
     config, params = call.load(), call.params
-    if not {"do_sample", *ASK_TO_SAMPLE} & params.keys():
-        params["temperature"] = 0.0
+    greedy_unless_asked(params)
     every = task.load(data, "test")
     examples = task.examples(every, shots, shots_from)
     jobs = task.jobs(every[:limit], examples, tool=tool)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from _inf.apps.cli.options import Options, takes_options
+from _inf.apps.cli.options import Options, first_errors, takes_options
 from _inf.apps.eval.dataset import read_examples
 from _inf.apps.eval.evaluate import EvalRun
 from _inf.apps.eval.reward import SECONDS
-from _inf.runtime import progress
-
-MOST_ERRORS = 10
 
 
 @takes_options()
@@ -46,7 +42,7 @@ def data(
     with run.opened(config, restart) as left:
         if left:
             with call.start() as engine:
-                run.answer(engine, left, on_error=_first_errors())
+                run.answer(engine, left, on_error=first_errors("answer"))
     report = run.report(config)
     report.write(run.stem)
     report.plot().savefig(f"{run.stem}.png", dpi=120)
@@ -58,13 +54,3 @@ def data(
             f'inf: {report.unscored} answers have no reward: "error" in their rows', err=True
         )
         raise typer.Exit(1)
-
-
-def _first_errors() -> Any:
-    counter = itertools.count(1)
-
-    def show(line: int, reason: str) -> None:
-        if next(counter) <= MOST_ERRORS:
-            progress.say(f"inf: answer {line}: {reason}")
-
-    return show

@@ -7,20 +7,25 @@ A command takes them as `**options` and reads them with `Options`. Turns text fr
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 
 import typer
+from typer.core import TyperGroup
 
 from _inf.config import Config, Rollout, load_config, parse_assignments
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import ANY_MODEL, check_params, resolve
 from _inf.runtime.interpreter import interrupt_kept
+from _inf.runtime.progress import say
 
 if TYPE_CHECKING:
+    from _inf.apps.batch.runner import OnError
     from inf import InferenceEngine
 
+SHOWN_ERRORS = 10
 Command = TypeVar("Command", bound=Callable[..., None])
 
 CONFIG_HELP = "A YAML file; without one, the embedded model, greedy, at most 512 tokens."
@@ -109,6 +114,35 @@ class Options:
             self.load(*defaults)
             assignments = parse_assignments([*defaults, *self._assignments])
             return InferenceEngine(self._file, **assignments)
+
+
+def first_errors(item: str, more: str = "") -> OnError:
+    """Return a function that prints the first errors of numbered items, then once `more`."""
+    counter = itertools.count(1)
+
+    def show(number: int, reason: str) -> None:
+        if (count := next(counter)) <= SHOWN_ERRORS:
+            say(f"inf: {item} {number}: {reason}")
+        elif more and count == SHOWN_ERRORS + 1:
+            say(f"inf: {more}")
+
+    return show
+
+
+class DefaultCommand(TyperGroup):
+    """Runs `default_command` if the first argument is no command."""
+
+    default_command: ClassVar[str]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = {option for param in self.get_params(ctx) for option in param.opts}
+        if args and args[0] not in {*self.commands, *own}:
+            self.check_default(ctx, args)
+            args = [self.default_command, *args]
+        return super().parse_args(ctx, args)
+
+    def check_default(self, ctx: Any, args: list[str]) -> None:
+        """Refuse what the default command should not get."""
 
 
 def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:

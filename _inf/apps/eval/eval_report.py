@@ -45,8 +45,7 @@ class EvalReport:
 
     def write(self, stem: Path) -> None:
         """Write STEM.summary.json."""
-        path = Path(f"{str(stem).removesuffix('.jsonl')}.summary.json")
-        path.write_text(self.json() + "\n", encoding="utf-8")
+        Path(f"{stem}.summary.json").write_text(self.json() + "\n", encoding="utf-8")
 
     def table(self) -> str:
         width = max((len(name) for name in self.metrics), default=0)

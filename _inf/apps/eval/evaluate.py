@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _inf.apps.batch import fingerprint
-from _inf.apps.batch.lines import Job, error_row
+from _inf.apps.batch.lines import BadLine, Job, error_row
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import OnError, RunStats, answer
 from _inf.apps.eval.dataset import UNKNOWN_SOURCE, Example, read_examples
@@ -30,7 +30,7 @@ from _inf.apps.eval.metrics import metrics
 from _inf.apps.eval.reward import SECONDS, RewardError, RewardFunction, RewardPool, function_name
 from _inf.config import Config
 from _inf.errors import ConfigError
-from _inf.request.sampling import ANY_MODEL, ASK_TO_SAMPLE, resolve
+from _inf.request.sampling import ANY_MODEL, greedy_unless_asked, resolve
 from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
 from _inf.tools.definition import as_tools
@@ -81,7 +81,7 @@ def evaluate(
                 _outside_of_a_loop(lambda stop: run.answer(engine, left, stop=stop))
         report = run.report(engine.config)
         if out is not None:
-            report.write(Path(out))
+            report.write(run.stem)
     return report
 
 
@@ -119,8 +119,8 @@ class EvalRun:
         self.stem = Path(str(stem).removesuffix(".jsonl"))
         self.stats = RunStats()
         self.rows: list[dict[str, Any]] = []
-        if n == 1 and not {"do_sample", *ASK_TO_SAMPLE} & params.keys():
-            self.params["temperature"] = 0.0
+        if n == 1:
+            greedy_unless_asked(self.params)
         if reward is None:
             _check_for_verls_reward(examples)
 
@@ -208,11 +208,9 @@ class EvalRun:
             )
 
     def _jobs(self) -> Iterator[Job]:
-        lines = itertools.count(1)
-        for example in self.examples:
-            for sample in range(self.n):
-                line = next(lines)
-                yield Job(line, example.prompt, self._scored(example, sample, line), example.params)
+        rows = itertools.product(self.examples, range(self.n))
+        for line, (example, sample) in enumerate(rows, 1):
+            yield Job(line, example.prompt, self._scored(example, sample, line), example.params)
 
     def _scored(self, example: Example, sample: int, line: int) -> Callable[..., Any]:
         """A function that makes the row of an answer, with its reward."""
@@ -245,7 +243,8 @@ class EvalRun:
                     )
                 )
             except RewardError as failure:
-                failed = error_row(Job(line, None, row), "reward_error", str(failure))
+                reason = str(failure)
+                failed = error_row(BadLine(line, reason), "reward_error", reason)
                 return {**made, "reward": None, **failed}
             return {**made, "reward": reward.value, "reward_extra": reward.extra}
 
@@ -266,14 +265,11 @@ class EvalRun:
 def _check_for_verls_reward(examples: Sequence[Example]) -> None:
     """verl's `default_compute_score` chooses by data_source, and compares with a ground truth."""
     for example in examples:
-        lacks = (
-            "data_source"
-            if example.data_source == UNKNOWN_SOURCE
-            else "reward_model.ground_truth"
-            if example.ground_truth is None
-            else None
-        )
-        if lacks:
+        missing = {
+            "data_source": example.data_source == UNKNOWN_SOURCE,
+            "reward_model.ground_truth": example.ground_truth is None,
+        }
+        if lacks := next((key for key, lacking in missing.items() if lacking), None):
             raise ConfigError(
                 f"row {example.number}: {lacks} is missing, which verl's default_compute_score "
                 "needs; add it, or give a reward function of your own."

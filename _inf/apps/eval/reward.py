@@ -70,11 +70,11 @@ class RewardPool:
     def __init__(self, function: RewardFunction | str | None, seconds: float = SECONDS) -> None:
         if isinstance(function, str):
             check_named(function)
-        self._pickled = cloudpickle.dumps(function)
+        pickled = cloudpickle.dumps(function)
         self._seconds = seconds
         self._threads = concurrent.futures.ThreadPoolExecutor(WORKERS, "inf-reward")
         self._processes: queue.SimpleQueue[RewardProcess] = queue.SimpleQueue()
-        self._all = [RewardProcess(self._pickled) for _ in range(WORKERS)]
+        self._all = [RewardProcess(pickled) for _ in range(WORKERS)]
         for process in self._all:
             self._processes.put(process)
 

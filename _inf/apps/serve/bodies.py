@@ -6,14 +6,11 @@ Values that `generate` checks are checked there.
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
-from pydantic_core import from_json
 
-from _inf.apps.openai_format import BadRequest, ChatRequest, Form, Keywords, read
-from _inf.errors import shown
+from _inf.apps.openai_format import BadRequest, ChatRequest, Form, Keywords, json_object, read
 
 MOST_CHOICES = 128  # of a prompt, as OpenAI's
 MOST_ROWS = 1024  # of a request: prompts times choices
@@ -98,10 +95,7 @@ class RewardBody(Form):
 def read_body(form: type[BodyT], body: bytes) -> BodyT:
     """Parse a request's body; a `BadRequest` names the first field that is wrong."""
     try:
-        value = from_json(body)
-        json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
-    except (ValueError, RecursionError) as failure:
-        raise BadRequest(f"body: it is not JSON: {failure}") from None
-    if not isinstance(value, dict):
-        raise BadRequest(f"body: it is not a JSON object: {shown(value)}")
+        value = json_object(body)
+    except BadRequest as failure:
+        raise BadRequest(f"body: {failure}") from None
     return read(form, value)

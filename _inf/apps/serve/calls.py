@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from _inf.apps.openai_format import BadRequest, NamedTool
 from _inf.apps.serve.bodies import MOST_ROWS, ChatBody, CompletionBody, ServedKeywords
 from _inf.apps.serve.sessions import Session, Start
-from _inf.conversation.rules import Rules
+from _inf.conversation.rules import Rules, template_of
 from _inf.errors import PromptTooLongError, shown
 from _inf.request.keywords import GenerateParams
 from _inf.request.prompts import normalize
@@ -26,7 +26,6 @@ from _inf.request.values import count, template_kwargs
 from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
 from _inf.tools.definition import as_tools
-from _inf.tools.parsing import tool_instructions
 from _inf.types import Message, Prompt, Tool
 
 if TYPE_CHECKING:
@@ -140,13 +139,7 @@ def _template(engine: InferenceEngine, keywords: dict[str, Any]) -> tuple[Templa
     kwargs, config, model = template_kwargs(keywords), engine.config, engine.model
     keywords.pop("chat_template_kwargs", None)
     tools = as_tools(keywords.pop("tools", []))
-    template = Template(
-        model.tokenizer,
-        kwargs,
-        schemas=[tool.schema for tool in tools],
-        instructions=tool_instructions(tools, config.rollout.multi_turn.format),
-        eos_token_ids=model.eos_token_ids,
-    )
+    template = template_of(tools, kwargs, config, model)
     return template, Rules({tool.name: tool for tool in tools}, template, config, model)
 
 

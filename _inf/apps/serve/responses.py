@@ -14,8 +14,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from openai.types import Completion, CompletionChoice
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import BaseModel
 
-from _inf.apps.openai_format import token_logprobs, token_text
+from _inf.apps.openai_format import token_counts, token_logprobs, token_text
 from _inf.apps.serve.bodies import ChatBody, CompletionBody
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
@@ -40,6 +41,8 @@ class Responses(Generic[BodyT]):
     """What the responses to both routes share. model: the name of the served model."""
 
     prefix: str
+    event_name: str
+    event_type: type[BaseModel]
 
     def __init__(self, call: ServedCall, body: BodyT, model: str) -> None:
         self.call = call
@@ -66,16 +69,20 @@ class Responses(Generic[BodyT]):
         prompt = sum(output.prompt_tokens for output in outputs[:: self.call.n])
         completion = sum(output.completion_tokens for output in outputs)
         cached = sum(output.cached_tokens for output in outputs[:: self.call.n])
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
+        return token_counts(prompt, completion, cached)
 
     def _usage_field(self) -> JSON:
         """The usage of an event that does not have it."""
         return {"usage": None} if self._usage_asked else {}
+
+    def last_events(self) -> Iterator[str]:
+        """The events after all choices have ended."""
+        if self._usage_asked:
+            yield self._event([], usage=self._usage())
+
+    def _event(self, choices: list[JSON], **more: Any) -> str:
+        event = {**self._about, "object": self.event_name, "choices": choices, **more}
+        return self.event_type.model_validate(event).model_dump_json(exclude_unset=True)
 
     def _prompt_logprobs(self, row: GenerationRow) -> JSON:
         """Each prompt token's own log prob in vLLM's form, without a rank."""
@@ -100,7 +107,7 @@ class Responses(Generic[BodyT]):
 class ChatResponses(Responses[ChatBody]):
     """Responses to `/v1/chat/completions`."""
 
-    prefix = "chatcmpl"
+    prefix, event_name, event_type = "chatcmpl", "chat.completion.chunk", ChatCompletionChunk
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
         """The response to a request that is not streamed."""
@@ -150,20 +157,11 @@ class ChatResponses(Responses[ChatBody]):
         if delta or "token_ids" in part or part["logprobs"] or part["finish_reason"]:
             yield self._event([part], **self._usage_field())
 
-    def last_events(self) -> Iterator[str]:
-        """The events after all choices have ended."""
-        if self._usage_asked:
-            yield self._event([], usage=self._usage())
-
-    def _event(self, choices: list[JSON], **more: Any) -> str:
-        event = {**self._about, "object": "chat.completion.chunk", "choices": choices, **more}
-        return ChatCompletionChunk.model_validate(event).model_dump_json(exclude_unset=True)
-
 
 class CompletionResponses(Responses[CompletionBody]):
     """Responses to `/v1/completions`."""
 
-    prefix = "cmpl"
+    prefix, event_name, event_type = "cmpl", "text_completion", _CompletionEvent
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
         """The response to a request that is not streamed."""
@@ -214,12 +212,3 @@ class CompletionResponses(Responses[CompletionBody]):
     def events(self, choice: Choice, chunk: StreamChunk) -> Iterator[str]:
         """The events of one chunk of a choice."""
         yield self._event([self._part(choice, chunk)], **self._usage_field())
-
-    def last_events(self) -> Iterator[str]:
-        """The events after all choices have ended."""
-        if self._usage_asked:
-            yield self._event([], usage=self._usage())
-
-    def _event(self, choices: list[JSON], **more: Any) -> str:
-        event = {**self._about, "object": "text_completion", "choices": choices, **more}
-        return _CompletionEvent.model_validate(event).model_dump_json(exclude_unset=True)

@@ -37,8 +37,6 @@ class InferenceServer:
         self, engine: InferenceEngine, host: str, port: int, api_key: str | None = None
     ) -> None:
         check_address(host, port, api_key)
-        if engine.tokenizer is None:
-            raise ConfigError("serve(): this engine has no tokenizer, so it has no token ids.")
         self._service = Service(engine)
         self._socket = _listen(host, port)
         url_host = f"[{host}]" if ":" in host else host

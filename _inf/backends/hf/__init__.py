@@ -8,8 +8,6 @@ compute, so it is also what other backends are compared with. Imports neither ve
 `forward.py` has the model and its cache, `choice.py` and `grammar.py` choose tokens.
 """
 
-import os
+from _inf.runtime.interpreter import let_openmp_wait_briefly
 
-# How long an OpenMP thread without work spins before it sleeps; the default is many times slower
-# beside other work. It is read when PyTorch is imported.
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+let_openmp_wait_briefly()  # before PyTorch is imported

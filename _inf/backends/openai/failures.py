@@ -33,6 +33,11 @@ class AccessRefused(ConfigError):
     """The server refuses the key, or wants one."""
 
 
+def prompt_name(index: int | None) -> str:
+    """How a message names the prompt of a request."""
+    return "the prompt" if index is None else f"prompt {index}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Access:
     """Where the server is, and the key for it; `key_env` is the variable that holds the key."""
@@ -43,7 +48,7 @@ class Access:
 
     def failure(self, failure: Exception, prompt_index: int | None) -> InferenceError:
         """Return our exception for what the client raised for a request of that prompt."""
-        row = "the prompt" if prompt_index is None else f"prompt {prompt_index}"
+        row = prompt_name(prompt_index)
         if isinstance(failure, openai.APIStatusError):
             return self._refusal(failure, row)
         cause = failure.__cause__ or failure

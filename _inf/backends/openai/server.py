@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import openai
 
-from _inf.backends.openai.failures import Access
+from _inf.backends.openai.failures import Access, prompt_name
 from _inf.backends.openai.pace import Pace
 from _inf.errors import RequestFailure, shown
 
@@ -90,7 +90,7 @@ class Server:
 
     def unreadable(self, answer: object, prompt_index: int | None) -> RequestFailure:
         """The failure of an answer that has not the form of the API."""
-        row = "the prompt" if prompt_index is None else f"prompt {prompt_index}"
         return RequestFailure(
-            f"{row}: {self.access.base_url} sent an answer of an unknown form: {shown(answer)}."
+            f"{prompt_name(prompt_index)}: {self.access.base_url} sent an answer of an unknown "
+            f"form: {shown(answer)}."
         )
