@@ -13,6 +13,7 @@ from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import Job
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import RunStats, answer
+from _inf.apps.cli.evaluate_compare import compare as compare_command
 from _inf.apps.cli.evaluate_data import data as data_command
 from _inf.apps.cli.options import DefaultCommand, Options, effective_params, takes_options
 from _inf.apps.eval import gsm8k as task
@@ -36,6 +37,7 @@ app = typer.Typer(
     subcommand_metavar="DATA | BENCHMARK ...",
 )
 app.command(DATA)(data_command)
+app.command("compare")(compare_command)
 
 
 @app.command("gsm8k")

@@ -134,13 +134,7 @@ class EvalRun:
         ):
             self._file.begin(self.about(config), restart)
             yield [job for job in self._jobs() if not self._file.has_answer(job.line)]
-            rows = (row for row in self._file.rows() if row["line"] <= self.wanted)
-            self.rows = [{**self._place(row["line"]), **row} for row in rows]
-
-    def _place(self, line: int) -> dict[str, Any]:
-        """What also a row without an answer has."""
-        example, sample = divmod(line - 1, self.n)
-        return {"number": self.examples[example].number, "sample": sample, "reward": None}
+            self.rows = [row for row in self._file.rows() if row["line"] <= self.wanted]
 
     @property
     def wanted(self) -> int:
@@ -210,7 +204,15 @@ class EvalRun:
     def _jobs(self) -> Iterator[Job]:
         rows = itertools.product(self.examples, range(self.n))
         for line, (example, sample) in enumerate(rows, 1):
-            yield Job(line, example.prompt, self._scored(example, sample, line), example.params)
+            about = {  # what also a row without an answer has
+                "number": example.number,
+                "sample": sample,
+                "data_source": example.data_source,
+                "prompt": example.prompt,
+                "reward": None,
+            }
+            row = self._scored(example, sample, line)
+            yield Job(line, example.prompt, row, example.params, about)
 
     def _scored(self, example: Example, sample: int, line: int) -> Callable[..., Any]:
         """A function that makes the row of an answer, with its reward."""
