@@ -128,8 +128,8 @@ def test_evaluation_counts_and_scores_the_answers(
     command = ["eval", "gsm8k", "--data", str(PROBLEMS), "--limit", "3", "--json", *at(server)]
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["questions"] == 3 and found["rules"]["verl_strict"]["accuracy"] > 0
-    assert found["run"]["model"] == MODEL
+    assert found["answers"] == 3 and found["model"] == MODEL
+    assert found["metrics"]["val-aux/openai/gsm8k/verl_strict/mean@1"] == pytest.approx(1 / 3)
 
 
 def test_reward_gets_all_text_after_the_prompt(server: ScriptedServer) -> None:

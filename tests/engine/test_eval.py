@@ -49,7 +49,8 @@ def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
 ) -> None:
     code, out, _ = evaluate("--limit", 2)
     assert code == 0
-    assert "2 questions, 0 of them unanswered" in out and all(rule in out for rule in RULES)
+    assert "2 answers, 0 without a reward" in out and all(rule in out for rule in RULES)
+    assert f"SmolLM2-135M-Instruct on {PROBLEMS}, the first 2 rows" in out
     first = Path("gsm8k.jsonl").read_text()
     before = engine.stats()["requests"]
     code, out, _ = evaluate("--limit", 3, "--json")
@@ -59,16 +60,17 @@ def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
     prompts = [f"{problem['question']} {SUFFIX}" for problem in problems]
     wanted = engine.generate(prompts, temperature=0, max_tokens=24)
     assert [row["completion"] for row in rows("gsm8k.jsonl")] == wanted.completions
-    assert [row["truth"] for row in rows("gsm8k.jsonl")] == ["54", "12", "36"]
-    found = json.loads(out)
-    assert found == json.loads(Path("gsm8k.summary.json").read_text())
-    assert found["questions"] == 3 and set(found["rules"]) == set(RULES)
-    about = found["run"]
+    assert [row["ground_truth"] for row in rows("gsm8k.jsonl")] == ["54", "12", "36"]
+    about = json.loads(out)
+    assert about == json.loads(Path("gsm8k.summary.json").read_text())
+    means = {f"val-aux/openai/gsm8k/{rule}/mean@1" for rule in RULES}
+    assert about["answers"] == 3 and means <= set(about["metrics"])
+    assert f"val-aux/openai/gsm8k/{RULES[-1]}/stderr@1" in about["metrics"]
     assert (about["model"], about["data"]) == ("SmolLM2-135M-Instruct", str(PROBLEMS))
     assert (about["limit"], about["parameters"]["temperature"]) == (3, 0.0)
     assert about["parameters"]["max_tokens"] == 24 and about["date"].startswith("20")
     cut = sum(row["finish_reason"] == "length" for row in wanted.metadata)
-    assert found["cut_by_length"] == pytest.approx(cut / 3)
+    assert about["cut_by_length"] == pytest.approx(cut / 3)
     assert Path("gsm8k.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -77,11 +79,14 @@ def test_examples_go_before_the_question_and_change_the_run(
 ) -> None:
     shots = tmp_path / "shots.jsonl"
     shots.write_text('{"question": "What is 1 + 1?", "answer": "1 + 1 = 2\\n#### 2"}\n')
-    assert evaluate("--limit", 1)[0] == 0
-    code, _, err = evaluate("--limit", 1, "--shots", 1, "--shots-from", shots)
+    (tmp_path / "reward.py").write_text("def words(solution_str, **rest): return 1.0\n")
+    one = ["--limit", 1, "--reward", "reward.py:words"]  # without verl's imports
+    assert evaluate(*one)[0] == 0
+    code, _, err = evaluate(*one, "--shots", 1, "--shots-from", shots)
     assert code == 2 and "begun with data=" in err
-    assert evaluate("--limit", 1, "--shots", 1, "--shots-from", shots, "--out", "few.jsonl")[0] == 0
-    assert len(rows("few.jsonl")) == 1
+    assert evaluate(*one, "--shots", 1, "--shots-from", shots, "--out", "few.jsonl")[0] == 0
+    [few] = rows("few.jsonl")
+    assert few["prompt"][1]["content"].endswith("#### 2") and few["reward"] == 1.0
     code, _, err = evaluate("--shots", 1, "--shots-from", PROBLEMS, "--out", "no.jsonl")
     assert code == 2 and "among the problems" in err
     assert not Path("no.jsonl").exists()

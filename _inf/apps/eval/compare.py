@@ -71,7 +71,7 @@ class Difference:
         if (count := len(pairs)) > 1:
             draw = numpy.random.default_rng(SEED)
             means = [differences[draw.integers(0, count, count)].mean() for _ in range(RESAMPLES)]
-            low, high = (float(each) for each in numpy.percentile(means, INTERVAL))
+            low, high = (float(numpy.percentile(means, bound)) for bound in INTERVAL)
         a, b = (statistics.fmean(getattr(pair, name) for pair in pairs) for name in "ab")
         return cls(count, a, b, float(differences.mean()), low, high)
 
