@@ -59,17 +59,20 @@ def test_first_of_the_rules_agrees_with_verls_own_reading_of_the_truth() -> None
 
 def test_prompt_is_verls_and_examples_are_turns_before_it() -> None:
     first, second = Problem("How?", "So.\n#### 1"), Problem("Why?", "Thus.\n#### 2")
-    [row] = rows([first], [second])
+    [row] = rows([first], [second], tool=False)
     assert row["prompt"] == [
         {"role": "user", "content": f"Why? {SUFFIX}"},
         {"role": "assistant", "content": "Thus.\n#### 2"},
         {"role": "user", "content": f"How? {SUFFIX}"},
     ]
     assert row["reward_model"]["ground_truth"] == "1" and row["extra_info"]["question"] == "How?"
+    assert "tools_kwargs" not in row["extra_info"]
 
 
 def test_tools_get_each_problems_own_truth() -> None:
-    given = [row["extra_info"]["tools_kwargs"] for row in rows(load(OWN, "test")[-2:], [])]
+    given = [
+        row["extra_info"]["tools_kwargs"] for row in rows(load(OWN, "test")[-2:], [], tool=True)
+    ]
     truths = [each["calc_gsm8k_reward"]["create_kwargs"]["ground_truth"] for each in given]
     assert truths == ["250", "1050"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from _inf.apps.eval.reward import RewardError, RewardPool, function_name
+from _inf.apps.eval.reward import RewardError, RewardPool, RewardProcess, function_name
 from _inf.errors import ConfigError
 
 FUNCTIONS = """
@@ -121,6 +121,26 @@ def test_function_that_the_file_lacks_is_named(file: Path) -> None:
         pytest.raises(RewardError, match="no attribute 'compute_scor'"),
     ):
         score(pool, "x")
+
+
+def test_source_that_verls_function_does_not_know_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from verl.utils.reward_score import default_compute_score
+
+    def in_process(process: RewardProcess, arguments: dict[str, Any], seconds: float) -> Any:
+        try:
+            return default_compute_score(**arguments)
+        except Exception as failure:  # as its process says it
+            raise RewardError(
+                f"the reward function raised {type(failure).__name__}: {failure}"
+            ) from None
+
+    monkeypatch.setattr(RewardProcess, "call", in_process)
+    with RewardPool(None) as pool:
+        assert pool.submit("openai/gsm8k", "#### 5", "5", {}).result(60).value == 1.0
+        with pytest.raises(ConfigError, match="data_source 'own': .* give a function of your own"):
+            pool.submit("own", "#### 5", "5", {}).result(60)
 
 
 def test_runs_are_described_by_the_functions_name(file: Path) -> None:

@@ -6,14 +6,12 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import lm_eval
 import pytest
 import yaml
-from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 import inf
@@ -25,7 +23,6 @@ from inf import ConfigError, InferenceEngine
 QUESTIONS: list[dict[str, Any]] = [
     {"question": "What is the capital of France?", "choices": ["Paris", "Rome", "a big city"]},
     {"question": "How many legs has a dog?", "choices": ["two", "four", "six"]},
-    {"question": "What do bees make?", "choices": ["honey", "milk and butter"]},
 ]
 TEXT = "Natalia sold clips to 48 of her friends in April, and then she sold half as many in May. "
 CHOICE: dict[str, Any] = {
@@ -67,8 +64,11 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> TaskManager:
 
 
 @pytest.fixture(scope="module")
-def theirs() -> Iterator[HFLM]:
-    yield HFLM(pretrained=str(resolve_model(None)), device="cpu", dtype="float32", batch_size=2)
+def theirs() -> Any:
+    """The harness's own backend on the same folder."""
+    from lm_eval.models.huggingface import HFLM  # seconds of imports
+
+    return HFLM(pretrained=str(resolve_model(None)), device="cpu", dtype="float32", batch_size=2)
 
 
 def answers(model: Any, tasks: TaskManager, names: list[str], **how: Any) -> dict[str, list[Any]]:
@@ -89,9 +89,7 @@ def assert_equal(ours: dict[str, list[Any]], theirs: dict[str, list[Any]]) -> No
             if name == "own_answer":
                 assert mine == other
             elif name == "own_rolling":
-                assert mine == [[pytest.approx(other[0][0], abs=1e-3)]] or mine == [
-                    pytest.approx(other[0], abs=1e-3)
-                ]
+                assert mine == [[pytest.approx(other[0][0], abs=1e-3)]]
             else:
                 for [(mine_sum, mine_greedy)], [(sum_, greedy)] in zip(mine, other, strict=True):
                     assert mine_sum == pytest.approx(sum_, abs=1e-3)
@@ -101,19 +99,20 @@ def assert_equal(ours: dict[str, list[Any]], theirs: dict[str, list[Any]]) -> No
                 assert figures[metric] == pytest.approx(value, rel=1e-3), metric
 
 
+@pytest.mark.slow
 def test_log_likelihoods_and_texts_are_those_of_the_harnesss_own_backend(
-    engine: InferenceEngine, theirs: HFLM, tasks: TaskManager
+    engine: InferenceEngine, theirs: Any, tasks: TaskManager
 ) -> None:
     ours = InfLM(engine=engine)
     assert_equal(answers(ours, tasks, [*TASKS]), answers(theirs, tasks, [*TASKS]))
-    chat = {"apply_chat_template": True}
-    names = ["own_choice", "own_answer"]
+    chat, names = {"apply_chat_template": True}, ["own_answer"]
     assert_equal(answers(ours, tasks, names, **chat), answers(theirs, tasks, names, **chat))
     assert ours.tokenizer_name and ours.chat_template(True) == theirs.chat_template(True)
 
 
+@pytest.mark.slow
 def test_text_that_is_too_long_is_scored_in_the_same_windows(
-    engine: InferenceEngine, theirs: HFLM, tasks: TaskManager, monkeypatch: pytest.MonkeyPatch
+    engine: InferenceEngine, theirs: Any, tasks: TaskManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = InfLM(engine=engine)
     monkeypatch.setattr(ours, "_total", 17)
@@ -130,6 +129,7 @@ def test_cached_requests_are_not_asked_again(
     cache = {"use_cache": str(tmp_path / "cache")}
     first = answers(InfLM(engine=engine), tasks, [*TASKS], **cache)
     asked = engine.stats()["requests"]
+    assert asked > 0
     again = answers(InfLM(engine=engine), tasks, [*TASKS], **cache)
     assert json.dumps(again) == json.dumps(first) and engine.stats()["requests"] == asked
 

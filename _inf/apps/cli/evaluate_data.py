@@ -111,7 +111,8 @@ def gsm8k(
     """Answer GSM8K's questions, and score them by four rules."""
     Options(options).load()
     problems = school.load(file, "test")
-    rows: Any = school.rows(problems, school.examples(problems, shots, shots_from))
+    solved = school.examples(problems, shots, shots_from)
+    rows: Any = school.rows(problems, solved, tool=tool)
     options["tools"] = school.tools() if tool else None
     options["name"] = str(file or school.HUB) + (f", {shots} examples before each" if shots else "")
     reward = reward or school.compute_score

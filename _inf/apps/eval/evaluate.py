@@ -67,7 +67,7 @@ def evaluate(
     n: answers per row; pass@k and the standard errors need several. With n=1 answers are greedy
         unless a temperature, a filter or a seed is given.
     out: the stem of the files that are written: STEM.jsonl, which a later call resumes unless
-        `restart`, and STEM.summary.json. Without it nothing is kept.
+        `restart`, also with a higher `limit`, and STEM.summary.json. Without it nothing is kept.
     params: `generate`'s keywords.
 
     Raises `ConfigError` for data, a reward or keywords of another form, before anything is sent. An

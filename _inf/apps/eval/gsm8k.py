@@ -99,8 +99,10 @@ def examples(problems: Sequence[Problem], shots: int, path: Path | None) -> list
     return solved
 
 
-def rows(problems: Sequence[Problem], shots: Sequence[Problem]) -> list[dict[str, Any]]:
-    """Return rows of verl's form; `shots` are turns before each question."""
+def rows(
+    problems: Sequence[Problem], shots: Sequence[Problem], *, tool: bool
+) -> list[dict[str, Any]]:
+    """Return rows of verl's form; `shots` are turns before each question. tool: for `tools`."""
     shown = [
         message
         for shot in shots
@@ -116,11 +118,15 @@ def rows(problems: Sequence[Problem], shots: Sequence[Problem]) -> list[dict[str
                 "index": index,
                 "question": problem.question,
                 "answer": problem.answer,
-                "tools_kwargs": {GRADER_NAME: {"create_kwargs": {"ground_truth": problem.truth}}},
+                **({"tools_kwargs": _graded(problem)} if tool else {}),
             },
         }
         for index, problem in enumerate(problems)
     ]
+
+
+def _graded(problem: Problem) -> dict[str, Any]:
+    return {GRADER_NAME: {"create_kwargs": {"ground_truth": problem.truth}}}
 
 
 def tools() -> list[Any]:
