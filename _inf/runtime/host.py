@@ -64,6 +64,7 @@ class Host:
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._submitting = threading.RLock()  # what was submitted before `stop` runs before it
         self._pid = os.getpid()
 
     def check_process(self) -> None:
@@ -146,6 +147,8 @@ class Host:
             await self._stop.wait()
             watching.cancel()
         finally:
+            for _ in range(2):  # `_or_death` of what was just submitted begins, and its work
+                await asyncio.sleep(0)
             for task in (tasks := asyncio.all_tasks() - {asyncio.current_task()}):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -195,12 +198,14 @@ class Host:
     ) -> concurrent.futures.Future[T]:
         try:
             self.check_process()
-            if self.death is not None or self._loop is None:
-                raise self.death or EngineDeadError("The engine has not been started.")
+            with self._submitting:
+                if self.death is not None or self._loop is None:
+                    raise self.death or EngineDeadError("The engine has not been started.")
+                call = self._or_death(through(work))
+                future = asyncio.run_coroutine_threadsafe(call, self._loop)
         except InferenceError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(self._or_death(through(work)), self._loop)
         cancel.admit(future)
         return future
 
@@ -267,9 +272,10 @@ class Host:
         self._stopping = True
         atexit.unregister(self.stop)
         failed = self.death is not None or any(each.exitcode for each in self._processes())
-        self.death = self.death or EngineDeadError(
-            "The engine was shut down; restart() brings up a new one."
-        )
+        with self._submitting:
+            self.death = self.death or EngineDeadError(
+                "The engine was shut down; restart() brings up a new one."
+            )
         for child in self.children:
             _kill_tree(child)
         if self.fork_server is not None:
