@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from scripts import GONE_SECONDS, alive, until
 
 from _inf.apps.eval.reward import RewardError, RewardPool, RewardProcess, function_name
 from _inf.errors import ConfigError
@@ -98,6 +103,23 @@ def test_calls_under_way_end_with_the_pool(file: Path) -> None:
         time.sleep(0.5)
     with pytest.raises(RewardError, match="exit code -9"):
         call.result(10)
+
+
+def test_process_in_a_call_dies_with_its_parent(file: Path) -> None:
+    program = (
+        "from _inf.apps.eval.reward import RewardPool\n"
+        f"with RewardPool({f'{file}:troubled'!r}) as pool:\n"
+        "    print(int(pool.submit('s', 'x', 't', {}).result().value), flush=True)\n"
+        "    pool.submit('s', 'hang', 't', {})\n"
+        "    pool.submit('s', 'hang', 't', {}).result()\n"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    command, env = [sys.executable, "-c", program], {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    assert until(lambda: not alive({child}), GONE_SECONDS)
 
 
 def test_function_of_a_notebook_runs_though_no_file_has_it() -> None:

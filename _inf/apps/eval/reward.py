@@ -30,7 +30,7 @@ SECONDS = 60.0  # of one call
 START_SECONDS = 120.0
 EXIT_SECONDS = 10.0
 DEFAULT_NAME = "compute_score"
-PROGRAM = "from _inf.apps.eval.reward_process import serve; serve(int({file}))"
+PROGRAM = "from _inf.apps.eval.reward_process import serve; serve({file}, {parent})"
 
 
 class RewardError(InferenceError):
@@ -136,7 +136,7 @@ class RewardProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM.format(file=theirs.fileno())],
+                [sys.executable, "-c", PROGRAM.format(file=theirs.fileno(), parent=os.getpid())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
