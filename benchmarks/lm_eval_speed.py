@@ -14,6 +14,7 @@ import statistics
 import time
 from typing import Annotated, Any
 
+import torch
 import typer
 from chat import machine
 from lm_eval.api.instance import Instance
@@ -50,10 +51,10 @@ def main(
     batch_size: Annotated[int, typer.Option(help="Of the harness's backend.")] = 8,
 ) -> None:
     print(machine())
-    folder = str(resolve_model(None))
+    folder, device = str(resolve_model(None)), "cuda" if torch.cuda.is_available() else "cpu"
     models = {
         "inf": InfLM(),
-        "hf": HFLM(pretrained=folder, dtype="float32", batch_size=batch_size),
+        "hf": HFLM(pretrained=folder, device=device, dtype="float32", batch_size=batch_size),
     }
     for kind, method in KINDS.items():
         seconds: dict[str, list[float]] = {name: [] for name in models}

@@ -45,8 +45,8 @@ def test_rows_are_paired_by_their_number_whatever_the_order_and_the_answers_per_
     second = [row(5, 1.0, "code"), row(1, 1.0), row(0, 0.0)]
     found = compared(tmp_path, first, second)
     assert [(each.number, each.a, each.b) for each in found.changed] == [(1, 0, 1), (0, 0.5, 0)]
-    assert list(found.differences) == ["all", "math", "code"]
-    whole, code = found.differences["all"], found.differences["code"]
+    assert list(found.by_source) == ["math", "code"]
+    whole, code = found.overall, found.by_source["code"]
     assert (whole.prompts, whole.a, whole.b) == (3, pytest.approx(0.5), pytest.approx(2 / 3))
     assert whole.difference == pytest.approx(whole.b - whole.a)
     assert (code.prompts, code.difference, code.low, code.high) == (1, 0.0, None, None)
@@ -58,7 +58,7 @@ def test_interval_is_the_bootstraps_of_the_paired_differences(tmp_path: Path) ->
     draw = random.Random(3)
     first = [row(i, float(draw.random() < 0.4)) for i in range(60)]
     second = [row(i, float(draw.random() < 0.6)) for i in range(60)]
-    found = compared(tmp_path, first, second).differences["all"]
+    found = compared(tmp_path, first, second).overall
     differences = [b["reward"] - a["reward"] for a, b in zip(first, second, strict=True)]
     theirs = scipy.stats.bootstrap(
         (differences,), numpy.mean, method="percentile", rng=numpy.random.default_rng(1)
@@ -68,9 +68,9 @@ def test_interval_is_the_bootstraps_of_the_paired_differences(tmp_path: Path) ->
         pytest.approx(theirs.low, abs=0.02),
         pytest.approx(theirs.high, abs=0.02),
     )
-    assert compared(tmp_path, first, second).differences["all"] == found  # drawn with a seed
+    assert compared(tmp_path, first, second).overall == found  # drawn with a seed
     shifted = [each | {"reward": each["reward"] + 0.25} for each in first]
-    pairs = compared(tmp_path, first, shifted).differences["all"]
+    pairs = compared(tmp_path, first, shifted).overall
     assert (pairs.low, pairs.high) == (0.25, 0.25)  # paired: the prompts' own spread is gone
 
 
@@ -79,7 +79,7 @@ def test_what_is_not_compared_is_counted_and_named(tmp_path: Path) -> None:
     second = [row(0, 1.0), row(1, 1.0), row(2, 1.0), row(9, None), row(8, 0.0)]
     found = compared(tmp_path, first, second)
     assert (found.only_in_a, found.only_in_b, found.without_reward) == ([7], [8, 9], [1])
-    assert found.unscored == (2, 1) and found.differences["all"].prompts == 2
+    assert found.unscored == (2, 1) and found.overall.prompts == 2
     said = found.table()
     assert "only in A, not compared: 1 rows (7)" in said
     assert "only in B, not compared: 2 rows (8, 9)" in said
@@ -121,7 +121,7 @@ def test_command_writes_the_comparison_and_a_plot(
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "found.json").read_text())
     assert len(found["changed"]) == 25
-    assert found["differences"]["math"]["difference"] == pytest.approx(5 / 6)
+    assert found["by_source"]["math"]["difference"] == pytest.approx(5 / 6)
 
 
 def test_unfinished_and_missing_files_are_named(

@@ -266,7 +266,7 @@ def tool_row(index: int) -> dict[str, Any]:
 def test_killed_run_with_verls_tool_is_resumed_without_a_lost_row_and_scored_as_verl_does(
     tmp_path: Path,
 ) -> None:
-    prompts = 16
+    prompts = 10
     pandas.DataFrame(map(tool_row, range(prompts))).to_parquet(tmp_path / "test.parquet")
     tools = {"tools": [{**TOOLS["tools"][0], "tool_schema": GRADER}]}
     (tmp_path / "tools.yaml").write_text(yaml.safe_dump(tools))
@@ -283,13 +283,13 @@ def test_killed_run_with_verls_tool_is_resumed_without_a_lost_row_and_scored_as_
 
     with script(PROGRAM, tmp_path / "first", arguments=command) as run:
         ended = run._popen.poll
-        assert until(lambda: len(whole_lines()) >= 9 or ended() is not None, START_SECONDS)
+        assert until(lambda: len(whole_lines()) >= 5 or ended() is not None, START_SECONDS)
         run.meet()
         run.send(signal.SIGKILL)
         run.exit_code()
         assert until(lambda: not alive(run.family), 10)
         before = whole_lines()
-        assert 9 <= len(before) < prompts * N, run.err
+        assert 5 <= len(before) < prompts * N, run.err
     with script(PROGRAM, tmp_path / "second", arguments=command) as run:
         assert run.exit_code(START_SECONDS) == 0, run.err
     found = [json.loads(line) for line in whole_lines()]

@@ -80,7 +80,7 @@ class Difference:
 class Comparison:
     """What differs between two runs.
 
-    differences: over all prompts under "all", then by data source. changed: the prompts whose mean
+    overall: over all prompts. by_source: by data source. changed: the prompts whose mean
     reward is another, the greatest differences first. only_in_a, only_in_b: row numbers that the
     other run does not have. without_reward: row numbers of both whose answers have no reward in one
     of them. unscored: answers without a reward, of A and of B.
@@ -88,7 +88,8 @@ class Comparison:
 
     a: str
     b: str
-    differences: dict[str, Difference]
+    overall: Difference
+    by_source: dict[str, Difference]
     changed: list[Pair]
     only_in_a: list[int]
     only_in_b: list[int]
@@ -98,19 +99,20 @@ class Comparison:
     @property
     def equal(self) -> int:
         """The number of prompts with the same mean reward in both."""
-        return self.differences["all"].prompts - len(self.changed)
+        return self.overall.prompts - len(self.changed)
 
     def json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
     def table(self) -> str:
-        width = max(map(len, self.differences))
+        named = self._named()
+        width = max(len(name) for name, _ in named)
         lines = [
             f"A: {self.a}",
             f"B: {self.b}",
             f"{'':<{width}}  prompts        A        B    B - A  95 % interval",
         ]
-        for name, each in self.differences.items():
+        for name, each in named:
             bounds = "" if each.low is None else f"  {each.low:+.4f} to {each.high:+.4f}"
             means = f"{each.a:8.4f} {each.b:8.4f} {each.difference:+8.4f}"
             lines.append(f"{name:<{width}}  {each.prompts:7} {means}{bounds}")
@@ -124,6 +126,9 @@ class Comparison:
         if (more := len(self.changed) - SHOWN) > 0:
             lines.append(f"  and {more} more, in the JSON file")
         return "\n".join(lines + self._left_out())
+
+    def _named(self) -> list[tuple[str, Difference]]:
+        return [("all", self.overall), *self.by_source.items()]
 
     def _left_out(self) -> list[str]:
         """What is not in the differences."""
@@ -148,14 +153,15 @@ class Comparison:
         figure = Figure(figsize=(10, 4.5), layout="constrained")
         figure.suptitle(f"B - A\nA: {self.a}\nB: {self.b}", fontsize=9, parse_math=False)
         means, spread = figure.subplots(1, 2)
-        for place, each in enumerate(reversed(self.differences.values())):
+        named = self._named()[::-1]
+        for place, (_, each) in enumerate(named):
             low = each.difference if each.low is None else each.low
             high = each.difference if each.high is None else each.high
             means.plot([low, high], [place, place], color="C0", linewidth=2)
             means.plot(each.difference, place, "o", color="C0")
         means.axvline(0, color="C7", linewidth=1)
-        means.set_yticks(range(len(self.differences)), list(reversed(self.differences)))
-        means.set(xlabel="mean difference, 95 % interval", ylim=(-1, len(self.differences)))
+        means.set_yticks(range(len(named)), [name for name, _ in named])
+        means.set(xlabel="mean difference, 95 % interval", ylim=(-1, len(named)))
         differences = [pair.difference for pair in self.changed] + [0.0] * self.equal
         spread.hist(differences, bins=21)
         spread.set(xlabel="difference of a prompt's mean reward", ylabel="prompts")
@@ -183,7 +189,8 @@ def compare(a: Path, b: Path) -> Comparison:
     return Comparison(
         a=str(a),
         b=str(b),
-        differences={name: Difference.of(each) for name, each in {"all": pairs, **groups}.items()},
+        overall=Difference.of(pairs),
+        by_source={name: Difference.of(each) for name, each in groups.items()},
         changed=sorted(changed, key=lambda pair: -abs(pair.difference)),
         only_in_a=sorted(first.keys() - second.keys()),
         only_in_b=sorted(second.keys() - first.keys()),
