@@ -36,7 +36,7 @@ ANSWER: dict[str, Any] = {
     "output_type": "generate_until",
     "doc_to_text": "Question: {{question}}\nAnswer:",
     "doc_to_target": "{{choices[0]}}",
-    "generation_kwargs": {"until": ["\n\n", "."], "max_gen_toks": 24, "do_sample": False},
+    "generation_kwargs": {"until": ["\n\n", "."], "max_gen_toks": 12, "do_sample": False},
     "metric_list": [{"metric": "exact_match"}],
 }
 ROLLING: dict[str, Any] = {
