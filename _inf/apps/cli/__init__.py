@@ -19,6 +19,7 @@ from _inf.apps.cli.check import check
 from _inf.apps.cli.evaluate import app as evaluate
 from _inf.apps.cli.options import DefaultCommand
 from _inf.apps.cli.serve import serve
+from _inf.apps.cli.show import show
 from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
 
 EXAMPLES = """
@@ -39,6 +40,8 @@ Examples:
   inf check
 
   inf serve --port 8000
+
+  inf show eval.jsonl
 
   inf --version
 """
@@ -99,6 +102,7 @@ app.command("batch")(batch)
 app.add_typer(evaluate, name="eval")
 app.command("check")(check)
 app.command("serve")(serve)
+app.command("show")(show)
 
 
 def _show_version(wanted: bool) -> None:
