@@ -214,7 +214,9 @@ def _columns(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         name: [from_json(getattr(each, key)) for each in rollouts]
         for name, (key, _) in KEYS.items()
     }
-    columns["reward_scores"] = [_scores(each) for each in rollouts]
+    scores = [_scores(each) for each in rollouts]
+    if any(each is not None for each in scores):
+        columns["reward_scores"] = [each or {} for each in scores]
     columns[MESSAGES] = [
         None if each.messages is None else {MESSAGES: from_json(each.messages)} for each in rollouts
     ]

@@ -62,6 +62,7 @@ function sampled(row, begin, end) {
   for (let place = begin; place < end; place++) {
     const token = element("span", "token", row.response[place]);
     token.tabIndex = -1;
+    token.classList.toggle("blank", /^\s*\n\s*$/.test(row.response[place]));
     let label = `token ${JSON.stringify(row.response[place])}, id ${row.ids[place]}`;
     if (logprobs) {
       const logprob = row.logprobs[place];

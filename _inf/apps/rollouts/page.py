@@ -21,7 +21,12 @@ from _inf.apps.rollouts.rollout import Rollout
 PREVIEW = 120  # characters
 FRAME_PIXELS = 460
 SHOWN_FACTS = ("data_source", "ground_truth")
-MORE = ("reward_scores", "tool_calls", "timings", "extra")
+FOLDED = {
+    "reward_scores": "reward scores",
+    "tool_calls": "tool calls",
+    "timings": "timings",
+    "extra": "other keys",
+}
 
 
 def page(files: Sequence[tuple[str, Sequence[Rollout]]]) -> str:
@@ -89,8 +94,8 @@ def _row(rollout: Rollout) -> dict[str, Any]:
         "error": _text(error.get("message") if isinstance(error, dict) else error),
         "facts": _facts(rollout),
         "folded": [
-            [name.replace("_", " "), _text(value)]
-            for name in MORE
+            [title, _text(value)]
+            for name, title in FOLDED.items()
             if (value := getattr(rollout, name))
         ],
     }
@@ -106,7 +111,7 @@ def _facts(rollout: Rollout) -> list[tuple[str, str]]:
     sampled = f"{sum(mask)} of {len(mask)}" if mask else None
     values = {
         "sampled tokens": sampled,
-        "weights": rollout.weight_version,
+        "weight version": rollout.weight_version,
         "turns": rollout.num_turns,
         **{name.replace("_", " "): rollout.extra.get(name) for name in SHOWN_FACTS},
     }

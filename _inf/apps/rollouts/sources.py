@@ -46,6 +46,8 @@ def _one(row: Any, where: str, place: int, tokenizer: Tokenizer) -> Rollout:
         return Rollout.of(_of_answer(row, tokenizer), where)
     if isinstance(row, Trace):
         row = _of_trace(row)
+    if not isinstance(row, Mapping):
+        return Rollout.of(row, where)  # which refuses it
     return Rollout.of(with_texts(row, tokenizer), where, str(place))
 
 

@@ -15,7 +15,7 @@ _alone: weakref.WeakKeyDictionary[Tokenizer, dict[int, str]] = weakref.WeakKeyDi
 
 def token_texts(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
     """Return each id's text, special tokens included. Tokens that are parts of one character have
-    it at the last of them."""
+    it at the last of them (of a tokenizer such as Llama 2's, at the token after them)."""
     known = _alone.setdefault(tokenizer, {})
     for token in set(ids) - known.keys():
         known[token] = decoded_text([token], tokenizer, skip_special_tokens=False)
