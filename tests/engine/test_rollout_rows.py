@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from verl import DataProto
 
 import inf
-from _inf.apps.batch.lines import Job, parse
+from _inf.apps.cli import main
 from _inf.types import Trace
 from inf import ConfigError, InferenceEngine, load_rollouts, rollouts_to_data_proto
 
@@ -103,7 +104,9 @@ def test_conversation_is_read_back_with_what_was_not_sampled(
         batch.non_tensor_batch.pop(name)
         direct.non_tensor_batch.pop(name, None)  # of these traces no reward is known
     assert direct.batch["responses"].shape == (2, len(tool) + 2)  # as wide as the longest
-    assert repr(direct.non_tensor_batch) == repr(batch.non_tensor_batch)
+    assert direct.non_tensor_batch.keys() == batch.non_tensor_batch.keys()
+    for name, column in batch.non_tensor_batch.items():
+        assert direct.non_tensor_batch[name].tolist() == column.tolist()
 
 
 def test_generated_rows_make_the_batch_that_rollout_batch_makes(
@@ -192,27 +195,36 @@ def test_rows_of_an_evaluation_are_rollouts(tiny: InferenceEngine, tmp_path: Pat
     assert [rows[0].prompt_token_ids] == tiny.generate(PROMPTS[1], max_tokens=1).prompt_token_ids
 
 
-def test_answer_of_a_batch_line_is_a_rollout_if_asked_for(
-    tiny: InferenceEngine, tmp_path: Path
+def test_batch_writes_rollouts_if_asked_to_and_does_not_mix_them_with_its_own_rows(
+    tiny: InferenceEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(tiny))
+    monkeypatch.chdir(tmp_path)
+    body = {"messages": PROMPTS[1], "temperature": 0, "max_tokens": 5}
     lines = [
         {"prompt": "Name a color.", "id": 7},
         {"messages": PROMPTS[1]},
-        {"custom_id": "q", "body": {"messages": PROMPTS[1], "temperature": 0, "max_tokens": 5}},
+        {"custom_id": "q", "body": body},
+        {"custom_id": "r", "body": {**body, "n": 2}},
     ]
-    rows = []
-    for number, line in enumerate(lines, 1):
-        job = parse(json.dumps(line).encode(), number, "m", tiny.tokenizer, rollouts=True)
-        assert isinstance(job, Job)
-        rows.append(job.row(tiny.generate(job.prompt, **{"max_tokens": 6, **job.params})))
-    (tmp_path / "out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    read = load_rollouts(tmp_path / "out.jsonl")
-    assert [each.row_id for each in read] == ["1", "2", "q"] and read[0].extra == {"id": 7}
-    assert [[m["role"] for m in each.messages or []] for each in read] == [
-        ["user", "assistant"]
-    ] * 3
-    assert read[1].completion and len(read[2].response_ids or []) <= 5
+    Path("in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = ["batch", "in.jsonl", "out.jsonl", "--max-tokens", "6"]
+    assert main([*command, "--rollouts"]) == 1
+    read = load_rollouts("out.jsonl")
+    assert [each.row_id for each in read] == ["1", "2", "q", "4"]
+    assert (read[0].extra["id"], read[2].extra["custom_id"]) == (7, "q")
+    assert "body.n: with --rollouts a line has one answer" in str(read.pop().extra["error"])
+    for each, most in zip(read, (6, 6, 5), strict=True):
+        asked, said = each.messages or [{}, {}]
+        assert (asked["role"], said) == ("user", {"role": "assistant", "content": each.completion})
+        assert 0 < len(each.response_ids or []) <= most
+        assert "".join(each.prompt_texts or []) == tiny.tokenizer.decode(each.prompt_token_ids)
     assert len(rollouts_to_data_proto(read)) == 3
-    two = {"custom_id": "q", "body": {"messages": PROMPTS[1], "n": 2}}
-    bad = parse(json.dumps(two).encode(), 4, "m", tiny.tokenizer, rollouts=True)
-    assert "with --rollouts a line has one answer" in bad.reason
+    assert main(["show", "out.jsonl"]) == 0 and "Name a color." in Path("out.html").read_text()
+    assert main(command) == 2
+    assert "out.jsonl was begun with rollouts=True, and now it is rollouts=None" in (
+        capfd.readouterr().err
+    )
