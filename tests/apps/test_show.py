@@ -178,7 +178,8 @@ def test_pages_policy_lets_nothing_of_the_data_run(opened: Any, paths: dict[str,
     rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
     assert rules.pop("default-src") == rules.pop("base-uri") == rules.pop("form-action") == "'none'"
     assert all(re.fullmatch("'sha256-.{44}'", rule) for rule in rules.values()) and len(rules) == 2
-    assert text.count("</script>") == 2 and text.isascii() == text.replace("·–→↵←─", "").isascii()
+    [data] = re.findall('<script id="data" type="application/json">(.*)</script>', text)
+    assert "<" not in data and json.loads(data)["rows"] and text.count("</script>") == 2
     seen = opened("some")
     seen.page.evaluate(
         "() => { const made = document.createElement('script');"
@@ -326,6 +327,9 @@ def test_two_files_stand_side_by_side_by_the_ids_of_their_rows(opened: Any) -> N
     assert "This file has no row of this id." in seen.texts("article")[1]
     seen.page.fill("#low", "9")  # of either side
     assert seen.count() == "4 of 11 rows"
+    seen.page.fill("#low", "")
+    seen.page.select_option("#finish", "no answer")
+    assert seen.count() == "1 of 11 rows" and seen.texts(".error") == [HOSTILE]
 
 
 def test_row_in_a_notebook_shows_itself_in_a_closed_frame(opened: Any) -> None:

@@ -68,7 +68,7 @@ def test_batch_is_read_back_bit_for_bit(tiny: InferenceEngine, tmp_path: Path) -
 def test_trainers_own_tensors_are_kept_and_their_scores_are_the_reward(
     tiny: InferenceEngine, tmp_path: Path
 ) -> None:
-    batch = tiny.rollout_batch(PROMPTS, **SAMPLED)
+    batch = tiny.rollout_batch(PROMPTS, uid=np.array([3, 4]), **SAMPLED)
     scores = torch.zeros(2, 128)
     scores[0, 4], scores[1, 2] = 0.25, 1.0
     batch.batch["token_level_scores"] = scores
@@ -170,6 +170,15 @@ def test_rows_that_do_not_make_one_batch_are_refused(tiny: InferenceEngine) -> N
     refused("none has one; a batch needs", dataclasses.replace(first, pad_token_id=None),
             pad_token_id=None)  # fmt: skip
     refused("^rollout 1.0: columns: not all rows have 'x'", first, columns={"x": {"objects": 1}})
+    broken: list[dict[str, Any]] = [
+        {"columns": {"x": 5}},
+        {"columns": {"x": {"array": {"__ndarray__": [1], "dtype": "odd", "shape": [1]}}}},
+        {"tensors": {"x": {"dtype": "load", "values": [1]}}},
+        {"tensors": {"x": {"values": [1]}}},
+        {"messages": [{"__ndarray__": [1]}]},
+    ]
+    for changes in broken:
+        refused("it is not as save_rollouts writes it: write the file again", **changes)
     with pytest.raises(ConfigError, match="^rollouts: none"):
         rollouts_to_data_proto([])
 

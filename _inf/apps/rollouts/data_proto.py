@@ -7,13 +7,14 @@ batch of another layout is refused, because its rows would not be those that com
 from __future__ import annotations
 
 import collections
+import contextlib
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from _inf.apps.rollouts.exact_json import as_json, from_json
 from _inf.apps.rollouts.rollout import Rollout
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, error_text
 from _inf.response.columns import column
 from _inf.response.trainer_batch import TENSORS, data_proto
 
@@ -140,6 +141,7 @@ def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
     """
     import torch
 
+    rollouts = list(rollouts)
     if not rollouts:
         raise ConfigError("rollouts: none; a batch has at least one row.")
     prompts, answers = zip(*(_tokens(each) for each in rollouts), strict=True)
@@ -157,8 +159,9 @@ def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
         batch.pop([LOGPROBS])
     for name in _names(rollouts, "tensors"):
         kept = [(each.tensors or {})[name] for each in rollouts]
-        dtype = getattr(torch, kept[0]["dtype"])
-        batch.batch[name] = torch.tensor([each["values"] for each in kept], dtype=dtype)
+        with _as_written(f"tensors.{name}"):
+            dtype = getattr(torch, kept[0]["dtype"])
+            batch.batch[name] = torch.tensor([each["values"] for each in kept], dtype=dtype)
     return batch
 
 
@@ -210,16 +213,16 @@ def _columns(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     order: dict[tuple[int, ...], int] = {}
     places = [order.setdefault(tuple(each.prompt_token_ids or ()), len(order)) for each in rollouts]
     new = [str(uuid.uuid4()) for _ in order]
-    columns: dict[str, list[Any]] = {
-        name: [from_json(getattr(each, key)) for each in rollouts]
-        for name, (key, _) in KEYS.items()
-    }
-    scores = [_scores(each) for each in rollouts]
-    if any(each is not None for each in scores):
-        columns["reward_scores"] = [each or {} for each in scores]
-    columns[MESSAGES] = [
-        None if each.messages is None else {MESSAGES: from_json(each.messages)} for each in rollouts
-    ]
+    with _as_written("uid, messages or reward_scores"):
+        columns: dict[str, list[Any]] = {
+            name: [from_json(getattr(each, key)) for each in rollouts]
+            for name, (key, _) in KEYS.items()
+        }
+        columns["reward_scores"] = _scores(rollouts)
+        columns[MESSAGES] = [
+            None if each.messages is None else {MESSAGES: from_json(each.messages)}
+            for each in rollouts
+        ]
     for name, values in (("uid", [new[place] for place in places]), ("prompt_index", places)):
         given = columns[name]
         columns[name] = [
@@ -231,15 +234,31 @@ def _columns(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         if any(value is not None for value in values)
     }
     for name in _names(rollouts, "columns"):
-        kept = [(each.columns or {})[name] for each in rollouts]
-        values = [from_json(next(iter(each.values()))) for each in kept]
-        built[name] = np.stack(values) if "array" in kept[0] else column(values)
+        with _as_written(f"columns.{name}"):
+            kept = [(each.columns or {})[name] for each in rollouts]
+            whole = "array" in kept[0]
+            values = [from_json(each["array" if whole else "objects"]) for each in kept]
+            built[name] = np.stack(values) if whole else column(values)
     return built
 
 
-def _scores(rollout: Rollout) -> Any:
-    """The column's value: the row's own scores, or its reward where no tensor has it."""
-    if rollout.reward_scores is not None or rollout.reward is None:
-        return from_json(rollout.reward_scores)
-    in_tensors = any(name in (rollout.tensors or {}) for name in SCORES)
-    return None if in_tensors else {"reward": rollout.reward}
+def _scores(rollouts: Sequence[Rollout]) -> list[Any]:
+    """The rows' own scores; of a row without them its reward, unless a tensor has it."""
+    scores = [from_json(each.reward_scores) for each in rollouts]
+    for place, each in enumerate(rollouts):
+        in_tensors = any(name in (each.tensors or {}) for name in SCORES)
+        if scores[place] is None and each.reward is not None and not in_tensors:
+            scores[place] = {"reward": each.reward}
+    return scores if all(each is None for each in scores) else [each or {} for each in scores]
+
+
+@contextlib.contextmanager
+def _as_written(keys: str) -> Iterator[None]:
+    """Turn what goes wrong with a value of another form into a `ConfigError`."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as failure:
+        raise ConfigError(
+            f"rollouts: {keys}: {error_text(failure)}; it is not as save_rollouts writes it: write "
+            "the file again."
+        ) from None

@@ -20,6 +20,8 @@ function number(value, digits) {
   return value === null || value === undefined ? "none" : String(Number(value.toFixed(digits)));
 }
 
+const finish = (row) => row.finish || "no answer";
+
 function tint(logprob) {
   const probability = Math.exp(logprob);
   return PROBABILITIES.filter((bound) => probability < bound).length;
@@ -122,7 +124,7 @@ function facts(row) {
     list.append(pair);
   };
   add("reward", number(row.reward, 4), "reward");
-  add("finish reason", row.finish || "none");
+  add("finish reason", finish(row));
   for (const [name, value] of row.facts) add(name, value);
   return list;
 }
@@ -154,7 +156,7 @@ function entry(pair, place) {
   button.tabIndex = -1;
   const present = pair.sides.filter(Boolean);
   const rewards = pair.sides.map((row) => (row ? number(row.reward, 3) : "–")).join(" → ");
-  button.append(element("span", "number", `${pair.id} · ${present[0].finish || "no answer"}`));
+  button.append(element("span", "number", `${pair.id} · ${finish(present[0])}`));
   button.append(element("span", "number", rewards));
   button.append(element("span", "preview", present[0].preview));
   button.addEventListener("click", () => choose(place));
@@ -173,7 +175,7 @@ function searched(row) {
 function passes(row) {
   const bound = (id) => ($(id).value === "" ? null : Number($(id).value));
   const low = bound("low"), high = bound("high");
-  if ($("finish").value && row.finish !== $("finish").value) return false;
+  if ($("finish").value && finish(row) !== $("finish").value) return false;
   if ((low !== null || high !== null) && typeof row.reward !== "number") return false;
   if (low !== null && row.reward < low) return false;
   if (high !== null && row.reward > high) return false;
@@ -267,8 +269,8 @@ const bounds = ["1", ...PROBABILITIES.map(String), "0"];
 bounds.slice(1).forEach((low, step) => {
   $("scale").append(element("li", `p${step}`, `${bounds[step]}–${low}`));
 });
-const reasons = rows.flatMap((pair) => pair.sides.filter(Boolean).map((row) => row.finish));
-for (const reason of [...new Set(reasons)].filter(Boolean).sort()) {
+const reasons = rows.flatMap((pair) => pair.sides.filter(Boolean).map(finish));
+for (const reason of [...new Set(reasons)].sort()) {
   const option = element("option", "", reason);
   option.value = reason;
   $("finish").append(option);

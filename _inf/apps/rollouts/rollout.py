@@ -138,5 +138,7 @@ def _row_model() -> type[pydantic.BaseModel]:
     """The fields' types as a pydantic model, which keeps other keys."""
     hints = typing.get_type_hints(Rollout)
     fields: dict[str, Any] = {name: (hints[name], None) for name in field_names()}
-    settings = pydantic.ConfigDict(strict=True, extra="allow", protected_namespaces=())
+    settings = pydantic.ConfigDict(
+        strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=()
+    )
     return pydantic.create_model("RolloutRow", __config__=settings, **fields)
