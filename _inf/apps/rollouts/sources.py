@@ -70,12 +70,11 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
             "pad_token_id": tokenizer and tokenizer.pad_token_id,
         }
     if answer.messages is not None:
-        calls = about["tool_calls"]
+        row = answer.to_dict()  # tools may have put anything into a row; this is JSON
+        calls = row["executed_tool_calls"]
         fields |= {
-            "messages": answer.messages,
-            "num_turns": about["num_turns"],
+            **{name: row[name] for name in ("messages", "num_turns", "reward_scores", "limit")},
             "tool_calls": calls,
-            "reward_scores": about["reward_scores"],
             "timings": {"tools": sum(call["seconds"] for call in calls)} if calls else None,
         }
     known = {name: value for name, value in fields.items() if value is not None}
@@ -92,8 +91,12 @@ def _spread(logprobs: list[float] | None, mask: list[int]) -> list[float] | None
 
 def _of_answer(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]:
     about = answer.metadata
-    place = {"row_id": f"{about['prompt_index']}.{about['sample_index']}"}
-    return {**place, "prompt_index": about["prompt_index"], **answer_fields(answer, tokenizer)}
+    place = {
+        "row_id": f"{about['prompt_index']}.{about['sample_index']}",
+        "prompt_index": about["prompt_index"],
+    }
+    error = {"error": about["error"]} if about.get("error") else {}
+    return {**place, **answer_fields(answer, tokenizer), **error}
 
 
 def _of_trace(trace: Trace) -> dict[str, Any]:
