@@ -22,10 +22,10 @@ PREVIEW = 120  # characters
 FRAME_PIXELS = 460
 SHOWN_FACTS = ("data_source", "ground_truth")
 FOLDED = {
-    "reward_scores": "reward scores",
-    "tool_calls": "tool calls",
-    "timings": "timings",
-    "extra": "other keys",
+    "reward_scores": "Reward scores",
+    "tool_calls": "Tool calls",
+    "timings": "Timings",
+    "extra": "Other keys",
 }
 
 
