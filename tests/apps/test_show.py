@@ -207,7 +207,7 @@ def test_filters_by_finish_reason_reward_and_text(opened: Any) -> None:
     seen.page.fill("#search", "nowhere")
     assert seen.texts("#list") == ["No row passes the filters."] and not seen.texts("article")
     seen.page.click("button[type=reset]")
-    seen.page.wait_for_function("document.querySelectorAll('#list button').length === 40")
+    seen.page.locator("#list button").nth(39).wait_for()
     assert seen.count() == "40 of 40 rows"
 
 
