@@ -17,6 +17,7 @@ from _inf.apps.cli.batch import batch
 from _inf.apps.cli.chat import chat
 from _inf.apps.cli.check import check
 from _inf.apps.cli.evaluate import app as evaluate
+from _inf.apps.cli.lm_eval import PASSED_ON, lm_eval
 from _inf.apps.cli.options import DefaultCommand
 from _inf.apps.cli.serve import serve
 from _inf.apps.cli.show import show
@@ -100,6 +101,7 @@ app.command(ASK)(ask)
 app.command("chat")(chat)
 app.command("batch")(batch)
 app.add_typer(evaluate, name="eval")
+app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.command("check")(check)
 app.command("serve")(serve)
 app.command("show")(show)
