@@ -39,7 +39,15 @@ def decode(
         messages=[t.messages for t in transcripts] if transcripts else None,
         tool_calls=[t.pending for t in transcripts] if transcripts else None,
         top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.logprobs else None,
+        prompt_token_ids=_prompt_ids(prompts, sampling.n),
     )
+
+
+def _prompt_ids(prompts: Sequence[Prompt], n: int) -> list[list[int]] | None:
+    """Return each row's prompt; None if a server tokenizes it. Rows of one prompt share a list."""
+    if any(not prompt.token_ids for prompt in prompts):
+        return None
+    return [prompt.token_ids for prompt in prompts for _ in range(n)]
 
 
 def known_logprobs(output: RequestOutput) -> list[float] | None:

@@ -50,10 +50,12 @@ class GenerationRow:
     messages: list[dict[str, Any]] | None = None
     tool_calls: list[ToolCall] | None = None
     top_logprobs: list[dict[int, float]] | None = None
+    prompt_token_ids: list[int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the metadata as one dict of JSON values, with these differences:
 
+        prompt_token_ids: left out (`inf.save_rollouts` keeps them).
         response_ids, response_mask: left out, or, after tools or interactions, without padding.
         matched_stop, matched_stop_id: the text that ended the row, and the id if it is a token.
         executed_tool_calls: the metadata's `tool_calls`.
@@ -62,7 +64,7 @@ class GenerationRow:
         ids, mask = about.pop("response_ids"), about.pop("response_mask")
         stop, text = about.pop("matched_stop"), about.pop("matched_stop_text")
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["metadata"]
+        del fields["metadata"], fields["prompt_token_ids"]
         if self.tool_calls is not None:
             fields["tool_calls"] = [dataclasses.asdict(call) for call in self.tool_calls]
         row = {name: value for name, value in fields.items() if value is not None}
@@ -108,6 +110,7 @@ class GenerationOutput:
         the sampled id to their log probs, the likeliest first.
     prompt_logprobs: only if requested: one float per prompt token, of softmax(logits) at any
         temperature; None for the first token.
+    prompt_token_ids: the prompt's ids as they were sent; None if a server tokenizes.
     metadata: a dict per row:
         response_ids, response_mask: the padded row of the rollout's tensor, and 1 for each token
             that the model generated (as in verl);
@@ -148,6 +151,7 @@ class GenerationOutput:
     messages: list[list[dict[str, Any]]] | None = None
     tool_calls: list[list[ToolCall]] | None = None
     top_logprobs: list[list[dict[int, float]]] | None = None
+    prompt_token_ids: list[list[int]] | None = None
 
     @classmethod
     def empty(cls) -> GenerationOutput:

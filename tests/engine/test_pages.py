@@ -36,6 +36,19 @@ def test_python_of_the_page_on_serving_runs(
     assert capsys.readouterr().out
 
 
+def test_python_of_the_page_on_rollouts_runs_and_its_batch_comes_back(
+    tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    [block] = blocks("docs/rollouts.md", "python")
+    exec(compile(block, "docs/rollouts.md", "exec"), names)
+    before, after = names["batch"].batch, names["again"].batch
+    assert all(before[name].equal(after[name]) for name in before.keys())
+    assert len(names["one"]) == 1 and len(names["rollouts"]) == 4
+
+
 def test_python_of_the_page_on_evaluation_runs(
     tiny: InferenceEngine,
     tmp_path: Path,

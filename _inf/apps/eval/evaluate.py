@@ -29,6 +29,7 @@ from _inf.apps.eval.dataset import Example, check_for_verls_reward, read_example
 from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.metrics import metrics
 from _inf.apps.eval.reward import SECONDS, RewardError, RewardFunction, RewardPool, function_name
+from _inf.apps.rollouts.sources import answer_fields
 from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.request.sampling import effective_params, greedy_unless_asked
@@ -252,6 +253,8 @@ class EvalRun:
                 "completion": answer.completion,
                 **({"messages": answer.messages} if answer.messages else {}),
                 **about,
+                "row_id": f"{example.number}.{sample}",
+                **answer_fields(answer, self._tokenizer),
             }
             extra_info = {
                 **example.extra_info,
