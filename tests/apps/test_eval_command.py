@@ -40,7 +40,7 @@ class Stub:
         if self.asked == 2:
             raise PromptError("prompt 0 has 900 tokens")
         about = {"finish_reason": "stop", "prompt_tokens": 9, "completion_tokens": 3}
-        return GenerationOutput(["#### 54"], [[]], [[]], [about])
+        return GenerationOutput(["#### 54"], [None], [None], [about])  # as a server without ids
 
     def __enter__(self) -> Stub:
         Stub.starts += 1
