@@ -99,14 +99,16 @@ def test_bounds_follow_the_dtype_and_the_caller() -> None:
 )
 def test_group_past_its_bound_is_a_finding(group: str, says: str) -> None:
     metrics = {"logprobs_diff_max": 0.0, f"{group}logprobs_diff_max": 0.1}
-    [finding] = findings(metrics, {"logprobs_diff_max": 1e-3}, pairs(LOGITS, LOGITS), None)
+    [finding] = findings(
+        metrics, {"logprobs_diff_max": 1e-3}, pairs(LOGITS, LOGITS), None, "float32"
+    )
     assert (finding.metric, finding.value) == (f"{group}logprobs_diff_max", 0.1)
     assert says in finding.meaning
 
 
 def test_value_that_is_not_a_number_is_past_its_bound() -> None:
     metrics = {"logprobs_diff_max": math.nan}
-    assert findings(metrics, {"logprobs_diff_max": 1e-3}, pairs(LOGITS, LOGITS), None)
+    assert findings(metrics, {"logprobs_diff_max": 1e-3}, pairs(LOGITS, LOGITS), None, "float32")
 
 
 def test_padding_and_masked_tokens_of_a_batch_are_left_out() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SEED = 0
 SECOND_TURN = "And why?"
 CONVERSATIONS = 4  # of two turns
+PROBES = 16  # sequences of two tokens
 # At temperature 1 without filters, log probs are log(softmax(logits)), as `score` gives them.
 PLAIN: dict[str, Any] = {
     "temperature": 1.0,
@@ -74,6 +75,14 @@ def whole(engine: InferenceEngine, rows: Sequence[Row]) -> list[list[float]]:
     takes from its prefix cache nothing of which log probs are asked (0.5.9,
     `managers/schedule_batch.py`)."""
     return engine.get_logprobs([as_prompt(row.ids[:1]) for row in rows], [r.ids[1:] for r in rows])
+
+
+def two_tokens(engine: InferenceEngine) -> list[Row]:
+    """Sequences of two tokens, of many parts of the vocabulary. What follows the first token
+    depends on it alone: neither attention nor positions play a part."""
+    size = engine.model.limits.vocabulary
+    ids = [(7919 * number + 11) % size for number in range(2 * PROBES)]
+    return [Row(list(pair), 2, [], []) for pair in zip(ids[::2], ids[1::2], strict=True)]
 
 
 def invariances(
@@ -135,7 +144,7 @@ def conversations(
     first = [
         row
         for row in rows
-        if len(row.ids) + len(glue) <= min(limits.prompt, limits.total - max_tokens)
+        if row.rollout and len(row.ids) + len(glue) <= min(limits.prompt, limits.total - max_tokens)
     ][:CONVERSATIONS]
     if not first:
         return [], "not compared: a second turn does not fit into rollout.prompt_length"

@@ -31,7 +31,7 @@ PROMPTS = (
     "def fibonacci(n):",
     "A baker sells 36 rolls in the morning and a third as many in the afternoon. How many in all?",
 )
-MAX_TOKENS, BATCH = 16, 64
+MAX_TOKENS, BATCH = 16, 16
 STACK = ("verl", "sglang", "torch", "transformers")
 
 
@@ -75,18 +75,19 @@ def check(
     sent = [rows_of.rendered(engine.tokenizer, text) for text in texts]
     tokens = min(max_tokens, engine.config.rollout.response_length)
     rows, seeds = rows_of.sample(engine, sent, max(1, batch // len(sent)), tokens)
-    again = rows_of.whole(engine, rows)
-    metrics = rows_of.invariances(engine, rows, seeds, again)
+    whole = [*rows, *rows_of.two_tokens(engine)]
+    again = rows_of.whole(engine, whole)
+    metrics = rows_of.invariances(engine, rows, seeds, again[: len(rows)])
     if against is None or isinstance(against, RunningEngine):
-        measured = _against_engine(engine, against, texts, rows, again, tokens)
+        measured = _against_engine(engine, against, texts, whole, again, tokens)
     else:
         measured = _against_batch(engine, read_batch(against))
-    updated, why = rows_of.update(engine, rows, again)
+    updated, why = rows_of.update(engine, rows, again[: len(rows)])
     notes = [*measured.notes, *([f"update_weights: not compared: {why}"] if why else [])]
     dtype = str(engine.rollout.dtype).removeprefix("torch.")
     metrics = {**comparison(measured.pairs), **measured.metrics, **metrics, **updated}
     allowed = bounds(dtype, threshold)
-    found = findings(metrics, allowed, measured.pairs, measured.whole)
+    found = findings(metrics, allowed, measured.pairs, measured.whole, dtype)
     return CheckReport(
         passed=not found,
         findings=found,
@@ -137,6 +138,7 @@ def _against_engine(
     again: Sequence[list[float]],
     max_tokens: int,
 ) -> _Measured:
+    """rows: the sampled ones, and others without sampled tokens, of which only `again` counts."""
     turns, note = rows_of.conversations(engine, texts, rows, max_tokens)
     with contextlib.ExitStack() as stack:
         other = given or stack.enter_context(reference.started(engine))
