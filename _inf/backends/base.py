@@ -30,6 +30,7 @@ FEATURES: Mapping[str, Mapping[str, object]] = {
     "logit_bias": {"logit_bias": {}},
     "top_logprobs": {"logprobs": 0},
     "prompt_logprobs": {"prompt_logprobs": False},
+    "sampling_mask": {"sampling_mask": False},
     "token_ids": {
         "stop_token_ids": [],
         "skip_special_tokens": True,

@@ -72,6 +72,11 @@ class Sampling:
         return any(params.prompt_logprobs for params in self.params)
 
     @property
+    def sampling_mask(self) -> bool:
+        """Whether the tokens that the filters left are returned."""
+        return any(params.sampling_mask for params in self.params)
+
+    @property
     def same_samples(self) -> str:
         """Why a prompt's `n` rows would all be the same; empty if they differ."""
         likeliest = [
@@ -239,13 +244,31 @@ def _params(
         regex=regex_text(given["regex"]) if "regex" in given else None,
         logprobs=count(call, "logprobs", 0, least=0, most=vocabulary),
         prompt_logprobs=flag(call, "prompt_logprobs", False),
+        sampling_mask=flag(call, "sampling_mask", False),
         num_beams=num_beams,
     )
     if params.min_tokens > params.max_tokens:
         raise ConfigError(
             f"min_tokens: {params.min_tokens} is above max_tokens, {params.max_tokens}."
         )
-    return dataclasses.replace(params, temperature=_temperature(given, config, params))
+    params = dataclasses.replace(params, temperature=_temperature(given, config, params))
+    _check_sampling_mask(params)
+    return params
+
+
+def _check_sampling_mask(params: SamplingParams) -> None:
+    """Refuse a mask of what is not sampled, and one of the whole vocabulary."""
+    if not params.sampling_mask:
+        return
+    if params.greedy:
+        raise ConfigError("sampling_mask: a greedy answer is not sampled; give a temperature.")
+    if all(getattr(params, name) == neutral for name, neutral in FILTERS.items()):
+        raise ConfigError(
+            "sampling_mask: without top_k, top_p or min_p every token is left, and the log probs "
+            "over them are `logprobs`; set a filter, or leave sampling_mask out."
+        )
+    if params.logprobs:
+        raise ConfigError("sampling_mask: logprobs is set too; leave one of the two out.")
 
 
 def _temperature(given: Mapping[str, Any], config: Rollout, params: SamplingParams) -> float:

@@ -39,7 +39,21 @@ def decode(
         messages=[t.messages for t in transcripts] if transcripts else None,
         tool_calls=[t.pending for t in transcripts] if transcripts else None,
         top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.logprobs else None,
+        **(_kept(outputs) if sampling.sampling_mask else {}),
     )
+
+
+def _kept(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+    """The ids that the filters left, and each token's log prob among them."""
+    masks = [[sorted(kept) for kept in o.kept or []] for o in outputs]
+    logprobs = [
+        [
+            kept[token] - math.log(math.fsum(map(math.exp, kept.values())))
+            for token, kept in zip(o.token_ids, o.kept or [], strict=True)
+        ]
+        for o in outputs
+    ]
+    return {"sampling_mask": masks, "sampling_logprobs": logprobs}
 
 
 def known_logprobs(output: RequestOutput) -> list[float] | None:

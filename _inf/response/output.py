@@ -50,6 +50,8 @@ class GenerationRow:
     messages: list[dict[str, Any]] | None = None
     tool_calls: list[ToolCall] | None = None
     top_logprobs: list[dict[int, float]] | None = None
+    sampling_mask: list[list[int]] | None = None
+    sampling_logprobs: list[float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the metadata as one dict of JSON values, with these differences:
@@ -106,6 +108,8 @@ class GenerationOutput:
         `response_ids` are then empty.
     top_logprobs: only with `logprobs=k`: a dict per generated token, from the k likeliest ids and
         the sampled id to their log probs, the likeliest first.
+    sampling_mask, sampling_logprobs: only with `sampling_mask=True`: per generated token, the ids
+        that top_k, top_p and min_p left, sorted, and the sampled one's log prob among them.
     prompt_logprobs: only if requested: one float per prompt token, of softmax(logits) at any
         temperature; None for the first token.
     metadata: a dict per row:
@@ -148,6 +152,8 @@ class GenerationOutput:
     messages: list[list[dict[str, Any]]] | None = None
     tool_calls: list[list[ToolCall]] | None = None
     top_logprobs: list[list[dict[int, float]]] | None = None
+    sampling_mask: list[list[list[int]]] | None = None
+    sampling_logprobs: list[list[float]] | None = None
 
     @classmethod
     def empty(cls) -> GenerationOutput:

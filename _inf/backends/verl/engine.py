@@ -21,7 +21,7 @@ from typing import Any
 from _inf.backends.base import check_finite
 from _inf.backends.verl.child.heartbeat import last_heartbeat
 from _inf.backends.verl.child.setup import SCHEDULER, SETUP
-from _inf.backends.verl.sampling import LOGPROB_START, TOP_LOGPROBS
+from _inf.backends.verl.sampling import LOGPROB_START, SAMPLING_MASK, TOP_LOGPROBS
 from _inf.backends.verl.server import CPU_ATTENTION, PACK_WEIGHTS
 from _inf.errors import EngineRefusal, InferenceError, RequestFailure
 from _inf.runtime.host import Host, current_host
@@ -257,6 +257,8 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Reques
     prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
     for scored in (logprobs, prompt_logprobs):
         check_finite(scored, row)
+    tops = _top_logprobs(meta) if params.get(TOP_LOGPROBS) else None
+    masked = params.get("custom_params", {}).get(SAMPLING_MASK, False)
     return RequestOutput(
         token_ids=ids,
         logprobs=logprobs,
@@ -270,7 +272,8 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Reques
         likeliest_logprobs=[
             top[0][0] if top else None for top in meta.get("input_top_logprobs", ())
         ],
-        top_logprobs=_top_logprobs(meta) if params.get(TOP_LOGPROBS) else None,
+        top_logprobs=None if masked else tops,
+        kept=tops if masked else None,
     )
 
 

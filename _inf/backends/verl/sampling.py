@@ -11,6 +11,7 @@ from typing import Any
 
 from _inf.types import SamplingParams
 
+SAMPLING_MASK = "sampling_mask"  # in `custom_params`
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 
 
@@ -34,12 +35,14 @@ def sglang_params(params: SamplingParams) -> dict[str, Any]:
         custom["repetition_penalty"] = params.repetition_penalty
     if params.seed is not None:
         custom["seed"] = params.seed
+    if params.sampling_mask:
+        custom[SAMPLING_MASK] = True
     optional = {
         "custom_params": custom or None,
         "logit_bias": dict(params.logit_bias) or None,
         "json_schema": params.json_schema,
         "regex": params.regex,
         LOGPROB_START: 0 if params.prompt_logprobs else None,
-        TOP_LOGPROBS: params.logprobs or None,
+        TOP_LOGPROBS: params.logprobs or (1 if params.sampling_mask else None),
     }
     return request | {name: value for name, value in optional.items() if value is not None}
