@@ -49,11 +49,13 @@ class GenerateParams(TypedDict, total=False):
         prompt_logprobs: also score the prompt's tokens.
         sampling_mask: also return the tokens that top_k, top_p and min_p left, and log probs over
             them (docs/training.md).
+        return_routed_experts: also return which experts of a MoE model each token used
+            (docs/parity.md).
         timeout: seconds after which the call is aborted in the engine.
         progress: a bar; by default on a terminal or in a notebook, if the call takes long.
     All take a list too, one value per prompt (`stop`, `stop_token_ids`: a list of lists), except
     n, num_beams, tools, chat_template_kwargs, truncate_prompt, skip_special_tokens and the last
-    five.
+    six.
     """
 
     temperature: Floats
@@ -85,6 +87,7 @@ class GenerateParams(TypedDict, total=False):
     logprobs: int | None
     prompt_logprobs: bool | None
     sampling_mask: bool | None
+    return_routed_experts: bool | None
     timeout: float | None
     progress: bool | None
 
@@ -114,6 +117,7 @@ PER_CALL = (
     "logprobs",
     "prompt_logprobs",
     "sampling_mask",
+    "return_routed_experts",
     "timeout",
     "progress",
 )

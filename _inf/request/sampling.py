@@ -47,6 +47,9 @@ FILTERS: dict[str, float] = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
 ASK_TO_SAMPLE = ("temperature", "seed", *FILTERS)
 
 
+CAPTURE_EXPERTS = "enable_return_routed_experts"
+
+
 @dataclasses.dataclass(frozen=True)
 class Sampling:
     """A call's resolved keywords: `params` per prompt, the other fields for the whole call."""
@@ -75,6 +78,11 @@ class Sampling:
     def sampling_mask(self) -> bool:
         """Whether the tokens that the filters left are returned."""
         return any(params.sampling_mask for params in self.params)
+
+    @property
+    def return_routed_experts(self) -> bool:
+        """Whether each token's experts are returned."""
+        return any(params.return_routed_experts for params in self.params)
 
     @property
     def same_samples(self) -> str:
@@ -245,6 +253,7 @@ def _params(
         logprobs=count(call, "logprobs", 0, least=0, most=vocabulary),
         prompt_logprobs=flag(call, "prompt_logprobs", False),
         sampling_mask=flag(call, "sampling_mask", False),
+        return_routed_experts=flag(call, "return_routed_experts", False),
         num_beams=num_beams,
     )
     if params.min_tokens > params.max_tokens:
@@ -253,6 +262,12 @@ def _params(
         )
     params = dataclasses.replace(params, temperature=_temperature(given, config, params))
     _check_sampling_mask(params)
+    server = config.engine_kwargs.get("sglang") or {}
+    if params.return_routed_experts and not server.get(CAPTURE_EXPERTS):
+        raise ConfigError(
+            f"return_routed_experts: rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS} must be true "
+            "when the engine starts, and the model must have experts."
+        )
     return params
 
 

@@ -40,6 +40,9 @@ def decode(
         tool_calls=[t.pending for t in transcripts] if transcripts else None,
         top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.logprobs else None,
         **(_kept(outputs) if sampling.sampling_mask else {}),
+        routed_experts=[o.routed_experts for o in outputs]
+        if sampling.return_routed_experts
+        else None,
     )
 
 

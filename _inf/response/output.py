@@ -52,6 +52,7 @@ class GenerationRow:
     top_logprobs: list[dict[int, float]] | None = None
     sampling_mask: list[list[int]] | None = None
     sampling_logprobs: list[float] | None = None
+    routed_experts: Any = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the metadata as one dict of JSON values, with these differences:
@@ -110,6 +111,8 @@ class GenerationOutput:
         the sampled id to their log probs, the likeliest first.
     sampling_mask, sampling_logprobs: only with `sampling_mask=True`: per generated token, the ids
         that top_k, top_p and min_p left, sorted, and the sampled one's log prob among them.
+    routed_experts: only with `return_routed_experts=True`: an int32 array per row, tokens x layers
+        x k, for the prompt's and the answer's tokens but the last one, which was not computed.
     prompt_logprobs: only if requested: one float per prompt token, of softmax(logits) at any
         temperature; None for the first token.
     metadata: a dict per row:
@@ -154,6 +157,7 @@ class GenerationOutput:
     top_logprobs: list[list[dict[int, float]]] | None = None
     sampling_mask: list[list[list[int]]] | None = None
     sampling_logprobs: list[list[float]] | None = None
+    routed_experts: list[Any] | None = None
 
     @classmethod
     def empty(cls) -> GenerationOutput:

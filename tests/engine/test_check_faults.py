@@ -27,7 +27,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def said(report: CheckReport) -> dict[str, str]:
-    """The findings' meanings by metric."""
+    """The findings' meanings by metric; -s shows the figures of docs/parity.md."""
+    for finding in report.findings:
+        print(f"{report.metrics['logprobs_diff_mean']:.2g} {finding}")
     assert report.passed == (not report.findings)
     return {finding.metric: finding.meaning for finding in report.findings}
 

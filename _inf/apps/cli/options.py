@@ -149,7 +149,7 @@ def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, A
     """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
     resolved = resolve(params, rollout, 1, ANY_MODEL).params[0]
     off = {"repetition_penalty": 1.0, "logprobs": 0, "prompt_logprobs": False, "num_beams": 1}
-    off["sampling_mask"] = False
+    off |= dict.fromkeys(("sampling_mask", "return_routed_experts"), False)
     return {
         name: value
         for name in GenerateParams.__annotations__

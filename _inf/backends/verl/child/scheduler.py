@@ -136,6 +136,23 @@ def return_kept(
         output.next_token_top_logprobs_idx[row] = kept.tolist()
 
 
+def unpinned_without_a_gpu(
+    build: Callable[..., None],
+    self: Any,
+    num_tokens: int,
+    num_hidden_layers: int,
+    num_experts_per_tok: int,
+) -> None:
+    """Allocate the buffer of each token's experts in ordinary memory."""
+    if torch.cuda.is_available():
+        build(self, num_tokens, num_hidden_layers, num_experts_per_tok)
+        return
+    self.num_tokens = num_tokens
+    self.buffer = torch.zeros(
+        (num_tokens, num_hidden_layers, num_experts_per_tok), dtype=torch.int32
+    )
+
+
 def _filtered(probs: torch.Tensor, info: SamplingBatchInfo, row: int) -> torch.Tensor:
     """One row's probabilities, zero for tokens that top-k, top-p or min-p excludes."""
     if not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling):
