@@ -106,6 +106,7 @@ def _checked_schema(text: str) -> str:
     schema.pop("$schema", None)
     _check_grammar("json_schema", LLMatcher.grammar_from_json_schema(schema))
     _close_objects(list(schemas.values()))
+    _join_patterns_with_names(list(schemas.values()))
     text = json.dumps({"x-guidance": SEPARATORS, **schema})
     _check_grammar("json_schema", LLMatcher.grammar_from_json_schema(text))
     return text
@@ -193,6 +194,16 @@ def _close_objects(schemas: list[dict[str, Any]]) -> None:
         declared = set(part.get("properties", ()))
         if declared.issuperset(part.get("required", ())) and declared and not OPEN & part.keys():
             part["additionalProperties"] = False
+
+
+def _join_patterns_with_names(schemas: list[dict[str, Any]]) -> None:
+    """Give each named property the schemas of the patterns that its name matches: llguidance 0.7.30
+    holds it to its own schema only."""
+    for part in schemas:
+        patterns = part.get("patternProperties", {}).items()
+        for name, own in part.get("properties", {}).items():
+            if also := [schema for pattern, schema in patterns if re.search(pattern, name)]:
+                part["properties"][name] = {"allOf": [own, *also]}
 
 
 def _check_pattern(pattern: str, where: str) -> None:

@@ -17,18 +17,16 @@ import concurrent.futures
 import contextlib
 import contextvars
 import os
-import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Coroutine
 from multiprocessing import resource_tracker
-from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError
+from _inf.runtime.engine_folder import EngineFolder
 from _inf.runtime.fork import check_process, note_engine
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.read_write_lock import ReadWriteLock
@@ -38,8 +36,6 @@ from _inf.types import TIMED_OUT, CancelToken
 
 T = TypeVar("T")
 
-LOG_TAIL_LINES = 15
-SOCKET, MOST_SOCKET_BYTES = "tmp12345678", 107  # as upstream names them; Linux, unix(7)
 JOIN_SECONDS = 10.0
 EXIT_SECONDS = 2.0
 
@@ -48,10 +44,8 @@ class Host:
     """Owns one engine thread. `start` once, `run` from any thread, `stop` any number of times."""
 
     def __init__(self, hang_timeout: float | None = None) -> None:
-        # Readable by the user only: the log, and the sockets between the processes.
-        self.folder = _private_folder()
-        self.log = self.folder / "engine.log"
-        self.log.touch(mode=0o600)
+        self._folder = EngineFolder()
+        self.folder, self.log = self._folder.path, self._folder.log
         self.children: list[WorkerProcess] = []
         self.fork_server: ForkServer | None = None  # acquired; `stop` releases it
         self.on_stop: list[Callable[[], None]] = []
@@ -64,6 +58,7 @@ class Host:
         self._stop: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._submitting = threading.RLock()  # what was submitted before `stop` runs before it
         self._pid = os.getpid()
 
     def check_process(self) -> None:
@@ -146,6 +141,8 @@ class Host:
             await self._stop.wait()
             watching.cancel()
         finally:
+            for _ in range(2):  # `_or_death` of what was just submitted begins, and its work
+                await asyncio.sleep(0)
             for task in (tasks := asyncio.all_tasks() - {asyncio.current_task()}):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -195,12 +192,14 @@ class Host:
     ) -> concurrent.futures.Future[T]:
         try:
             self.check_process()
-            if self.death is not None or self._loop is None:
-                raise self.death or EngineDeadError("The engine has not been started.")
+            with self._submitting:
+                if self.death is not None or self._loop is None:
+                    raise self.death or EngineDeadError("The engine has not been started.")
+                call = self._or_death(through(work))
+                future = asyncio.run_coroutine_threadsafe(call, self._loop)
         except InferenceError:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(self._or_death(through(work)), self._loop)
         cancel.admit(future)
         return future
 
@@ -252,13 +251,7 @@ class Host:
         return ", ".join(dead) or "no child has an exit code"
 
     def _report(self, what: str) -> EngineDeadError:
-        tail = "\n".join(self._log_lines()[-LOG_TAIL_LINES:])
-        return EngineDeadError(f"{what}.\nThe end of its log, {self.log}:\n{tail or '(empty)'}")
-
-    def _log_lines(self) -> list[str]:
-        with contextlib.suppress(OSError):
-            return self.log.read_text(errors="replace").splitlines()
-        return []
+        return EngineDeadError(f"{what}.\n{self._folder.end_of_log()}")
 
     def stop(self) -> None:
         """Kill this engine's processes and end its thread. Safe to call twice."""
@@ -267,9 +260,10 @@ class Host:
         self._stopping = True
         atexit.unregister(self.stop)
         failed = self.death is not None or any(each.exitcode for each in self._processes())
-        self.death = self.death or EngineDeadError(
-            "The engine was shut down; restart() brings up a new one."
-        )
+        with self._submitting:
+            self.death = self.death or EngineDeadError(
+                "The engine was shut down; restart() brings up a new one."
+            )
         for child in self.children:
             _kill_tree(child)
         if self.fork_server is not None:
@@ -279,25 +273,7 @@ class Host:
                 self._loop.call_soon_threadsafe(self._stop.set)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_SECONDS)
-        for path in self.folder.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            elif path != self.log:
-                path.unlink(missing_ok=True)
-        if not failed:
-            shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _private_folder() -> Path:
-    """Create a folder in which the path of a socket is short enough for the kernel."""
-    folder = Path(tempfile.mkdtemp(prefix="inf-engine-"))
-    if (excess := len(os.fsencode(folder / SOCKET)) - MOST_SOCKET_BYTES) > 0:
-        folder.rmdir()
-        raise InferenceError(
-            f"{tempfile.gettempdir()}: the path of the temporary folder is {excess} bytes too long "
-            "for the engine's sockets; set TMPDIR to a shorter one."
-        )
-    return folder
+        self._folder.remove(keep_log=failed)
 
 
 def _kill_tree(child: WorkerProcess) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,6 +76,27 @@ def test_only_the_error_of_a_started_engine_mentions_restart(host: Host) -> None
     host.start(lambda: None)
     with pytest.raises(InferenceError, match=r"died\. restart\(\) brings up a new engine"):
         host.run(die(), CancelToken())
+
+
+def test_calls_submitted_just_before_the_stop_get_its_error_and_warn_of_nothing(
+    host: Host, recwarn: pytest.WarningsRecorder
+) -> None:
+    began = threading.Event()
+
+    async def busy() -> None:
+        began.set()
+        time.sleep(0.5)
+
+    host.start(lambda: None)
+    calls = [host.submit(busy(), CancelToken())]
+    assert began.wait(10)
+    calls += [host.submit(asyncio.sleep(60), CancelToken()) for _ in range(20)]
+    host.stop()
+    for call in calls:
+        with pytest.raises(EngineDeadError, match="shut down"):
+            call.result(0)
+    gc.collect()
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_temporary_folder_with_a_path_too_long_for_sockets_is_refused(

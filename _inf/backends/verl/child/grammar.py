@@ -2,10 +2,11 @@
 
 It corrects `srt/constrained/llguidance_backend.py` of sglang 0.5.9, in which the mask is reused in
 the next step, whose rows may differ or have no grammar; logits wider than the tokenizer, and all
-end tokens but one, are ruled out; every row compiles its grammar again; PyTorch compiles the kernel
-that applies the mask, for which a CPU needs a C++ compiler; a grammar that reaches one of
-llguidance's limits counts as finished; and the tokenizer, which takes seconds, is read even if no
-grammar is used. `patches.py` has two more corrections of grammars.
+end tokens but one, are ruled out; every row compiles its grammar again; the rows' masks are
+computed one after the other; PyTorch compiles the kernel that applies the mask, for which a CPU
+needs a C++ compiler; a grammar that reaches one of llguidance's limits counts as finished; and the
+tokenizer, which takes seconds, is read even if no grammar is used. `patches.py` has two more
+corrections of grammars.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from llguidance import LLMatcher, LLTokenizer
+from llguidance import LLExecutor, LLMatcher, LLTokenizer
 from llguidance.hf import from_tokenizer
-from llguidance.torch import allocate_token_bitmask, fill_next_token_bitmask
+from llguidance.torch import allocate_token_bitmask, fill_next_token_bitmask_par
 from sglang.srt.constrained.base_grammar_backend import (
     INVALID_GRAMMAR_OBJ,
     BaseGrammarBackend,
@@ -46,11 +47,14 @@ def register_grammars() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Vocabulary:
-    """The tokenizer; `ends`: tokens that end an answer; `ends_mask`: a mask row with only those."""
+    """The tokenizer; `ends`: tokens that end an answer; `ends_mask`: a mask row with only those;
+    `rows`: the rows of the next mask, which `threads` compute."""
 
     tokenizer: LLTokenizer
     ends: frozenset[int]
     ends_mask: torch.Tensor
+    threads: LLExecutor
+    rows: list[tuple[LLMatcher, int]]
 
 
 class _Grammar(BaseGrammarObject):
@@ -77,12 +81,16 @@ class _Grammar(BaseGrammarObject):
         return allocate_token_bitmask(batch_size, self.vocabulary.tokenizer.vocab_size)
 
     def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
-        fill_next_token_bitmask(self.matcher, vocab_mask, idx)
-        if (vocab_mask[idx] & self.vocabulary.ends_mask).any():
-            vocab_mask[idx] |= self.vocabulary.ends_mask
+        """Only notes the row: `move_vocab_mask`, which SGLang calls next, fills all."""
+        self.vocabulary.rows.append((self.matcher, idx))
 
-    @staticmethod
-    def move_vocab_mask(vocab_mask: torch.Tensor, device: torch.device) -> torch.Tensor:
+    def move_vocab_mask(self, vocab_mask: torch.Tensor, device: torch.device) -> torch.Tensor:
+        rows = self.vocabulary.rows
+        fill_next_token_bitmask_par(self.vocabulary.threads, rows, vocab_mask)
+        for _, row in rows:
+            if (vocab_mask[row] & self.vocabulary.ends_mask).any():
+                vocab_mask[row] |= self.vocabulary.ends_mask
+        rows.clear()
         return vocab_mask.to(device, non_blocking=True)
 
     @staticmethod
@@ -128,7 +136,8 @@ class _Backend(GuidanceBackend):
         ends = frozenset({*self._ends, tokenizer.eos_token})
         mask[list(ends)] = 1
         bits = mask.view(-1, 32).long() << torch.arange(32)
-        return _Vocabulary(tokenizer, ends, bits.sum(-1).to(torch.int32))
+        threads = LLExecutor(torch.get_num_threads())
+        return _Vocabulary(tokenizer, ends, bits.sum(-1).to(torch.int32), threads, [])
 
 
 def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:
@@ -152,7 +161,10 @@ def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> Non
     for row, grammar in enumerate(info.grammars):
         if grammar is None or lengths.len_output_tokens[row] >= lengths.min_new_tokens[row]:
             continue
-        scores = lengths.stop_token_penalties[row : row + 1].clone()
+        penalties = lengths.stop_token_penalties[row : row + 1]
+        if info.vocab_mask[row].count_nonzero() > penalties.count_nonzero():
+            continue  # more tokens are allowed than are ruled out
+        scores = penalties.clone()
         grammar.apply_vocab_mask(logits=scores, vocab_mask=info.vocab_mask[row : row + 1])
         if torch.isneginf(scores).all():
             lengths.min_new_tokens[row] = 0

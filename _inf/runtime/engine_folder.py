@@ -1,0 +1,51 @@
+"""The temporary folder of an engine: its log, and the sockets between its processes.
+
+In: nothing. Out: an `EngineFolder`, which only its user can read. The log of an engine that failed
+stays when the folder is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from _inf.errors import InferenceError
+
+LOG_TAIL_LINES = 15
+SOCKET, MOST_SOCKET_BYTES = "tmp12345678", 107  # as upstream names them; Linux, unix(7)
+
+
+class EngineFolder:
+    """Creates the folder, in which the path of a socket is short enough for the kernel."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="inf-engine-"))
+        if (excess := len(os.fsencode(self.path / SOCKET)) - MOST_SOCKET_BYTES) > 0:
+            self.path.rmdir()
+            raise InferenceError(
+                f"{tempfile.gettempdir()}: the path of the temporary folder is {excess} bytes too "
+                "long for the engine's sockets; set TMPDIR to a shorter one."
+            )
+        self.log = self.path / "engine.log"
+        self.log.touch(mode=0o600)
+
+    def end_of_log(self) -> str:
+        """The last lines of the log, below a line that names its path."""
+        lines: list[str] = []
+        with contextlib.suppress(OSError):
+            lines = self.log.read_text(errors="replace").splitlines()
+        tail = "\n".join(lines[-LOG_TAIL_LINES:])
+        return f"The end of its log, {self.log}:\n{tail or '(empty)'}"
+
+    def remove(self, *, keep_log: bool) -> None:
+        """Remove the folder, or all in it but the log."""
+        for path in self.path.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path != self.log:
+                path.unlink(missing_ok=True)
+        if not keep_log:
+            shutil.rmtree(self.path, ignore_errors=True)
