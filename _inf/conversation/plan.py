@@ -100,7 +100,7 @@ class PreparedCall:
         if sampling.prompt_logprobs:
             raise ConfigError("prompt_logprobs: stream() does not give them; use generate().")
         for name in ("sampling_mask", "return_routed_experts"):
-            if getattr(sampling, name):
+            if sampling.asks(name):
                 raise ConfigError(f"{name}: stream() does not give it; use generate().")
         if any(params.num_beams > 1 for params in sampling.params):
             raise ConfigError("num_beams: a beam is known at its end only; use generate().")

@@ -74,15 +74,9 @@ class Sampling:
         """Whether the prompts' tokens are scored."""
         return any(params.prompt_logprobs for params in self.params)
 
-    @property
-    def sampling_mask(self) -> bool:
-        """Whether the tokens that the filters left are returned."""
-        return any(params.sampling_mask for params in self.params)
-
-    @property
-    def return_routed_experts(self) -> bool:
-        """Whether each token's experts are returned."""
-        return any(params.return_routed_experts for params in self.params)
+    def asks(self, name: str) -> bool:
+        """Whether a keyword that is off by default is on."""
+        return any(getattr(params, name) for params in self.params)
 
     @property
     def same_samples(self) -> str:

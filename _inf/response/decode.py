@@ -39,9 +39,9 @@ def decode(
         messages=[t.messages for t in transcripts] if transcripts else None,
         tool_calls=[t.pending for t in transcripts] if transcripts else None,
         top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.logprobs else None,
-        **(_kept(outputs) if sampling.sampling_mask else {}),
+        **(_kept(outputs) if sampling.asks("sampling_mask") else {}),
         routed_experts=[o.routed_experts for o in outputs]
-        if sampling.return_routed_experts
+        if sampling.asks("return_routed_experts")
         else None,
     )
 
