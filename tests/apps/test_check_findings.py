@@ -37,6 +37,7 @@ def pairs(logits: np.ndarray, other: np.ndarray, temperature: float = 1.0) -> Pa
 
 
 LOGITS = NORMAL.normal(size=(6, 50)) * 3
+SAME = pairs(LOGITS, LOGITS)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 0.9, 1.0, 1.6])
@@ -104,6 +105,22 @@ def test_group_past_its_bound_is_a_finding(group: str, says: str) -> None:
     )
     assert (finding.metric, finding.value) == (f"{group}logprobs_diff_max", 0.1)
     assert says in finding.meaning
+
+
+def test_row_that_has_no_token_in_common_alone_is_a_finding() -> None:
+    metrics = {"logprobs_diff_max": 0.0, "alone_in_batch/same_tokens": 0.0}
+    [finding] = findings(metrics, {"logprobs_diff_max": 1e-3}, SAME, None, "float32")
+    assert "the rows beside it" in finding.meaning
+
+
+def test_rounding_of_half_precision_is_not_called_a_stale_cache() -> None:
+    own = {"logprobs_diff_mean": 0.04, "token_mult_prob_error": 1.04}
+    metrics = {f"prefix_reuse/{name}": value for name, value in own.items()}
+    [finding] = findings(metrics, HALF, SAME, None, "bfloat16")
+    assert finding.meaning.startswith("precision: the rollout differs from itself")
+    metrics["prefix_reuse/logprobs_diff_mean"] = 1.5
+    [finding] = findings(metrics, HALF, SAME, None, "bfloat16")
+    assert finding.meaning.startswith("stale or wrong prefix cache")
 
 
 def test_value_that_is_not_a_number_is_past_its_bound() -> None:

@@ -103,6 +103,8 @@ def _groups(
             ):
                 meaning = IN_HALF
             yield Finding(group + name, metrics[group + name], allowed[name], meaning)
+    if metrics.get("alone_in_batch/same_tokens", 1) == 0:  # and so no log probs to compare
+        yield Finding("alone_in_batch/same_tokens", 0, 1, MEANINGS["alone_in_batch/"])
     if cached := metrics.get("update_weights/cached_tokens", 0):
         meaning = "stale prefix cache: after an update, prompts start from what the old weights had"
         yield Finding("update_weights/cached_tokens", cached, 0, f"{meaning} computed")

@@ -48,7 +48,7 @@ class _Measured:
 def check(
     engine: InferenceEngine,
     *,
-    prompts: Sequence[str] | None = None,
+    prompts: str | Sequence[str] | None = None,
     against: InferenceEngine | DataProto | str | Path | None = None,
     max_tokens: int = MAX_TOKENS,
     batch: int = BATCH,
@@ -71,7 +71,7 @@ def check(
     compared.
     """
     _check_call(engine, against, max_tokens, batch, threshold)
-    texts = list(prompts or PROMPTS)
+    texts = [prompts] if isinstance(prompts, str) else list(prompts or PROMPTS)
     sent = [rows_of.rendered(engine.tokenizer, text) for text in texts]
     tokens = min(max_tokens, engine.config.rollout.response_length)
     rows, seeds = rows_of.sample(engine, sent, max(1, batch // len(sent)), tokens)

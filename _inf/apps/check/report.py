@@ -82,6 +82,8 @@ class CheckReport:
             "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
         }
         table = Table(title="Rollout compared with its reference", show_header=False)
+        table.add_column(overflow="fold")
+        table.add_column(overflow="fold")
         for name, value in rows.items():
             table.add_row(name, value)
         return table
