@@ -102,7 +102,8 @@ class CheckReport:
             f"{'passed' if self.passed else 'FAILED'}",
             fontsize=9,
         )
-        pairs, (both, position, size) = self.pairs, figure.subplots(1, 3)
+        pairs = self.pairs.where(np.isfinite(self.pairs.difference))
+        both, position, size = figure.subplots(1, 3)
         apart = np.maximum(np.abs(pairs.difference), 1e-9)  # zero has no place on these scales
         both.plot([0, 1], [0, 1], color="0.8")
         both.scatter(np.exp(pairs.rollout), np.exp(pairs.reference), s=4)
