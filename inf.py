@@ -52,28 +52,21 @@ if TYPE_CHECKING:
     from _inf.apps.check.measure import check as check
     from _inf.apps.eval.evaluate import evaluate as evaluate
     from _inf.apps.ray.worker import InferenceWorker as InferenceWorker
+    from _inf.apps.rollouts import Rollout as Rollout
+    from _inf.apps.rollouts import as_rollouts as as_rollouts
+    from _inf.apps.rollouts import load_rollouts as load_rollouts
+    from _inf.apps.rollouts import rollouts_to_data_proto as rollouts_to_data_proto
+    from _inf.apps.rollouts import save_rollouts as save_rollouts
 
 __version__ = "0.2.0"
-__all__ = [
-    "Config",
-    "ConfigError",
-    "EngineDeadError",
-    "GenerateParams",
-    "GenerationOutput",
-    "GenerationRow",
-    "GenerationTimeout",
-    "InferenceEngine",
-    "InferenceError",
-    "InferenceWorker",
-    "PromptError",
-    "Score",
-    "StreamChunk",
-    "ToolCall",
-    "ToolError",
-    "check",
-    "evaluate",
-]
+__all__ = ["Config", "GenerateParams", "GenerationOutput", "GenerationRow", "InferenceEngine"]
+__all__ += ["InferenceWorker", "Rollout", "Score", "StreamChunk", "ToolCall", "check", "evaluate"]
+__all__ += ["as_rollouts", "load_rollouts", "rollouts_to_data_proto", "save_rollouts"]
+__all__ += ["ConfigError", "EngineDeadError", "GenerationTimeout", "InferenceError"]
+__all__ += ["PromptError", "ToolError"]
+ROLLOUTS = ("Rollout", "as_rollouts", "load_rollouts", "rollouts_to_data_proto", "save_rollouts")
 LATER = {"InferenceWorker": "ray.worker", "check": "check.measure", "evaluate": "eval.evaluate"}
+LATER |= dict.fromkeys(ROLLOUTS, "rollouts")
 
 
 def __dir__() -> list[str]:

@@ -131,6 +131,19 @@ def check_params(params: Mapping[str, Any], config: Rollout) -> None:
     resolve(params, config, 0, ANY_MODEL)
 
 
+def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
+    """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
+    resolved = resolve(params, rollout, 1, ANY_MODEL).params[0]
+    off = {"repetition_penalty": 1.0, "logprobs": 0, "prompt_logprobs": False, "num_beams": 1}
+    off |= dict.fromkeys(("sampling_mask", "return_routed_experts"), False)
+    return {
+        name: value
+        for name in GenerateParams.__annotations__
+        if (value := getattr(resolved, name, None)) not in ([], {}, None)
+        and (name not in off or value != off[name])
+    }
+
+
 def resolve(params: Mapping[str, Any], config: Rollout, prompts: int, model: ModelInfo) -> Sampling:
     """Check the keywords of a call with that many `prompts` and fill them up from `config`.
 

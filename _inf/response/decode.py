@@ -43,6 +43,7 @@ def decode(
         routed_experts=[o.routed_experts for o in outputs]
         if sampling.asks("return_routed_experts")
         else None,
+        prompt_token_ids=_prompt_ids(prompts, sampling.n),
     )
 
 
@@ -57,6 +58,13 @@ def _kept(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
         for o in outputs
     ]
     return {"sampling_mask": masks, "sampling_logprobs": logprobs}
+
+
+def _prompt_ids(prompts: Sequence[Prompt], n: int) -> list[list[int]] | None:
+    """Return each row's prompt; None if a server tokenizes it. Rows of one prompt share a list."""
+    if any(not prompt.token_ids for prompt in prompts):
+        return None
+    return [prompt.token_ids for prompt in prompts for _ in range(n)]
 
 
 def known_logprobs(output: RequestOutput) -> list[float] | None:

@@ -53,10 +53,12 @@ class GenerationRow:
     sampling_mask: list[list[int]] | None = None
     sampling_logprobs: list[float] | None = None
     routed_experts: Any = None
+    prompt_token_ids: list[int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the metadata as one dict of JSON values, with these differences:
 
+        prompt_token_ids: left out (`inf.save_rollouts` keeps them).
         response_ids, response_mask: left out, or, after tools or interactions, without padding.
         matched_stop, matched_stop_id: the text that ended the row, and the id if it is a token.
         executed_tool_calls: the metadata's `tool_calls`.
@@ -65,7 +67,7 @@ class GenerationRow:
         ids, mask = about.pop("response_ids"), about.pop("response_mask")
         stop, text = about.pop("matched_stop"), about.pop("matched_stop_text")
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["metadata"]
+        del fields["metadata"], fields["prompt_token_ids"]
         if self.tool_calls is not None:
             fields["tool_calls"] = [dataclasses.asdict(call) for call in self.tool_calls]
         row = {name: value for name, value in fields.items() if value is not None}
@@ -115,6 +117,7 @@ class GenerationOutput:
         x k, for the prompt's and the answer's tokens but the last one, which was not computed.
     prompt_logprobs: only if requested: one float per prompt token, of softmax(logits) at any
         temperature; None for the first token.
+    prompt_token_ids: the prompt's ids as they were sent; None if a server tokenizes.
     metadata: a dict per row:
         response_ids, response_mask: the padded row of the rollout's tensor, and 1 for each token
             that the model generated (as in verl);
@@ -158,6 +161,7 @@ class GenerationOutput:
     sampling_mask: list[list[list[int]]] | None = None
     sampling_logprobs: list[list[float]] | None = None
     routed_experts: list[Any] | None = None
+    prompt_token_ids: list[list[int]] | None = None
 
     @classmethod
     def empty(cls) -> GenerationOutput:

@@ -109,7 +109,7 @@ def trainer_batch(
     n = len(rows) // len(prompts)
     prompt_ids = [prompts[row // n].token_ids for row in range(len(rows))]
     answers = [whole_response(row) for row in rows]
-    return _data_proto(prompt_ids, answers, pad, widths, _columns(output, given, n))
+    return data_proto(prompt_ids, answers, pad, widths, _columns(output, given, n))
 
 
 def traces_batch(
@@ -150,7 +150,7 @@ def traces_batch(
         "reward_scores": [{} if reward is None else {"reward": reward} for reward in given],
         "__num_turns__": [len(trace.finish_reasons) for trace in traces],
     }
-    return _data_proto(
+    return data_proto(
         [trace.prompt_token_ids for trace in traces],
         [(trace.token_ids, trace.response_mask, trace.logprobs) for trace in traces],
         tokenizer.pad_token_id,
@@ -168,7 +168,7 @@ def _last_answer(trace: Trace, tokenizer: Tokenizer) -> str:
     return decoded_text(trace.token_ids[begin:], tokenizer, skip_special_tokens=True)
 
 
-def _data_proto(
+def data_proto(
     prompt_ids: Sequence[list[int]],
     answers: Sequence[tuple[list[int], list[int], list[float]]],
     pad: int,

@@ -50,7 +50,7 @@ class Worker:
     def __setstate__(self, state: dict[str, Any]) -> None:
         environment = state.pop("environment")
         self.__dict__.update(state)
-        self._die_with_the_parent()
+        die_with(self.parent)
         if environment != os.environ:  # a fork has that of an earlier moment
             os.environ.clear()
             os.environ.update(environment)
@@ -63,15 +63,16 @@ class Worker:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
 
-    def _die_with_the_parent(self) -> None:
-        """Let the kernel kill this process with its parent; SGLang does so after its imports."""
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != self.parent:
-            os._exit(1)
-
     def __call__(self, *args: object, **kwargs: object) -> None:
         _named(self.setup)(self.log, **self.setup_arguments)
         _named(self.function)(*args, **kwargs)
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process with its parent, in fact with the thread that started it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _named(path: str) -> Callable[..., Any]:

@@ -14,12 +14,18 @@ from _inf.config import load_config
 from inf import GenerationOutput, PromptError
 
 PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
+# Without verl, which takes seconds to import.
+REWARD = """
+def contains(solution_str, ground_truth, **rest):
+    return float(ground_truth in solution_str)
+"""
 
 
 class Stub:
     """Answers "#### 54", which is right for the first problem; the second is too long for it."""
 
     starts = 0
+    tokenizer = None
     config = load_config(None, {})
     on_cpu = True
 
@@ -33,7 +39,7 @@ class Stub:
         self.asked += 1
         if self.asked == 2:
             raise PromptError("prompt 0 has 900 tokens")
-        about = {"finish_reason": "stop", "completion_tokens": 3}
+        about = {"finish_reason": "stop", "prompt_tokens": 9, "completion_tokens": 3}
         return GenerationOutput(["#### 54"], [[]], [[]], [about])
 
     def __enter__(self) -> Stub:
@@ -44,23 +50,30 @@ class Stub:
         pass
 
 
-def test_question_without_an_answer_is_wrong_and_asked_again_and_then_no_engine_starts(
+def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engine_starts(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(inf, "InferenceEngine", Stub)
     monkeypatch.chdir(tmp_path)
+    Path("reward.py").write_text(REWARD)
     command = ["eval", "gsm8k", "--data", str(PROBLEMS), "--limit", "3", "--json"]
+    command += ["--reward", "reward.py:contains"]
     assert main(command) == 1
     out, err = capfd.readouterr()
     found = json.loads(out)
-    assert (found["questions"], found["unanswered"]) == (3, 1)
-    assert found["rules"]["verl_strict"]["accuracy"] == pytest.approx(1 / 3)
-    assert 'why some are unanswered: "error" in gsm8k.jsonl' in err
+    assert (found["answers"], found["unscored"]) == (3, 1)
+    assert found["metrics"]["val-core/openai/gsm8k/reward/mean@1"] == 0.5  # of those it answered
+    assert '1 answers have no reward: "error" in their rows' in err
     rows = [json.loads(line) for line in Path("gsm8k.jsonl").read_text().splitlines()]
-    assert [row["line"] for row in rows] == [1, 2, 3]
+    assert [(row["line"], row["number"], row["sample"]) for row in rows] == [
+        (1, 0, 0),
+        (2, 1, 0),
+        (3, 2, 0),
+    ]
+    assert rows[1]["prompt"][0]["role"] == "user" and rows[1]["reward"] is None
     assert rows[1]["error"]["message"] == "the prompt has 900 tokens"
 
     assert main(command) == 0 and Stub.starts == 2
-    assert json.loads(capfd.readouterr().out)["unanswered"] == 0
+    assert json.loads(capfd.readouterr().out)["unscored"] == 0
     assert main(command) == 0 and main([*command, "--limit", "2"]) == 0
     assert Stub.starts == 2

@@ -40,14 +40,17 @@ def test_every_form_gives_the_same_rows(tmp_path: Path) -> None:
     [first, *others] = [read_examples(each) for each in forms]
     assert all(each == first for each in others)
     assert first[3].prompt == ROWS[3]["prompt"] and first[3].ground_truth == "5"
-    assert first[3].params == {"tools_kwargs": ROWS[3]["extra_info"]["tools_kwargs"]}
+    tools_kwargs = ROWS[3]["extra_info"]["tools_kwargs"]
+    assert first[3].params(tools=True, interactions=True) == {"tools_kwargs": tools_kwargs}
+    assert first[3].params(tools=False, interactions=True) == {}
 
 
-def test_limit_takes_the_first_rows_after_a_shuffle_that_its_seed_repeats() -> None:
-    numbers = [each.number for each in read_examples(ROWS, limit=3, shuffle_seed=7)]
-    assert len(numbers) == 3 and numbers != [0, 1, 2]
-    assert numbers == [each.number for each in read_examples(ROWS, limit=3, shuffle_seed=7)]
-    assert [each.number for each in read_examples(ROWS, limit=2)] == [0, 1]
+def test_shuffled_rows_keep_their_numbers_and_its_seed_repeats_their_order() -> None:
+    examples = read_examples(ROWS, shuffle_seed=7)
+    numbers = [each.number for each in examples]
+    assert sorted(numbers) == [0, 1, 2, 3, 4] != numbers
+    assert [each.ground_truth for each in examples] == [str(number + 2) for number in numbers]
+    assert examples == read_examples(ROWS, shuffle_seed=7)
 
 
 def test_arrays_of_a_parquet_file_become_lists() -> None:
@@ -73,6 +76,31 @@ def test_arrays_of_a_parquet_file_become_lists() -> None:
 def test_data_of_another_form_is_refused_by_row_and_key(data: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         read_examples(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "rows.jsonl",
+            '{"prompt": "x"}\n\n{"prompt"',
+            "rows.jsonl, line 3: it is not JSON: Expect",
+        ),
+        (
+            "rows.json",
+            '{"prompt": "x"}',
+            "rows.json: it must be a list of rows, not {'prompt': 'x'}",
+        ),
+        ("rows.json", "[", "rows.json: it is not JSON"),
+        ("rows.parquet", '{"prompt": "x"}', "rows.parquet cannot be read"),
+    ],
+)
+def test_file_of_another_form_is_refused_by_its_line(
+    name: str, text: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=said):
+        read_examples(tmp_path / name)
 
 
 def test_prompts_may_have_another_key() -> None:

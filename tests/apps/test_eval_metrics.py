@@ -50,6 +50,9 @@ def test_accuracy_of_the_function_is_the_core_value_where_it_gives_one() -> None
     assert found["val-core/math/acc/mean@1"] == 0.5
     assert found["val-aux/math/reward/mean@1"] == 0.0
     assert found["val-aux/math/acc/pass@1"] == 0.5
+    assert found["val-aux/math/acc/stderr@1"] == 0.5
+    assert found["val-aux/math/reward/stderr@1"] == 1.0  # of every mean, pass@k of the core one
+    assert "val-aux/math/reward/pass@1" not in found
 
 
 def test_prompts_without_all_their_rewards_are_left_out_and_sources_kept_apart() -> None:

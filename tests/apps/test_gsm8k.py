@@ -1,4 +1,4 @@
-"""GSM8K: problems, prompts, four rules of scoring, the summary and its plot."""
+"""GSM8K: problems, prompts, and four rules of scoring."""
 
 from __future__ import annotations
 
@@ -12,11 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
-from scipy.stats import binomtest
 
-from _inf.apps.eval.gsm8k import RULES, SUFFIX, Problem, examples, jobs, load, scores
-from _inf.apps.eval.report import Run, Share, Summary, plot
+from _inf.apps.eval.gsm8k import HUB, RULES, SUFFIX, Problem, compute_score, examples, load, rows
 from _inf.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -28,10 +25,17 @@ ROW = re.compile(
 )
 
 
+def scores(completion: str, problem: Problem) -> dict[str, Any]:
+    """The verdicts of the rules; the reward is the first one's."""
+    found = compute_score(HUB, completion, problem.truth, {"answer": problem.answer})
+    assert found.pop("score") == found["verl_strict"]
+    return found
+
+
 def test_table_of_the_documentation_is_what_the_rules_say() -> None:
-    rows = [found.groups() for line in DOCS.splitlines() if (found := ROW.match(line))]
-    assert len(rows) == 14
-    for completion, *verdicts in rows:
+    lines = [found.groups() for line in DOCS.splitlines() if (found := ROW.match(line))]
+    assert len(lines) == 14
+    for completion, *verdicts in lines:
         truth = "1,200" if "200" in completion else "18"
         found = scores(completion, Problem("How many?", f"It is so.\n#### {truth}"))
         assert tuple(found) == RULES
@@ -55,17 +59,20 @@ def test_first_of_the_rules_agrees_with_verls_own_reading_of_the_truth() -> None
 
 def test_prompt_is_verls_and_examples_are_turns_before_it() -> None:
     first, second = Problem("How?", "So.\n#### 1"), Problem("Why?", "Thus.\n#### 2")
-    [job] = jobs([first], [second], tool=False)
-    assert job.prompt == [
+    [row] = rows([first], [second], tool=False)
+    assert row["prompt"] == [
         {"role": "user", "content": f"Why? {SUFFIX}"},
         {"role": "assistant", "content": "Thus.\n#### 2"},
         {"role": "user", "content": f"How? {SUFFIX}"},
     ]
-    assert job.params == {}
+    assert row["reward_model"]["ground_truth"] == "1" and row["extra_info"]["question"] == "How?"
+    assert "tools_kwargs" not in row["extra_info"]
 
 
 def test_tools_get_each_problems_own_truth() -> None:
-    given = [job.params["tools_kwargs"] for job in jobs(load(OWN, "test")[-2:], [], tool=True)]
+    given = [
+        row["extra_info"]["tools_kwargs"] for row in rows(load(OWN, "test")[-2:], [], tool=True)
+    ]
     truths = [each["calc_gsm8k_reward"]["create_kwargs"]["ground_truth"] for each in given]
     assert truths == ["250", "1050"]
 
@@ -89,65 +96,12 @@ def test_line_that_is_no_problem_is_named(line: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="problems.jsonl, problem 11: it must be"):
         load(file, "test")
     file.write_text("{")
-    with pytest.raises(ConfigError, match="problems.jsonl cannot be read: Expecting property"):
+    with pytest.raises(
+        ConfigError, match="problems.jsonl, line 1: it is not JSON: Expecting property"
+    ):
         load(file, "test")
     with pytest.raises(ConfigError, match="no.jsonl cannot be read"):
         load(tmp_path / "no.jsonl", "test")
-
-
-def row(right: bool, tokens: int = 10, finish: str = "stop") -> dict[str, Any]:
-    verdicts = dict.fromkeys(RULES, right)
-    return {"scores": verdicts, "completion_tokens": tokens, "finish_reason": finish}
-
-
-def run(**other: Any) -> Run:
-    about: dict[str, Any] = {"model": "m/x", "data": "p.jsonl", "limit": 4, "shots": 0}
-    about |= {"tool": False, "parameters": {"temperature": 0.0, "stop": ["$a$"]}}
-    return Run(**(about | {"date": "2026-11-21"} | other))
-
-
-def test_summary_counts_unanswered_questions_as_wrong() -> None:
-    rows = [row(True), row(False, 30, "length"), row(True)]
-    found = Summary.of(run(), rows, 4, None)
-    assert (found.questions, found.unanswered, found.completion_tokens) == (4, 1, 50)
-    assert found.cut_by_length == pytest.approx(1 / 3)
-    for share in found.rules.values():
-        assert share == Share.of(2, 4) and share.accuracy == 0.5
-    for word in ("4 questions", "1 of them unanswered", "50.0%   15.0% to 85.0%", *RULES):
-        assert word in found.table()
-
-
-@pytest.mark.parametrize("right", [0, 1, 5, 10])
-def test_interval_is_wilsons_and_not_empty_where_none_or_all_are_right(right: int) -> None:
-    theirs = binomtest(right, 10).proportion_ci(method="wilson")
-    share = Share.of(right, 10)
-    assert (share.low, share.high) == pytest.approx((theirs.low, theirs.high), abs=1e-6)
-    assert share.high - share.low > 0.2
-    assert (Share.of(0, 0).low, Share.of(0, 0).high) == (0.0, 1.0)
-
-
-def test_summary_says_what_was_measured_how_and_when() -> None:
-    said = Summary.of(run(shots=5, tool=True), [row(True)], 1, None).table()
-    for word in ("m/x on p.jsonl", "first 4 problems", "5 examples", "tools", "2026-11-21"):
-        assert word in said.splitlines()[0]
-    assert "temperature=0.0" in said and "all problems" in str(run(limit=None))
-
-
-@pytest.mark.parametrize("rows", [[], [row(True)], [row(i % 3 == 0, i) for i in range(50)]])
-def test_picture_is_a_png_that_names_the_run(
-    rows: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    titles: list[str] = []
-    suptitle = Figure.suptitle
-
-    def recorded(figure: Figure, title: str, **how: Any) -> Any:
-        titles.append(title)
-        return suptitle(figure, title, **how)
-
-    monkeypatch.setattr(Figure, "suptitle", recorded)
-    plot(run(), rows, tmp_path / "gsm8k.png")
-    assert (tmp_path / "gsm8k.png").read_bytes().startswith(b"\x89PNG")
-    assert titles == [str(run())]
 
 
 def test_hub_that_cannot_be_reached_is_one_sentence_at_once(tmp_path: Path) -> None:

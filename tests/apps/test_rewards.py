@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from scripts import GONE_SECONDS, alive, until
 
-from _inf.apps.eval.reward import RewardError, RewardPool, function_name
+from _inf.apps.eval.reward import RewardError, RewardPool, RewardProcess, function_name
 from _inf.errors import ConfigError
 
 FUNCTIONS = """
@@ -100,6 +105,23 @@ def test_calls_under_way_end_with_the_pool(file: Path) -> None:
         call.result(10)
 
 
+def test_process_in_a_call_dies_with_its_parent(file: Path) -> None:
+    program = (
+        "from _inf.apps.eval.reward import RewardPool\n"
+        f"with RewardPool({f'{file}:troubled'!r}) as pool:\n"
+        "    print(int(pool.submit('s', 'x', 't', {}).result().value), flush=True)\n"
+        "    pool.submit('s', 'hang', 't', {})\n"
+        "    pool.submit('s', 'hang', 't', {}).result()\n"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    command, env = [sys.executable, "-c", program], {**os.environ, "PYTHONPATH": path}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    assert until(lambda: not alive({child}), GONE_SECONDS)
+
+
 def test_function_of_a_notebook_runs_though_no_file_has_it() -> None:
     bonus = 0.5
     with RewardPool(lambda solution_str, **rest: len(solution_str) + bonus) as pool:
@@ -121,6 +143,26 @@ def test_function_that_the_file_lacks_is_named(file: Path) -> None:
         pytest.raises(RewardError, match="no attribute 'compute_scor'"),
     ):
         score(pool, "x")
+
+
+def test_source_that_verls_function_does_not_know_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from verl.utils.reward_score import default_compute_score
+
+    def in_process(process: RewardProcess, arguments: dict[str, Any], seconds: float) -> Any:
+        try:
+            return default_compute_score(**arguments)
+        except Exception as failure:  # as its process says it
+            raise RewardError(
+                f"the reward function raised {type(failure).__name__}: {failure}"
+            ) from None
+
+    monkeypatch.setattr(RewardProcess, "call", in_process)
+    with RewardPool(None) as pool:
+        assert pool.submit("openai/gsm8k", "#### 5", "5", {}).result(60).value == 1.0
+        with pytest.raises(ConfigError, match="data_source 'own': .* give a function of your own"):
+            pool.submit("own", "#### 5", "5", {}).result(60)
 
 
 def test_runs_are_described_by_the_functions_name(file: Path) -> None:

@@ -125,11 +125,15 @@ def test_evaluation_counts_and_scores_the_answers(
 ) -> None:
     done = {"message": {"content": "#### 54"}, "finish_reason": "stop"}
     server.script = lambda path, body: Reply({"choices": [done]}) if body else echo(path, body)
+    Path("reward.py").write_text(
+        "def contains(solution_str, ground_truth, **rest):\n"
+        "    return float(ground_truth in solution_str)\n"
+    )
     command = ["eval", "gsm8k", "--data", str(PROBLEMS), "--limit", "3", "--json", *at(server)]
-    assert main(command) == 0
+    assert main([*command, "--reward", "reward.py:contains"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["questions"] == 3 and found["rules"]["verl_strict"]["accuracy"] > 0
-    assert found["run"]["model"] == MODEL
+    assert found["answers"] == 3 and found["model"] == MODEL
+    assert found["metrics"]["val-core/openai/gsm8k/reward/mean@1"] == pytest.approx(1 / 3)
 
 
 def test_reward_gets_all_text_after_the_prompt(server: ScriptedServer) -> None:

@@ -16,6 +16,7 @@ from _inf.apps.eval.gsm8k import RULES, SUFFIX
 from inf import InferenceEngine
 
 PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
+REWARD = "def one(**rest): return 1.0\n"  # without verl, which takes seconds to import
 Evaluate = Callable[..., tuple[int, str, str]]
 
 
@@ -47,28 +48,30 @@ def rows(name: str) -> list[dict[str, Any]]:
 def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
     evaluate: Evaluate, engine: InferenceEngine
 ) -> None:
-    code, out, _ = evaluate("--limit", 2)
+    code, out, _ = evaluate("--limit", 1)
     assert code == 0
-    assert "2 questions, 0 of them unanswered" in out and all(rule in out for rule in RULES)
+    assert "1 answers, 0 without a reward" in out and all(rule in out for rule in RULES)
+    assert f"SmolLM2-135M-Instruct on {PROBLEMS}, the first 1 rows" in out
     first = Path("gsm8k.jsonl").read_text()
     before = engine.stats()["requests"]
-    code, out, _ = evaluate("--limit", 3, "--json")
+    code, out, _ = evaluate("--limit", 2, "--json")
     assert engine.stats()["requests"] == before + 1
     assert code == 0 and Path("gsm8k.jsonl").read_text().startswith(first)
-    problems = [json.loads(line) for line in PROBLEMS.read_text().splitlines()[:3]]
+    problems = [json.loads(line) for line in PROBLEMS.read_text().splitlines()[:2]]
     prompts = [f"{problem['question']} {SUFFIX}" for problem in problems]
     wanted = engine.generate(prompts, temperature=0, max_tokens=24)
     assert [row["completion"] for row in rows("gsm8k.jsonl")] == wanted.completions
-    assert [row["truth"] for row in rows("gsm8k.jsonl")] == ["54", "12", "36"]
-    found = json.loads(out)
-    assert found == json.loads(Path("gsm8k.summary.json").read_text())
-    assert found["questions"] == 3 and set(found["rules"]) == set(RULES)
-    about = found["run"]
+    assert [row["ground_truth"] for row in rows("gsm8k.jsonl")] == ["54", "12"]
+    about = json.loads(out)
+    assert about == json.loads(Path("gsm8k.summary.json").read_text())
+    means = {f"val-aux/openai/gsm8k/{rule}/mean@1" for rule in RULES}
+    assert about["answers"] == 2 and means <= set(about["metrics"])
+    assert f"val-aux/openai/gsm8k/{RULES[-1]}/stderr@1" in about["metrics"]
     assert (about["model"], about["data"]) == ("SmolLM2-135M-Instruct", str(PROBLEMS))
-    assert (about["limit"], about["parameters"]["temperature"]) == (3, 0.0)
+    assert (about["limit"], about["parameters"]["temperature"]) == (2, 0.0)
     assert about["parameters"]["max_tokens"] == 24 and about["date"].startswith("20")
     cut = sum(row["finish_reason"] == "length" for row in wanted.metadata)
-    assert found["cut_by_length"] == pytest.approx(cut / 3)
+    assert about["cut_by_length"] == pytest.approx(cut / 2)
     assert Path("gsm8k.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -77,18 +80,23 @@ def test_examples_go_before_the_question_and_change_the_run(
 ) -> None:
     shots = tmp_path / "shots.jsonl"
     shots.write_text('{"question": "What is 1 + 1?", "answer": "1 + 1 = 2\\n#### 2"}\n')
-    assert evaluate("--limit", 1)[0] == 0
-    code, _, err = evaluate("--limit", 1, "--shots", 1, "--shots-from", shots)
+    (tmp_path / "reward.py").write_text(REWARD)
+    one = ["--limit", 1, "--reward", "reward.py:one"]
+    assert evaluate(*one)[0] == 0
+    code, _, err = evaluate(*one, "--shots", 1, "--shots-from", shots)
     assert code == 2 and "begun with data=" in err
-    assert evaluate("--limit", 1, "--shots", 1, "--shots-from", shots, "--out", "few.jsonl")[0] == 0
-    assert len(rows("few.jsonl")) == 1
+    assert evaluate(*one, "--shots", 1, "--shots-from", shots, "--out", "few.jsonl")[0] == 0
+    [few] = rows("few.jsonl")
+    assert few["prompt"][1]["content"].endswith("#### 2") and few["reward"] == 1.0
     code, _, err = evaluate("--shots", 1, "--shots-from", PROBLEMS, "--out", "no.jsonl")
     assert code == 2 and "among the problems" in err
     assert not Path("no.jsonl").exists()
 
 
-def test_tools_run_inside_the_answer(evaluate: Evaluate) -> None:
-    code, out, err = evaluate("--limit", 2, "--tool", "--out", "tool.jsonl")
+def test_tools_run_inside_the_answer(evaluate: Evaluate, tmp_path: Path) -> None:
+    (tmp_path / "reward.py").write_text(REWARD)
+    options = ["--tool", "--out", "tool.jsonl", "--reward", "reward.py:one"]
+    code, out, err = evaluate("--limit", 2, *options)
     assert (code, "Traceback" in err) == (0, False), err
     found = rows("tool.jsonl")
     assert [row["line"] for row in found] == [1, 2]

@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
+import yaml
+from scripts import START_SECONDS, alive, script, until
+from tool_calling import GRADER, GUESS, TOOL_MODEL, grade
 from verl.trainer.ppo.metric_utils import process_validation_metrics
 from verl.utils.reward_score import default_compute_score
 
@@ -58,6 +63,11 @@ def by_hand(found: list[dict[str, Any]], rewards: list[float]) -> dict[str, floa
         for source, variables in theirs.items()
         for name, value in variables["reward"].items()
     }
+
+
+def but_logprobs(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without their log probs, whose last bits depend on the rows computed beside them."""
+    return [{**row, "logprobs": None} for row in found]
 
 
 def without_section(metrics: dict[str, float]) -> dict[str, float]:
@@ -113,7 +123,7 @@ def test_stopped_run_goes_on_with_the_rows_it_lacks(tiny: InferenceEngine, tmp_p
     asked = tiny.stats()["requests"]
     again = run()
     assert tiny.stats()["requests"] - asked == 5
-    assert again.rows == whole.rows and again.metrics == whole.metrics
+    assert but_logprobs(again.rows) == but_logprobs(whole.rows) and again.metrics == whole.metrics
     with pytest.raises(ConfigError, match="n"):
         inf.evaluate(tiny, rows(4), reward=even_length(), n=3, out=tmp_path / "run", **PARAMS)
 
@@ -153,6 +163,11 @@ def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None
     [
         (lambda row: row.pop("data_source"), {}, "row 0: data_source is missing"),
         (lambda row: row.pop("reward_model"), {}, r"row 0: reward_model.ground_truth is missing"),
+        (
+            lambda row: row.update(reward_model={"ground_truth": 0}),
+            {},
+            r"row 0: reward_model.ground_truth is the number 0; .* Write \"0\"",
+        ),
         (lambda row: None, {"n": 2, "temperature": 0}, "n: 2 greedy answers"),
         (lambda row: None, {"n": 0}, "n: it must be at least 1"),
         (lambda row: None, {"reward": "nothing.py:compute_score"}, "no file nothing.py"),
@@ -187,6 +202,8 @@ def test_command_scores_a_file_with_a_function_of_a_file(
     (tmp_path / "reward.py").write_text(
         "async def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
         "    return extra_info['index'] / 2\n"
+        "def nan(ground_truth, **rest):\n"
+        "    return float('nan') if ground_truth == '1' else None if ground_truth == '2' else 1\n"
     )
     command = ["eval", str(tmp_path / "rows.jsonl"), "-c", str(tmp_path / "tiny.yaml")]
     command += ["--reward", f"{tmp_path / 'reward.py'}:compute_score", "-n", "2", "--limit", "2"]
@@ -200,5 +217,104 @@ def test_command_scores_a_file_with_a_function_of_a_file(
     assert (
         json.loads(capfd.readouterr().out)["metrics"]["val-core/openai/gsm8k/reward/mean@2"] == 0.25
     )
+    command[command.index("--reward") + 1] = f"{tmp_path / 'reward.py'}:nan"
+    assert main([*command[:-1], str(tmp_path / "nan"), "--limit", "3"]) == 1
+    out, err = capfd.readouterr()
+    assert "answer 3: row 1 of the data: a reward must be a finite number, not nan" in err
+    assert "answer 6: row 2 of the data: a reward must be a number, not None" in err
+    assert '4 answers have no reward: "error" in their rows' in err
+    assert "6 answers, 4 without a reward" in out
+    assert re.search(r"reward/mean@2 +1.0000$", out, re.M)  # of row 0
     assert main(["eval", str(tmp_path / "nothing.parquet")]) == 2
     assert "nothing.parquet cannot be read" in capfd.readouterr().err
+
+
+# ─── Killed and resumed, with a tool of verl's ───
+
+PROGRAM = """
+import sys
+from _inf.apps.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+TOOLS = {"tools": [{"class_name": "verl.tools.gsm8k_tool.Gsm8kTool", "config": {"type": "native"}}]}
+ENGINE: dict[str, Any] = {
+    "dtype": "float32",
+    "prompt_length": 1024,
+    "response_length": 512,
+    "enforce_eager": True,
+    "max_num_seqs": 2,  # so that there is a middle
+}
+
+
+def tool_row(index: int) -> dict[str, Any]:
+    """As verl's `examples/data_preprocess/gsm8k_multiturn_w_tool.py` writes it. The model submits
+    84 to the tool in the even rows, and answers 5 itself in the others."""
+    question, truth = (GUESS, "567"[index % 3]) if index % 2 else (grade("84"), str(84 + index % 4))
+    return {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "user", "content": question}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": truth},
+        "extra_info": {
+            "split": "test",
+            "index": index,
+            "answer": f"#### {truth}",
+            "question": question,
+            "need_tools_kwargs": True,
+            "tools_kwargs": {"calc_gsm8k_reward": {"create_kwargs": {"ground_truth": truth}}},
+            "interaction_kwargs": {"query": question, "ground_truth": truth},
+        },
+    }
+
+
+@pytest.mark.slow  # two engines
+def test_killed_run_with_verls_tool_is_resumed_without_a_lost_row_and_scored_as_verl_does(
+    tmp_path: Path,
+) -> None:
+    prompts = 10
+    pandas.DataFrame(map(tool_row, range(prompts))).to_parquet(tmp_path / "test.parquet")
+    tools = {"tools": [{**TOOLS["tools"][0], "tool_schema": GRADER}]}
+    (tmp_path / "tools.yaml").write_text(yaml.safe_dump(tools))
+    turns = {"enable": True, "tool_config_path": str(tmp_path / "tools.yaml")}
+    config = {"model_path": str(TOOL_MODEL), "rollout": {**ENGINE, "multi_turn": turns}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    command = ["eval", str(tmp_path / "test.parquet"), "-c", str(tmp_path / "config.yaml")]
+    command += ["-n", str(N), "--temperature", "1.2", "--out", str(tmp_path / "run")]
+    out = tmp_path / "run.jsonl"
+
+    def whole_lines() -> list[bytes]:
+        text = out.read_bytes() if out.exists() else b""
+        return text.splitlines() if text.endswith(b"\n") else text.splitlines()[:-1]
+
+    with script(PROGRAM, tmp_path / "first", arguments=command) as run:
+        ended = run._popen.poll
+        assert until(lambda: len(whole_lines()) >= 5 or ended() is not None, START_SECONDS)
+        run.meet()
+        run.send(signal.SIGKILL)
+        run.exit_code()
+        assert until(lambda: not alive(run.family), 10)
+        before = whole_lines()
+        assert 5 <= len(before) < prompts * N, run.err
+    with script(PROGRAM, tmp_path / "second", arguments=command) as run:
+        assert run.exit_code(START_SECONDS) == 0, run.err
+    found = [json.loads(line) for line in whole_lines()]
+    assert [(row["number"], row["sample"]) for row in found] == [
+        (number, sample) for number in range(prompts) for sample in range(N)
+    ]
+    assert {row["line"]: row for row in found}.items() >= {
+        row["line"]: row for row in map(json.loads, before)
+    }.items()
+    for row in found:
+        truth = tool_row(row["number"])["reward_model"]["ground_truth"]
+        for call in row["tool_calls"]:
+            if "answer='84'" in (said := str(call["result"])):
+                assert f"reward={float(truth == '84')}" in said  # its own create_kwargs
+        if not row["tool_calls"]:
+            theirs = default_compute_score(row["data_source"], row["completion"], truth)
+            assert row["reward"] == theirs
+    assert sum(len(row["tool_calls"]) for row in found) > prompts  # of the half that asks for one
+    rewards = [row["reward"] for row in found]
+    assert set(rewards) == {0.0, 1.0}
+    metrics = json.loads((tmp_path / "run.summary.json").read_text())["metrics"]
+    assert without_section(metrics).items() >= by_hand(found, rewards).items()
+    assert metrics["val-aux/num_turns/max"] >= 2

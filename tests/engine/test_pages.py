@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 
 import inf
@@ -32,6 +34,39 @@ def test_python_of_the_page_on_serving_runs(
         exec(compile(block, "docs/serving.md", "exec"), names)
     assert len(names["trace"].finish_reasons) == 2 and len(names["batch"]) == 1
     assert capsys.readouterr().out
+
+
+def test_python_of_the_page_on_rollouts_runs_and_its_batch_comes_back(
+    tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    [block] = blocks("docs/rollouts.md", "python")
+    exec(compile(block, "docs/rollouts.md", "exec"), names)
+    before, after = names["batch"].batch, names["again"].batch
+    assert all(before[name].equal(after[name]) for name in before.keys())
+    assert len(names["one"]) == 1 and len(names["rollouts"]) == 4
+
+
+def test_python_of_the_page_on_evaluation_runs(
+    tiny: InferenceEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own_reward, program = blocks("docs/evaluation.md", "python")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(own_reward, "docs/evaluation.md", "exec"), names)
+    row = {"prompt": "Hello", "data_source": "own", "reward_model": {"ground_truth": "e"}}
+    pandas.DataFrame([row]).to_parquet(tmp_path / "test.parquet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
+    evaluate = functools.partial(inf.evaluate, reward=names["compute_score"])
+    monkeypatch.setattr(inf, "evaluate", evaluate, raising=False)
+    exec(compile(program, "docs/evaluation.md", "exec"), names)
+    assert "val-aux/own/length/mean@4" in names["report"].metrics
+    assert capsys.readouterr().out.startswith("{")
 
 
 def engine_of(block: str) -> dict[str, Any]:

@@ -206,3 +206,5 @@ def test_worker_refuses_wrong_parameters_and_another_model_once_and_not_by_line(
     with pytest.raises(ConfigError, match="model_path: .* on a worker's machine differ from those"):
         InferenceWorker(model="other")(batch)
     assert "completion" in json.loads(InferenceWorker(model=model)(batch)["answer"][0])
+    rollout = json.loads(InferenceWorker(model=model, rollouts=True)(batch)["answer"][0])
+    assert len(rollout["response_ids"]) == len(rollout["logprobs"]) > 0

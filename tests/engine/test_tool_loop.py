@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import io
 import json
 import random
@@ -552,6 +553,9 @@ def test_metrics_and_reward_of_an_execution_stay_in_its_calls_record(
     calls = [row["tool_calls"][0] for row in output.metadata]
     assert [(call["metrics"], call["reward"]) for call in calls] == [(metrics, 0.5), (None, None)]
     assert '"metrics": {"calls": 1, "where": "/"}' in json.dumps(output[0].to_dict())
+    [rollout] = inf.as_rollouts(output[0])
+    assert json.loads(json.dumps(rollout.row())) == rollout.row()
+    assert (rollout.tool_calls or [{}])[0]["metrics"] == {"calls": 1, "where": "/"}
 
 
 def test_interaction_answers_until_it_is_content(caller: InferenceEngine) -> None:
@@ -668,6 +672,31 @@ def test_trainers_batch_masks_tool_results(caller: InferenceEngine) -> None:
     assert batch.non_tensor_batch["__num_turns__"].tolist() == [2, 2, 1, 1]
     said = tensors["attention_mask"][0].sum() - tensors["response_mask"][0].sum()
     assert said > output.metadata[0]["prompt_tokens"]  # the tool's turn is seen, not sampled
+
+
+def test_rollout_tells_the_tools_text_from_what_was_sampled(
+    caller: InferenceEngine, tmp_path: Path
+) -> None:
+    output = caller.generate([PRODUCT, GREETING])
+    inf.save_rollouts(output, tmp_path / "rows.jsonl", tokenizer=caller.tokenizer)
+    first, second = inf.load_rollouts(tmp_path / "rows.jsonl")
+    texts = zip(first.response_texts or [], first.response_mask or [], strict=True)
+    said = "".join(text for text, bit in texts if not bit)
+    assert "84" in said and answer("84") not in said and answer("84") in str(first.completion)
+    assert all(second.response_mask or [0]) and not second.tool_calls and second.timings is None
+    [call] = first.tool_calls or []
+    assert first.timings == {"tools": call["seconds"]} and first.messages == output[0].messages
+    batch = caller.rollout_batch([PRODUCT, GREETING], temperature=0)
+    rows = [
+        dataclasses.replace(each, prompt_length=1024, response_length=512)
+        for each in (first, second)
+    ]
+    made = inf.rollouts_to_data_proto(rows)
+    for name in ("prompts", "responses", "response_mask", "position_ids"):
+        assert torch.equal(made.batch[name], batch.batch[name])
+    for name in ("messages", "reward_scores", "__num_turns__", "completions"):
+        columns = made.non_tensor_batch[name], batch.non_tensor_batch[name]
+        assert columns[0].tolist() == columns[1].tolist()
 
 
 # ─── The command and the examples ───

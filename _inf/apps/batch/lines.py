@@ -25,6 +25,7 @@ from _inf.apps.openai_format import (
     read,
     usage,
 )
+from _inf.apps.rollouts.sources import answer_fields
 from _inf.errors import ConfigError
 from _inf.response.output import GenerationOutput
 from _inf.types import Tokenizer
@@ -131,18 +132,45 @@ def check_custom_ids(source: Path) -> None:
             )
 
 
-def parse(text: bytes, line: int, model: str = "", tokenizer: Tokenizer = None) -> Job | BadLine:
+def parse(
+    text: bytes,
+    line: int,
+    model: str = "",
+    tokenizer: Tokenizer = None,
+    *,
+    rollouts: bool = False,
+) -> Job | BadLine:
     """Parse one line. `model`: the model's name for OpenAI's form. `tokenizer`: the engine's. Both
-    are needed only to write an answer."""
+    are needed only to write an answer. `rollouts`: write it in the form of docs/rollouts.md."""
     try:
         value = json_object(text.removeprefix(codecs.BOM_UTF8))
     except BadRequest as failure:
         return BadLine(line, str(failure))
     copied = {name: value[name] for name in COPIED_KEYS if name in value}
     try:
-        return dataclasses.replace(_job(value, line, model, tokenizer), copied=copied)
+        job = dataclasses.replace(_job(value, line, model, tokenizer), copied=copied)
+        return _as_rollout(job, tokenizer) if rollouts else job
     except BadRequest as failure:
         return BadLine(line, str(failure), copied)
+
+
+def _as_rollout(job: Job, tokenizer: Tokenizer) -> Job:
+    """The same job, whose answer's row is a rollout."""
+    if job.params.get("n", 1) != 1:
+        raise BadRequest("body.n: with --rollouts a line has one answer")
+    name, prompt = job.copied.get("custom_id"), job.prompt
+    asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+
+    def row(output: GenerationOutput) -> dict[str, Any]:
+        [answer] = output
+        return {
+            **job.copied,
+            "row_id": name if isinstance(name, str) else str(job.line),
+            "messages": [*asked, message(answer)],
+            **answer_fields(answer, tokenizer),
+        }
+
+    return dataclasses.replace(job, row=row)
 
 
 def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:

@@ -17,8 +17,10 @@ from _inf.apps.cli.batch import batch
 from _inf.apps.cli.chat import chat
 from _inf.apps.cli.check import check
 from _inf.apps.cli.evaluate import app as evaluate
+from _inf.apps.cli.lm_eval import PASSED_ON, lm_eval
 from _inf.apps.cli.options import DefaultCommand
 from _inf.apps.cli.serve import serve
+from _inf.apps.cli.show import show
 from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
 
 EXAMPLES = """
@@ -39,6 +41,8 @@ Examples:
   inf check
 
   inf serve --port 8000
+
+  inf show eval.jsonl
 
   inf --version
 """
@@ -97,8 +101,10 @@ app.command(ASK)(ask)
 app.command("chat")(chat)
 app.command("batch")(batch)
 app.add_typer(evaluate, name="eval")
+app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.command("check")(check)
 app.command("serve")(serve)
+app.command("show")(show)
 
 
 def _show_version(wanted: bool) -> None:

@@ -23,14 +23,18 @@ def batch(
     ],
     out: Annotated[Path, typer.Argument(metavar="OUT", dir_okay=False, help="The answers.")],
     restart: Annotated[bool, typer.Option("--restart", help="Empty OUT and start again.")] = False,
+    rollouts: Annotated[
+        bool, typer.Option("--rollouts", help="Write ids, log probs and texts, for inf show.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of engines on Ray.")] = None,
     **options: Any,
 ) -> None:
     """Answer each line of IN into OUT; the same command resumes where it stopped.
 
     A line is {"prompt": ...}, {"messages": [...]} or OpenAI's {"custom_id": ..., "body": ...}, and
-    its answer has the same form. A line that cannot be answered gets a row with an "error", and the
-    exit code is 1; the same command tries such lines again.
+    its answer has the same form, or with --rollouts that of docs/rollouts.md. A line that cannot be
+    answered gets a row with an "error", and the exit code is 1; the same command tries such lines
+    again.
     """
     if out.exists() and out.samefile(source):
         raise ConfigError(f"{out}: it is also IN; name another file for the answers.")
@@ -38,6 +42,7 @@ def batch(
     config, params = call.load(), call.params
     check_custom_ids(source)
     about = {**fingerprint.of_config(config), "parameters": {**params, "timeout": None}}
+    about |= {"rollouts": True} if rollouts else {}
     with OutputFile(out) as file:
         file.begin({**about, "input": fingerprint.of_file(source)}, restart)
         before, left = file.answered, sum(1 for _ in unanswered(source, file))
@@ -49,12 +54,19 @@ def batch(
                 from _inf.apps.ray.run import answer_on_ray
 
                 stats = answer_on_ray(
-                    config, waiting, file, params, workers=workers, total=left, on_error=on_error
+                    config,
+                    waiting,
+                    file,
+                    params,
+                    rollouts=rollouts,
+                    workers=workers,
+                    total=left,
+                    on_error=on_error,
                 )
             elif left:
                 with call.start() as engine:
                     jobs = (
-                        parse(text, line, config.model_name, engine.tokenizer)
+                        parse(text, line, config.model_name, engine.tokenizer, rollouts=rollouts)
                         for line, text in waiting
                     )
                     stats = answer(engine, jobs, file, params, total=left, on_error=on_error)

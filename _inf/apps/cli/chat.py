@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from _inf.apps.cli.options import Options, effective_params, takes_options
+from _inf.apps.cli.options import Options, takes_options
 from _inf.apps.cli.wrap import WordWrap
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
 from _inf.request.keywords import GenerateParams
+from _inf.request.sampling import effective_params
 
 if TYPE_CHECKING:
     from inf import InferenceEngine

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 import typer
 from typer.core import TyperGroup
 
-from _inf.config import Config, Rollout, load_config, parse_assignments
-from _inf.request.keywords import GenerateParams
-from _inf.request.sampling import ANY_MODEL, check_params, resolve
+from _inf.config import Config, load_config, parse_assignments
+from _inf.request.sampling import check_params
 from _inf.runtime.interpreter import interrupt_kept
 from _inf.runtime.progress import say
 
@@ -143,19 +142,6 @@ class DefaultCommand(TyperGroup):
 
     def check_default(self, ctx: Any, args: list[str]) -> None:
         """Refuse what the default command should not get."""
-
-
-def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
-    """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
-    resolved = resolve(params, rollout, 1, ANY_MODEL).params[0]
-    off = {"repetition_penalty": 1.0, "logprobs": 0, "prompt_logprobs": False, "num_beams": 1}
-    off |= dict.fromkeys(("sampling_mask", "return_routed_experts"), False)
-    return {
-        name: value
-        for name in GenerateParams.__annotations__
-        if (value := getattr(resolved, name, None)) not in ([], {}, None)
-        and (name not in off or value != off[name])
-    }
 
 
 def _json_object(text: str) -> dict[str, Any]:

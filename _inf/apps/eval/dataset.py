@@ -1,4 +1,4 @@
-"""Reads rows in the form that verl trains on: parquet, JSON lines, a table, or a list.
+"""Reads rows in the form that verl trains on: parquet, JSON lines, the Hub, a table, or a list.
 
 In: `prompt`, `data_source`, `reward_model.ground_truth`, `extra_info` (verl's
 `examples/data_preprocess`). Out: `Example`s. Knows nothing of engines and rewards.
@@ -14,7 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError, shown
+from _inf.errors import ConfigError, InferenceError, shown
+from _inf.models.resolve import HUB_TIMEOUT, hub_reason
+from _inf.runtime import quiet
 
 UNKNOWN_SOURCE = "unknown"  # as verl's validation calls rows without a data_source
 
@@ -22,7 +24,7 @@ UNKNOWN_SOURCE = "unknown"  # as verl's validation calls rows without a data_sou
 @dataclasses.dataclass(frozen=True)
 class Example:
     """One row. number: its place in the data, from 0. extra_info: may have `tools_kwargs` and
-    `interaction_kwargs`, which the call gets, as in training."""
+    `interaction_kwargs`."""
 
     number: int
     prompt: Any
@@ -30,23 +32,22 @@ class Example:
     ground_truth: Any
     extra_info: dict[str, Any]
 
-    @property
-    def params(self) -> dict[str, Any]:
-        """The keywords of `generate` that the row brings."""
-        names = ("tools_kwargs", "interaction_kwargs")
-        return {name: self.extra_info[name] for name in names if self.extra_info.get(name)}
+    def params(self, *, tools: bool, interactions: bool) -> dict[str, Any]:
+        """The keywords of `generate` that the row brings. As verl's rollout, which gets them with
+        every row, it leaves out those of tools or interactions that the call does not have."""
+        used = {"tools_kwargs": tools, "interaction_kwargs": interactions}
+        return {k: self.extra_info[k] for k, use in used.items() if use and self.extra_info.get(k)}
 
 
 def read_examples(
     data: Any,
     *,
     prompt_key: str = "prompt",
-    limit: int | None = None,
     shuffle_seed: int | None = None,
 ) -> list[Example]:
     """Read a path, a `datasets.Dataset`, a pandas table or a list of rows.
 
-    shuffle_seed: shuffle before `limit` is applied. Raises `ConfigError` with row and key.
+    Raises `ConfigError` with row and key.
     """
     where = str(data) if isinstance(data, str | os.PathLike) else "data"
     rows = list(_rows(data, where))
@@ -55,12 +56,12 @@ def read_examples(
     order = list(range(len(rows)))
     if shuffle_seed is not None:
         random.Random(shuffle_seed).shuffle(order)
-    return [_example(rows[number], number, prompt_key, where) for number in order[:limit]]
+    return [_example(rows[number], number, prompt_key, where) for number in order]
 
 
 def _rows(data: Any, where: str) -> Iterable[Any]:
     if isinstance(data, str | os.PathLike):
-        return _file(Path(data))
+        return file_rows(Path(data))
     if hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas
         return list(data.to_dict("records"))
     if hasattr(data, "to_list"):  # datasets
@@ -70,20 +71,54 @@ def _rows(data: Any, where: str) -> Iterable[Any]:
     raise ConfigError(f"{where}: it must be a path, a table or a list of rows, not {shown(data)}.")
 
 
-def _file(path: Path) -> Iterable[Any]:
+def file_rows(path: Path) -> list[Any]:
+    """Return the rows of a file: .parquet, .jsonl, or .json with a list."""
     try:
         if path.suffix == ".parquet":
             import pandas
 
             return list(pandas.read_parquet(path).to_dict("records"))
-        if path.suffix in (".jsonl", ".json"):
-            text = path.read_text(encoding="utf-8")
-            if path.suffix == ".json":
-                return list(json.loads(text))
-            return [json.loads(line) for line in text.split("\n") if line.strip()]
+        if path.suffix == ".jsonl":
+            lines = enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
+            return [_json(text, f"{path}, line {line}") for line, text in lines if text.strip()]
+        if path.suffix == ".json":
+            if isinstance(rows := _json(path.read_text(encoding="utf-8"), str(path)), list):
+                return rows
+            raise ConfigError(f"{path}: it must be a list of rows, not {shown(rows)}.")
+    except ConfigError:
+        raise
     except (OSError, ValueError) as failure:
         raise ConfigError(f"{path} cannot be read: {failure}") from None
     raise ConfigError(f"{path}: the name of a file of rows ends in .parquet, .jsonl or .json.")
+
+
+def _json(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as failure:
+        raise ConfigError(f"{where}: it is not JSON: {failure}") from None
+
+
+def hub_rows(repository: str, name: str) -> list[Any]:
+    """Return the rows of a file of the Hub's data set; it is downloaded once."""
+    from huggingface_hub import HfApi, hf_hub_download
+
+    reason = ""
+    try:
+        HfApi().dataset_info(repository, timeout=HUB_TIMEOUT)  # a download would try for 20 s
+    except Exception as failure:
+        reason = f"{hub_reason(failure)}, and it was not downloaded before"
+    try:
+        with quiet.third_party():
+            file = hf_hub_download(
+                repository, name, repo_type="dataset", local_files_only=bool(reason)
+            )
+    except Exception as failure:
+        raise InferenceError(
+            f"{repository}: {reason or hub_reason(failure)}. Name a file of its problems instead: "
+            "--data."
+        ) from failure
+    return file_rows(Path(file))
 
 
 def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
@@ -110,6 +145,26 @@ def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
         ground_truth=(reward_model or {}).get("ground_truth"),
         extra_info=extra or {},
     )
+
+
+def check_for_verls_reward(examples: Sequence[Example]) -> None:
+    """verl's `default_compute_score` chooses by data_source, and compares with a ground truth."""
+    for example in examples:
+        truth = example.ground_truth
+        missing = {
+            "data_source": example.data_source == UNKNOWN_SOURCE,
+            "reward_model.ground_truth": truth is None,
+        }
+        if lacks := next((key for key, lacking in missing.items() if lacking), None):
+            raise ConfigError(
+                f"row {example.number}: {lacks} is missing, which verl's default_compute_score "
+                "needs; add it, or give a reward function of your own."
+            )
+        if isinstance(truth, int | float):
+            raise ConfigError(
+                f"row {example.number}: reward_model.ground_truth is the number {truth}; verl's "
+                f'default_compute_score compares text: no answer would be right. Write "{truth}".'
+            )
 
 
 def plain(value: Any) -> Any:

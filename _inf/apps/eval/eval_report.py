@@ -6,7 +6,10 @@ import dataclasses
 import json
 from collections import defaultdict
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
+
+from _inf.errors import shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,6 +24,8 @@ class EvalReport:
     rows: a dict per answer: `number` (of the data's row), `sample`, `data_source`, `prompt`,
         `ground_truth`, `completion`, `reward`, `reward_extra`, `finish_reason`, tokens; with tools
         `messages` and `tool_calls`; `error` where there is no answer or no reward.
+    limit: of the data's rows; None for all. parameters: all sampling keywords with the values used,
+        also those from the config.
     unscored: answers that are missing or have no reward; their prompts are not in `metrics`.
     cut_by_length: the share of answers that ended at a limit.
     tokens_per_second: of this run alone; None if an earlier run had answered all.
@@ -29,6 +34,8 @@ class EvalReport:
     metrics: dict[str, float]
     rows: list[dict[str, Any]]
     model: str
+    data: str
+    limit: int | None
     reward: str
     n: int
     parameters: dict[str, Any]
@@ -47,21 +54,28 @@ class EvalReport:
         """Write STEM.summary.json."""
         Path(f"{stem}.summary.json").write_text(self.json() + "\n", encoding="utf-8")
 
+    def __str__(self) -> str:
+        """What was measured, how and when."""
+        rows = "" if self.limit is None else f", the first {self.limit} rows"
+        parameters = [f"{name}={shown(value)}" for name, value in self.parameters.items()]
+        head = f"{self.model} on {self.data}{rows}, {self.reward}, n={self.n}, {self.date}"
+        return f"{head}\n{', '.join(parameters)}"
+
     def table(self) -> str:
         width = max((len(name) for name in self.metrics), default=0)
         lines = [f"{name:<{width}}  {value:.4f}" for name, value in sorted(self.metrics.items())]
         speed = "" if self.tokens_per_second is None else f", {self.tokens_per_second:.0f} tok/s"
-        head = f"{self.model}, {self.reward}, n={self.n}, {self.date}"
         counts = f"{len(self.rows)} answers, {self.unscored} without a reward"
         cut = f"{self.cut_by_length:.1%} cut by length{speed}"
-        return "\n".join([head, f"{counts}, {cut}", *lines])
+        return "\n".join([str(self), f"{counts}, {cut}", *lines])
 
     def plot(self) -> Figure:
         """Draw the rewards and the lengths of the answers, by data source."""
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(10, 4.5), layout="constrained")
-        figure.suptitle(f"{self.model}, {self.reward}, n={self.n}, {self.date}", fontsize=9)
+        title = "\n".join(fill(line, 130) for line in str(self).splitlines())
+        figure.suptitle(title, fontsize=9, parse_math=False)
         rewards, lengths = figure.subplots(1, 2)
         groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in self.rows:

@@ -14,6 +14,7 @@ import datetime
 import hashlib
 import itertools
 import json
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,13 +25,14 @@ from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import BadLine, Job, error_row
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import OnError, RunStats, answer
-from _inf.apps.eval.dataset import UNKNOWN_SOURCE, Example, read_examples
+from _inf.apps.eval.dataset import Example, check_for_verls_reward, read_examples
 from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.metrics import metrics
 from _inf.apps.eval.reward import SECONDS, RewardError, RewardFunction, RewardPool, function_name
+from _inf.apps.rollouts.sources import answer_fields
 from _inf.config import Config
 from _inf.errors import ConfigError
-from _inf.request.sampling import ANY_MODEL, greedy_unless_asked, resolve
+from _inf.request.sampling import effective_params, greedy_unless_asked
 from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
 from _inf.tools.definition import as_tools
@@ -66,16 +68,17 @@ def evaluate(
     n: answers per row; pass@k and the standard errors need several. With n=1 answers are greedy
         unless a temperature, a filter or a seed is given.
     out: the stem of the files that are written: STEM.jsonl, which a later call resumes unless
-        `restart`, and STEM.summary.json. Without it nothing is kept.
+        `restart`, also with a higher `limit`, and STEM.summary.json. Without it nothing is kept.
     params: `generate`'s keywords.
 
     Raises `ConfigError` for data, a reward or keywords of another form, before anything is sent. An
     answer that cannot be given or scored is a row with an `error`, and counts in `unscored`.
     """
-    examples = read_examples(data, prompt_key=prompt_key, limit=limit, shuffle_seed=shuffle_seed)
+    examples = read_examples(data, prompt_key=prompt_key, shuffle_seed=shuffle_seed)
     with contextlib.ExitStack() as stack:
         stem = out or stack.enter_context(tempfile.TemporaryDirectory()) + "/rows"
-        run = EvalRun(examples, reward, n, Path(stem), params, reward_timeout)
+        name = str(data) if isinstance(data, str | os.PathLike) else type(data).__name__
+        run = EvalRun(examples, name, reward, n, Path(stem), params, reward_timeout, limit)
         with run.opened(engine.config, restart) as left:
             if left:
                 _outside_of_a_loop(lambda stop: run.answer(engine, left, stop=stop))
@@ -101,28 +104,33 @@ def _outside_of_a_loop(work: Callable[[threading.Event], Any]) -> None:
 
 
 class EvalRun:
-    """One evaluation: its rows and what they depend on."""
+    """One evaluation: its rows and what they depend on. data: the data's name. limit: of the
+    examples; a later run of the same files may have a higher one."""
 
     def __init__(
         self,
         examples: Sequence[Example],
+        data: str,
         reward: RewardFunction | str | None,
         n: int,
         stem: Path,
         params: dict[str, Any],
         reward_timeout: float = SECONDS,
+        limit: int | None = None,
     ) -> None:
         if n < 1:
             raise ConfigError(f"n: it must be at least 1, not {n}.")
-        self.examples, self.reward, self.n, self.params = examples, reward, n, dict(params)
-        self.reward_timeout = reward_timeout
+        rows = json.dumps([dataclasses.asdict(each) for each in examples], default=repr)
+        self._digest = hashlib.sha256(rows.encode()).hexdigest()
+        self.examples, self.reward, self.n, self.params = examples[:limit], reward, n, dict(params)
+        self.data, self.limit, self.reward_timeout = data, limit, reward_timeout
         self.stem = Path(str(stem).removesuffix(".jsonl"))
         self.stats = RunStats()
         self.rows: list[dict[str, Any]] = []
         if n == 1:
             greedy_unless_asked(self.params)
         if reward is None:
-            _check_for_verls_reward(examples)
+            check_for_verls_reward(self.examples)
 
     @contextlib.contextmanager
     def opened(self, config: Config, restart: bool) -> Iterator[list[Job]]:
@@ -133,14 +141,8 @@ class EvalRun:
             RewardPool(self.reward, self.reward_timeout) as self._pool,
         ):
             self._file.begin(self.about(config), restart)
-            yield [job for job in self._jobs() if not self._file.has_answer(job.line)]
-            rows = (row for row in self._file.rows() if row["line"] <= self.wanted)
-            self.rows = [{**self._place(row["line"]), **row} for row in rows]
-
-    def _place(self, line: int) -> dict[str, Any]:
-        """What also a row without an answer has."""
-        example, sample = divmod(line - 1, self.n)
-        return {"number": self.examples[example].number, "sample": sample, "reward": None}
+            yield [job for job in self._jobs(config) if not self._file.has_answer(job.line)]
+            self.rows = [row for row in self._file.rows() if row["line"] <= self.wanted]
 
     @property
     def wanted(self) -> int:
@@ -158,19 +160,24 @@ class EvalRun:
         """Answer and score the jobs into the file."""
         self._tokenizer = engine.tokenizer
         waiting = (job for job in jobs if stop is None or not stop.is_set())
+
+        def failed(line: int, reason: str) -> None:
+            on_error(
+                line, f"row {self.examples[(line - 1) // self.n].number} of the data: {reason}"
+            )
+
         self.stats = answer(
-            engine, waiting, self._file, self.params, total=len(jobs), on_error=on_error
+            engine, waiting, self._file, self.params, total=len(jobs), on_error=failed
         )
 
     def about(self, config: Config) -> dict[str, Any]:
         """What the rows depend on."""
-        rows = json.dumps([dataclasses.asdict(each) for each in self.examples], default=repr)
         return {
             **fingerprint.of_config(config),
             "parameters": {**self.params, "timeout": None, "tools": self._schemas()},
             "n": self.n,
             "reward": [function_name(self.reward), self._reward_file()],
-            "data": hashlib.sha256(rows.encode()).hexdigest(),
+            "data": self._digest,
         }
 
     def _reward_file(self) -> str | None:
@@ -190,9 +197,11 @@ class EvalRun:
             metrics=metrics(scored, self.n),
             rows=self.rows,
             model=config.model_name,
+            data=self.data,
+            limit=self.limit,
             reward=function_name(self.reward),
             n=self.n,
-            parameters={**self.params, "tools": self._schemas()},
+            parameters=self._parameters(config),
             unscored=self.wanted - len(scored),
             cut_by_length=cut / max(1, len(scored)),
             completion_tokens=sum(row["completion_tokens"] for row in scored),
@@ -200,17 +209,34 @@ class EvalRun:
             date=datetime.date.today().isoformat(),
         )
 
+    def _parameters(self, config: Config) -> dict[str, Any]:
+        """What is said of them: all sampling keywords with the values used, and the tools."""
+        schemas = self._schemas()
+        used = effective_params(self.params, config.rollout)
+        return used | ({"tools": schemas} if schemas else {})
+
     def _refuse_equal_answers(self, config: Config) -> None:
-        resolved = resolve(self.params, config.rollout, 1, ANY_MODEL).params[0]
-        if self.n > 1 and resolved.temperature == 0:
+        if self.n > 1 and not effective_params(self.params, config.rollout)["temperature"]:
             raise ConfigError(
                 f"n: {self.n} greedy answers of one prompt are all the same; give a temperature."
             )
 
-    def _jobs(self) -> Iterator[Job]:
+    def _jobs(self, config: Config) -> Iterator[Job]:
+        turns, given = config.rollout.multi_turn, self.params.get("tools")
+        tools = bool(turns.tool_config_path if given is None else given)
+        interactions = turns.interaction_config_path is not None
         rows = itertools.product(self.examples, range(self.n))
         for line, (example, sample) in enumerate(rows, 1):
-            yield Job(line, example.prompt, self._scored(example, sample, line), example.params)
+            about = {  # what also a row without an answer has
+                "number": example.number,
+                "sample": sample,
+                "data_source": example.data_source,
+                "prompt": example.prompt,
+                "reward": None,
+            }
+            row = self._scored(example, sample, line)
+            params = example.params(tools=tools, interactions=interactions)
+            yield Job(line, example.prompt, row, params, about)
 
     def _scored(self, example: Example, sample: int, line: int) -> Callable[..., Any]:
         """A function that makes the row of an answer, with its reward."""
@@ -227,6 +253,8 @@ class EvalRun:
                 "completion": answer.completion,
                 **({"messages": answer.messages} if answer.messages else {}),
                 **about,
+                "row_id": f"{example.number}.{sample}",
+                **answer_fields(answer, self._tokenizer),
             }
             extra_info = {
                 **example.extra_info,
@@ -260,17 +288,3 @@ class EvalRun:
             return "\n".join(said) or str(answer.completion)
         ids = about["response_ids"][: about.get("response_tokens", about["completion_tokens"])]
         return decoded_text(ids, self._tokenizer, skip_special_tokens=True)
-
-
-def _check_for_verls_reward(examples: Sequence[Example]) -> None:
-    """verl's `default_compute_score` chooses by data_source, and compares with a ground truth."""
-    for example in examples:
-        missing = {
-            "data_source": example.data_source == UNKNOWN_SOURCE,
-            "reward_model.ground_truth": example.ground_truth is None,
-        }
-        if lacks := next((key for key, lacking in missing.items() if lacking), None):
-            raise ConfigError(
-                f"row {example.number}: {lacks} is missing, which verl's default_compute_score "
-                "needs; add it, or give a reward function of your own."
-            )

@@ -3,29 +3,25 @@
     Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May.
     How many clips did Natalia sell altogether in April and May?
 
-and an answer whose last line is `#### 72`. In: a file in that form, or the Hub's. Out: prompts, and
-the verdict of four rules on an answer, which sometimes disagree (docs/evaluation.md).
+and an answer whose last line is `#### 72`. In: a file in that form, or the Hub's. Out: rows of
+verl's form, and a reward function with the verdict of four rules, which sometimes disagree
+(docs/evaluation.md).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import io
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from _inf.apps.batch.lines import Job
-from _inf.errors import ConfigError, InferenceError
-from _inf.models.resolve import HUB_TIMEOUT, hub_reason
-from _inf.response.output import GenerationOutput
-from _inf.runtime import quiet
+from _inf.apps.eval.dataset import file_rows, hub_rows
+from _inf.errors import ConfigError
 
-HUB = "openai/gsm8k"
+HUB, HUB_FILE = "openai/gsm8k", "main/{}-00000-of-00001.parquet"
 # From verl's `examples/data_preprocess/gsm8k.py`.
 SUFFIX = 'Let\'s think step by step and output the final answer after "####".'
 FINAL = r"#### (\-?[0-9\.\,]+)"
@@ -75,7 +71,8 @@ class Problem:
 def load(path: Path | None, split: Literal["train", "test"]) -> list[Problem]:
     """Return the problems of a file of JSON lines, or of the Hub's `openai/gsm8k`."""
     problems = []
-    for number, row in enumerate(_hub(split) if path is None else _file(path), 1):
+    rows = hub_rows(HUB, HUB_FILE.format(split)) if path is None else file_rows(path)
+    for number, row in enumerate(rows, 1):
         match row:
             case {"question": str(question), "answer": str(answer)} if re.search(FINAL, answer):
                 problems.append(Problem(question, answer))
@@ -85,37 +82,6 @@ def load(path: Path | None, split: Literal["train", "test"]) -> list[Problem]:
                     '{"question": "...", "answer": "... #### 72"}.'
                 )
     return problems
-
-
-def _file(path: Path) -> list[Any]:
-    try:
-        texts = path.read_text(encoding="utf-8").split("\n")
-        return [json.loads(text) for text in texts if text.strip()]
-    except (OSError, ValueError) as failure:
-        raise ConfigError(f"{path} cannot be read: {failure}") from None
-
-
-def _hub(split: str) -> list[Any]:
-    """Download a split; use an earlier download if the Hub cannot be reached."""
-    import pandas
-    from huggingface_hub import HfApi, hf_hub_download
-
-    reason = ""
-    try:
-        HfApi().dataset_info(HUB, timeout=HUB_TIMEOUT)  # a download would try for 20 s
-    except Exception as failure:
-        reason = f"{hub_reason(failure)}, and it was not downloaded before"
-    name = f"main/{split}-00000-of-00001.parquet"
-    try:
-        with quiet.third_party():
-            file = hf_hub_download(HUB, name, repo_type="dataset", local_files_only=bool(reason))
-    except Exception as failure:
-        raise InferenceError(
-            f"{HUB}: {reason or hub_reason(failure)}. Name a file of its problems instead: --data, "
-            "and --shots-from for examples."
-        ) from failure
-    rows: list[Any] = pandas.read_parquet(file).to_dict("records")
-    return rows
 
 
 def examples(problems: Sequence[Problem], shots: int, path: Path | None) -> list[Problem]:
@@ -133,31 +99,34 @@ def examples(problems: Sequence[Problem], shots: int, path: Path | None) -> list
     return solved
 
 
-def jobs(problems: Sequence[Problem], shots: Sequence[Problem], *, tool: bool) -> list[Job]:
+def rows(
+    problems: Sequence[Problem], shots: Sequence[Problem], *, tool: bool
+) -> list[dict[str, Any]]:
+    """Return rows of verl's form; `shots` are turns before each question. tool: for `tools`."""
     shown = [
         message
         for shot in shots
         for message in (shot.asked, {"role": "assistant", "content": shot.answer})
     ]
-    jobs = []
-    for line, problem in enumerate(problems, 1):
-        graded = {GRADER_NAME: {"create_kwargs": {"ground_truth": problem.truth}}}
-        params = {"tools_kwargs": graded} if tool else {}
-        row = functools.partial(_row, problem)
-        jobs.append(Job(line, [*shown, problem.asked], row, params))
-    return jobs
+    return [
+        {
+            "data_source": HUB,
+            "prompt": [*shown, problem.asked],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": problem.truth},
+            "extra_info": {
+                "index": index,
+                "question": problem.question,
+                "answer": problem.answer,
+                **({"tools_kwargs": _graded(problem)} if tool else {}),
+            },
+        }
+        for index, problem in enumerate(problems)
+    ]
 
 
-def _row(problem: Problem, output: GenerationOutput) -> dict[str, Any]:
-    [answer] = output
-    names = ("finish_reason", "completion_tokens", "tool_calls")
-    return {
-        "question": problem.question,
-        "truth": problem.truth,
-        "completion": answer.completion,
-        **{name: answer.metadata[name] for name in names if name in answer.metadata},
-        "scores": scores(answer.completion, problem),
-    }
+def _graded(problem: Problem) -> dict[str, Any]:
+    return {GRADER_NAME: {"create_kwargs": {"ground_truth": problem.truth}}}
 
 
 def tools() -> list[Any]:
@@ -174,15 +143,19 @@ def tools() -> list[Any]:
         ]
 
 
-def scores(completion: str, problem: Problem) -> dict[str, bool]:
-    """Return each rule's verdict."""
+def compute_score(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: dict[str, Any]
+) -> dict[str, float]:
+    """Return each rule's verdict; `score` is verl's own, the strict one."""
     from verl.utils.reward_score.gsm8k import compute_score
 
     verl = {
-        name: bool(compute_score(completion, problem.truth, method=method))
+        name: float(compute_score(solution_str, ground_truth, method=method))
         for name, method in VERL.items()
     }
-    return verl | {name: _lm_eval(completion, problem.answer, *LM_EVAL[name]) for name in LM_EVAL}
+    gold = extra_info["answer"]
+    others = {name: float(_lm_eval(solution_str, gold, *rule)) for name, rule in LM_EVAL.items()}
+    return {"score": verl["verl_strict"], **verl, **others}
 
 
 def _lm_eval(completion: str, gold: str, pattern: str, index: int) -> bool:

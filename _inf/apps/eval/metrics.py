@@ -20,10 +20,10 @@ CORE = ("mean", "maj", "best")  # verl's rule for the section val-core
 def metrics(rows: Sequence[Row], n: int) -> dict[str, float]:
     """Summarize the rows of complete prompts, those with `n` rewards.
 
-    `val-core/...` and `val-aux/...` are `process_validation_metrics` of verl. Beside them, for the
-    core value (`acc` if the reward function returns it, else the reward): `pass@k`, the unbiased
-    1 - C(n-c, k) / C(n, k) with c answers of n whose value is 1, for k = 1, 2, 4 ... n; and
-    `stderr@n`, the standard error of the mean, clustered by prompt.
+    `val-core/...` and `val-aux/...` are `process_validation_metrics` of verl. Beside them:
+    `stderr@n`, the standard error of each mean, clustered by prompt; and for the core value (`acc`
+    if the reward function returns it, else the reward) `pass@k`, the unbiased
+    1 - C(n-c, k) / C(n, k) with c answers of n whose value is 1, for k = 1, 2, 4 ... n.
     """
     by_prompt: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
@@ -69,19 +69,20 @@ def _verls(rows: Sequence[Row], values: Mapping[str, list[Any]]) -> dict[str, fl
 
 def _ours(rows: Sequence[Row], values: Mapping[str, list[Any]], n: int) -> dict[str, float]:
     core = "acc" if "acc" in values else "reward"
-    groups: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row, value in zip(rows, values[core], strict=True):
-        groups[row["data_source"]][row["number"]].append(float(value))
     named = {}
-    for source, prompts in groups.items():
-        prefix = f"val-aux/{source}/{core}"
-        means = [statistics.fmean(each) for each in prompts.values()]
-        if len(means) > 1:
-            named[f"{prefix}/stderr@{n}"] = statistics.stdev(means) / math.sqrt(len(means))
-        if all(value <= 1 for each in prompts.values() for value in each):  # 1 is right
-            for k in _powers_of_two(n):
-                shares = [pass_at_k(n, each.count(1.0), k) for each in prompts.values()]
-                named[f"{prefix}/pass@{k}"] = statistics.fmean(shares)
+    for variable in (name for name, each in values.items() if _all_are(int | float, each)):
+        groups: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for row, value in zip(rows, values[variable], strict=True):
+            groups[row["data_source"]][row["number"]].append(float(value))
+        for source, prompts in groups.items():
+            prefix = f"val-aux/{source}/{variable}"
+            means = [statistics.fmean(each) for each in prompts.values()]
+            if len(means) > 1:
+                named[f"{prefix}/stderr@{n}"] = statistics.stdev(means) / math.sqrt(len(means))
+            if variable == core and all(value <= 1 for each in prompts.values() for value in each):
+                for k in _powers_of_two(n):  # 1 is right
+                    shares = [pass_at_k(n, each.count(1.0), k) for each in prompts.values()]
+                    named[f"{prefix}/pass@{k}"] = statistics.fmean(shares)
     return named
 
 

@@ -30,7 +30,7 @@ SECONDS = 60.0  # of one call
 START_SECONDS = 120.0
 EXIT_SECONDS = 10.0
 DEFAULT_NAME = "compute_score"
-PROGRAM = "from _inf.apps.eval.reward_process import serve; serve(int({file}))"
+PROGRAM = "from _inf.apps.eval.reward_process import serve; serve({file}, {parent})"
 
 
 class RewardError(InferenceError):
@@ -71,7 +71,7 @@ class RewardPool:
         if isinstance(function, str):
             check_named(function)
         pickled = cloudpickle.dumps(function)
-        self._seconds = seconds
+        self._verls, self._seconds = function is None, seconds
         self._threads = concurrent.futures.ThreadPoolExecutor(WORKERS, "inf-reward")
         self._processes: queue.SimpleQueue[RewardProcess] = queue.SimpleQueue()
         self._all = [RewardProcess(pickled) for _ in range(WORKERS)]
@@ -81,7 +81,8 @@ class RewardPool:
     def submit(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any]
     ) -> concurrent.futures.Future[Reward]:
-        """Score one answer; the future raises `RewardError`."""
+        """Score one answer; the future raises `RewardError`, and `ConfigError` for a data_source
+        that verl's function does not know."""
         arguments = {
             "data_source": data_source,
             "solution_str": solution_str,
@@ -94,6 +95,13 @@ class RewardPool:
         process = self._processes.get()
         try:
             return Reward.of(process.call(arguments, self._seconds))
+        except RewardError as failure:
+            if self._verls and "NotImplementedError" in str(failure):
+                raise ConfigError(
+                    f"data_source {arguments['data_source']!r}: verl's default_compute_score has "
+                    "no reward for it; give a function of your own (--reward FILE.py:NAME)."
+                ) from None
+            raise
         finally:
             self._processes.put(process)
 
@@ -128,7 +136,7 @@ class RewardProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM.format(file=theirs.fileno())],
+                [sys.executable, "-c", PROGRAM.format(file=theirs.fileno(), parent=os.getpid())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -19,9 +19,12 @@ from typing import Any
 
 import cloudpickle
 
+from _inf.runtime.worker import die_with
 
-def serve(file: int) -> None:
+
+def serve(file: int, parent: int) -> None:
     """Take the pickled function, then the arguments of each call."""
+    die_with(parent)  # also in a call that never ends
     sys.stdout = sys.stderr
     connection = Connection(file)
     try:

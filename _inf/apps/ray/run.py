@@ -32,12 +32,13 @@ def answer_on_ray(
     out: OutputFile,
     params: Mapping[str, Any],
     *,
+    rollouts: bool = False,
     workers: int,
     total: int,
     on_error: OnError,
 ) -> RunStats:
     """Answer `lines`, `total` of them, into `out` with `workers` engines on the cluster of
-    `RAY_ADDRESS`, or on this machine's cores.
+    `RAY_ADDRESS`, or on this machine's cores; `rollouts` as in `parse`.
 
     Raises as `runner.answer`, and `ConfigError` if the cluster is too small.
     """
@@ -65,7 +66,7 @@ def answer_on_ray(
                 max_concurrency=BLOCKS_AT_ONCE,
                 **share,
             )(InferenceWorker)
-            actors = [worker.remote(settings, params, model) for _ in range(workers)]
+            actors = [worker.remote(settings, params, model, rollouts) for _ in range(workers)]
             for block in _answered(ray, actors, lines, max(1, at_once // BLOCKS_AT_ONCE)):
                 columns = block["line"], block["answer"], block["completion_tokens"]
                 for line, answer, tokens in zip(*columns, strict=True):

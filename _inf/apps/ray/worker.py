@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch import fingerprint
-from _inf.apps.batch.lines import parse
+from _inf.apps.batch.lines import BadLine, Job, parse
 from _inf.apps.batch.runner import answer_one
 from _inf.errors import ConfigError, EngineDeadError
 
@@ -25,7 +25,8 @@ class InferenceWorker:
     """For `ray.data.Dataset.map_batches`: starts an engine in the actor at the first batch.
 
     config: as for `InferenceEngine`. params: `generate`'s keywords for all lines; a line's own
-    override them. model: the digest that the model's folder must have; None: any.
+    override them. model: the digest that the model's folder must have; None: any. rollouts: answers
+    have the form of docs/rollouts.md.
 
     A batch has a column `text` with JSON lines in the forms of docs/batch.md (`ray.data.read_text`
     makes it), and may have a column `line` with their numbers, from which each line's seed is
@@ -38,9 +39,14 @@ class InferenceWorker:
     """
 
     def __init__(
-        self, config: Any = None, params: Mapping[str, Any] | None = None, model: str | None = None
+        self,
+        config: Any = None,
+        params: Mapping[str, Any] | None = None,
+        model: str | None = None,
+        rollouts: bool = False,
     ) -> None:
         self._config, self._params, self._model = config, dict(params or {}), model
+        self._rollouts = rollouts
         self._engine: InferenceEngine | None = None
         self._starting = threading.Lock()
 
@@ -48,11 +54,21 @@ class InferenceWorker:
         texts = [text if isinstance(text, bytes) else str(text).encode() for text in batch["text"]]
         lines = [int(line) for line in batch.get("line", range(1, len(texts) + 1))]
         try:
-            rows = asyncio.run(_answers(self._running(), texts, lines, self._params))
+            rows = self._rows(self._running(), texts, lines)
         except EngineDeadError:
-            rows = asyncio.run(_answers(self._running(), texts, lines, self._params))
+            rows = self._rows(self._running(), texts, lines)
         answers = [json.dumps(row) for row, _ in rows]
         return {**batch, "answer": answers, "completion_tokens": [tokens for _, tokens in rows]}
+
+    def _rows(
+        self, engine: InferenceEngine, texts: Sequence[bytes], lines: Sequence[int]
+    ) -> list[tuple[dict[str, Any], int]]:
+        model, tokenizer = engine.config.model_name, engine.tokenizer
+        jobs = [
+            parse(text, line, model, tokenizer, rollouts=self._rollouts)
+            for text, line in zip(texts, lines, strict=True)
+        ]
+        return asyncio.run(_answers(engine, jobs, self._params))
 
     def _running(self) -> InferenceEngine:
         """Return the engine; start it if there is none, or restart it if it has died."""
@@ -84,8 +100,6 @@ class InferenceWorker:
 
 # Not a method: with an async one Ray would run all of them in one event loop.
 async def _answers(
-    engine: InferenceEngine, texts: Sequence[bytes], lines: Sequence[int], params: Mapping[str, Any]
+    engine: InferenceEngine, jobs: Sequence[Job | BadLine], params: Mapping[str, Any]
 ) -> list[tuple[dict[str, Any], int]]:
-    model, tokenizer = engine.config.model_name, engine.tokenizer
-    jobs = [parse(text, n, model, tokenizer) for text, n in zip(texts, lines, strict=True)]
     return await asyncio.gather(*(answer_one(engine, job, params) for job in jobs))

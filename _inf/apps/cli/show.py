@@ -1,0 +1,40 @@
+"""`inf show FILE`: writes a page that shows rollouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from _inf.errors import ConfigError
+
+
+def show(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines: the rollouts.")],
+    other: Annotated[
+        Path | None, typer.Argument(metavar="[OTHER]", help="Shown beside FILE, row by row.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The page.", show_default="FILE with .html")
+    ] = None,
+) -> None:
+    """Write a page that shows the rollouts of FILE, each token with its log prob.
+
+    FILE is of inf eval, inf batch --rollouts or inf.save_rollouts (docs/rollouts.md). The page is
+    one file, for any browser, and reads nothing else. An existing one is overwritten.
+    """
+    from _inf.apps.rollouts.file import load_rollouts
+    from _inf.apps.rollouts.page import page
+
+    files = [each for each in (file, other) if each is not None]
+    target = out or file.with_suffix(".html")
+    if any(target.absolute() == each.absolute() for each in files):
+        raise ConfigError(f"{target}: it is also a file of rollouts; name another page with --out.")
+    loaded = [(str(each), load_rollouts(each)) for each in files]
+    try:
+        target.write_text(page(loaded), encoding="utf-8")
+    except OSError as failure:
+        raise ConfigError(f"{target}: {failure.strerror}; name another page with --out.") from None
+    counts = ", ".join(f"{len(rollouts)} rows of {name}" for name, rollouts in loaded)
+    typer.echo(f"{counts}: {target}", err=True)

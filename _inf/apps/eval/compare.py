@@ -1,0 +1,266 @@
+"""Compares two runs of `inf eval` on the same data: paired differences with bootstrap intervals.
+
+In: the rows of two runs, STEM.jsonl each. Out: a `Comparison`, with a table and a plot. Rows are
+paired by the data's row number; a prompt's reward is the mean of its answers. Knows nothing of
+engines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from _inf.errors import ConfigError, shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RESAMPLES = 10_000
+SEED = 0
+INTERVAL = (2.5, 97.5)  # percentiles
+SHOWN = 20  # changed prompts in the table
+
+
+@dataclasses.dataclass(frozen=True)
+class Prompt:
+    """A prompt of one run: what was asked, the rewards of its answers, the answers without one."""
+
+    asked: Any
+    data_source: str | None
+    rewards: tuple[float, ...]
+    unscored: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A prompt that both runs scored, with the mean reward of each. number: of the data's row."""
+
+    number: int
+    data_source: str
+    a: float
+    b: float
+
+    @property
+    def difference(self) -> float:
+        return self.b - self.a
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The mean of B - A over prompts. low, high: the bounds of its 95 % interval, from resampled
+    prompts; None for a single prompt, which has none."""
+
+    prompts: int
+    a: float
+    b: float
+    difference: float
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair]) -> Difference:
+        import numpy
+
+        differences = numpy.array([pair.difference for pair in pairs])
+        low = high = None
+        if (count := len(pairs)) > 1:
+            draw = numpy.random.default_rng(SEED)
+            means = [differences[draw.integers(0, count, count)].mean() for _ in range(RESAMPLES)]
+            low, high = (float(numpy.percentile(means, bound)) for bound in INTERVAL)
+        a, b = (statistics.fmean(getattr(pair, name) for pair in pairs) for name in "ab")
+        return cls(count, a, b, float(differences.mean()), low, high)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What differs between two runs.
+
+    overall: over all prompts. by_source: by data source. changed: the prompts whose mean
+    reward is another, the greatest differences first. only_in_a, only_in_b: row numbers that the
+    other run does not have. without_reward: row numbers of both whose answers have no reward in one
+    of them. unscored: answers without a reward, of A and of B.
+    """
+
+    a: str
+    b: str
+    overall: Difference
+    by_source: dict[str, Difference]
+    changed: list[Pair]
+    only_in_a: list[int]
+    only_in_b: list[int]
+    without_reward: list[int]
+    unscored: tuple[int, int]
+
+    @property
+    def equal(self) -> int:
+        """The number of prompts with the same mean reward in both."""
+        return self.overall.prompts - len(self.changed)
+
+    def json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1)
+
+    def table(self) -> str:
+        named = self._named()
+        width = max(len(name) for name, _ in named)
+        lines = [
+            f"A: {self.a}",
+            f"B: {self.b}",
+            f"{'':<{width}}  prompts        A        B    B - A  95 % interval",
+        ]
+        for name, each in named:
+            bounds = "" if each.low is None else f"  {each.low:+.4f} to {each.high:+.4f}"
+            means = f"{each.a:8.4f} {each.b:8.4f} {each.difference:+8.4f}"
+            lines.append(f"{name:<{width}}  {each.prompts:7} {means}{bounds}")
+        better = sum(pair.difference > 0 for pair in self.changed)
+        worse = len(self.changed) - better
+        lines.append(f"better: {better}, worse: {worse}, equal: {self.equal}")
+        lines += [
+            f"  row {pair.number}: {pair.a:g} -> {pair.b:g} ({pair.data_source})"
+            for pair in self.changed[:SHOWN]
+        ]
+        if (more := len(self.changed) - SHOWN) > 0:
+            lines.append(f"  and {more} more, in the JSON file")
+        return "\n".join(lines + self._left_out())
+
+    def _named(self) -> list[tuple[str, Difference]]:
+        return [("all", self.overall), *self.by_source.items()]
+
+    def _left_out(self) -> list[str]:
+        """What is not in the differences."""
+        lines = [
+            f"only in {name}, not compared: {len(numbers)} rows ({_some(numbers)})"
+            for name, numbers in (("A", self.only_in_a), ("B", self.only_in_b))
+            if numbers
+        ]
+        if self.without_reward:
+            rows = f"{len(self.without_reward)} rows ({_some(self.without_reward)})"
+            lines.append(f"no reward in one of them, not compared: {rows}")
+        if any(self.unscored):
+            lines.append(
+                f"answers without a reward: {self.unscored[0]} of A, {self.unscored[1]} of B"
+            )
+        return lines
+
+    def plot(self) -> Figure:
+        """Draw the differences with their intervals, and how they are spread over the prompts."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(10, 4.5), layout="constrained")
+        figure.suptitle(f"B - A\nA: {self.a}\nB: {self.b}", fontsize=9, parse_math=False)
+        means, spread = figure.subplots(1, 2)
+        named = self._named()[::-1]
+        for place, (_, each) in enumerate(named):
+            low = each.difference if each.low is None else each.low
+            high = each.difference if each.high is None else each.high
+            means.plot([low, high], [place, place], color="C0", linewidth=2)
+            means.plot(each.difference, place, "o", color="C0")
+        means.axvline(0, color="C7", linewidth=1)
+        means.set_yticks(range(len(named)), [name for name, _ in named])
+        means.set(xlabel="mean difference, 95 % interval", ylim=(-1, len(named)))
+        differences = [pair.difference for pair in self.changed] + [0.0] * self.equal
+        spread.hist(differences, bins=21)
+        spread.set(xlabel="difference of a prompt's mean reward", ylabel="prompts")
+        return figure
+
+
+def compare(a: Path, b: Path) -> Comparison:
+    """Compare the rows of two runs.
+
+    Raises `ConfigError` for a file that is not of `inf eval`, for runs on different data, and for
+    runs that have no scored prompt in common.
+    """
+    first, second = read_run(a), read_run(b)
+    both = sorted(first.keys() & second.keys())
+    for number in both:
+        _check_same(a, b, number, first[number], second[number])
+    scored = [number for number in both if first[number].rewards and second[number].rewards]
+    if not scored:
+        raise ConfigError(f"{a} and {b} have no prompt in common that both scored.")
+    pairs = [_pair(number, first[number], second[number]) for number in scored]
+    groups: dict[str, list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        groups[pair.data_source].append(pair)
+    changed = [pair for pair in pairs if pair.difference]
+    return Comparison(
+        a=str(a),
+        b=str(b),
+        overall=Difference.of(pairs),
+        by_source={name: Difference.of(each) for name, each in groups.items()},
+        changed=sorted(changed, key=lambda pair: -abs(pair.difference)),
+        only_in_a=sorted(first.keys() - second.keys()),
+        only_in_b=sorted(second.keys() - first.keys()),
+        without_reward=sorted(set(both) - set(scored)),
+        unscored=(_unscored(first), _unscored(second)),
+    )
+
+
+def read_run(path: Path) -> dict[int, Prompt]:
+    """Read a run's prompts by the number of their row in the data."""
+    rows: dict[int, Mapping[str, Any]] = {}  # by line: of several the last one counts
+    try:
+        texts = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError) as failure:
+        raise ConfigError(f"{path} cannot be read: {failure}") from None
+    for place, text in enumerate(texts, 1):
+        if text.strip():
+            row = _row(text, f"{path}, line {place}")
+            rows[row.get("line", place)] = row
+    if not rows:
+        raise ConfigError(f"{path}: it has no rows.")
+    groups: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows.values():
+        groups[row["number"]].append(row)
+    return {number: _prompt(each) for number, each in groups.items()}
+
+
+def _row(text: str, place: str) -> Mapping[str, Any]:
+    try:
+        row = json.loads(text)
+    except ValueError:
+        raise ConfigError(
+            f"{place}: it is not JSON; if the run was stopped, resume it first."
+        ) from None
+    if not isinstance(row, dict) or not isinstance(row.get("number"), int) or "reward" not in row:
+        raise ConfigError(
+            f"{place}: a row of `inf eval` has number and reward; this is {shown(row)}."
+        )
+    reward = row["reward"]
+    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
+        raise ConfigError(f"{place}: reward must be a number or null, not {shown(reward)}.")
+    return row
+
+
+def _prompt(rows: Sequence[Mapping[str, Any]]) -> Prompt:
+    rewards = tuple(float(row["reward"]) for row in rows if row["reward"] is not None)
+    first = rows[0]
+    return Prompt(first.get("prompt"), first.get("data_source"), rewards, len(rows) - len(rewards))
+
+
+def _check_same(a: Path, b: Path, number: int, first: Prompt, second: Prompt) -> None:
+    for name, one, other in (
+        ("prompt", first.asked, second.asked),
+        ("data_source", first.data_source, second.data_source),
+    ):
+        if one != other:
+            raise ConfigError(
+                f"{a} and {b} are of different data: the {name} of row {number} is {shown(one)} in "
+                f"the first and {shown(other)} in the second. Compare runs on the same data."
+            )
+
+
+def _pair(number: int, first: Prompt, second: Prompt) -> Pair:
+    a, b = statistics.fmean(first.rewards), statistics.fmean(second.rewards)
+    return Pair(number, first.data_source or "unknown", a, b)
+
+
+def _unscored(run: Mapping[int, Prompt]) -> int:
+    return sum(prompt.unscored for prompt in run.values())
+
+
+def _some(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")

@@ -1,0 +1,142 @@
+"""Builds the HTML page of `inf show`: one file that needs no other and asks nothing of a network.
+
+What rows say is data in the page: JSON without `<`, which the page's own script turns into text.
+The page's policy allows that script and style by their hashes, and nothing else.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import hashlib
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from _inf.apps.rollouts.rollout import Rollout
+
+PREVIEW = 120  # characters
+FRAME_PIXELS = 460
+SHOWN_FACTS = ("data_source", "ground_truth")
+FOLDED = {
+    "reward_scores": "Reward scores",
+    "tool_calls": "Tool calls",
+    "timings": "Timings",
+    "extra": "Other keys",
+}
+
+
+def page(files: Sequence[tuple[str, Sequence[Rollout]]]) -> str:
+    """Return the page of one file, or of two side by side; each is a name and its rows.
+
+    Rows with the same `row_id` stand beside each other; the second of an id beside the second.
+    """
+    beside: dict[tuple[str, int], list[Any]] = {}
+    for side, (_, rollouts) in enumerate(files):
+        seen: collections.Counter[str] = collections.Counter()
+        for rollout in rollouts:
+            place = (rollout.row_id, seen[rollout.row_id])
+            seen[rollout.row_id] += 1
+            beside.setdefault(place, [None] * len(files))[side] = _row(rollout)
+    rows = [{"id": row_id, "sides": sides} for (row_id, _), sides in beside.items()]
+    return _filled({"files": [name for name, _ in files], "rows": rows})
+
+
+def frame(rollouts: Sequence[Rollout]) -> str:
+    """Return the page inside a frame of a notebook; its script can reach nothing outside."""
+    inside = html.escape(page([("Rollouts", rollouts)]))
+    return (
+        f'<iframe sandbox="allow-scripts" srcdoc="{inside}" '
+        f'style="width:100%;height:{FRAME_PIXELS}px;border:0"></iframe>'
+    )
+
+
+def _filled(data: Mapping[str, Any]) -> str:
+    style, script = _part("page.css"), _part("page.js")
+    allowed = f"style-src {_hash(style)}; script-src {_hash(script)}"
+    parts = {
+        "policy": f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'",
+        "style": style,
+        "script": script,
+        "data": json.dumps(data).replace("<", "\\u003c"),
+    }
+    return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], _part("page.html"))
+
+
+def _part(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _row(rollout: Rollout) -> dict[str, Any]:
+    """What the page shows of a row; numbers are rounded to what it shows."""
+    logprobs = rollout.logprobs
+    error = rollout.extra.get("error")
+    messages = _messages(rollout)
+    said = rollout.completion or (messages[-1]["content"] if messages else "") or ""
+    return {
+        "reward": rollout.reward,
+        "finish": rollout.finish_reason,
+        "preview": " ".join(said[: 2 * PREVIEW].split())[:PREVIEW],
+        "prompt": _texts(rollout.prompt_texts, rollout.prompt_token_ids),
+        "response": _texts(rollout.response_texts, rollout.response_ids),
+        "ids": rollout.response_ids,
+        "mask": rollout.response_mask,
+        "logprobs": None if logprobs is None else [round(each, 4) for each in logprobs],
+        "messages": messages or None,
+        "error": _text(error.get("message") if isinstance(error, dict) else error),
+        "facts": _facts(rollout),
+        "folded": [
+            [title, _text(value)]
+            for name, title in FOLDED.items()
+            if (value := getattr(rollout, name))
+        ],
+    }
+
+
+def _texts(texts: list[str] | None, ids: list[int] | None) -> list[str] | None:
+    """The tokens' texts; of a file without them their ids."""
+    return texts if texts is not None or ids is None else [f"[{token}]" for token in ids]
+
+
+def _facts(rollout: Rollout) -> list[tuple[str, str]]:
+    mask = rollout.response_mask or []
+    sampled = f"{sum(mask)} of {len(mask)}" if mask else None
+    values = {
+        "sampled tokens": sampled,
+        "weight version": rollout.weight_version,
+        "turns": rollout.num_turns,
+        **{name.replace("_", " "): rollout.extra.get(name) for name in SHOWN_FACTS},
+    }
+    return [(name, _text(value)) for name, value in values.items() if value is not None]
+
+
+def _messages(rollout: Rollout) -> list[dict[str, Any]]:
+    """The conversation; of a plain answer its prompt, where the row has that, and the answer."""
+    said: list[Any] = list(rollout.messages or [])
+    if not said:
+        prompt = rollout.extra.get("prompt")
+        said = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
+        said = [*said, {"role": "assistant", "content": rollout.completion}]
+    return [
+        {
+            "role": _text(message.get("role")),
+            "content": _text(message.get("content")),
+            "calls": [_text(call) for call in message.get("tool_calls") or ()],
+        }
+        for message in said
+        if isinstance(message, dict) and (message.get("content") or message.get("tool_calls"))
+    ]
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, indent=1, default=str)

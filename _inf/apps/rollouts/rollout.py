@@ -1,0 +1,144 @@
+"""`Rollout`: one answered row, and its form as a line of JSON (docs/rollouts.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from _inf.errors import ConfigError, shown
+
+SAYS_SOMETHING = ("response_ids", "completion", "messages", "error")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollout:
+    """One row that a model answered: `inf.load_rollouts`, `inf.as_rollouts`.
+
+    A field is None where its source does not say it.
+
+    row_id: names the row in its file; two files are compared by it.
+    prompt_token_ids, response_ids: the prompt, and everything after it, without padding.
+    response_mask, logprobs: one per response id: 1 and its log prob for an id that the model
+        sampled, 0 for one of a tool, a user or the template.
+    prompt_texts, response_texts: the text of each id; joined, the whole text.
+    completion: the text of the last answer. messages: the conversation.
+    tool_calls: the calls that were run, each with its result and its seconds.
+    timings: seconds by name; `tools` is the sum of the calls'.
+    prompt_length, response_length, pad_token_id: the widths and the padding of its `DataProto`.
+    columns, tensors: more of its `DataProto`, as the file has them.
+    extra: the row's other keys, such as `data_source`.
+    """
+
+    row_id: str
+    prompt_token_ids: list[int] | None = None
+    response_ids: list[int] | None = None
+    response_mask: list[int] | None = None
+    logprobs: list[float] | None = None
+    prompt_texts: list[str] | None = None
+    response_texts: list[str] | None = None
+    completion: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    reward: float | None = None
+    reward_scores: dict[str, Any] | None = None
+    finish_reason: str | None = None
+    weight_version: int | None = None
+    num_turns: int | None = None
+    timings: dict[str, float] | None = None
+    uid: Any = None
+    prompt_index: int | None = None
+    prompt_length: int | None = None
+    response_length: int | None = None
+    pad_token_id: int | None = None
+    columns: dict[str, Any] | None = None
+    tensors: dict[str, Any] | None = None
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, row: Any, where: str, row_id: str = "0") -> Rollout:
+        """Check a row of the JSON form. `where` begins an error; `row_id`: of a row without one.
+
+        Raises `ConfigError` with the key that is wrong.
+        """
+        if not isinstance(row, Mapping):
+            raise ConfigError(f"{where}: a row is a JSON object, not {shown(row)}.")
+        if all(row.get(name) is None for name in SAYS_SOMETHING):
+            raise ConfigError(
+                f"{where}: it has none of {', '.join(SAYS_SOMETHING)}, so it is no rollout; files "
+                "of them are written by inf eval, inf batch --rollouts and inf.save_rollouts."
+            )
+        try:
+            checked = _row_model().model_validate({"row_id": row_id, **row})
+        except pydantic.ValidationError as failure:
+            error = failure.errors()[0]
+            key = ".".join(map(str, error["loc"]))
+            raise ConfigError(
+                f"{where}: {key}: {shown(error['input'])}: {error['msg']}; correct it, or write "
+                "the file again."
+            ) from None
+        known = {name: getattr(checked, name) for name in type(checked).model_fields}
+        rollout = cls(**known, extra=checked.model_extra or {})
+        rollout._check_lengths(where)
+        return rollout
+
+    def _check_lengths(self, where: str) -> None:
+        """Refuse lists that must have a value per token and have not."""
+        for ids, names in (
+            ("prompt_token_ids", ["prompt_texts"]),
+            ("response_ids", ["response_mask", "logprobs", "response_texts"]),
+        ):
+            tokens = getattr(self, ids)
+            for name in names:
+                values = getattr(self, name)
+                if values is not None and len(values) != len(tokens or ()):
+                    raise ConfigError(
+                        f"{where}: {name}: {len(values)} values for {len(tokens or ())} {ids}; "
+                        "give one each."
+                    )
+        if self.response_ids is not None and self.response_mask is None:
+            raise ConfigError(f"{where}: response_mask is missing; it says which ids were sampled.")
+        if set(self.response_mask or ()) - {0, 1}:
+            raise ConfigError(f"{where}: response_mask: its values are 0 and 1.")
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of the JSON form: all fields that are known, and the other keys."""
+        fields = {name: getattr(self, name) for name in field_names()}
+        return {name: value for name, value in fields.items() if value is not None} | self.extra
+
+    def to_data_proto(self) -> Any:
+        """Return a `DataProto` of this one row."""
+        from _inf.apps.rollouts.data_proto import rollouts_to_data_proto
+
+        return rollouts_to_data_proto([self])
+
+    def __repr__(self) -> str:
+        tokens = "no ids" if self.response_ids is None else f"{len(self.response_ids)} tokens"
+        about = f"{tokens}, {self.finish_reason}, reward {self.reward}"
+        return f"<Rollout {self.row_id}: {shown(self.completion)} ({about})>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page of `inf show` with this row."""
+        from _inf.apps.rollouts.page import frame
+
+        return frame([self])
+
+
+def field_names() -> list[str]:
+    """The keys of the form."""
+    return [field.name for field in dataclasses.fields(Rollout) if field.name != "extra"]
+
+
+@functools.cache
+def _row_model() -> type[pydantic.BaseModel]:
+    """The fields' types as a pydantic model, which keeps other keys."""
+    hints = typing.get_type_hints(Rollout)
+    fields: dict[str, Any] = {name: (hints[name], None) for name in field_names()}
+    settings = pydantic.ConfigDict(
+        strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=()
+    )
+    return pydantic.create_model("RolloutRow", __config__=settings, **fields)

@@ -1,0 +1,73 @@
+"""Measures lm-evaluation-harness on this library beside its own Transformers backend.
+
+    python benchmarks/lm_eval_speed.py
+    python benchmarks/lm_eval_speed.py --requests 128 --pairs 5 --batch-size 16
+
+The same requests on the embedded model, in float32: `choice` scores four continuations of each
+context, `generate` answers greedily with at most 64 tokens, `rolling` scores texts of some 300
+tokens. Printed are seconds (medians of `--pairs` runs that alternate in order) and their ratio.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Annotated, Any
+
+import torch
+import typer
+from chat import machine
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+
+from _inf.apps.lm_eval import InfLM
+from _inf.models.resolve import resolve_model
+
+TEXT = "Natalia sold clips to {} of her friends in April, and then she sold half as many in May. "
+KINDS = {
+    "choice": "loglikelihood",
+    "generate": "generate_until",
+    "rolling": "loglikelihood_rolling",
+}
+
+
+def instances(kind: str, count: int, run: int) -> list[Instance]:
+    """New texts in each run, so that no cache has them."""
+    texts = [TEXT.format(f"{run * 1000 + index} and many more") * 4 for index in range(count)]
+    arguments: list[tuple[Any, ...]] = []
+    for text in texts:
+        if kind == "choice":
+            arguments += [(text, f" She sold {number} in all.") for number in (12, 24, 48, 72)]
+        elif kind == "generate":
+            arguments.append((text, {"until": [], "max_gen_toks": 64, "do_sample": False}))
+        else:
+            arguments.append((text * 3,))
+    return [Instance(KINDS[kind], {}, each, index) for index, each in enumerate(arguments)]  # type: ignore[arg-type]
+
+
+def main(
+    requests: Annotated[int, typer.Option(help="Questions of a run.")] = 64,
+    pairs: Annotated[int, typer.Option(help="Timed runs of each.")] = 3,
+    batch_size: Annotated[int, typer.Option(help="Of the harness's backend.")] = 8,
+) -> None:
+    print(machine())
+    folder, device = str(resolve_model(None)), "cuda" if torch.cuda.is_available() else "cpu"
+    models = {
+        "inf": InfLM(),
+        "hf": HFLM(pretrained=folder, device=device, dtype="float32", batch_size=batch_size),
+    }
+    for kind, method in KINDS.items():
+        seconds: dict[str, list[float]] = {name: [] for name in models}
+        for run in range(pairs + 1):  # the first is not counted
+            for name in list(models)[:: -1 if run % 2 else 1]:
+                asked = instances(kind, requests, run)
+                start = time.perf_counter()
+                getattr(models[name], method)(asked, disable_tqdm=True)
+                if run:
+                    seconds[name].append(time.perf_counter() - start)
+        ours, theirs = (statistics.median(seconds[name]) for name in models)
+        print(f"{kind:<10} inf {ours:7.2f} s   hf {theirs:7.2f} s   ratio {theirs / ours:.2f}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,136 @@
+"""`inf eval compare`: paired differences of two runs, their intervals, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import scipy.stats
+
+from _inf.apps.cli import main
+from _inf.apps.eval.compare import Comparison, compare
+from _inf.errors import ConfigError
+
+
+def row(number: int, reward: float | None, source: str = "math", **more: Any) -> dict[str, Any]:
+    return {
+        "number": number,
+        "data_source": source,
+        "prompt": f"{number}?",
+        "reward": reward,
+    } | more
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    lines = [json.dumps({"line": line, **each}) for line, each in enumerate(rows, 1)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def compared(
+    tmp_path: Path, first: list[dict[str, Any]], second: list[dict[str, Any]]
+) -> Comparison:
+    return compare(write(tmp_path / "a.jsonl", first), write(tmp_path / "b.jsonl", second))
+
+
+def test_rows_are_paired_by_their_number_whatever_the_order_and_the_answers_per_prompt(
+    tmp_path: Path,
+) -> None:
+    first = [row(0, 1.0), row(0, 0.0), row(1, 0.0), row(1, None), row(5, 1.0, "code")]
+    first += [row(1, 0.0, line=4)]  # of a resumed run: the later row of the line counts
+    second = [row(5, 1.0, "code"), row(1, 1.0), row(0, 0.0)]
+    found = compared(tmp_path, first, second)
+    assert [(each.number, each.a, each.b) for each in found.changed] == [(1, 0, 1), (0, 0.5, 0)]
+    assert list(found.by_source) == ["math", "code"]
+    whole, code = found.overall, found.by_source["code"]
+    assert (whole.prompts, whole.a, whole.b) == (3, pytest.approx(0.5), pytest.approx(2 / 3))
+    assert whole.difference == pytest.approx(whole.b - whole.a)
+    assert (code.prompts, code.difference, code.low, code.high) == (1, 0.0, None, None)
+    assert "better: 1, worse: 1, equal: 1" in found.table()
+    assert "row 1: 0 -> 1 (math)" in found.table()
+
+
+def test_interval_is_the_bootstraps_of_the_paired_differences(tmp_path: Path) -> None:
+    draw = random.Random(3)
+    first = [row(i, float(draw.random() < 0.4)) for i in range(60)]
+    second = [row(i, float(draw.random() < 0.6)) for i in range(60)]
+    found = compared(tmp_path, first, second).overall
+    differences = [b["reward"] - a["reward"] for a, b in zip(first, second, strict=True)]
+    theirs = scipy.stats.bootstrap(
+        (differences,), numpy.mean, method="percentile", rng=numpy.random.default_rng(1)
+    ).confidence_interval
+    assert found.difference == pytest.approx(numpy.mean(differences))
+    assert (found.low, found.high) == (
+        pytest.approx(theirs.low, abs=0.02),
+        pytest.approx(theirs.high, abs=0.02),
+    )
+    assert compared(tmp_path, first, second).overall == found  # drawn with a seed
+    shifted = [each | {"reward": each["reward"] + 0.25} for each in first]
+    pairs = compared(tmp_path, first, shifted).overall
+    assert (pairs.low, pairs.high) == (0.25, 0.25)  # paired: the prompts' own spread is gone
+
+
+def test_what_is_not_compared_is_counted_and_named(tmp_path: Path) -> None:
+    first = [row(0, 1.0), row(1, None), row(2, 0.0), row(2, None), row(7, 1.0)]
+    second = [row(0, 1.0), row(1, 1.0), row(2, 1.0), row(9, None), row(8, 0.0)]
+    found = compared(tmp_path, first, second)
+    assert (found.only_in_a, found.only_in_b, found.without_reward) == ([7], [8, 9], [1])
+    assert found.unscored == (2, 1) and found.overall.prompts == 2
+    said = found.table()
+    assert "only in A, not compared: 1 rows (7)" in said
+    assert "only in B, not compared: 2 rows (8, 9)" in said
+    assert "no reward in one of them, not compared: 1 rows (1)" in said
+    assert "answers without a reward: 2 of A, 1 of B" in said
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ([row(0, 1.0) | {"prompt": "?"}], "different data: the prompt of row 0 is '0[?]' in the"),
+        ([row(0, 1.0, "code")], "different data: the data_source of row 0 is 'math'"),
+        ([row(3, 1.0)], "no prompt in common that both scored"),
+        ([row(0, None)], "no prompt in common that both scored"),
+        ([], "b.jsonl: it has no rows"),
+        ([{"completion": "?"}], "b.jsonl, line 1: a row of `inf eval` has number and reward"),
+        ([row(0, "good")], "b.jsonl, line 1: reward must be a number or null, not 'good'"),  # type: ignore[arg-type]
+    ],
+)
+def test_runs_that_cannot_be_compared_are_refused_by_name(
+    second: list[dict[str, Any]], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        compared(tmp_path, [row(0, 1.0)], second)
+
+
+def test_command_writes_the_comparison_and_a_plot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = write(tmp_path / "a.jsonl", [row(i, 0.0) for i in range(30)])
+    second = write(tmp_path / "b.jsonl", [row(i, float(i < 25)) for i in range(30)])
+    command = ["eval", "compare", str(first), str(second), "--out", str(tmp_path / "found")]
+    assert main(command) == 0
+    out, err = capsys.readouterr()
+    assert "better: 25, worse: 0, equal: 5" in out and "and 5 more, in the JSON file" in out
+    assert f"{tmp_path / 'found.json'}, {tmp_path / 'found.png'}" in err
+    assert (tmp_path / "found.png").read_bytes().startswith(b"\x89PNG")
+    assert main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == json.loads((tmp_path / "found.json").read_text())
+    assert len(found["changed"]) == 25
+    assert found["by_source"]["math"]["difference"] == pytest.approx(5 / 6)
+
+
+def test_unfinished_and_missing_files_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = write(tmp_path / "a.jsonl", [row(0, 1.0)])
+    cut = tmp_path / "b.jsonl"
+    cut.write_text(whole.read_text() + '{"line": 2, "numb')
+    assert main(["eval", "compare", str(whole), str(cut)]) == 2
+    assert "b.jsonl, line 2: it is not JSON; if the run was stopped" in capsys.readouterr().err
+    assert main(["eval", "compare", str(whole), str(tmp_path / "c.jsonl")]) == 2
+    assert "c.jsonl cannot be read" in capsys.readouterr().err

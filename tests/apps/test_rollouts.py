@@ -1,0 +1,205 @@
+"""The JSON form of a rollout: what is read, what is refused and how, and the texts of tokens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import IM_END, tiny_model
+
+from _inf.apps.rollouts.exact_json import as_json, from_json
+from _inf.apps.rollouts.token_texts import token_texts
+from _inf.types import Trace
+from inf import ConfigError, Rollout, as_rollouts, load_rollouts, save_rollouts
+
+ROW: dict[str, Any] = {
+    "row_id": "3.1",
+    "prompt_token_ids": [5, 6],
+    "response_ids": [7, 8, 9],
+    "response_mask": [1, 0, 1],
+    "logprobs": [-0.1, 0.0, -1.2345678901234567e-05],
+    "completion": "é <b>",
+    "reward": 1.0,
+    "finish_reason": "stop",
+    "weight_version": 2,
+    "data_source": "math",
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model())
+
+
+def written(path: Path, *lines: Any) -> Path:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    path.write_text("".join(f"{text}\n" for text in texts))
+    return path
+
+
+# ── The file ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_row_is_read_back_as_it_was_written_with_its_other_keys(tmp_path: Path) -> None:
+    [rollout] = load_rollouts(written(tmp_path / "a.jsonl", ROW))
+    assert rollout.row() == ROW and rollout.extra == {"data_source": "math"}
+    assert rollout.logprobs == ROW["logprobs"] and rollout.messages is None
+    save_rollouts([rollout], tmp_path / "b.jsonl")
+    assert load_rollouts(tmp_path / "b.jsonl") == [rollout]
+
+
+def test_row_without_an_id_has_its_line(tmp_path: Path) -> None:
+    rows = [{"completion": "a"}, {"completion": "b", "line": 7}, {"error": {"message": "no"}}]
+    path = written(tmp_path / "a.jsonl", rows[0], "", *rows[1:])
+    assert [each.row_id for each in load_rollouts(path)] == ["1", "7", "4"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "it is no JSON"),
+        ('{"completion": "a"', "it is no JSON"),
+        ("[1]", "a row is a JSON object, not [1]"),
+        ({"response": {"body": {}}}, "it has none of response_ids, completion, messages, error"),
+        ({**ROW, "reward": "1"}, "reward: '1'"),
+        ({**ROW, "reward": True}, "reward: True"),
+        ({**ROW, "response_ids": [7, 8.0, 9]}, "response_ids.1: 8.0"),
+        ({**ROW, "messages": ["hi"]}, "messages.0: 'hi'"),
+        ({**ROW, "finish_reason": 5}, "finish_reason: 5"),
+        ({**ROW, "reward": float("nan")}, "reward: nan: Input should be a finite number"),
+        ({**ROW, "row_id": 5}, "row_id: 5"),
+        ({**ROW, "logprobs": [-0.1]}, "logprobs: 1 values for 3 response_ids; give one each"),
+        ({**ROW, "prompt_texts": ["a"]}, "prompt_texts: 1 values for 2 prompt_token_ids"),
+        ({**ROW, "response_mask": None}, "response_mask is missing"),
+        ({**ROW, "response_mask": [1, 2, 1]}, "response_mask: its values are 0 and 1"),
+    ],
+)
+def test_line_of_another_form_is_named_with_its_key(line: Any, says: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", ROW, line)
+    with pytest.raises(ConfigError) as caught:
+        load_rollouts(path)
+    assert str(caught.value).startswith(f"{path}, line 2: {says}")
+
+
+def test_file_that_ends_inside_a_row_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(ROW)[:40])
+    with pytest.raises(ConfigError, match=r"line 1: it is no JSON \(the file ends inside it\)"):
+        load_rollouts(tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").write_bytes(b'{"completion": "\xff"}\n')
+    with pytest.raises(ConfigError, match="line 1: it is no JSON: "):
+        load_rollouts(tmp_path / "b.jsonl")
+
+
+@pytest.mark.parametrize("name", ["none.jsonl", "empty.jsonl", "."])
+def test_file_without_rows_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(ConfigError, match="name a file of rollouts"):
+        load_rollouts(tmp_path / name)
+
+
+def test_value_that_json_cannot_keep_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    rows = [ROW, {**ROW, "note": float("nan")}]
+    with pytest.raises(ConfigError, match=r"^rows\[1\]: JSON cannot keep it: note: "):
+        save_rollouts(rows, tmp_path / "a.jsonl")
+    with pytest.raises(ConfigError, match=r"a\.jsonl: .*; name a file that can be written"):
+        save_rollouts([ROW], tmp_path / "none" / "a.jsonl")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("rows", [5, "rows", None, {"completion": "a"}])
+def test_what_has_no_rows_is_refused(rows: Any) -> None:
+    with pytest.raises(ConfigError, match="^rows: .* is no GenerationOutput"):
+        as_rollouts(rows)
+    with pytest.raises(ConfigError, match=r"^rows\[0\]: a row is a JSON object, not 5"):
+        as_rollouts([5])
+
+
+# ── Sources without an engine ────────────────────────────────────────────────────────────────────
+
+
+def test_trace_of_a_session_is_a_rollout_with_its_fork(tmp_path: Path) -> None:
+    said = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
+    trace = Trace(
+        id="t2",
+        prompt_token_ids=[1, 2],
+        token_ids=[3, 4, 5],
+        response_mask=[1, 0, 1],
+        logprobs=[-0.5, 0.0, -0.25],
+        messages=said,
+        finish_reasons=["tool_calls", "stop"],
+        weight_versions=[4, 5],
+        reward=0.5,
+        forked_from=("t1", 2),
+    )
+    save_rollouts([trace], tmp_path / "a.jsonl")
+    [rollout] = load_rollouts(tmp_path / "a.jsonl")
+    assert (rollout.row_id, rollout.response_ids, rollout.reward) == ("t2", [3, 4, 5], 0.5)
+    assert (rollout.finish_reason, rollout.weight_version, rollout.num_turns) == ("stop", 5, 2)
+    assert (rollout.messages, rollout.completion) == (said, "Yes")
+    assert rollout.extra["forked_from"] == ["t1", 2] and rollout.extra["weight_versions"] == [4, 5]
+    assert as_rollouts([trace]) == [rollout]
+
+
+# ── Texts of tokens ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("text", ["", "Ja, größer.", "你好 🙂🙂 x", f" a {IM_END}\n\nb "])
+def test_texts_of_tokens_are_joined_the_whole_text(text: str, tokenizer: Any) -> None:
+    ids = tokenizer.encode(text)
+    texts = token_texts(ids, tokenizer)
+    assert len(texts) == len(ids) and "".join(texts) == text
+    assert token_texts(ids[:-1], tokenizer) == texts[:-1] or "\ufffd" in tokenizer.decode(ids[:-1])
+
+
+def test_part_of_a_character_has_its_text_at_the_last_token(tokenizer: Any) -> None:
+    ids = tokenizer.encode("🙂")
+    assert token_texts([*ids, *ids], tokenizer)[-1] and token_texts(ids, tokenizer)[-1] == "🙂"
+    assert "\ufffd" in token_texts(ids[:-1], tokenizer)[-1]  # cut inside it
+
+
+def test_tokens_that_lose_their_space_alone_have_it_in_their_text() -> None:
+    """Llama 2's and Gemma's decoders drop the first token's space."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = {"▁the": 0, "▁cat": 1, "s": 2, **{f"<0x{byte:02X}>": 3 + byte for byte in range(256)}}
+    model = Tokenizer(models.BPE(vocab=words, merges=[], byte_fallback=True))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    model.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model)
+    ids = [0, 1, 2, *[3 + byte for byte in "é".encode()], 1]
+    assert token_texts(ids, tokenizer) == ["the", " cat", "s", "", "", "é cat"]
+
+
+# ── Exact values ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_values_of_numpy_and_python_come_back_the_same() -> None:
+    pair = np.empty(2, dtype=object)
+    pair[:] = [{"role": "user"}, None]
+    values = [
+        *(None, True, 3, 0.1, -0.0, "é\ud800", [1, [2.5]], {"a": {"b": []}}),
+        *(np.int64(3), np.float32(0.1), np.bool_(True), np.array([[1, 2]], dtype=np.int16)),
+        *(np.array([0.1], dtype=np.float32), np.array(["a", "bcd"]), pair, [pair]),
+    ]
+    again = from_json(json.loads(json.dumps(as_json(values, "x"))))
+    for old, new in zip(values, again, strict=True):
+        assert type(old) is type(new) and repr(old) == repr(new)
+        assert getattr(old, "dtype", None) == getattr(new, "dtype", None)
+
+
+@pytest.mark.parametrize(
+    "value", [(1, 2), {1: 2}, {3}, float("inf"), np.array([np.nan]), b"a", object(), {"a": [()]}]
+)
+def test_value_that_would_come_back_changed_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^rows\[2\]: extra: .* cannot be kept as JSON"):
+        as_json(value, "rows[2]: extra")
+
+
+def test_rollout_says_in_short_what_it_is() -> None:
+    assert repr(Rollout.of(ROW, "x")) == "<Rollout 3.1: 'é <b>' (3 tokens, stop, reward 1.0)>"

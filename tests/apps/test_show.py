@@ -1,0 +1,390 @@
+"""`inf show`: the page in a headless Chromium, and the command."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from _inf.apps.cli import main
+from _inf.apps.rollouts.page import frame, page
+from inf import Rollout, as_rollouts
+
+HOSTILE = '</script><img src=x onerror="window.ran = 1"><script>window.ran = 1</script>{{script}}'
+PIXEL = "https://example.invalid/x.png"
+LOGPROBS = [-0.01, -0.2, -0.6, -1.5, -2.5, -6.0]  # one for each step of tint
+
+
+def row(number: int, **changed: Any) -> dict[str, Any]:
+    """A conversation of two sampled parts with a tool's result between them."""
+    texts = ["I", " see", "<end>", "\n<tool>", "42 ", HOSTILE, "</tool>\n", "It", " is", " 42."]
+    mask = [1, 1, 1, 0, 0, 0, 0, 1, 1, 1]
+    tints = iter(LOGPROBS)
+    return {
+        "row_id": f"{number}.0",
+        "prompt_token_ids": [1, 2],
+        "prompt_texts": ["<user>", f"question {number}"],
+        "response_ids": list(range(100, 110)),
+        "response_mask": mask,
+        "response_texts": texts,
+        "logprobs": [next(tints) if bit else 0.0 for bit in mask],
+        "completion": f"It is {number}.",
+        "messages": [
+            {"role": "user", "content": f"question {number}"},
+            {"role": "assistant", "content": "I see", "tool_calls": [{"name": HOSTILE}]},
+            {"role": "tool", "content": f"42 {HOSTILE}"},
+            {"role": HOSTILE, "content": HOSTILE},
+        ],
+        "reward": number / 2,
+        "finish_reason": "length" if number % 3 == 0 else "stop",
+        HOSTILE: f"<b>{PIXEL}</b>",
+        **changed,
+    }
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium: install Debian's package chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+class Opened:
+    """A page in the browser, what it asked of the network, and its errors."""
+
+    def __init__(self, browser: Any, path: Path, scheme: str = "light") -> None:
+        self.context = browser.new_context(color_scheme=scheme, offline=True)
+        self.page = self.context.new_page()
+        self.requests: list[str] = []
+        self.said: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.goto(path.as_uri())
+
+    def texts(self, selector: str) -> list[str]:
+        return [str(text) for text in self.page.locator(selector).all_text_contents()]
+
+    def chosen(self) -> str:
+        [text] = self.texts("#list [aria-current=true] .number >> nth=0")
+        return text.split(" ")[0]
+
+    def count(self) -> str:
+        return str(self.page.text_content("#count"))
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Pages of one file of some rows and of many, of two files, and of a notebook's frame."""
+    folder = tmp_path_factory.mktemp("pages")
+    many = as_rollouts([row(number) for number in range(1000)])
+    fewer = [row(number, reward=9.0, completion="other") for number in (2, 0, 7)]
+    beside = as_rollouts([*fewer, row(5000), {"row_id": "8.0", "error": {"message": HOSTILE}}])
+    texts = {
+        "some": page([("a.jsonl", many[:40])]),
+        "many": page([("a.jsonl", many)]),
+        "two": page([(HOSTILE, many[:10]), ("b.jsonl", beside)]),
+        "notebook": f"<!DOCTYPE html><body>{many[1]._repr_html_()}",
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text)
+    return {name: folder / f"{name}.html" for name in texts}
+
+
+@pytest.fixture
+def opened(browser: Any, paths: dict[str, Path]) -> Iterator[Any]:
+    """Open a page; at the end no request has left it, nothing of the data has run."""
+    every: list[Opened] = []
+
+    def open_page(name: str, scheme: str = "light") -> Opened:
+        every.append(Opened(browser, paths[name], scheme))
+        return every[-1]
+
+    yield open_page
+    for each in every:
+        assert [url for url in each.requests if not url.startswith(("file:", "about:"))] == []
+        assert each.said == []
+        for part in each.page.frames:
+            assert part.evaluate("[window.ran, document.images.length, document.scripts.length]")[
+                :2
+            ] == [None, 0]
+        each.context.close()
+
+
+# ── What is shown ────────────────────────────────────────────────────────────────────────────────
+
+
+def test_row_is_shown_in_parts_that_say_what_was_sampled(opened: Any) -> None:
+    seen = opened("some")
+    assert seen.texts("#detail .caption")[:4] == [
+        "prompt · 2 tokens",
+        "sampled · 3 tokens · mean log prob -0.27",
+        "tool, user or template · 4 tokens",
+        "sampled · 3 tokens · mean log prob -3.333",
+    ]
+    boxes = seen.texts("#detail section > .text")
+    assert boxes[:2] == ["<user>question 0", "I see<end>"] and boxes[3] == "It is 42."
+    assert boxes[2] == f"\n<tool>42 {HOSTILE}</tool>\n"
+    assert seen.texts("#detail .tool") == [f"42 {HOSTILE}"]
+    assert seen.texts("#detail dd")[:2] == ["0", "length"]
+    kinds = [
+        seen.page.evaluate(
+            "each => { const box = document.querySelectorAll('section > .text')[each];"
+            " return getComputedStyle(box).backgroundColor + getComputedStyle(box).color }",
+            each,
+        )
+        for each in range(4)
+    ]
+    assert kinds[0] == kinds[2] != kinds[1] == kinds[3]
+
+
+def test_token_is_tinted_by_its_log_prob_and_says_it_when_pointed_at(opened: Any) -> None:
+    seen = opened("some")
+    tints = seen.page.eval_on_selector_all(
+        "#detail .token", "all => all.map(each => getComputedStyle(each).backgroundColor)"
+    )
+    scale = seen.page.eval_on_selector_all(
+        "#scale li", "all => all.map(each => getComputedStyle(each).backgroundColor)"
+    )
+    assert len(set(tints)) == 6 and tints == scale
+    seen.page.hover("#detail .token >> nth=4")
+    said = 'token " is", id 108, log prob -2.5000, probability 8.21 %'
+    assert seen.page.text_content("#readout") == said
+
+
+def test_hostile_text_is_shown_and_runs_nothing(opened: Any) -> None:
+    seen = opened("some")
+    seen.page.keyboard.press("m")
+    assert HOSTILE in seen.texts(".message .caption") and HOSTILE in seen.texts(".message .text")
+    assert json.dumps({"name": HOSTILE}, indent=1) in seen.texts(".message pre")
+    assert any(PIXEL in text for text in seen.texts("details pre"))
+    assert seen.page.locator("#detail b, #detail script, #detail img").count() == 0
+
+
+def test_pages_policy_lets_nothing_of_the_data_run(opened: Any, paths: dict[str, Path]) -> None:
+    text = paths["some"].read_text()
+    [policy] = re.findall('Content-Security-Policy" content="(.*?)">', text)
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules.pop("default-src") == rules.pop("base-uri") == rules.pop("form-action") == "'none'"
+    assert all(re.fullmatch("'sha256-.{44}'", rule) for rule in rules.values()) and len(rules) == 2
+    [data] = re.findall('<script id="data" type="application/json">(.*)</script>', text)
+    assert "<" not in data and json.loads(data)["rows"] and text.count("</script>") == 2
+    seen = opened("some")
+    seen.page.evaluate(
+        "() => { const made = document.createElement('script');"
+        " made.textContent = 'window.ran = 1'; document.body.append(made) }"
+    )
+    assert any("Content Security Policy" in said for said in seen.said)
+    seen.said.clear()
+
+
+# ── Filters ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_filters_by_finish_reason_reward_and_text(opened: Any) -> None:
+    seen = opened("some")
+    assert seen.count() == "40 of 40 rows"
+    assert seen.texts("#finish option") == ["any", "length", "stop"]
+    seen.page.select_option("#finish", "length")
+    assert seen.count() == "14 of 40 rows"
+    seen.page.fill("#low", "6")
+    seen.page.fill("#high", "9")
+    assert seen.count() == "3 of 40 rows" and seen.chosen() == "12.0"
+    assert [text.split(" ")[0] for text in seen.texts("#list button")] == ["12.0", "15.0", "18.0"]
+    seen.page.fill("#search", "QUESTION 15")
+    assert seen.count() == "1 of 40 rows" and "question 15" in seen.texts("#detail .text")[0]
+    seen.page.fill("#search", "nowhere")
+    assert seen.texts("#list") == ["No row passes the filters."] and not seen.texts("article")
+    seen.page.click("button[type=reset]")
+    seen.page.locator("#list button").nth(39).wait_for()
+    assert seen.count() == "40 of 40 rows"
+
+
+# ── Keys ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_page_can_be_used_by_keyboard_alone(opened: Any) -> None:
+    seen = opened("some")
+    press = seen.page.keyboard.press
+    for keys, place in (("jj", "2.0"), ("k", "1.0"), (["ArrowDown", "End"], "39.0")):
+        for key in keys:
+            press(key)
+        assert seen.chosen() == place
+        assert seen.page.evaluate("document.activeElement.getAttribute('aria-current')") == "true"
+    press("j")
+    assert seen.chosen() == "39.0"
+    press("Home")
+    press("ArrowRight")
+    press("ArrowRight")
+    readout = seen.page.text_content("#readout")
+    assert readout == 'token " see", id 101, log prob -0.2000, probability 81.87 %'
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert seen.page.evaluate(outline) == "solid"
+    press("/")
+    assert seen.page.evaluate("document.activeElement.id") == "search"
+    seen.page.keyboard.type("jk")  # text, no move
+    assert seen.page.input_value("#search") == "jk" and seen.count() == "0 of 40 rows"
+    press("Escape")
+    assert seen.page.evaluate("document.activeElement.tagName") == "BODY"
+
+
+def test_tab_reaches_every_control_and_each_shows_the_focus(opened: Any) -> None:
+    seen = opened("some")
+    reached: list[str] = []
+    while "BODY" not in reached:
+        seen.page.keyboard.press("Tab")
+        name, visible = seen.page.evaluate(
+            "(() => { const e = document.activeElement, s = getComputedStyle(e);"
+            " return [e.id || e.type || e.className || e.tagName, s.outlineStyle !== 'none'] })()"
+        )
+        assert visible or name == "BODY", name
+        reached.append(name)
+    assert reached[:4] == ["finish", "low", "high", "search"]
+    assert reached[4:8] == ["reset", "button", "detail", "token p0"]
+    assert set(reached[8:]) == {"SUMMARY", "BODY"}
+
+
+def test_thousand_rows_are_built_one_at_a_time(opened: Any) -> None:
+    seen = opened("many")
+    assert seen.page.locator("#list button").count() == 1000
+    for key in ("End", "k"):
+        seen.page.keyboard.press(key)
+        assert seen.page.locator("article").count() == 1
+    assert seen.chosen() == "998.0" and "question 998" in seen.texts("article .text")[0]
+    assert seen.page.evaluate("document.querySelectorAll('*').length") < 6000
+
+
+# ── Contrast ─────────────────────────────────────────────────────────────────────────────────────
+
+CONTRASTS = """() => {
+  const numbers = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map((c) => c / 255)
+      .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = numbers(getComputedStyle(node).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const found = {};
+  for (const node of document.querySelectorAll("body *")) {
+    const own = [...node.childNodes].some((each) => each.nodeType === 3 && each.data.trim());
+    if (!own || !node.checkVisibility()) continue;
+    const style = getComputedStyle(node);
+    const [a, b] = [light(numbers(style.color)), light(behind(node))].sort((x, y) => y - x);
+    const name = node.className || node.tagName;
+    found[name] = Math.min(found[name] || 99, (a + 0.05) / (b + 0.05));
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_has_contrast(scheme: str, opened: Any) -> None:
+    seen = opened("two", scheme)
+    seen.page.fill("#search", "8")  # the row with an error
+    seen.page.keyboard.press("Escape")
+    found: dict[str, float] = {}
+    for key in ("End", "Home"):
+        seen.page.keyboard.press(key)
+        seen.page.keyboard.press("m")
+        found |= seen.page.evaluate(CONTRASTS)
+    assert {"token p0", "token p5", "caption", "error", "preview", "tool"} <= set(found)
+    assert {name: value for name, value in found.items() if value < 4.5} == {}
+    colour = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (int(re.findall(r"\d+", colour)[0]) < 128) == (scheme == "dark")
+
+
+# ── Two files, and a notebook ────────────────────────────────────────────────────────────────────
+
+
+def test_two_files_stand_side_by_side_by_the_ids_of_their_rows(opened: Any) -> None:
+    seen = opened("two")
+    assert seen.texts("h1") == [f"{HOSTILE} and b.jsonl"] and seen.count() == "11 of 11 rows"
+    listed = {text.split(" ")[0]: text for text in seen.texts("#list button")}
+    assert "1 → 9" in listed["2.0"] and "0.5 → –" in listed["1.0"]
+    assert "– → 2500" in listed["5000.0"] and list(listed)[-1] == "5000.0"
+    seen.page.keyboard.press("j")
+    seen.page.keyboard.press("j")
+    assert seen.chosen() == "2.0" and seen.texts("article h2") == [HOSTILE, "b.jsonl"]
+    assert [text.split("\n")[0] for text in seen.texts("article .reward dd")] == ["1", "9"]
+    seen.page.keyboard.press("j")
+    assert "This file has no row of this id." in seen.texts("article")[1]
+    seen.page.fill("#low", "9")  # of either side
+    assert seen.count() == "4 of 11 rows"
+    seen.page.fill("#low", "")
+    seen.page.select_option("#finish", "no answer")
+    assert seen.count() == "1 of 11 rows" and seen.texts(".error") == [HOSTILE]
+
+
+def test_row_in_a_notebook_shows_itself_in_a_closed_frame(opened: Any) -> None:
+    seen = opened("notebook")
+    inside = seen.page.frame_locator("iframe")
+    assert inside.locator("#detail .token").count() == 6
+    assert inside.locator("#list").is_hidden() and inside.locator("#scale").is_visible()
+    inside.locator("#detail .token >> nth=1").hover()
+    assert "log prob -0.2000" in str(inside.locator("#readout").text_content())
+    assert seen.page.get_attribute("iframe", "sandbox") == "allow-scripts"
+    assert len(frame([Rollout("1", completion="a")])) < 40_000
+
+
+# ── The command ──────────────────────────────────────────────────────────────────────────────────
+
+
+def rows_file(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    return path
+
+
+def test_command_writes_a_page_beside_the_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, second = rows_file(tmp_path / "a.jsonl", row(1)), rows_file(tmp_path / "b.jsonl", row(2))
+    assert main(["show", str(first)]) == 0
+    assert f"1 rows of {first}: {tmp_path / 'a.html'}" in capfd.readouterr().err
+    assert "question 1" in (tmp_path / "a.html").read_text()
+    assert main(["show", str(first), str(second), "--out", str(tmp_path / "p.html")]) == 0
+    shown = (tmp_path / "p.html").read_text()
+    assert "question 1" in shown and "question 2" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "Missing argument 'FILE'"),
+        (["none.jsonl"], "none.jsonl: No such file or directory; name a file of rollouts"),
+        (["a.jsonl", "bad.jsonl"], "bad.jsonl, line 2: it has none of response_ids"),
+        (["a.jsonl", "--out", "a.jsonl"], "a.jsonl: it is also a file of rollouts; name another"),
+        (["a.jsonl", "--out", "none/p.html"], "none/p.html: No such file or directory"),
+        (["a.jsonl", "--port", "1"], "No such option"),
+    ],
+)
+def test_wrong_call_says_what_to_do_and_exits_with_2(
+    arguments: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows_file(tmp_path / "a.jsonl", row(1))
+    rows_file(tmp_path / "bad.jsonl", row(1), {"id": 3})
+    before = (tmp_path / "a.jsonl").read_text()
+    assert main(["show", *arguments]) == 2
+    assert says in capfd.readouterr().err
+    assert (tmp_path / "a.jsonl").read_text() == before and not list(tmp_path.glob("*.html"))
