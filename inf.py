@@ -5,8 +5,7 @@
     with InferenceEngine() as engine:
         print(engine.generate("What is the capital of France?").completions[0])
 
-Prompts become token ids and keywords sampling parameters (`_inf.request`), a backend answers them
-(`_inf.backends`), and the answer is decoded (`_inf.response`).
+`_inf.request` makes token ids of prompts, `_inf.backends` answer them, `_inf.response` decodes.
 """
 
 from __future__ import annotations
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
     from verl import DataProto
 
+    from _inf.apps.check.measure import check as check
     from _inf.apps.eval.evaluate import evaluate as evaluate
     from _inf.apps.ray.worker import InferenceWorker as InferenceWorker
     from _inf.apps.rollouts import Rollout as Rollout
@@ -60,16 +60,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = ["Config", "GenerateParams", "GenerationOutput", "GenerationRow", "InferenceEngine"]
-__all__ += ["InferenceWorker", "Rollout", "Score", "StreamChunk", "ToolCall", "evaluate"]
+__all__ += ["InferenceWorker", "Rollout", "Score", "StreamChunk", "ToolCall", "check", "evaluate"]
 __all__ += ["as_rollouts", "load_rollouts", "rollouts_to_data_proto", "save_rollouts"]
 __all__ += ["ConfigError", "EngineDeadError", "GenerationTimeout", "InferenceError"]
 __all__ += ["PromptError", "ToolError"]
 ROLLOUTS = ("Rollout", "as_rollouts", "load_rollouts", "rollouts_to_data_proto", "save_rollouts")
-LATER = {
-    "InferenceWorker": "_inf.apps.ray.worker",
-    "evaluate": "_inf.apps.eval.evaluate",
-    **dict.fromkeys(ROLLOUTS, "_inf.apps.rollouts"),
-}
+LATER = {"InferenceWorker": "ray.worker", "check": "check.measure", "evaluate": "eval.evaluate"}
+LATER |= dict.fromkeys(ROLLOUTS, "rollouts")
 
 
 def __dir__() -> list[str]:
@@ -79,7 +76,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """Import on first use what is built on this module, and so imports it."""
     if name in LATER:
-        return getattr(importlib.import_module(LATER[name]), name)
+        return getattr(importlib.import_module(f"_inf.apps.{LATER[name]}"), name)
     raise AttributeError(f"module 'inf' has no attribute {name!r}")
 
 
@@ -235,8 +232,7 @@ class InferenceEngine(RunningEngine):
         `rollout_log_probs` (rows x R, 0 where the mask is 0); `uid`, `completions`, `prompt_index`,
         `finish_reason`, `weight_version`; after tools or interactions `messages`, `reward_scores`
         and `__num_turns__` (verl's names). Raises what `generate` does, and `ConfigError` if
-        `max_tokens` is above R, if rows of one prompt would all be the same, or if `uid` or `extra`
-        has a wrong length or name.
+        `max_tokens` is above R, rows of one prompt would be the same, or `uid` or `extra` is wrong.
         """
         check_supported(self._backend, {"rollout_batch()": True})
         call, rollout = self._prepare(prompts, params), self.config.rollout

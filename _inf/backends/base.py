@@ -30,6 +30,8 @@ FEATURES: Mapping[str, Mapping[str, object]] = {
     "logit_bias": {"logit_bias": {}},
     "top_logprobs": {"logprobs": 0},
     "prompt_logprobs": {"prompt_logprobs": False},
+    "sampling_mask": {"sampling_mask": False},
+    "routed_experts": {"return_routed_experts": False},
     "token_ids": {
         "stop_token_ids": [],
         "skip_special_tokens": True,
@@ -47,7 +49,7 @@ FEATURES: Mapping[str, Mapping[str, object]] = {
 }
 SUPPORTS: Mapping[str, frozenset[str]] = {
     "sglang": frozenset(FEATURES) - {"logits", "beams"},
-    "hf": frozenset(FEATURES) - {"sleep"},
+    "hf": frozenset(FEATURES) - {"sleep", "routed_experts"},
     "openai": frozenset({"stream", "turn", "json_schema", "seed", "logit_bias"}),
     # On vLLM and `inf serve`; SGLang's own server has others (`openai/generate.py`).
     "openai with tokenizer_path": frozenset(

@@ -99,6 +99,9 @@ class PreparedCall:
             raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
         if sampling.prompt_logprobs:
             raise ConfigError("prompt_logprobs: stream() does not give them; use generate().")
+        for name in ("sampling_mask", "return_routed_experts"):
+            if sampling.asks(name):
+                raise ConfigError(f"{name}: stream() does not give it; use generate().")
         if any(params.num_beams > 1 for params in sampling.params):
             raise ConfigError("num_beams: a beam is known at its end only; use generate().")
         if any(turns.max_tokens_per_turn is not None for turns in sampling.turns):
@@ -127,6 +130,17 @@ class PreparedCall:
         ]
 
 
+ONE_TURN = (
+    "json_schema",
+    "regex",
+    "prompt_logprobs",
+    "logprobs",
+    "sampling_mask",
+    "return_routed_experts",
+    "num_beams",
+)
+
+
 def _has_several_turns(
     sampling: Sampling, tools: Mapping[str, Tool], interactions: Collection[str]
 ) -> bool:
@@ -140,7 +154,7 @@ def _has_several_turns(
                 "use max_tokens."
             )
         return False
-    for name in ("json_schema", "regex", "prompt_logprobs", "logprobs", "num_beams"):
+    for name in ONE_TURN:
         default = getattr(SamplingParams, name)
         if any(getattr(params, name) != default for params in sampling.params):
             _refuse_beside(name, tools, sampling)

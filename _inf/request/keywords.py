@@ -47,11 +47,15 @@ class GenerateParams(TypedDict, total=False):
         max_tokens_per_turn: like max_tokens, per turn; max_tokens counts all turns.
         logprobs: how many of the likeliest tokens to return per position (`top_logprobs`).
         prompt_logprobs: also score the prompt's tokens.
+        sampling_mask: also return the tokens that top_k, top_p and min_p left, and log probs over
+            them (docs/training.md).
+        return_routed_experts: also return which experts of a MoE model each token used
+            (docs/parity.md).
         timeout: seconds after which the call is aborted in the engine.
         progress: a bar; by default on a terminal or in a notebook, if the call takes long.
     All take a list too, one value per prompt (`stop`, `stop_token_ids`: a list of lists), except
     n, num_beams, tools, chat_template_kwargs, truncate_prompt, skip_special_tokens and the last
-    four.
+    six.
     """
 
     temperature: Floats
@@ -82,6 +86,8 @@ class GenerateParams(TypedDict, total=False):
     skip_special_tokens: bool | None
     logprobs: int | None
     prompt_logprobs: bool | None
+    sampling_mask: bool | None
+    return_routed_experts: bool | None
     timeout: float | None
     progress: bool | None
 
@@ -110,6 +116,8 @@ PER_CALL = (
     "skip_special_tokens",
     "logprobs",
     "prompt_logprobs",
+    "sampling_mask",
+    "return_routed_experts",
     "timeout",
     "progress",
 )

@@ -47,6 +47,9 @@ FILTERS: dict[str, float] = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
 ASK_TO_SAMPLE = ("temperature", "seed", *FILTERS)
 
 
+CAPTURE_EXPERTS = "enable_return_routed_experts"
+
+
 @dataclasses.dataclass(frozen=True)
 class Sampling:
     """A call's resolved keywords: `params` per prompt, the other fields for the whole call."""
@@ -70,6 +73,10 @@ class Sampling:
     def prompt_logprobs(self) -> bool:
         """Whether the prompts' tokens are scored."""
         return any(params.prompt_logprobs for params in self.params)
+
+    def asks(self, name: str) -> bool:
+        """Whether a keyword that is off by default is on."""
+        return any(getattr(params, name) for params in self.params)
 
     @property
     def same_samples(self) -> str:
@@ -128,6 +135,7 @@ def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, A
     """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
     resolved = resolve(params, rollout, 1, ANY_MODEL).params[0]
     off = {"repetition_penalty": 1.0, "logprobs": 0, "prompt_logprobs": False, "num_beams": 1}
+    off |= dict.fromkeys(("sampling_mask", "return_routed_experts"), False)
     return {
         name: value
         for name in GenerateParams.__annotations__
@@ -251,13 +259,38 @@ def _params(
         regex=regex_text(given["regex"]) if "regex" in given else None,
         logprobs=count(call, "logprobs", 0, least=0, most=vocabulary),
         prompt_logprobs=flag(call, "prompt_logprobs", False),
+        sampling_mask=flag(call, "sampling_mask", False),
+        return_routed_experts=flag(call, "return_routed_experts", False),
         num_beams=num_beams,
     )
     if params.min_tokens > params.max_tokens:
         raise ConfigError(
             f"min_tokens: {params.min_tokens} is above max_tokens, {params.max_tokens}."
         )
-    return dataclasses.replace(params, temperature=_temperature(given, config, params))
+    params = dataclasses.replace(params, temperature=_temperature(given, config, params))
+    _check_sampling_mask(params)
+    server = config.engine_kwargs.get("sglang") or {}
+    if params.return_routed_experts and not server.get(CAPTURE_EXPERTS):
+        raise ConfigError(
+            f"return_routed_experts: rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS} must be true "
+            "when the engine starts, and the model must have experts."
+        )
+    return params
+
+
+def _check_sampling_mask(params: SamplingParams) -> None:
+    """Refuse a mask of what is not sampled, and one of the whole vocabulary."""
+    if not params.sampling_mask:
+        return
+    if params.greedy:
+        raise ConfigError("sampling_mask: a greedy answer is not sampled; give a temperature.")
+    if all(getattr(params, name) == neutral for name, neutral in FILTERS.items()):
+        raise ConfigError(
+            "sampling_mask: without top_k, top_p or min_p every token is left, and the log probs "
+            "over them are `logprobs`; set a filter, or leave sampling_mask out."
+        )
+    if params.logprobs:
+        raise ConfigError("sampling_mask: logprobs is set too; leave one of the two out.")
 
 
 def _temperature(given: Mapping[str, Any], config: Rollout, params: SamplingParams) -> float:

@@ -39,8 +39,25 @@ def decode(
         messages=[t.messages for t in transcripts] if transcripts else None,
         tool_calls=[t.pending for t in transcripts] if transcripts else None,
         top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.logprobs else None,
+        **(_kept(outputs) if sampling.asks("sampling_mask") else {}),
+        routed_experts=[o.routed_experts for o in outputs]
+        if sampling.asks("return_routed_experts")
+        else None,
         prompt_token_ids=_prompt_ids(prompts, sampling.n),
     )
+
+
+def _kept(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
+    """The ids that the filters left, and each token's log prob among them."""
+    masks = [[sorted(kept) for kept in o.kept or []] for o in outputs]
+    logprobs = [
+        [
+            kept[token] - math.log(math.fsum(map(math.exp, kept.values())))
+            for token, kept in zip(o.token_ids, o.kept or [], strict=True)
+        ]
+        for o in outputs
+    ]
+    return {"sampling_mask": masks, "sampling_logprobs": logprobs}
 
 
 def _prompt_ids(prompts: Sequence[Prompt], n: int) -> list[list[int]] | None:

@@ -50,6 +50,9 @@ class GenerationRow:
     messages: list[dict[str, Any]] | None = None
     tool_calls: list[ToolCall] | None = None
     top_logprobs: list[dict[int, float]] | None = None
+    sampling_mask: list[list[int]] | None = None
+    sampling_logprobs: list[float] | None = None
+    routed_experts: Any = None
     prompt_token_ids: list[int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,6 +111,10 @@ class GenerationOutput:
         `response_ids` are then empty.
     top_logprobs: only with `logprobs=k`: a dict per generated token, from the k likeliest ids and
         the sampled id to their log probs, the likeliest first.
+    sampling_mask, sampling_logprobs: only with `sampling_mask=True`: per generated token, the ids
+        that top_k, top_p and min_p left, sorted, and the sampled one's log prob among them.
+    routed_experts: only with `return_routed_experts=True`: an int32 array per row, tokens x layers
+        x k, for the prompt's and the answer's tokens but the last one, which was not computed.
     prompt_logprobs: only if requested: one float per prompt token, of softmax(logits) at any
         temperature; None for the first token.
     prompt_token_ids: the prompt's ids as they were sent; None if a server tokenizes.
@@ -151,6 +158,9 @@ class GenerationOutput:
     messages: list[list[dict[str, Any]]] | None = None
     tool_calls: list[list[ToolCall]] | None = None
     top_logprobs: list[list[dict[int, float]]] | None = None
+    sampling_mask: list[list[list[int]]] | None = None
+    sampling_logprobs: list[list[float]] | None = None
+    routed_experts: list[Any] | None = None
     prompt_token_ids: list[list[int]] | None = None
 
     @classmethod

@@ -429,6 +429,8 @@ TYPES = {
     "seed": int,
     "logprobs": int,
     "prompt_logprobs": bool,
+    "sampling_mask": bool,
+    "return_routed_experts": bool,
     "num_beams": int,
     "beam": int,
 }

@@ -1,14 +1,14 @@
-"""`inf check`: compares the rollout with Transformers; exit code 1 if they differ."""
+"""`inf check`: compares the rollout with a reference and with itself; exit code 1 if it fails."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from _inf.apps.check import measure
+from _inf.apps.check.measure import BATCH, MAX_TOKENS
+from _inf.apps.check.measure import check as measure
 from _inf.apps.cli.options import Options, takes_options
 
 
@@ -18,24 +18,49 @@ def check(
         list[str] | None,
         typer.Argument(help="The default is four built-in prompts.", show_default=False),
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="A trainer's batch with old_log_probs: .safetensors, or a DataProto's file of "
+            "your own (a pickle). The default is Transformers.",
+            show_default=False,
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Rows that are sampled in one call.")] = BATCH,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a row.")] = MAX_TOKENS,
     threshold: Annotated[
         float | None,
         typer.Option(
             min=0,
             help="The largest log prob difference allowed, in nats.",
-            show_default="0.001 in float32, else 0.2",
+            show_default="see docs/parity.md",
         ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the differences into this file.", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     **options: Any,
 ) -> None:
-    """Compare the rollout with Transformers; the exit code is 1 if they differ."""
+    """Compare the rollout with Transformers or a trainer's log probs, and with itself.
+
+    The exit code is 1 if they differ.
+    """
     with Options(options).start() as engine:
-        result = measure(engine, prompts or (), threshold)
+        report = measure(
+            engine,
+            prompts=prompts,
+            against=against,
+            max_tokens=max_tokens,
+            batch=batch,
+            threshold=threshold,
+        )
+    if plot is not None:
+        report.plot().savefig(plot, dpi=120)
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(result)))
+        typer.echo(report.json())
     else:
         from rich.console import Console
 
-        Console().print(result.table())
-    raise typer.Exit(0 if result.passed else 1)
+        Console().print(report.table())
+    raise typer.Exit(0 if report.passed else 1)

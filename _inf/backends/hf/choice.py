@@ -35,6 +35,7 @@ class Row:
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] = dataclasses.field(default_factory=list)
     top_logprobs: list[dict[int, float]] = dataclasses.field(default_factory=list)
+    kept: list[dict[int, float]] = dataclasses.field(default_factory=list)
 
     @property
     def params(self) -> SamplingParams:
@@ -58,6 +59,7 @@ class Row:
             cached_tokens=0,
             weight_version=self.weight_version,
             top_logprobs=list(self.top_logprobs) if self.params.logprobs else None,
+            kept=list(self.kept) if self.params.sampling_mask else None,
         )
 
 
@@ -107,6 +109,10 @@ class Chooser:
             top_ks = [each.top_k if each.top_k > 0 else width for each in params]
             filters = [top_ks, [each.top_p for each in params], [each.min_p for each in params]]
             probs = draws.filtered(probs, *(_column(values, probs) for values in filters))
+            for own, row in zip(probs, rows, strict=True):
+                if row.params.sampling_mask:
+                    left = own.nonzero()[:, 0]
+                    row.kept.append(dict(zip(left.tolist(), own[left].log().tolist(), strict=True)))
         noise = torch.empty_like(probs).exponential_(generator=self._generator)
         for index, row in enumerate(rows):
             if row.params.seed is not None:

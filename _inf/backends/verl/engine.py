@@ -21,7 +21,12 @@ from typing import Any
 from _inf.backends.base import check_finite
 from _inf.backends.verl.child.heartbeat import last_heartbeat
 from _inf.backends.verl.child.setup import SCHEDULER, SETUP
-from _inf.backends.verl.sampling import LOGPROB_START, TOP_LOGPROBS
+from _inf.backends.verl.sampling import (
+    LOGPROB_START,
+    ROUTED_EXPERTS,
+    SAMPLING_MASK,
+    TOP_LOGPROBS,
+)
 from _inf.backends.verl.server import CPU_ATTENTION, PACK_WEIGHTS
 from _inf.errors import EngineRefusal, InferenceError, RequestFailure
 from _inf.runtime.host import Host, current_host
@@ -225,13 +230,14 @@ def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, An
     """The arguments of SGLang's `async_generate`; some of our keys are not sampling parameters."""
     params = dict(params)
     start, likeliest = params.pop(LOGPROB_START, -1), params.pop(TOP_LOGPROBS, 0)
-    custom = "custom_params" in params
+    custom, experts = "custom_params" in params, params.pop(ROUTED_EXPERTS, False)
     return {
         "input_ids": ids,
         "sampling_params": params,
         "return_logprob": True,
         "logprob_start_len": start,
         "top_logprobs_num": likeliest,
+        "return_routed_experts": experts,
         "custom_logit_processor": _logit_processor() if custom else None,
         "rid": rid,
     }
@@ -257,6 +263,8 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Reques
     prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
     for scored in (logprobs, prompt_logprobs):
         check_finite(scored, row)
+    tops = _top_logprobs(meta) if params.get(TOP_LOGPROBS) else None
+    masked = params.get("custom_params", {}).get(SAMPLING_MASK, False)
     return RequestOutput(
         token_ids=ids,
         logprobs=logprobs,
@@ -270,7 +278,9 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Reques
         likeliest_logprobs=[
             top[0][0] if top else None for top in meta.get("input_top_logprobs", ())
         ],
-        top_logprobs=_top_logprobs(meta) if params.get(TOP_LOGPROBS) else None,
+        top_logprobs=None if masked else tops,
+        kept=tops if masked else None,
+        routed_experts=meta["routed_experts"].numpy() if params.get(ROUTED_EXPERTS) else None,
     )
 
 

@@ -1,8 +1,8 @@
 """Translates `SamplingParams` to SGLang's names (sglang 0.5.9, `srt/sampling/sampling_params.py`).
 
-Three of the keys are special: `custom_params` carries the parameters that our own code in the
-scheduler's process reads (`child/scheduler.py`); `logprob_start_len` and `top_logprobs_num` are
-fields of SGLang's request, to which `engine.py` moves them.
+Four of the keys are special: `custom_params` carries the parameters that our own code in the
+scheduler's process reads (`child/scheduler.py`); `logprob_start_len`, `top_logprobs_num` and
+`return_routed_experts` are fields of SGLang's request, to which `engine.py` moves them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Any
 
 from _inf.types import SamplingParams
 
+SAMPLING_MASK = "sampling_mask"  # in `custom_params`
+ROUTED_EXPERTS = "return_routed_experts"
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 
 
@@ -34,12 +36,15 @@ def sglang_params(params: SamplingParams) -> dict[str, Any]:
         custom["repetition_penalty"] = params.repetition_penalty
     if params.seed is not None:
         custom["seed"] = params.seed
+    if params.sampling_mask:
+        custom[SAMPLING_MASK] = True
     optional = {
         "custom_params": custom or None,
         "logit_bias": dict(params.logit_bias) or None,
         "json_schema": params.json_schema,
         "regex": params.regex,
         LOGPROB_START: 0 if params.prompt_logprobs else None,
-        TOP_LOGPROBS: params.logprobs or None,
+        ROUTED_EXPERTS: params.return_routed_experts or None,
+        TOP_LOGPROBS: params.logprobs or (1 if params.sampling_mask else None),
     }
     return request | {name: value for name, value in optional.items() if value is not None}

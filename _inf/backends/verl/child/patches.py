@@ -14,6 +14,7 @@ import torch.distributed
 from sglang.srt.constrained.grammar_manager import GrammarManager
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.logits_processor import LogitsProcessor
+from sglang.srt.layers.moe.routed_experts_capturer import _RoutedExpertsHostCache
 from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 from sglang.srt.layers.rotary_embedding import DynamicNTKScalingRotaryEmbedding, RotaryEmbedding
 from sglang.srt.layers.sampler import Sampler
@@ -82,6 +83,13 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
              "managers/schedule_batch.py", "a stop string ends an answer before min_new_tokens"),
         Wrap(Sampler, "_sample_from_probs", scheduler.sample_by_seed,
              "layers/sampler.py", "seeds need deterministic inference, which a CPU does not have"),
+        Wrap(_RoutedExpertsHostCache, "__init__", scheduler.unpinned_without_a_gpu,
+             "layers/moe/routed_experts_capturer.py",
+             "its buffer is in pinned memory, which torch cannot allocate without a GPU"),
+        Wrap(Sampler, "_sample_from_probs", scheduler.remember_kept,
+             "layers/sampler.py", "it does not say which tokens the filters leave"),
+        Wrap(Sampler, "_attach_logprobs_to_output", scheduler.return_kept,
+             "layers/sampler.py", "it does not say which tokens the filters leave"),
         Wrap(Sampler, "_sample_from_probs", scheduler.sample_beside_nan,
              "layers/sampler.py",
              "a row whose logits are NaN ends the whole process when it is sampled"),

@@ -18,6 +18,7 @@ from sglang.srt.sampling.penaltylib import (
 )
 
 from _inf.backends import draws
+from _inf.backends.verl.sampling import SAMPLING_MASK
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 REPETITION_PENALTY = "repetition_penalty"
 SEED = "seed"
+KEPT = "inf_kept"  # by row, on SGLang's record of a batch
 
 Sample = Callable[..., torch.Tensor]
 
@@ -109,6 +111,46 @@ def sample_by_seed(
             kept = _filtered(probs[row], info, row)
             tokens[row] = torch.argmax(kept / noise.to(kept.device))
     return tokens
+
+
+def remember_kept(
+    sample: Sample, self: Any, probs: torch.Tensor, info: SamplingBatchInfo, *args: object
+) -> torch.Tensor:
+    """Note which tokens the filters leave in rows that ask for them, before one is drawn."""
+    vars(info)[KEPT] = {
+        row: _filtered(probs[row], info, row).nonzero()[:, 0]
+        for row, params in enumerate(info.custom_params or [])
+        if params is not None and params.get(SAMPLING_MASK)
+    }
+    return sample(self, probs, info, *args)
+
+
+def return_kept(
+    attach: Callable[..., None], self: Any, output: Any, logprobs: torch.Tensor, *args: Any
+) -> None:
+    """Return these tokens and their log probs in the place of the likeliest ones."""
+    attach(self, output, logprobs, *args)
+    info = args[2]
+    for row, kept in vars(info).pop(KEPT, {}).items():
+        output.next_token_top_logprobs_val[row] = logprobs[row, kept].tolist()
+        output.next_token_top_logprobs_idx[row] = kept.tolist()
+
+
+def unpinned_without_a_gpu(
+    build: Callable[..., None],
+    self: Any,
+    num_tokens: int,
+    num_hidden_layers: int,
+    num_experts_per_tok: int,
+) -> None:
+    """Allocate the buffer of each token's experts in ordinary memory."""
+    if torch.cuda.is_available():
+        build(self, num_tokens, num_hidden_layers, num_experts_per_tok)
+        return
+    self.num_tokens = num_tokens
+    self.buffer = torch.zeros(
+        (num_tokens, num_hidden_layers, num_experts_per_tok), dtype=torch.int32
+    )
 
 
 def _filtered(probs: torch.Tensor, info: SamplingBatchInfo, row: int) -> torch.Tensor:

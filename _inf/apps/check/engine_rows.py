@@ -1,0 +1,196 @@
+"""What the running engine says of its own rows: sampled, scored again, alone, in later turns.
+
+Uses only the public calls of an engine, and leaves it as it was: no weight and no version changes.
+The prefix cache is filled as by any call, and emptied by `update`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from _inf.apps.check.metrics import distances
+from _inf.apps.check.rows import Row, read_rollout
+from _inf.errors import ConfigError
+from _inf.types import Tokenizer
+
+if TYPE_CHECKING:
+    from inf import GenerationRow, InferenceEngine
+
+SEED = 0
+SECOND_TURN = "And why?"
+CONVERSATIONS = 4  # of two turns
+PROBES = 16  # sequences of two tokens
+# At temperature 1 without filters, log probs are log(softmax(logits)), as `score` gives them.
+PLAIN: dict[str, Any] = {
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "min_tokens": 0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+
+
+def rendered(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of one user message; of the text itself if the model has no chat template."""
+    if tokenizer.chat_template is None:
+        return list(tokenizer(text)["input_ids"])
+    message = [{"role": "user", "content": text}]
+    return list(tokenizer.apply_chat_template(message, add_generation_prompt=True))
+
+
+def as_prompt(ids: Sequence[int]) -> dict[str, list[int]]:
+    return {"prompt_token_ids": list(ids)}
+
+
+def sample(
+    engine: InferenceEngine, sent: Sequence[list[int]], n: int, max_tokens: int
+) -> tuple[list[Row], list[int]]:
+    """Sample `n` rows of each prompt in one call; return them and their seeds."""
+    prompts = [as_prompt(ids) for ids in sent]
+    output = engine.generate(
+        prompts, n=n, seed=SEED, max_tokens=max_tokens, tools=[], progress=False, **PLAIN
+    )
+    rows = [_row(sent[index // n], row) for index, row in enumerate(output)]
+    return rows, [row.metadata["seed"] for row in output]
+
+
+def _row(prompt: list[int], answer: GenerationRow) -> Row:
+    ids = answer.token_ids or []
+    return Row([*prompt, *ids], len(prompt), [1] * len(ids), answer.logprobs or [])
+
+
+def rescored(engine: InferenceEngine, rows: Sequence[Row]) -> list[list[float]]:
+    """The log probs of each response, by a prefill that may start from a cached prompt."""
+    prompts = [as_prompt(row.ids[: row.start]) for row in rows]
+    return engine.get_logprobs(prompts, [row.ids[row.start :] for row in rows])
+
+
+def whole(engine: InferenceEngine, rows: Sequence[Row]) -> list[list[float]]:
+    """The log probs of all tokens but the first, by one prefill of the whole sequence: SGLang
+    takes from its prefix cache nothing of which log probs are asked (0.5.9,
+    `managers/schedule_batch.py`)."""
+    return engine.get_logprobs([as_prompt(row.ids[:1]) for row in rows], [r.ids[1:] for r in rows])
+
+
+def two_tokens(engine: InferenceEngine) -> list[Row]:
+    """Sequences of two tokens, of many parts of the vocabulary. What follows the first token
+    depends on it alone: neither attention nor positions play a part."""
+    size = engine.model.limits.vocabulary
+    ids = [(7919 * number + 11) % size for number in range(2 * PROBES)]
+    return [Row(list(pair), 2, [], []) for pair in zip(ids[::2], ids[1::2], strict=True)]
+
+
+def invariances(
+    engine: InferenceEngine, rows: Sequence[Row], seeds: Sequence[int], again: Sequence[list[float]]
+) -> dict[str, float]:
+    """Compare the engine with itself. again: `whole` of the rows.
+
+    prefill_decode: sampled, and scored by a prefill. prefix_reuse: scored from a cached prompt, and
+    from the beginning. alone_in_batch: sampled in the batch, and alone, up to the first token that
+    is another.
+    """
+    scored = rescored(engine, rows)
+    fresh = [values[row.start - 1 :] for values, row in zip(again, rows, strict=True)]
+    own = [row.rollout for row in rows]
+    return {
+        **distances(_flat(own), _flat(scored), "prefill_decode/"),
+        **distances(_flat(scored), _flat(fresh), "prefix_reuse/"),
+        **_alone(engine, rows, seeds),
+    }
+
+
+def _flat(values: Sequence[Sequence[float]]) -> list[float]:
+    return [each for row in values for each in row]
+
+
+def _alone(engine: InferenceEngine, rows: Sequence[Row], seeds: Sequence[int]) -> dict[str, float]:
+    """Sample the first row of each prompt again, by itself."""
+    firsts = {tuple(row.ids[: row.start]): index for index, row in reversed([*enumerate(rows)])}
+    ours: list[float] = []
+    theirs: list[float] = []
+    tokens = 0
+    for index in sorted(firsts.values()):
+        row, answer = rows[index], rows[index].ids[rows[index].start :]
+        [alone] = engine.generate(
+            as_prompt(row.ids[: row.start]),
+            seed=seeds[index], max_tokens=len(answer), tools=[], progress=False, **PLAIN,
+        )  # fmt: skip
+        both = zip(answer, alone.token_ids or [], strict=False)
+        same = next((place for place, (a, b) in enumerate(both) if a != b), len(answer))
+        ours += row.rollout[:same]
+        theirs += (alone.logprobs or [])[:same]
+        tokens += len(answer)
+    share = {"alone_in_batch/same_tokens": len(ours) / tokens}
+    return {**distances(ours, theirs, "alone_in_batch/"), **share} if ours else share
+
+
+def conversations(
+    engine: InferenceEngine, texts: Sequence[str], rows: Sequence[Row], max_tokens: int
+) -> tuple[list[Row], str]:
+    """Rows of more than one turn, and how they were made: with the config's tools, if the model
+    calls one, and otherwise with a second user message that is written here."""
+    if engine.config.rollout.multi_turn.tool_config_path:
+        tokens = engine.config.rollout.response_length
+        batch = engine.rollout_batch(list(texts), max_tokens=tokens, progress=False, **PLAIN)
+        called = [row for row in read_rollout(batch) if 0 in row.mask]
+        if called:
+            return called, "with the config's tools"
+    limits, glue = engine.model.limits, rendered(engine.tokenizer, SECOND_TURN)
+    first = [
+        row
+        for row in rows
+        if row.rollout and len(row.ids) + len(glue) <= min(limits.prompt, limits.total - max_tokens)
+    ][:CONVERSATIONS]
+    if not first:
+        return [], "not compared: a second turn does not fit into rollout.prompt_length"
+    second, _ = sample(engine, [row.ids + glue for row in first], 1, max_tokens)
+    return [_joined(*both) for both in zip(first, second, strict=True)], (
+        "scripted: a second user message after the first answer"
+    )
+
+
+def _joined(first: Row, second: Row) -> Row:
+    """One row with the sampled tokens of both turns."""
+    between = second.start - len(first.ids)
+    mask = [*first.mask, *[0] * between, *second.mask]
+    rollout = [*first.rollout, *[0.0] * between, *second.rollout]
+    return Row(second.ids, first.start, mask, rollout)
+
+
+def update(
+    engine: InferenceEngine, rows: Sequence[Row], before: Sequence[list[float]]
+) -> tuple[dict[str, float], str]:
+    """Compare log probs before and after an update with the weights of the model's folder, and
+    count what the next prompt takes from the prefix cache. The version stays what it is.
+
+    Returns no numbers and the reason if the folder's weights are not those that are served.
+    """
+    if engine.weight_version:
+        return {}, "the engine serves updated weights"
+    files = sorted(Path(engine.model_folder).glob("*.safetensors"))
+    if not files:
+        return {}, "the model's folder has no .safetensors files"
+    prompt = as_prompt(rows[0].ids)
+    engine.get_logprobs(prompt, [rows[0].ids[:1]])  # so that its prefix is cached
+    try:
+        engine.update_weights(_weights(files), version=engine.weight_version)
+    except ConfigError as failure:
+        return {}, str(failure)
+    [cached] = engine.generate(prompt, max_tokens=1, tools=[], progress=False, temperature=0)
+    after = whole(engine, rows)
+    return {
+        **distances(_flat(before), _flat(after), "update_weights/"),
+        "update_weights/cached_tokens": float(cached.metadata["cached_tokens"]),
+    }, ""
+
+
+def _weights(files: Sequence[Path]) -> Iterator[tuple[str, Any]]:
+    from safetensors.torch import load_file
+
+    for file in files:
+        yield from load_file(file).items()

@@ -1,0 +1,177 @@
+"""Says what is off, and what that points to, from the numbers of a check.
+
+In: numbers, and the pairs of log probs behind them. Out: `Finding`s, one for each comparison that
+is past its bound. The rules are simple, and docs/parity.md says what each one can and cannot tell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from _inf.apps.check.metrics import Pairs, distances, temperature_between
+
+# docs/parity.md has the measurements behind them.
+FLOAT32 = {"logprobs_diff_max": 1e-3}
+HALF = {"token_mult_prob_error": 1.02}
+ROUNDING = 0.08  # mean differences up to here were seen from half precision alone
+ITSELF = ("prefill_decode/", "prefix_reuse/", "alone_in_batch/")
+IN_HALF = (
+    "precision: the rollout differs from itself by as much as half precision can explain; float32 "
+    "shows whether there is more"
+)
+
+MEANINGS = {
+    "prefill_decode/": "the rollout scores its own tokens differently: its prefill and its decode "
+    "do not compute the same (attention backend, KV cache)",
+    "alone_in_batch/": "a row's log probs depend on the rows beside it (kernels that change with "
+    "the batch, or padding)",
+    "prefix_reuse/": "stale or wrong prefix cache: rows that start from cached prefixes differ "
+    "from the same rows computed from their beginning; if the weights were updated, the cache was "
+    "not emptied",
+    "update_weights/": "an update with the model folder's weights changes the log probs: the "
+    "engine served other weights, or loads them differently",
+    "multi_turn/": "only conversations of several turns differ: look at the ids, masks "
+    "and positions of conversations",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One comparison past its bound. metric, value, allowed: the number of `metrics` that is.
+    meaning: what is off, and what that points to."""
+
+    metric: str
+    value: float
+    allowed: float
+    meaning: str
+
+
+def bounds(dtype: str, threshold: float | None) -> dict[str, float]:
+    """What is allowed, by the last part of a metric's name. threshold: the caller's own bound of
+    the largest difference, in place of ours."""
+    if threshold is not None:
+        return {"logprobs_diff_max": threshold}
+    return dict(FLOAT32 if dtype == "float32" else HALF)
+
+
+def findings(
+    metrics: Mapping[str, float],
+    allowed: Mapping[str, float],
+    pairs: Pairs,
+    whole: Pairs | None,
+    dtype: str,
+) -> list[Finding]:
+    """All findings. pairs: the sampled tokens; whole: all tokens of the sequences, computed by the
+    rollout without its prefix cache, if the reference could compute them too; dtype: the
+    rollout's."""
+    found = [*_ids(metrics), *_groups(metrics, allowed, dtype)]
+    if worse := _past(metrics, allowed, ""):
+        # What is off in the first turn is off in the second one too.
+        found = [finding for finding in found if not finding.metric.startswith("multi_turn/")]
+        stale = any(finding.metric.startswith("prefix_reuse/") for finding in found)
+        cause = _cause(pairs, whole, allowed, stale=stale)
+        found.insert(0, Finding(worse, metrics[worse], allowed[worse], cause))
+    return found
+
+
+def _past(metrics: Mapping[str, float], allowed: Mapping[str, float], group: str) -> str:
+    """The name of the first metric of a group that is past its bound, without the group; or ""."""
+    return next(
+        (
+            name
+            for name, most in allowed.items()
+            if group + name in metrics and not metrics[group + name] <= most  # NaN is past it
+        ),
+        "",
+    )
+
+
+def _groups(
+    metrics: Mapping[str, float], allowed: Mapping[str, float], dtype: str
+) -> Iterator[Finding]:
+    for group, meaning in MEANINGS.items():
+        if group == "prefill_decode/" and _past(metrics, allowed, "prefix_reuse/"):
+            continue  # both start from cached prefixes, of different lengths
+        if name := _past(metrics, allowed, group):
+            if (
+                group in ITSELF
+                and dtype != "float32"
+                and metrics[f"{group}logprobs_diff_mean"] <= ROUNDING
+            ):
+                meaning = IN_HALF
+            yield Finding(group + name, metrics[group + name], allowed[name], meaning)
+    if metrics.get("alone_in_batch/same_tokens", 1) == 0:  # and so no log probs to compare
+        yield Finding("alone_in_batch/same_tokens", 0, 1, MEANINGS["alone_in_batch/"])
+    if cached := metrics.get("update_weights/cached_tokens", 0):
+        meaning = "stale prefix cache: after an update, prompts start from what the old weights had"
+        yield Finding("update_weights/cached_tokens", cached, 0, f"{meaning} computed")
+
+
+def _ids(metrics: Mapping[str, float]) -> Iterator[Finding]:
+    meanings = {
+        "prompts/text_differs": "template: the reference's chat template writes the same messages "
+        "as another text",
+        "prompts/thinking_differs": "template: in a conversation of two turns, one of the two chat "
+        "templates leaves the first answer's <think>...</think> out, or changes it",
+        "prompts/ids_differ": "tokenizer: the same text becomes other ids at the reference",
+        "prompts/messages_missing": "template: text of the recorded assistant messages (their "
+        "thinking, for example) is not in the batch's ids; rendering messages again dropped it",
+    }
+    for name, meaning in meanings.items():
+        if metrics.get(name):
+            yield Finding(name, metrics[name], 0, meaning)
+
+
+def _cause(pairs: Pairs, whole: Pairs | None, allowed: Mapping[str, float], *, stale: bool) -> str:
+    """The simplest explanation of a difference between rollout and reference."""
+    if (
+        stale
+        and whole is not None
+        and not _past(distances(whole.rollout, whole.reference), allowed, "")
+    ):
+        return (
+            "stale or wrong prefix cache: without cached prefixes the rollout agrees with the "
+            "reference"
+        )
+    scale = temperature_between(pairs)
+    if scale is not None and abs(scale - 1) > 0.05:
+        return (
+            f"temperature: the reference's log probs are the rollout's at {scale:.2f} times its "
+            "temperature"
+        )
+    if whole is not None and _only_after_the_first(whole):
+        return (
+            "positions or attention: what follows a sequence's first token, which sees no other, "
+            "is equal, and what follows later ones is not; look at the rotary embedding (scaling, "
+            "theta), the attention mask and window, then at the weights of queries and keys"
+        )
+    if _like_rounding(pairs):
+        return (
+            "precision: small differences of both signs, as rounding to half precision makes "
+            "them; one of the two computes in another dtype, or the model does not bear half "
+            "precision"
+        )
+    if whole is None:
+        return "no simple cause: compare with a reference engine, which sees whole sequences"
+    return (
+        "weights or the model's code: the sequences differ from their first token on, by no one "
+        "temperature and by more than rounding"
+    )
+
+
+def _like_rounding(pairs: Pairs) -> bool:
+    """Whether half precision explains the differences: they are no larger than it made them in
+    docs/parity.md, and their mean no larger than chance makes it."""
+    apart = pairs.difference
+    chance = 4 * apart.std() / np.sqrt(len(apart))
+    return bool(np.abs(apart).mean() <= ROUNDING and abs(apart.mean()) <= chance)
+
+
+def _only_after_the_first(whole: Pairs) -> bool:
+    """Whether the token after the first one has a hundredth of the other tokens' difference."""
+    apart = np.abs(whole.difference)
+    first, later = apart[whole.position == 1], apart[whole.position > 1]
+    return bool(len(first) and len(later) and first.max() < 0.01 * later.mean())

@@ -1,0 +1,186 @@
+"""Measures a running engine against a reference, and against itself."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from _inf.apps.check import engine_rows as rows_of
+from _inf.apps.check import reference
+from _inf.apps.check.findings import bounds, findings
+from _inf.apps.check.metrics import Pairs, comparison, distances
+from _inf.apps.check.report import CheckReport, WorstToken
+from _inf.apps.check.rows import Row, TrainerBatch, read_batch
+from _inf.backends.running import RunningEngine
+from _inf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl import DataProto
+
+    from inf import InferenceEngine
+
+PROMPTS = (
+    "What is the capital of France?",
+    "Count from one to ten, in German.",
+    "def fibonacci(n):",
+    "A baker sells 36 rolls in the morning and a third as many in the afternoon. How many in all?",
+)
+MAX_TOKENS, BATCH = 16, 16
+STACK = ("verl", "sglang", "torch", "transformers")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Measured:
+    """What one kind of reference gives."""
+
+    pairs: Pairs
+    metrics: dict[str, float]
+    whole: Pairs | None = None
+    notes: tuple[str, ...] = ()
+
+
+def check(
+    engine: InferenceEngine,
+    *,
+    prompts: str | Sequence[str] | None = None,
+    against: InferenceEngine | DataProto | str | Path | None = None,
+    max_tokens: int = MAX_TOKENS,
+    batch: int = BATCH,
+    threshold: float | None = None,
+) -> CheckReport:
+    """Compare the rollout's log probs with a reference's, and with its own.
+
+    prompts: user messages; by default four built-in ones. `batch` rows of up to `max_tokens` tokens
+        are sampled from them at temperature 1, in one call.
+    against: None starts a second engine, with `rollout.name: hf`, on the engine's model, so there
+        must be memory for both. Or such an engine, which is left running. Or a trainer's
+        `DataProto` with `old_log_probs`, or its file (.safetensors, or that of `save_to_disk`,
+        a pickle: open only your own); then the batch's rows are compared, and its
+        `rollout_log_probs`, or without them what the engine computes.
+    threshold: the largest allowed difference of a log prob, in nats, in place of the thresholds of
+        docs/parity.md.
+
+    Afterwards the engine's prefix cache is empty: unless it serves updated weights, it loads those
+    of its folder once more, under the same version. Raises `ConfigError` if nothing can be
+    compared.
+    """
+    _check_call(engine, against, max_tokens, batch, threshold)
+    texts = [prompts] if isinstance(prompts, str) else list(prompts or PROMPTS)
+    sent = [rows_of.rendered(engine.tokenizer, text) for text in texts]
+    tokens = min(max_tokens, engine.config.rollout.response_length)
+    rows, seeds = rows_of.sample(engine, sent, max(1, batch // len(sent)), tokens)
+    whole = [*rows, *rows_of.two_tokens(engine)]
+    again = rows_of.whole(engine, whole)
+    metrics = rows_of.invariances(engine, rows, seeds, again[: len(rows)])
+    if against is None or isinstance(against, RunningEngine):
+        measured = _against_engine(engine, against, texts, whole, again, tokens)
+    else:
+        measured = _against_batch(engine, read_batch(against))
+    updated, why = rows_of.update(engine, rows, again[: len(rows)])
+    notes = [*measured.notes, *([f"update_weights: not compared: {why}"] if why else [])]
+    dtype = str(engine.rollout.dtype).removeprefix("torch.")
+    metrics = {**comparison(measured.pairs), **measured.metrics, **metrics, **updated}
+    allowed = bounds(dtype, threshold)
+    found = findings(metrics, allowed, measured.pairs, measured.whole, dtype)
+    return CheckReport(
+        passed=not found,
+        findings=found,
+        metrics=metrics,
+        allowed=allowed,
+        tokens=len(measured.pairs),
+        rows=len(set(measured.pairs.row.tolist())),
+        worst=_worst(engine, measured.pairs),
+        notes=notes,
+        model=str(engine.model_folder),
+        reference=_name(against),
+        device="cpu" if engine.on_cpu else "cuda",
+        dtype=dtype,
+        date=datetime.date.today().isoformat(),
+        versions={"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in STACK},
+        pairs=measured.pairs,
+    )
+
+
+def _check_call(
+    engine: InferenceEngine, against: Any, max_tokens: int, batch: int, threshold: float | None
+) -> None:
+    if threshold is not None and not threshold >= 0:
+        raise ConfigError(f"threshold: expected a number from 0 on, got {threshold}")
+    for name, value in (("max_tokens", max_tokens), ("batch", batch)):
+        if value < 1:
+            raise ConfigError(f"{name}: expected a number from 1 on, got {value}")
+    if engine.rollout is None:
+        raise ConfigError(
+            f"check: rollout.name is {engine.config.rollout.name}, not verl's rollout"
+        )
+    if against is None and engine.weight_version:
+        raise ConfigError(
+            "check: the engine serves updated weights, and Transformers would load the folder's; "
+            "give against= an engine with rollout.name hf that has the same weights, check before "
+            "the first update_weights(), or after restart()"
+        )
+    if isinstance(against, RunningEngine) and "logits" not in against.supports:
+        raise ConfigError("against: the engine must have rollout.name: hf, which gives logits")
+
+
+def _against_engine(
+    engine: InferenceEngine,
+    given: Any,
+    texts: Sequence[str],
+    rows: Sequence[Row],
+    again: Sequence[list[float]],
+    max_tokens: int,
+) -> _Measured:
+    """rows: the sampled ones, and others without sampled tokens, of which only `again` counts."""
+    turns, note = rows_of.conversations(engine, texts, rows, max_tokens)
+    with contextlib.ExitStack() as stack:
+        other = given or stack.enter_context(reference.started(engine))
+        theirs = reference.computed(other, [*rows, *turns])
+        metrics = reference.text_differences(engine.tokenizer, other.tokenizer, texts)
+    if turns:
+        both = reference.sampled_pairs(turns, theirs[len(rows) :])
+        metrics |= distances(both.rollout, both.reference, "multi_turn/")
+    theirs = theirs[: len(rows)]
+    return _Measured(
+        reference.sampled_pairs(rows, theirs),
+        metrics,
+        reference.whole_pairs(rows, again, theirs),
+        (f"multi_turn: {note}",),
+    )
+
+
+def _against_batch(engine: InferenceEngine, batch: TrainerBatch) -> _Measured:
+    rows, notes = batch.rows, ("multi_turn: not compared: the trainer's batch has its own rows",)
+    if not rows[0].rollout:
+        scored = rows_of.rescored(engine, rows)
+        rows = [
+            dataclasses.replace(row, rollout=own) for row, own in zip(rows, scored, strict=True)
+        ]
+    metrics = reference.batch_differences(batch, engine.tokenizer)
+    return _Measured(reference.batch_pairs(batch, rows), metrics, None, notes)
+
+
+def _worst(engine: InferenceEngine, pairs: Pairs) -> WorstToken:
+    index = abs(pairs.difference).argmax()
+    return WorstToken(
+        row=int(pairs.row[index]),
+        position=int(pairs.position[index]),
+        token=str(engine.tokenizer.decode([int(pairs.token[index])])),
+        rollout=float(pairs.rollout[index]),
+        reference=float(pairs.reference[index]),
+    )
+
+
+def _name(against: Any) -> str:
+    if against is None:
+        return "Transformers"
+    if isinstance(against, RunningEngine):
+        return f"Transformers, {against.config.rollout.dtype}, {against.model_folder}"
+    return str(against) if isinstance(against, str | Path) else "a trainer's batch"

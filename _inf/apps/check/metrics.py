@@ -1,0 +1,141 @@
+"""Numbers that say how far two computations of the same log probs are apart.
+
+In: log probs of the same tokens from the rollout and a reference, in nats. Out: numbers by name:
+verl's and NeMo-RL's where they have one. Knows no engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+# The upper ends of the groups by position in the sequence, and by the token's rank.
+POSITIONS = (15, 63, 255, 1023, 4095)
+RANKS = (1, 5, 20)
+RATIOS = (0.9, 1.1)
+LARGEST = 60.0  # exp of more would be infinite
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Two log probs for each token. row: the sequence it is in. position: its place there.
+    context: a number that tokens after equal ids share. rank: its place among the reference's
+    likeliest tokens, 1 being the likeliest; 0 if unknown."""
+
+    row: Ints
+    position: Ints
+    token: Ints
+    context: Ints
+    rank: Ints
+    rollout: Floats
+    reference: Floats
+
+    @property
+    def difference(self) -> Floats:
+        """Reference minus rollout."""
+        return self.reference - self.rollout
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def where(self, chosen: npt.NDArray[np.bool_]) -> Pairs:
+        """Only these tokens."""
+        return Pairs(**{name: values[chosen] for name, values in vars(self).items()})
+
+
+def distances(rollout: Any, reference: Any, prefix: str = "") -> dict[str, float]:
+    """The mean and the largest difference, and NeMo-RL's `token_mult_prob_error`."""
+    apart = np.abs(np.asarray(reference, np.float64) - np.asarray(rollout, np.float64))
+    return {
+        f"{prefix}logprobs_diff_mean": float(apart.mean()),
+        f"{prefix}logprobs_diff_max": float(apart.max()),
+        f"{prefix}token_mult_prob_error": float(np.exp(apart.clip(max=LARGEST)).mean()),
+    }
+
+
+def comparison(pairs: Pairs) -> dict[str, float]:
+    """All numbers of one comparison: verl's own first."""
+    ratio = np.exp(pairs.difference.clip(-LARGEST, LARGEST))
+    outside = (ratio < RATIOS[0]) | (ratio > RATIOS[1])
+    return {
+        **distances(pairs.rollout, pairs.reference),
+        f"ratio_outside_{RATIOS[0]}_{RATIOS[1]}": float(outside.mean()),
+        **_verls(pairs),
+        **_by("position", 0, POSITIONS, pairs.position, pairs),
+        **(_by("rank", 1, RANKS, pairs.rank, pairs) if pairs.rank.all() else {}),
+    }
+
+
+def _verls(pairs: Pairs) -> dict[str, float]:
+    """verl's `training/rollout_probs_diff_*` and `rollout_corr/*`, by its own functions."""
+    import torch
+    from verl import DataProto
+    from verl.trainer.ppo.rollout_corr_helper import compute_offpolicy_metrics
+    from verl.utils.debug.metrics import calculate_debug_metrics
+
+    lengths = np.unique(pairs.row, return_counts=True)[1].tolist()
+    both = [
+        torch.nn.utils.rnn.pad_sequence(torch.tensor(values).split(lengths), batch_first=True)
+        for values in (pairs.rollout, pairs.reference)
+    ]
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(n) for n in lengths], batch_first=True)
+    batch = DataProto.from_dict(
+        {
+            "rollout_log_probs": both[0],
+            "old_log_probs": both[1],
+            "response_mask": mask,
+            "responses": mask.long(),
+        }
+    )
+    named: dict[str, float] = calculate_debug_metrics(batch)
+    del named["training/rollout_probs_diff_valid"]
+    found = compute_offpolicy_metrics(both[1], both[0], mask)
+    return named | {f"rollout_corr/{name}": value for name, value in found.items()}
+
+
+def _by(name: str, first: int, ends: Sequence[int], values: Ints, pairs: Pairs) -> dict[str, float]:
+    """The mean difference of each group of tokens; first: the least value, ends: the greatest of
+    each group but the last."""
+    apart, group = np.abs(pairs.difference), np.searchsorted(ends, values)
+    starts = [first, *(end + 1 for end in ends)]
+    labels = [
+        f"{low}_{high}" if low < high else f"{low}" for low, high in zip(starts, ends, strict=False)
+    ]
+    labels.append(f"over_{ends[-1]}")
+    return {
+        f"logprobs_diff_mean/{name}_{label}": float(apart[group == number].mean())
+        for number, label in enumerate(labels)
+        if (group == number).any()
+    }
+
+
+def temperature_between(pairs: Pairs) -> float | None:
+    """The temperature that alone turns the rollout's log probs into the reference's, if there is
+    one: it divides every log odds between two tokens after equal ids. None if it does not explain
+    99 % of them, or if fewer than eight are known.
+    """
+    tokens: dict[int, dict[int, int]] = defaultdict(dict)
+    for index, (context, token) in enumerate(zip(pairs.context, pairs.token, strict=True)):
+        tokens[int(context)][int(token)] = index
+    groups = [list(group.values()) for group in tokens.values() if len(group) > 1]
+    chosen = [(first, other) for first, *others in groups for other in others]
+    if len(chosen) < 8:
+        return None
+    first, other = np.array(chosen).T
+    ours = pairs.rollout[other] - pairs.rollout[first]
+    theirs = pairs.reference[other] - pairs.reference[first]
+    if not (square := float(ours @ ours)) or not theirs.any():
+        return None
+    slope = float(ours @ theirs) / square
+    left = theirs - slope * ours
+    explained = 1 - float(left @ left) / float(theirs @ theirs)
+    return 1 / slope if explained > 0.99 and slope > 0 and math.isfinite(1 / slope) else None

@@ -1,0 +1,115 @@
+"""What `inf.check` returns: numbers, findings, a table and a plot."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from _inf.apps.check.findings import Finding
+from _inf.apps.check.metrics import Pairs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+
+@dataclasses.dataclass(frozen=True)
+class WorstToken:
+    """The token with the largest difference. row, position: its sequence, and its place there."""
+
+    row: int
+    position: int
+    token: str
+    rollout: float
+    reference: float
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckReport:
+    """The result of a check. passed: whether there are no findings.
+
+    findings: each a number of `metrics` that is past its bound, and what that points to.
+    metrics: numbers by name; docs/parity.md explains them. Differences are in nats.
+    allowed: the bounds, by the last part of a metric's name.
+    tokens, rows: how many were compared with the reference. notes: how, and what was left out.
+    pairs: the tokens themselves, for the plot; not in the JSON.
+    """
+
+    passed: bool
+    findings: list[Finding]
+    metrics: dict[str, float]
+    allowed: dict[str, float]
+    tokens: int
+    rows: int
+    worst: WorstToken
+    notes: list[str]
+    model: str
+    reference: str
+    device: str
+    dtype: str
+    date: str
+    versions: dict[str, str]
+    pairs: Pairs = dataclasses.field(repr=False)
+
+    def json(self) -> str:
+        """Everything but the tokens, as one JSON object."""
+        report = dataclasses.asdict(dataclasses.replace(self, pairs=None))  # type: ignore[arg-type]
+        del report["pairs"]
+        return json.dumps(report)
+
+    def table(self) -> Table:
+        """Return the report as a table for a terminal."""
+        from rich.table import Table
+
+        worst = self.worst
+        rows = {
+            "result": "passed" if self.passed else "FAILED",
+            **{
+                f"finding {number}": f"{each.meaning} ({each.metric} is {each.value:.3g}, allowed: "
+                f"{each.allowed:g})"
+                for number, each in enumerate(self.findings, 1)
+            },
+            **{name: self._shown(name, value) for name, value in self.metrics.items()},
+            "largest difference": f"row {worst.row}, token {worst.position} of the sequence, "
+            f"{worst.token!r}: rollout {worst.rollout:.4g}, reference {worst.reference:.4g}",
+            "compared": f"{self.tokens} sampled tokens in {self.rows} rows, with {self.reference}",
+            "notes": "; ".join(self.notes) or "none",
+            "model": self.model,
+            "device, dtype": f"{self.device}, {self.dtype}",
+            "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
+        }
+        table = Table(title="Rollout compared with its reference", show_header=False)
+        table.add_column(overflow="fold")
+        table.add_column(overflow="fold")
+        for name, value in rows.items():
+            table.add_row(name, value)
+        return table
+
+    def _shown(self, name: str, value: float) -> str:
+        most = self.allowed.get(name.rpartition("/")[2])
+        return f"{value:.3g}" if most is None else f"{value:.3g} (allowed: {most:g})"
+
+    def plot(self) -> Figure:
+        """Draw both probabilities of each token, and the differences by position and by size."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(12, 4), layout="constrained")
+        figure.suptitle(
+            f"{self.model}, {self.dtype}, against {self.reference}, {self.date}: "
+            f"{'passed' if self.passed else 'FAILED'}",
+            fontsize=9,
+        )
+        pairs = self.pairs.where(np.isfinite(self.pairs.difference))
+        both, position, size = figure.subplots(1, 3)
+        apart = np.maximum(np.abs(pairs.difference), 1e-9)  # zero has no place on these scales
+        both.plot([0, 1], [0, 1], color="0.8")
+        both.scatter(np.exp(pairs.rollout), np.exp(pairs.reference), s=4)
+        both.set(xlabel="probability, rollout", ylabel="probability, reference")
+        position.scatter(pairs.position, apart, s=4)
+        position.set(xlabel="position", ylabel="difference of log probs (nats)", yscale="log")
+        size.hist(apart, bins=np.geomspace(apart.min(), apart.max() * 1.01, 30))
+        size.set(xlabel="difference of log probs (nats)", ylabel="tokens", xscale="log")
+        return figure

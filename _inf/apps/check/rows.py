@@ -1,0 +1,118 @@
+"""The token sequences that are compared, sampled here or read from a trainer's batch.
+
+Knows the columns of a verl `DataProto`, and no engine.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from _inf.errors import ConfigError, shown
+
+ROLLOUT, TRAINER = "rollout_log_probs", "old_log_probs"
+NEEDED = ("input_ids", "attention_mask", "responses", "response_mask", TRAINER)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One sequence. start: where the response begins in `ids`. mask: 1 for each token of the
+    response that the model sampled. rollout: the log probs that the rollout gave, one per token of
+    the response, or none at all."""
+
+    ids: list[int]
+    start: int
+    mask: list[int]
+    rollout: list[float]
+
+    @property
+    def sampled(self) -> list[int]:
+        """The places in `ids` of the sampled tokens."""
+        return [self.start + place for place, one in enumerate(self.mask) if one]
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainerBatch:
+    """A trainer's batch. trainer: its log probs, per row and token of the response. messages,
+    prompts: the rows' conversations and prompts as messages, if the batch has such columns."""
+
+    rows: list[Row]
+    trainer: list[list[float]]
+    messages: list[list[dict[str, Any]]]
+    prompts: list[list[dict[str, Any]]]
+
+
+def read_batch(given: Any) -> TrainerBatch:
+    """Read a `DataProto`, a file of one, or a .safetensors file with the same tensors."""
+    columns, others, about = _columns(given)
+    if missing := [name for name in NEEDED if name not in columns]:
+        raise ConfigError(
+            f"against: the batch has no column {missing[0]}; it needs {', '.join(NEEDED)}, as "
+            f"verl's trainer has them, and {ROLLOUT} unless the engine shall compute these."
+        )
+    if ROLLOUT not in columns and about.get("temperature", 1) != 1:
+        raise ConfigError(
+            f"against: the batch has temperature {about['temperature']} and no column {ROLLOUT}; "
+            "the engine scores at temperature 1 only. Keep the rollout's own log probs in it."
+        )
+    rows, trainer = _rows(columns), _of_responses(columns, TRAINER)
+    if not any(row.sampled for row in rows):
+        raise ConfigError("against: the batch has no token whose response_mask is 1.")
+    listed = [_messages(others.get(name)) for name in ("messages", "raw_prompt")]
+    return TrainerBatch(rows, trainer, *listed)
+
+
+def read_rollout(batch: Any) -> list[Row]:
+    """The rows of `rollout_batch`."""
+    return _rows(batch.batch)
+
+
+def _rows(columns: Mapping[str, Any]) -> list[Row]:
+    masks = _of_responses(columns, "response_mask")
+    rollout = _of_responses(columns, ROLLOUT) if ROLLOUT in columns else [[] for _ in masks]
+    ids = [
+        row[seen.bool()].tolist()
+        for row, seen in zip(columns["input_ids"], columns["attention_mask"], strict=True)
+    ]
+    return [
+        Row(own, len(own) - len(mask), [int(one) for one in mask], values)
+        for own, mask, values in zip(ids, masks, rollout, strict=True)
+    ]
+
+
+def _of_responses(columns: Mapping[str, Any], name: str) -> list[list[Any]]:
+    """A column's values on the responses, without padding."""
+    width = columns["responses"].shape[1]
+    seen = columns["attention_mask"][:, -width:].bool()
+    return [row[own].tolist() for row, own in zip(columns[name][:, -width:], seen, strict=True)]
+
+
+def _columns(given: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+    """Return the tensors, the other columns and the `meta_info`."""
+    if not isinstance(given, str | Path):
+        if getattr(given, "batch", None) is None:
+            raise ConfigError(
+                f"against: {shown(given)} is neither an engine nor a DataProto nor a file of one."
+            )
+        return given.batch, given.non_tensor_batch, given.meta_info
+    if not Path(given).is_file():
+        raise ConfigError(f"against: there is no file {given}.")
+    if Path(given).suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(given), {}, {}
+    from verl import DataProto
+
+    try:
+        batch = DataProto.load_from_disk(given)
+    except Exception as failure:
+        raise ConfigError(f"against: {given} is not a DataProto's file: {failure!r}.") from failure
+    return _columns(batch)
+
+
+def _messages(column: Any) -> list[list[dict[str, Any]]]:
+    """A column of conversations, each a list of messages or verl's `{"messages": [...]}`."""
+    rows: Sequence[Any] = [] if column is None else list(column)
+    return [list(row["messages"] if isinstance(row, Mapping) else row) for row in rows]

@@ -1,0 +1,150 @@
+"""Metrics and findings of a check, from numbers alone."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from _inf.apps.check.findings import HALF, bounds, findings
+from _inf.apps.check.metrics import Pairs, comparison, distances, temperature_between
+from _inf.apps.check.rows import read_batch
+from inf import ConfigError
+
+NORMAL = np.random.default_rng(0)
+
+
+def pairs(logits: np.ndarray, other: np.ndarray, temperature: float = 1.0) -> Pairs:
+    """Ten tokens after each of a few contexts, by the first logits and by the others."""
+    table = torch.log_softmax(torch.tensor(logits), -1).numpy()
+    theirs = torch.log_softmax(torch.tensor(other / temperature), -1).numpy()
+    contexts, width = logits.shape
+    context = np.repeat(np.arange(contexts), 10)
+    token = np.tile(np.arange(10), contexts)
+    assert width >= 10
+    return Pairs(
+        row=context,
+        position=np.full(len(token), 20),
+        token=token,
+        context=context,
+        rank=np.zeros(len(token), np.int64),
+        rollout=table[context, token],
+        reference=theirs[context, token],
+    )
+
+
+LOGITS = NORMAL.normal(size=(6, 50)) * 3
+SAME = pairs(LOGITS, LOGITS)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.9, 1.0, 1.6])
+def test_temperature_is_read_from_log_odds(temperature: float) -> None:
+    found = temperature_between(pairs(LOGITS, LOGITS, temperature))
+    assert found == pytest.approx(temperature, abs=1e-6)
+
+
+def test_other_logits_are_no_temperature() -> None:
+    other = LOGITS + NORMAL.normal(size=LOGITS.shape)
+    assert temperature_between(pairs(LOGITS, other)) is None
+
+
+def test_temperature_is_unknown_if_no_tokens_share_a_context() -> None:
+    apart = pairs(LOGITS, LOGITS, 0.5)
+    vars(apart)["context"] = np.arange(len(apart))
+    assert temperature_between(apart) is None
+
+
+def test_token_mult_prob_error_is_nemo_rls() -> None:
+    metrics = distances([-1.0, -2.0], [-1.1, -1.8], "group/")
+    assert metrics["group/token_mult_prob_error"] == pytest.approx(
+        (math.exp(0.1) + math.exp(0.2)) / 2
+    )
+    assert metrics["group/logprobs_diff_mean"] == pytest.approx(0.15)
+    assert metrics["group/logprobs_diff_max"] == pytest.approx(0.2)
+
+
+def test_comparison_has_verls_names_and_its_values() -> None:
+    both = pairs(LOGITS, LOGITS, 0.8)
+    metrics = comparison(both)
+    log_ratio = both.reference - both.rollout
+    assert metrics["rollout_corr/kl"] == pytest.approx(-log_ratio.mean(), abs=1e-5)
+    assert metrics["rollout_corr/k3_kl"] == pytest.approx(
+        (np.exp(log_ratio) - log_ratio - 1).mean(), abs=1e-5
+    )
+    assert metrics["training/rollout_probs_diff_max"] == pytest.approx(
+        abs(np.exp(both.reference) - np.exp(both.rollout)).max(), abs=1e-6
+    )
+    outside = (np.exp(log_ratio) < 0.9) | (np.exp(log_ratio) > 1.1)
+    assert metrics["ratio_outside_0.9_1.1"] == outside.mean() > 0
+    assert metrics["logprobs_diff_mean/position_16_63"] == metrics["logprobs_diff_mean"]
+    assert not [name for name in metrics if "rank" in name], "a trainer's batch has no ranks"
+
+
+def test_bounds_follow_the_dtype_and_the_caller() -> None:
+    assert bounds("float32", None) == {"logprobs_diff_max": 1e-3}
+    assert bounds("bfloat16", None) == HALF and HALF["token_mult_prob_error"] == 1.02
+    assert bounds("bfloat16", 0.5) == {"logprobs_diff_max": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("group", "says"),
+    [
+        ("prefill_decode/", "its prefill and its decode"),
+        ("alone_in_batch/", "the rows beside it"),
+        ("update_weights/", "an update with the model folder's weights"),
+        ("multi_turn/", "only conversations of several turns differ"),
+    ],
+)
+def test_group_past_its_bound_is_a_finding(group: str, says: str) -> None:
+    metrics = {"logprobs_diff_max": 0.0, f"{group}logprobs_diff_max": 0.1}
+    [finding] = findings(
+        metrics, {"logprobs_diff_max": 1e-3}, pairs(LOGITS, LOGITS), None, "float32"
+    )
+    assert (finding.metric, finding.value) == (f"{group}logprobs_diff_max", 0.1)
+    assert says in finding.meaning
+
+
+def test_row_that_has_no_token_in_common_alone_is_a_finding() -> None:
+    metrics = {"logprobs_diff_max": 0.0, "alone_in_batch/same_tokens": 0.0}
+    [finding] = findings(metrics, {"logprobs_diff_max": 1e-3}, SAME, None, "float32")
+    assert "the rows beside it" in finding.meaning
+
+
+def test_rounding_of_half_precision_is_not_called_a_stale_cache() -> None:
+    own = {"logprobs_diff_mean": 0.04, "token_mult_prob_error": 1.04}
+    metrics = {f"prefix_reuse/{name}": value for name, value in own.items()}
+    [finding] = findings(metrics, HALF, SAME, None, "bfloat16")
+    assert finding.meaning.startswith("precision: the rollout differs from itself")
+    metrics["prefix_reuse/logprobs_diff_mean"] = 1.5
+    [finding] = findings(metrics, HALF, SAME, None, "bfloat16")
+    assert finding.meaning.startswith("stale or wrong prefix cache")
+
+
+def test_value_that_is_not_a_number_is_past_its_bound() -> None:
+    metrics = {"logprobs_diff_max": math.nan}
+    assert findings(metrics, {"logprobs_diff_max": 1e-3}, pairs(LOGITS, LOGITS), None, "float32")
+
+
+def test_padding_and_masked_tokens_of_a_batch_are_left_out() -> None:
+    columns = {
+        "input_ids": torch.tensor([[0, 5, 6, 7, 8, 9, 0]]),
+        "attention_mask": torch.tensor([[0, 1, 1, 1, 1, 1, 0]]),
+        "responses": torch.tensor([[7, 8, 9, 0]]),
+        "response_mask": torch.tensor([[1, 0, 1, 0]]),
+        "old_log_probs": torch.tensor([[-1.0, 0.0, -2.0, 0.0]]),
+    }
+    batch = read_batch(SimpleNamespace(batch=columns, non_tensor_batch={}, meta_info={}))
+    [row] = batch.rows
+    assert (row.ids, row.start, row.mask, row.rollout) == ([5, 6, 7, 8, 9], 2, [1, 0, 1], [])
+    assert row.sampled == [2, 4] and batch.trainer == [[-1.0, 0.0, -2.0]]
+    columns["response_mask"] = torch.zeros(1, 4)
+    with pytest.raises(ConfigError, match="no token whose response_mask is 1"):
+        read_batch(SimpleNamespace(batch=columns, non_tensor_batch={}, meta_info={}))
+
+
+def test_what_is_no_batch_is_refused() -> None:
+    with pytest.raises(ConfigError, match="^against: 3 is neither an engine nor a DataProto"):
+        read_batch(3)

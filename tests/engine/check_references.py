@@ -1,0 +1,47 @@
+"""What `inf.check` is compared with in tests: engines on Transformers, and trainers' batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from inf import InferenceEngine
+
+FEW: dict[str, Any] = {"batch": 8, "max_tokens": 12}
+
+
+def hf(folder: Path | str, **rollout: Any) -> InferenceEngine:
+    """An engine with `rollout.name: hf` as long as the tests' tiny one."""
+    lengths = {"prompt_length": 512, "response_length": 128, "dtype": "float32"}
+    return InferenceEngine(
+        model_path=str(folder), device="cpu", rollout={"name": "hf", **lengths, **rollout}
+    )
+
+
+def trainers_batch(
+    engine: InferenceEngine,
+    reference: InferenceEngine,
+    prompts: Sequence[Any] = ("What is 2 + 2?", "Paris"),
+    *,
+    trainers_temperature: float = 1.0,
+    **params: Any,
+) -> Any:
+    """A batch of the engine, with the reference's `old_log_probs` at a temperature."""
+    params = {"n": 8, "seed": 1, "temperature": 1.0, "max_tokens": 12, **params}
+    batch = engine.rollout_batch(list(prompts), **params)
+    columns = batch.batch
+    theirs = torch.zeros_like(columns["rollout_log_probs"])
+    for row, (ids, seen) in enumerate(
+        zip(columns["input_ids"], columns["attention_mask"].bool(), strict=True)
+    ):
+        answer = int(seen[-theirs.shape[1] :].sum())
+        sent, own = ids[seen][:-answer], ids[seen][-answer:]
+        prompt = {"prompt_token_ids": sent.tolist()}
+        [logits] = reference.get_logits(prompt, [own.tolist()])
+        table = torch.log_softmax(logits / trainers_temperature, -1)
+        theirs[row, :answer] = table.gather(1, own[:, None])[:, 0]
+    columns["old_log_probs"] = theirs
+    return batch
