@@ -36,7 +36,7 @@ from _inf.request.sampling import Sampling, resolve
 from _inf.request.tokenize import check_total_length, tokenize
 from _inf.response.decode import decode
 from _inf.response.output import GenerationOutput, GenerationRow
-from _inf.response.scores import Score, scored_sequences, scores
+from _inf.response.scores import Score, likeliest_tokens, scored_sequences, scores
 from _inf.response.streaming import Stream, StreamChunk
 from _inf.response.trainer_batch import check_batch, given_columns, trainer_batch
 from _inf.runtime.progress import progress
@@ -184,17 +184,22 @@ class InferenceEngine(RunningEngine):
         begin, tokenizer = self._backend.stream, self.tokenizer
         return Stream(begin, request, call.sampling, finish_reason, tokenizer, self._stats)
 
-    def score(self, prompts: object, responses: object) -> list[Score]:
+    def score(
+        self, prompts: object, responses: object, *, top_logprobs: int | None = None
+    ) -> list[Score]:
         """Score given responses: their log probs, and whether greedy decoding would agree.
 
         prompts: as in `generate`; without `truncate_prompt` in the config they may be longer than
             `prompt_length`. responses: one per prompt, in order, as text (encoded without special
             tokens) or token ids; one prompt takes one response. An empty response is greedy.
+        top_logprobs: how many of the likeliest tokens to return per position, as a teacher's.
         Raises `PromptError`, also if prompt and response together exceed `max_model_len`.
         """
         sequences = self._scored("score()", prompts, responses)
+        likeliest = likeliest_tokens(top_logprobs, self._backend.model.limits.vocabulary)
         with self._stats.call():
-            return scores(sequences, self._backend.score(sequences, CancelToken()))
+            outputs = self._backend.score(sequences, CancelToken(), likeliest)
+        return scores(sequences, outputs, tops=top_logprobs is not None)
 
     def _scored(self, call: str, prompts: object, responses: object) -> list[tuple[list[int], int]]:
         check_supported(self._backend, {call: True})

@@ -138,7 +138,8 @@ class SamplingParams:
 
     stop_token_ids: the caller's and, unless `ignore_eos`, the model's own EOS ids. seed: None for
     no seed. json_schema: as JSON text. logprobs: how many of the likeliest tokens' log probs are
-    returned at each position. prompt_logprobs: whether the prompt's tokens are scored.
+    returned at each position. prompt_logprobs: whether the prompt's tokens are scored;
+    top_prompt_logprobs: how many of the likeliest tokens' log probs are returned there.
     sampling_mask, return_routed_experts: whether the tokens that the filters left, and the experts
     of each token, are returned. num_beams: above 1 the row is found by beam search, and beam says
     which one it is, 0 being the best.
@@ -162,6 +163,7 @@ class SamplingParams:
     regex: str | None = None
     logprobs: int = 0
     prompt_logprobs: bool = False
+    top_prompt_logprobs: int = 0
     sampling_mask: bool = False
     return_routed_experts: bool = False
     num_beams: int = 1
@@ -197,7 +199,7 @@ class RequestOutput:
     server defines it differently.
     finish_reason: `stop`, `length` or `tool_calls`; None while the row runs.
     prompt_logprobs: from the requested position on; None for the first token of all.
-    likeliest_logprobs: the likeliest token's, at the same positions, if requested.
+    top_prompt_logprobs: the likeliest ids at the same positions, if requested.
     top_logprobs: per generated token, the likeliest ids and the generated one, if requested.
     kept: per generated token, the ids that the filters left and their log probs, if requested.
     routed_experts: an int32 array, tokens but the last x layers x k, prompt included, if requested.
@@ -215,7 +217,7 @@ class RequestOutput:
     cached_tokens: int
     weight_version: int
     transcript: Transcript | None = None
-    likeliest_logprobs: list[float | None] = field(default_factory=list)
+    top_prompt_logprobs: list[dict[int, float] | None] = field(default_factory=list)
     top_logprobs: list[dict[int, float]] | None = None
     kept: list[dict[int, float]] | None = None
     routed_experts: Any = None

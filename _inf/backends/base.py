@@ -134,10 +134,13 @@ class Backend(Protocol):
         """Await `rows()` where `turn` may be awaited, and return its outputs."""
 
     def score(
-        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken
+        self,
+        sequences: Sequence[tuple[list[int], int]],
+        cancel: CancelToken,
+        likeliest: int = 1,
     ) -> list[RequestOutput]:
-        """Score each `(ids, start)`: the `prompt_logprobs` and `likeliest_logprobs` of its output
-        begin before `ids[start]`."""
+        """Score each `(ids, start)`: the `prompt_logprobs` and `top_prompt_logprobs` of its output,
+        with so many `likeliest` ids, begin before `ids[start]`."""
 
     def logits(
         self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken

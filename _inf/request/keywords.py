@@ -46,7 +46,8 @@ class GenerateParams(TypedDict, total=False):
         tools_kwargs, interaction_kwargs: verl's, e.g. `{"calculator": {"create_kwargs": {}}}`.
         max_tokens_per_turn: like max_tokens, per turn; max_tokens counts all turns.
         logprobs: how many of the likeliest tokens to return per position (`top_logprobs`).
-        prompt_logprobs: also score the prompt's tokens.
+        prompt_logprobs: True: also score the prompt's tokens; an int: also return so many of the
+            likeliest ones per position (`top_prompt_logprobs`).
         sampling_mask: also return the tokens that top_k, top_p and min_p left, and log probs over
             them (docs/training.md).
         return_routed_experts: also return which experts of a MoE model each token used
@@ -85,7 +86,7 @@ class GenerateParams(TypedDict, total=False):
     truncate_prompt: Literal["left", "right"] | None
     skip_special_tokens: bool | None
     logprobs: int | None
-    prompt_logprobs: bool | None
+    prompt_logprobs: bool | int | None
     sampling_mask: bool | None
     return_routed_experts: bool | None
     timeout: float | None

@@ -21,6 +21,7 @@ from _inf.request.values import (
     MOST_INT32,
     count,
     flag,
+    flag_or_count,
     logit_bias,
     mapping,
     number,
@@ -133,13 +134,15 @@ def check_params(params: Mapping[str, Any], config: Rollout) -> None:
 
 def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
     """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
-    resolved = resolve(params, rollout, 1, ANY_MODEL).params[0]
+    resolved = vars(resolve(params, rollout, 1, ANY_MODEL).params[0])
+    if most := resolved["top_prompt_logprobs"]:
+        resolved = resolved | {"prompt_logprobs": most}
     off = {"repetition_penalty": 1.0, "logprobs": 0, "prompt_logprobs": False, "num_beams": 1}
     off |= dict.fromkeys(("sampling_mask", "return_routed_experts"), False)
     return {
         name: value
         for name in GenerateParams.__annotations__
-        if (value := getattr(resolved, name, None)) not in ([], {}, None)
+        if (value := resolved.get(name)) not in ([], {}, None)
         and (name not in off or value != off[name])
     }
 
@@ -238,6 +241,7 @@ def _params(
             "regex: an answer can follow one grammar only, and json_schema is set too."
         )
     num_beams = count(call, "num_beams", 1, most=vocabulary)
+    of_prompt = flag_or_count(call, "prompt_logprobs", most=vocabulary)
     for name in ("json_schema", "regex"):
         if num_beams > 1 and name in given:
             raise ConfigError(f"num_beams: beams follow no grammar; leave {name} out.")
@@ -258,7 +262,8 @@ def _params(
         json_schema=json_schema_text(given["json_schema"]) if "json_schema" in given else None,
         regex=regex_text(given["regex"]) if "regex" in given else None,
         logprobs=count(call, "logprobs", 0, least=0, most=vocabulary),
-        prompt_logprobs=flag(call, "prompt_logprobs", False),
+        prompt_logprobs=of_prompt is not False,
+        top_prompt_logprobs=0 if isinstance(of_prompt, bool) else of_prompt,
         sampling_mask=flag(call, "sampling_mask", False),
         return_routed_experts=flag(call, "return_routed_experts", False),
         num_beams=num_beams,

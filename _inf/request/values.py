@@ -91,6 +91,16 @@ def flag(given: Mapping[str, Any], name: str, default: FlagDefault) -> bool | Fl
     return value  # type: ignore[no-any-return]
 
 
+def flag_or_count(given: Mapping[str, Any], name: str, *, most: int) -> bool | int:
+    """Check True, False, or an int from 1 on."""
+    value = given.get(name, False)
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, numbers.Integral):
+        raise ConfigError(f"{name}: {shown(value)} is neither a bool nor an int.")
+    return count(given, name, 1, most=most)
+
+
 def mapping(given: Mapping[str, Any], name: str, section: str = "") -> dict[str, Any]:
     value = given.get(name, {})
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):

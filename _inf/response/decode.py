@@ -13,6 +13,7 @@ from typing import Any
 
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
+from _inf.response.scores import scored_tokens
 from _inf.types import Prompt, RequestOutput, Tokenizer, Transcript
 
 
@@ -39,12 +40,22 @@ def decode(
         messages=[t.messages for t in transcripts] if transcripts else None,
         tool_calls=[t.pending for t in transcripts] if transcripts else None,
         top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.logprobs else None,
+        top_prompt_logprobs=_top_of_prompts(outputs, prompts, sampling),
         **(_kept(outputs) if sampling.asks("sampling_mask") else {}),
         routed_experts=[o.routed_experts for o in outputs]
         if sampling.asks("return_routed_experts")
         else None,
         prompt_token_ids=_prompt_ids(prompts, sampling.n),
     )
+
+
+def _top_of_prompts(
+    outputs: Sequence[RequestOutput], prompts: Sequence[Prompt], sampling: Sampling
+) -> list[list[dict[int, float] | None]] | None:
+    if not sampling.asks("top_prompt_logprobs"):
+        return None
+    ids = [prompts[row // sampling.n].token_ids for row in range(len(outputs))]
+    return [[None, *scored_tokens(o, own[1:])[1]] for o, own in zip(outputs, ids, strict=True)]
 
 
 def _kept(outputs: Sequence[RequestOutput]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ COLUMN_TYPES = {
 JSON_COLUMNS = (
     "messages",
     "top_logprobs",
+    "top_prompt_logprobs",
     "tool_calls",
     "executed_tool_calls",
     "tool_rewards",
@@ -54,6 +55,7 @@ class GenerationRow:
     sampling_logprobs: list[float] | None = None
     routed_experts: Any = None
     prompt_token_ids: list[int] | None = None
+    top_prompt_logprobs: list[dict[int, float] | None] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the metadata as one dict of JSON values, with these differences:
@@ -117,6 +119,9 @@ class GenerationOutput:
         x k, for the prompt's and the answer's tokens but the last one, which was not computed.
     prompt_logprobs: only if requested: one float per prompt token, of softmax(logits) at any
         temperature; None for the first token.
+    top_prompt_logprobs: only with `prompt_logprobs=k`: a dict per prompt token, from the k
+        likeliest ids at its position and its own id to their log probs, the likeliest first; None
+        for the first token.
     prompt_token_ids: the prompt's ids as they were sent; None if a server tokenizes.
     metadata: a dict per row:
         response_ids, response_mask: the padded row of the rollout's tensor, and 1 for each token
@@ -162,6 +167,7 @@ class GenerationOutput:
     sampling_logprobs: list[list[float]] | None = None
     routed_experts: list[Any] | None = None
     prompt_token_ids: list[list[int]] | None = None
+    top_prompt_logprobs: list[list[dict[int, float] | None]] | None = None
 
     @classmethod
     def empty(cls) -> GenerationOutput:

@@ -14,6 +14,7 @@ from _inf.errors import PromptError
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
 from _inf.request.tokenize import tokenize, tokenize_responses
+from _inf.request.values import count
 from _inf.types import ModelInfo, RequestOutput
 
 
@@ -25,11 +26,14 @@ class Score:
     logprobs: one float per token, the natural log of softmax(logits).
     is_greedy: whether every token is the likeliest at its position, or as likely as the likeliest;
         True for a response without tokens.
+    top_logprobs: only with `top_logprobs=k`: a dict per token, from the k likeliest ids at its
+        position and the given id to their log probs, the likeliest first.
     """
 
     token_ids: list[int]
     logprobs: list[float]
     is_greedy: bool
+    top_logprobs: list[dict[int, float]] | None = None
 
 
 def scored_sequences(
@@ -53,15 +57,33 @@ def scored_sequences(
     return [(ids + answer, len(ids)) for ids, answer in zip(sent, answers, strict=True)]
 
 
+def likeliest_tokens(top_logprobs: int | None, vocabulary: int) -> int:
+    """Return how many of the likeliest tokens to ask for; one says whether a token is greedy."""
+    given = {} if top_logprobs is None else {"top_logprobs": top_logprobs}
+    return count(given, "top_logprobs", 1, most=vocabulary)
+
+
 def scores(
-    sequences: Sequence[tuple[list[int], int]], outputs: Sequence[RequestOutput]
+    sequences: Sequence[tuple[list[int], int]], outputs: Sequence[RequestOutput], *, tops: bool
 ) -> list[Score]:
-    """Build the scores from outputs that begin with the token before the response."""
+    """Build the scores from outputs that begin with the token before the response. tops: whether
+    they have the likeliest tokens too."""
     rows = []
     for (ids, start), output in zip(sequences, outputs, strict=True):
-        # None stands only for the first token of a prompt.
-        known = [value for value in output.prompt_logprobs[1:] if value is not None]
-        likeliest = [value for value in output.likeliest_logprobs[1:] if value is not None]
-        greedy = all(own >= best for own, best in zip(known, likeliest, strict=True))
-        rows.append(Score(ids[start:], known, greedy))
+        known, likeliest = scored_tokens(output, ids[start:])
+        greedy = all(own >= max(top.values()) for own, top in zip(known, likeliest, strict=True))
+        rows.append(Score(ids[start:], known, greedy, likeliest if tops else None))
     return rows
+
+
+def scored_tokens(
+    output: RequestOutput, ids: Sequence[int]
+) -> tuple[list[float], list[dict[int, float]]]:
+    """Return the log prob of each id, and those of the likeliest ids at its position and its own.
+
+    ids: those that the output scores, without the one it begins with.
+    """
+    # None stands only for the first token of a prompt.
+    known = [value for value in output.prompt_logprobs[1:] if value is not None]
+    tops = [top for top in output.top_prompt_logprobs[1:] if top is not None]
+    return known, [{**top, token: own} for top, token, own in zip(tops, ids, known, strict=True)]

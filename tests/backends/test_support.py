@@ -10,7 +10,7 @@ import pytest
 import transformers
 from architectures import LONGROPE, MODELS, YARN, config
 
-from _inf.backends.verl.support import TABLE, check_support
+from _inf.backends.verl.support import TABLE, check_experts, check_support
 from inf import ConfigError
 
 CPU = "inf_cpu"
@@ -90,6 +90,15 @@ def test_grouped_heads_that_sglang_has_not_are_refused(kind: str) -> None:
     about = named(f"{kind}Config", f"{kind}ForCausalLM", **heads)
     with pytest.raises(ConfigError, match="num_key_value_heads 2 beside 4 heads"):
         check_support(about, "cuda", 100, None)
+
+
+def test_experts_of_a_model_without_them_cannot_be_returned() -> None:
+    asked = {"enable_return_routed_experts": True}
+    says = "^rollout.engine_kwargs.sglang.enable_return_routed_experts: Qwen3ForCausalLM has no exp"
+    with pytest.raises(ConfigError, match=says):
+        check_experts(named("Qwen3Config", "Qwen3ForCausalLM"), asked)
+    check_experts(named("Qwen3MoeConfig", "Qwen3MoeForCausalLM"), asked)
+    check_experts(named("Qwen3Config", "Qwen3ForCausalLM"), dict.fromkeys(asked, False))
 
 
 WINDOW = "the sliding window of {}, which SGLang ignores"

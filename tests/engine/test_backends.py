@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import inspect
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -168,6 +169,60 @@ def test_top_and_prompt_logprobs_are_the_same_on_both(
         for own, other in zip(mine.top_logprobs, yours.top_logprobs, strict=True):  # type: ignore
             assert list(own) == list(other)
             assert list(own.values()) == pytest.approx(list(other.values()), abs=WITHIN)
+
+
+def test_likeliest_tokens_of_prompts_are_transformers(
+    tiny: InferenceEngine, hf: InferenceEngine, transformers: Transformers
+) -> None:
+    """Prompts from the cache too; SGLang names the last id of a vocabulary 0 in its answers."""
+    prompts = [[*ids, VOCABULARY - 1, 7] for ids in token_prompts(4, 60, seed=87)]
+    tables = [torch.log_softmax(transformers.logits(ids[:1], ids[1:]), -1) for ids in prompts]
+    params: dict[str, Any] = {"temperature": 0.7, "max_tokens": 3, "ignore_eos": True, "n": 2}
+    for engine in (tiny, hf):
+        engine.generate(as_ids(prompts), max_tokens=1)
+        output = engine.generate(as_ids(prompts), logprobs=2, prompt_logprobs=4, **params)
+        for number, row in enumerate(output):
+            ids = prompts[number // 2]
+            assert row.top_prompt_logprobs and row.prompt_logprobs and row.top_logprobs
+            assert row.top_prompt_logprobs[0] is row.prompt_logprobs[0] is None
+            assert_likeliest(tables[number // 2], ids[1:], 4, row.top_prompt_logprobs[1:])
+            for place, token in enumerate(ids[1:], 1):
+                own = row.top_prompt_logprobs[place]
+                assert own and own[token] == row.prompt_logprobs[place]
+            for token, top in zip(row.token_ids or [], row.top_logprobs, strict=True):
+                assert token in top and 2 <= len(top) <= 3
+        more = engine.generate(as_ids(prompts[:1]), logprobs=6, prompt_logprobs=1, max_tokens=1)[0]
+        assert {len(top or []) for top in (more.top_prompt_logprobs or [])[1:]} <= {1, 2}
+        assert [len(top) for top in more.top_logprobs or []] == [6]
+        assert engine.generate("a", max_tokens=1, prompt_logprobs=True).top_prompt_logprobs is None
+
+
+def assert_likeliest(table: torch.Tensor, ids: list[int], k: int, tops: Any) -> None:
+    """Each dict has the `k` likeliest of its row of log probs, and then the given id."""
+    for logprobs, token, top in zip(table, ids, tops, strict=True):
+        expected = list(dict.fromkeys([*logprobs.topk(k).indices.tolist(), token]))
+        assert list(top) == expected
+        assert list(top.values()) == pytest.approx(logprobs[expected].tolist(), abs=WITHIN)
+
+
+def test_likeliest_tokens_of_a_score_are_those_of_its_logits(
+    tiny: InferenceEngine, hf: InferenceEngine
+) -> None:
+    prompts, answers = as_ids(PROMPTS[:4]), [[VOCABULARY - 1, 5], PROMPTS[6][:30], [], [9]]
+    logits = hf.get_logits(prompts, answers)
+    for engine in (tiny, hf):
+        plain = engine.score(prompts, answers)
+        scored = engine.score(prompts, answers, top_logprobs=3)
+        for own, score, ids, row in zip(plain, scored, answers, logits, strict=True):
+            assert own.top_logprobs is None and score.is_greedy == own.is_greedy
+            assert score.logprobs == pytest.approx(own.logprobs, abs=WITHIN)
+            assert_likeliest(row[: len(ids)].log_softmax(-1), ids, 3, score.top_logprobs)
+        [whole] = engine.score(prompts[0], [[5]], top_logprobs=VOCABULARY)
+        assert whole.top_logprobs and len(whole.top_logprobs[0]) == VOCABULARY
+        assert sum(map(math.exp, whole.top_logprobs[0].values())) == pytest.approx(1, abs=WITHIN)
+        for value, says in ((VOCABULARY + 1, "385 is out"), (0, "0 is out"), (True, "True is not")):
+            with pytest.raises(ConfigError, match=f"^top_logprobs: {says}"):
+                engine.score([], [], top_logprobs=value)
 
 
 def test_scores_are_the_same_on_both(tiny: InferenceEngine, hf: InferenceEngine) -> None:
@@ -373,7 +428,7 @@ def test_what_only_another_backend_has_is_refused_by_name(
     for call in (remote.sleep, lambda: remote.update_weights({}), lambda: remote.get_logits(0, 0)):
         with pytest.raises(ConfigError, match=r"\(\): the backend openai .* rollout.name: "):
             call()
-    for keyword in ({"logprobs": 2}, {"prompt_logprobs": True}):
+    for keyword in ({"logprobs": 2}, {"prompt_logprobs": True}, {"prompt_logprobs": 1}):
         with pytest.raises(ConfigError, match="logprobs: the backend openai .* sglang or hf does"):
             remote.generate("a", **keyword)
     with pytest.raises(ConfigError, match="get_logits.*: the backend sglang .* rollout.name: hf"):
@@ -383,7 +438,7 @@ def test_what_only_another_backend_has_is_refused_by_name(
     with pytest.raises(ConfigError, match="^num_beams: the backend sglang .* rollout.name: hf"):
         tiny.generate("a", num_beams=2)
     assert len(tiny.generate("a", num_beams=1, max_tokens=1)) == 1
-    assert tiny.supports ^ hf.supports == {"logits", "sleep", "beams"}
+    assert tiny.supports ^ hf.supports == {"logits", "sleep", "beams", "routed_experts"}
 
 
 # On Transformers alone.

@@ -123,7 +123,7 @@ PARAMS: list[tuple[dict[str, Any], str]] = [
     ({"seed": 2**63}, "seed: 9223372036854775808 is out of range"),
     ({"repetition_penalty": 0}, "repetition_penalty: 0 is out of range"),
     ({"json_schema": {}, "regex": "a+"}, "regex: an answer can follow one grammar"),
-    ({"prompt_logprobs": 1}, "prompt_logprobs: 1 is not a bool"),
+    ({"prompt_logprobs": 0}, "prompt_logprobs: 0 is out of range"),
     ({"progress": "no"}, "progress: 'no' is not a bool"),
     ({"temperature": [0.5] * 5}, "temperature: a list of 5 values for "),
     ({"stop": [["a"]] * 5}, "stop: a list of 5 values for "),

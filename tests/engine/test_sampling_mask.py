@@ -82,6 +82,16 @@ def test_rows_without_a_mask_beside_it_and_seeds_stay_as_they_are(tiny: Inferenc
     assert masked.to_pandas()["sampling_logprobs"][0] == masked.sampling_logprobs[0]
 
 
+def test_likeliest_tokens_of_the_prompt_leave_the_mask_whole(backend: InferenceEngine) -> None:
+    how: dict[str, Any] = {"temperature": 1.0, "top_p": 0.9, "seed": 3, "max_tokens": 8}
+    plain = backend.generate(PROMPTS, sampling_mask=True, **how)
+    both = backend.generate(PROMPTS, sampling_mask=True, prompt_logprobs=2, **how)
+    assert both.sampling_mask == plain.sampling_mask and both.top_logprobs is None
+    assert max(len(mask) for row in both.sampling_mask or [] for mask in row) > 3
+    for first, *tops in both.top_prompt_logprobs or []:
+        assert first is None and {len(top or []) for top in tops} <= {2, 3}
+
+
 def test_one_token_left_has_the_log_prob_0(backend: InferenceEngine) -> None:
     output = backend.generate(PROMPTS, temperature=1.0, top_k=1, max_tokens=6, sampling_mask=True)
     assert output.sampling_mask == [[[token] for token in row] for row in output.token_ids]

@@ -116,7 +116,7 @@ def test_a_stream_past_its_timeout_is_aborted(tiny):
         (["a", "b"], {}, PromptError),
         ([], {}, PromptError),
         ("a", {"n": 2}, ConfigError),
-        ("a", {"prompt_logprobs": True}, ConfigError),
+        ("a", {"prompt_logprobs": 2}, ConfigError),
         ("a", {"temperature": -1}, ConfigError),
         ("", {}, PromptError),
     ],

@@ -635,7 +635,7 @@ def test_trainers_tensors_are_whole(caller: InferenceEngine) -> None:
             {"regex": "a+"},
             "regex: cannot be used with tools (calculator); pass tools=[].",
         ),
-        (ConfigError, {"prompt_logprobs": True}, "prompt_logprobs"),
+        (ConfigError, {"prompt_logprobs": 2}, "prompt_logprobs"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(

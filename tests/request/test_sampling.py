@@ -23,6 +23,7 @@ from _inf.request.sampling import (
     Sampling,
     check_params,
     derived_seed,
+    effective_params,
     prompt_seed,
     resolve,
 )
@@ -45,7 +46,7 @@ NUMBERS = [
     "timeout",
 ]
 COUNTS = ["top_k", "max_tokens", "min_tokens", "seed", "n", "num_beams"]
-FLAGS = ["do_sample", "ignore_eos", "skip_special_tokens", "prompt_logprobs", "progress"]
+FLAGS = ["do_sample", "ignore_eos", "skip_special_tokens", "progress"]
 
 
 def config(**rollout: Any) -> Rollout:
@@ -362,7 +363,6 @@ def test_flag_is_true_or_false_and_nothing_else(name: str) -> None:
                 "do_sample": not greedy(sampling),
                 "ignore_eos": sampling.params[0].ignore_eos,
                 "skip_special_tokens": sampling.skip_special_tokens,
-                "prompt_logprobs": sampling.prompt_logprobs,
                 "progress": sampling.progress,
             }[name]
         )
@@ -429,6 +429,7 @@ TYPES = {
     "seed": int,
     "logprobs": int,
     "prompt_logprobs": bool,
+    "top_prompt_logprobs": int,
     "sampling_mask": bool,
     "return_routed_experts": bool,
     "num_beams": int,
@@ -715,6 +716,23 @@ def test_prompt_logprobs_score_every_prompt_from_its_first_token() -> None:
     assert all(params.prompt_logprobs for params in scored.rows())
     for without in (sampled(), sampled(prompt_logprobs=False)):
         assert not without.params[0].prompt_logprobs and not without.prompt_logprobs
+
+
+def test_true_scores_the_prompt_and_a_number_adds_the_likeliest_tokens() -> None:
+    for value, likeliest in ((True, 0), (1, 1), (np.int64(384), 384)):
+        sampling = sampled(_prompts=2, prompt_logprobs=value)
+        assert sampling.prompt_logprobs is True
+        assert {each.top_prompt_logprobs for each in sampling.rows()} == {likeliest}
+        assert sampling.asks("top_prompt_logprobs") is (likeliest > 0)
+    for value in (0, -1, 385):
+        assert refusal(prompt_logprobs=value).startswith(
+            f"prompt_logprobs: {value} is out of range; it must be from 1 to 384"
+        )
+    for odd in ("true", 1.0, [1, 2], np.array([True, False])):
+        assert "is neither a bool nor an int" in refusal(prompt_logprobs=odd)
+    shown = [effective_params({"prompt_logprobs": value}, DEFAULT) for value in (True, 3, False)]
+    assert [each.get("prompt_logprobs") for each in shown] == [True, 3, None]
+    assert not {"top_prompt_logprobs"} & shown[1].keys()
 
 
 # ── Names ────────────────────────────────────────────────────────────────────────────────────────

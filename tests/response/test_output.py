@@ -185,6 +185,25 @@ def test_prompt_logprobs_are_the_rows_where_asked_for_and_none_elsewhere(tokeniz
     assert plain.prompt_logprobs is plain[0].prompt_logprobs is plain[1:].prompt_logprobs is None
 
 
+def test_likeliest_tokens_of_a_prompt_have_its_own_token_and_go_into_tables(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    scored = {"prompt_logprobs": [None, -0.25, -3.0]}
+    tops = [None, {7: -0.25, 8: -2.0}, {5: -0.5, 6: -1.0}]
+    rows = [row([9], **scored, top_prompt_logprobs=tops) for _ in range(2)]
+    output = decoded(tokenizer, *rows, n=2, prompts=[Prompt([5, 7, 383])], prompt_logprobs=2)
+    expected = [None, {7: -0.25, 8: -2.0}, {5: -0.5, 6: -1.0, 383: -3.0}]
+    assert output.top_prompt_logprobs == [expected] * 2
+    assert output[1].top_prompt_logprobs == expected
+    as_json = [None, {"7": -0.25, "8": -2.0}, {"5": -0.5, "6": -1.0, "383": -3.0}]
+    assert output.to_dict()[0]["top_prompt_logprobs"] == as_json
+    assert json.loads(output.to_pandas()["top_prompt_logprobs"][0]) == as_json
+    output.save(tmp_path / "rows.parquet")
+    output.save(tmp_path / "rows.jsonl")
+    assert json.loads((tmp_path / "rows.jsonl").read_text().splitlines()[0]) == output.to_dict()[0]
+    assert decoded(tokenizer, *rows, n=2, prompt_logprobs=True).top_prompt_logprobs is None
+
+
 def test_seed_in_a_rows_metadata_is_its_samples_own(tokenizer: Any) -> None:
     rows = [row([9]) for _ in range(4)]
     answered = decoded(tokenizer, *rows, n=2, seed=[None, 7])

@@ -134,13 +134,13 @@ RIGHT: Mapping[str, Callable[[Any], bool]] = {
     "seed": lambda value: whole(value, 0, 2**63 - 1),
     "n": lambda value: whole(value, 1, 2**16),
     "num_beams": lambda value: whole(value, 1, VOCABULARY),
+    "prompt_logprobs": lambda value: isinstance(value, bool) or whole(value, 1, VOCABULARY),
     **{
         name: lambda value: isinstance(value, bool)
         for name in (
             "do_sample",
             "ignore_eos",
             "skip_special_tokens",
-            "prompt_logprobs",
             "progress",
         )
     },

@@ -43,7 +43,7 @@ SMALL: dict[str, Any] = {
     "truncate_prompt": ["left", "right"],
     "skip_special_tokens": [True, False],
     "logprobs": [0, 1, 5],
-    "prompt_logprobs": [True, False],
+    "prompt_logprobs": [True, False, 3],
     "timeout": [60, 30.5],
     "progress": [False],
     "tools": [[]],

@@ -89,10 +89,14 @@ class HfBackend:
             for end in ends:
                 end.cancel()
         asked = [index for index, row in enumerate(rows) if row.params.prompt_logprobs]
-        scored = await self._score([(requests[index].token_ids, 1) for index in asked])
+        likeliest = max((rows[index].params.top_prompt_logprobs for index in asked), default=0)
+        prompts = [(requests[index].token_ids, 1) for index in asked]
+        scored = await self._score(prompts, likeliest)
         for index, score in zip(asked, scored, strict=True):
             outputs[index] = dataclasses.replace(
-                outputs[index], prompt_logprobs=score.prompt_logprobs
+                outputs[index],
+                prompt_logprobs=score.prompt_logprobs,
+                top_prompt_logprobs=score.top_prompt_logprobs,
             )
         return outputs
 
@@ -140,18 +144,23 @@ class HfBackend:
         return self.host.run(rows(), cancel)
 
     def score(
-        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken
+        self,
+        sequences: Sequence[tuple[list[int], int]],
+        cancel: CancelToken,
+        likeliest: int = 1,
     ) -> list[RequestOutput]:
-        return self.host.run(self._score(sequences), cancel)
+        return self.host.run(self._score(sequences, likeliest), cancel)
 
-    async def _score(self, sequences: Sequence[tuple[list[int], int]]) -> list[RequestOutput]:
+    async def _score(
+        self, sequences: Sequence[tuple[list[int], int]], likeliest: int
+    ) -> list[RequestOutput]:
         scored: dict[int, RequestOutput] = {}
         async for number, logits in self._logits(sequences):
             ids, start = sequences[number]
             table = torch.log_softmax(logits, dim=-1)
             own = table[torch.arange(len(table)), ids[start:]].tolist()
             check_finite(own, number)
-            likeliest = table.max(-1).values.tolist() if len(table) else []
+            values, order = (tops.tolist() for tops in table.topk(likeliest))
             scored[number] = RequestOutput(
                 token_ids=[],
                 logprobs=[],
@@ -162,7 +171,10 @@ class HfBackend:
                 completion_tokens=0,
                 cached_tokens=0,
                 weight_version=self.weight_version,
-                likeliest_logprobs=[None, *likeliest],
+                top_prompt_logprobs=[
+                    None,
+                    *(dict(zip(*top, strict=True)) for top in zip(order, values, strict=True)),
+                ],
             )
         return [scored[number] for number in range(len(sequences))]
 

@@ -161,7 +161,10 @@ class OpenAIBackend:
             raise self.server.unreadable(chunk, index) from None
 
     def score(
-        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken
+        self,
+        sequences: Sequence[tuple[list[int], int]],
+        cancel: CancelToken,
+        likeliest: int = 1,
     ) -> list[RequestOutput]:
         raise NotImplementedError  # not in `supports`, like all below
 

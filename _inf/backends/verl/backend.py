@@ -96,13 +96,17 @@ class VerlBackend:
         return outputs
 
     def score(
-        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken
+        self,
+        sequences: Sequence[tuple[list[int], int]],
+        cancel: CancelToken,
+        likeliest: int = 1,
     ) -> list[RequestOutput]:
         engine, call = self.rollout.engine(), Call(self._host, cancel)
 
         async def score_all() -> list[RequestOutput]:
             scored = (
-                engine.score(ids, start, call, row) for row, (ids, start) in enumerate(sequences)
+                engine.score(ids, start, call, row, likeliest)
+                for row, (ids, start) in enumerate(sequences)
             )
             return list(await asyncio.gather(*scored))
 

@@ -26,6 +26,7 @@ from _inf.backends.verl.sampling import (
     ROUTED_EXPERTS,
     SAMPLING_MASK,
     TOP_LOGPROBS,
+    TOP_PROMPT_LOGPROBS,
 )
 from _inf.backends.verl.server import CPU_ATTENTION, PACK_WEIGHTS
 from _inf.errors import EngineRefusal, InferenceError, RequestFailure
@@ -180,11 +181,13 @@ class Engine(sglang_rollout.AsyncEngine):
         name = current_call.get().rid(uuid.uuid4().hex)
         return _row(await self._request(ids, params, name), params)
 
-    async def score(self, ids: list[int], start: int, call: Call, row: int) -> RequestOutput:
+    async def score(
+        self, ids: list[int], start: int, call: Call, row: int, likeliest: int
+    ) -> RequestOutput:
         """Compute the log probs of `ids[start:]` by a prefill; nothing is generated."""
         params = {"max_new_tokens": 0, "temperature": 1.0}
-        params |= {LOGPROB_START: start - 1, TOP_LOGPROBS: 1}
-        return _row(await self._request(ids, params, call.rid(row)), {}, row)
+        params |= {LOGPROB_START: start - 1, TOP_PROMPT_LOGPROBS: likeliest}
+        return _row(await self._request(ids, params, call.rid(row)), params, row)
 
     def _abandon(self, rid: str) -> None:
         """Abort a request whose caller is gone, and wait for its last answer, because the
@@ -230,6 +233,7 @@ def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, An
     """The arguments of SGLang's `async_generate`; some of our keys are not sampling parameters."""
     params = dict(params)
     start, likeliest = params.pop(LOGPROB_START, -1), params.pop(TOP_LOGPROBS, 0)
+    likeliest = max(likeliest, params.pop(TOP_PROMPT_LOGPROBS, 0))
     custom, experts = "custom_params" in params, params.pop(ROUTED_EXPERTS, False)
     return {
         "input_ids": ids,
@@ -263,8 +267,9 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Reques
     prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
     for scored in (logprobs, prompt_logprobs):
         check_finite(scored, row)
-    tops = _top_logprobs(meta) if params.get(TOP_LOGPROBS) else None
     masked = params.get("custom_params", {}).get(SAMPLING_MASK, False)
+    most, of_prompt = params.get(TOP_LOGPROBS, 0), params.get(TOP_PROMPT_LOGPROBS, 0)
+    tops = _top_logprobs(meta, None if masked else most) if most else None
     return RequestOutput(
         token_ids=ids,
         logprobs=logprobs,
@@ -275,8 +280,9 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Reques
         completion_tokens=len(ids),
         cached_tokens=meta["cached_tokens"],
         weight_version=int(meta["weight_version"]),
-        likeliest_logprobs=[
-            top[0][0] if top else None for top in meta.get("input_top_logprobs", ())
+        top_prompt_logprobs=[
+            None if top is None else {token: value for value, token, _ in top[:of_prompt]}
+            for top in (meta.get("input_top_logprobs", ()) if of_prompt else ())
         ],
         top_logprobs=None if masked else tops,
         kept=tops if masked else None,
@@ -284,11 +290,11 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> Reques
     )
 
 
-def _top_logprobs(meta: dict[str, Any]) -> list[dict[int, float]]:
-    """The likeliest tokens, without those that a grammar or a bias ruled out."""
+def _top_logprobs(meta: dict[str, Any], most: int | None) -> list[dict[int, float]]:
+    """The likeliest tokens, at most so many, without those that a grammar or a bias ruled out."""
     tops, sampled = meta["output_top_logprobs"], meta["output_token_logprobs"]
     return [
-        {token: value for value, token, _ in [*top, own] if math.isfinite(value)}
+        {token: value for value, token, _ in [*top[:most], own] if math.isfinite(value)}
         for top, own in zip(tops, sampled, strict=True)
     ]
 

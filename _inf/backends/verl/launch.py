@@ -18,7 +18,7 @@ from _inf.backends.model_info import eos_token_ids, limits_of
 from _inf.backends.verl import environment, kv_memory
 from _inf.backends.verl.child.setup import IMPORTS
 from _inf.backends.verl.server import attention_backend, server_arguments
-from _inf.backends.verl.support import check_support
+from _inf.backends.verl.support import check_experts, check_support
 from _inf.config import Config, check_engine_kwargs
 from _inf.conversation.interactions import load_interactions
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
@@ -176,6 +176,7 @@ def _start(
 def _limits(config: Config, hf_config: PretrainedConfig, device: Literal["cuda", "cpu"]) -> Limits:
     limits = limits_of(config, getattr(hf_config, "text_config", hf_config).vocab_size)
     check_support(hf_config, device, limits.total, attention_backend(config, device))
+    check_experts(hf_config, config.rollout.engine_kwargs.get("sglang") or {})
     return limits
 
 

@@ -1,8 +1,9 @@
 """Translates `SamplingParams` to SGLang's names (sglang 0.5.9, `srt/sampling/sampling_params.py`).
 
-Four of the keys are special: `custom_params` carries the parameters that our own code in the
+Five of the keys are special: `custom_params` carries the parameters that our own code in the
 scheduler's process reads (`child/scheduler.py`); `logprob_start_len`, `top_logprobs_num` and
-`return_routed_experts` are fields of SGLang's request, to which `engine.py` moves them.
+`return_routed_experts` are fields of SGLang's request, to which `engine.py` moves them. SGLang has
+one number for generated and prompt tokens, so that `top_prompt_logprobs` is our own key.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from _inf.types import SamplingParams
 SAMPLING_MASK = "sampling_mask"  # in `custom_params`
 ROUTED_EXPERTS = "return_routed_experts"
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
+TOP_PROMPT_LOGPROBS = "top_prompt_logprobs"
 
 
 def sglang_params(params: SamplingParams) -> dict[str, Any]:
@@ -45,6 +47,7 @@ def sglang_params(params: SamplingParams) -> dict[str, Any]:
         "regex": params.regex,
         LOGPROB_START: 0 if params.prompt_logprobs else None,
         ROUTED_EXPERTS: params.return_routed_experts or None,
+        TOP_PROMPT_LOGPROBS: params.top_prompt_logprobs or None,
         TOP_LOGPROBS: params.logprobs or (1 if params.sampling_mask else None),
     }
     return request | {name: value for name, value in optional.items() if value is not None}

@@ -8,11 +8,12 @@ SGLang's source; docs/models.md shows it. Uses no tensors and imports nothing of
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from _inf.backends.verl.server import CPU_ATTENTION
 from _inf.errors import ConfigError
+from _inf.request.sampling import CAPTURE_EXPERTS
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -148,6 +149,17 @@ def check_support(
                 f"rollout.max_model_len: {max_model_len} tokens are more than {limit}, {reason}; "
                 f"set rollout.max_model_len to {limit} or less."
             )
+
+
+def check_experts(hf_config: PretrainedConfig, server_arguments: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if experts are to be returned of a model without them; SGLang's scheduler
+    would die of it while it starts."""
+    text = getattr(hf_config, "text_config", hf_config)
+    if server_arguments.get(CAPTURE_EXPERTS) and not getattr(text, "num_experts_per_tok", None):
+        raise ConfigError(
+            f"rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS}: {architecture(hf_config)} has no "
+            "experts (no num_experts_per_tok in its config); leave the key out."
+        )
 
 
 def _state_layers(text: Any) -> str:
