@@ -39,7 +39,8 @@ class Stub:
         self.asked += 1
         if self.asked == 2:
             raise PromptError("prompt 0 has 900 tokens")
-        about = {"finish_reason": "stop", "prompt_tokens": 9, "completion_tokens": 3}
+        about: dict[str, Any] = {"finish_reason": "stop", "prompt_tokens": 9}
+        about |= {"completion_tokens": 3, "response_ids": [], "response_mask": []}
         return GenerationOutput(["#### 54"], [None], [None], [about])  # as a server without ids
 
     def __enter__(self) -> Stub:
