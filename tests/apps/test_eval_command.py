@@ -72,6 +72,7 @@ def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engin
         (3, 2, 0),
     ]
     assert rows[1]["prompt"][0]["role"] == "user" and rows[1]["reward"] is None
+    assert rows[1]["row_id"] == "1.0"
     assert rows[1]["error"]["message"] == "the prompt has 900 tokens"
 
     assert main(command) == 0 and Stub.starts == 2
