@@ -39,7 +39,8 @@ class Stub:
         self.asked += 1
         if self.asked == 2:
             raise PromptError("prompt 0 has 900 tokens")
-        about = {"finish_reason": "stop", "prompt_tokens": 9, "completion_tokens": 3}
+        about: dict[str, Any] = {"finish_reason": "stop", "prompt_tokens": 9}
+        about |= {"completion_tokens": 3, "response_ids": [], "response_mask": []}
         return GenerationOutput(["#### 54"], [None], [None], [about])  # as a server without ids
 
     def __enter__(self) -> Stub:
@@ -71,6 +72,7 @@ def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engin
         (3, 2, 0),
     ]
     assert rows[1]["prompt"][0]["role"] == "user" and rows[1]["reward"] is None
+    assert rows[1]["row_id"] == "1.0"
     assert rows[1]["error"]["message"] == "the prompt has 900 tokens"
 
     assert main(command) == 0 and Stub.starts == 2

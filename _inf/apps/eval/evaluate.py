@@ -233,27 +233,23 @@ class EvalRun:
                 "data_source": example.data_source,
                 "prompt": example.prompt,
                 "reward": None,
+                "row_id": f"{example.number}.{sample}",
             }
-            row = self._scored(example, sample, line)
+            row = self._scored(example, line, about)
             params = example.params(tools=tools, interactions=interactions)
             yield Job(line, example.prompt, row, params, about)
 
-    def _scored(self, example: Example, sample: int, line: int) -> Callable[..., Any]:
+    def _scored(self, example: Example, line: int, about: dict[str, Any]) -> Callable[..., Any]:
         """A function that makes the row of an answer, with its reward."""
 
         async def row(output: GenerationOutput) -> dict[str, Any]:
             [answer] = output
-            about = {name: answer.metadata[name] for name in COPIED if name in answer.metadata}
             made: dict[str, Any] = {
-                "number": example.number,
-                "sample": sample,
-                "data_source": example.data_source,
-                "prompt": example.prompt,
+                **about,
                 "ground_truth": example.ground_truth,
                 "completion": answer.completion,
                 **({"messages": answer.messages} if answer.messages else {}),
-                **about,
-                "row_id": f"{example.number}.{sample}",
+                **{name: answer.metadata[name] for name in COPIED if name in answer.metadata},
                 **answer_fields(answer, self._tokenizer),
             }
             extra_info = {
@@ -273,7 +269,7 @@ class EvalRun:
             except RewardError as failure:
                 reason = str(failure)
                 failed = error_row(BadLine(line, reason), "reward_error", reason)
-                return {**made, "reward": None, **failed}
+                return {**made, **failed}
             return {**made, "reward": reward.value, "reward_extra": reward.extra}
 
         return row
