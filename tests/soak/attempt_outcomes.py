@@ -142,9 +142,12 @@ RIGHT: Mapping[str, Callable[[Any], bool]] = {
             "ignore_eos",
             "skip_special_tokens",
             "progress",
+            "sampling_mask",
+            "return_routed_experts",
         )
     },
 }
+NEEDS_MORE = ("min_tokens", "timeout", "sampling_mask", "return_routed_experts")  # than their value
 
 
 @functools.cache
@@ -163,7 +166,7 @@ def parameters(case: Any, folder: Path) -> bool:
         sampling = resolve(given_, rollout(), prompts, MODEL)
     except (ConfigError, ToolError) as failure:
         for name, value in given_.items() if len(given_) == 1 else ():
-            free = name in RIGHT and name not in ("min_tokens", "timeout")
+            free = name in RIGHT and name not in NEEDS_MORE
             assert not (free and RIGHT[name](value)), f"it is right: {failure}"
         return told(failure, [f"{name}{mark}" for name in given_ for mark in (":", "[", ".")])
     for name, value in given_.items():

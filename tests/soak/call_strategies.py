@@ -44,6 +44,8 @@ SMALL: dict[str, Any] = {
     "skip_special_tokens": [True, False],
     "logprobs": [0, 1, 5],
     "prompt_logprobs": [True, False, 3],
+    "sampling_mask": [True, False],
+    "return_routed_experts": [True, False],
     "timeout": [60, 30.5],
     "progress": [False],
     "tools": [[]],
