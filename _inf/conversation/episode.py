@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.conversation.rules import Rules, answered_calls
-from _inf.request.sampling import derived_seed
+from _inf.request.seeds import derived_seed
 from _inf.tools.definition import call_fault
 from _inf.tools.execution import Executed, execute
 from _inf.tools.parsing import Parsed

@@ -7,7 +7,6 @@ complete and checked: values that SGLang would accept and then ignore or die of 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import threading
 from collections.abc import Mapping
 from typing import Any, cast
@@ -17,6 +16,7 @@ from _inf.config.schema import MOST_SAMPLES
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request.grammar import json_schema_text, regex_text
 from _inf.request.keywords import LISTS, PER_CALL, GenerateParams
+from _inf.request.seeds import MOST_SEED, derived_seed, prompt_seed
 from _inf.request.values import (
     MOST_INT32,
     count,
@@ -33,10 +33,6 @@ from _inf.request.values import (
 from _inf.tools.definition import as_tools
 from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOptions
 
-MOST_SEED = 2**63
-# The step from one prompt's seed to the next if a call has one seed: an odd number (2**64 divided
-# by the golden ratio), so that prompts and nearby seeds never get equal seeds.
-SEED_STEP = 0x9E3779B97F4A7C15
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
 GREEDY_BELOW = 1e-6
 # verl's keyword arguments for each tool of a row.
@@ -46,8 +42,7 @@ ANY_MODEL = ModelInfo(None, frozenset(), Limits(0, 0, MOST_INT32))
 # Parameters that exclude tokens, with the value that excludes none.
 FILTERS: dict[str, float] = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
 ASK_TO_SAMPLE = ("temperature", "seed", *FILTERS)
-
-
+# A field of SGLang's `ServerArgs`.
 CAPTURE_EXPERTS = "enable_return_routed_experts"
 
 
@@ -109,19 +104,6 @@ def greedy_unless_asked(params: dict[str, Any]) -> None:
     """Make a measurement greedy unless its keywords ask for sampling."""
     if not {"do_sample", *ASK_TO_SAMPLE} & params.keys():
         params["temperature"] = 0.0
-
-
-def derived_seed(seed: int, sample: int) -> int:
-    """Return a sample's seed; sample 0 has the seed itself, so a row's seed reproduces the row."""
-    if sample == 0:
-        return seed
-    digest = hashlib.blake2b(f"{seed} {sample}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") % MOST_SEED
-
-
-def prompt_seed(seed: int, index: int) -> int:
-    """Return the seed of the prompt at `index`; the first prompt has the seed itself."""
-    return (seed + index * SEED_STEP) % MOST_SEED
 
 
 def check_params(params: Mapping[str, Any], config: Rollout) -> None:

@@ -19,14 +19,12 @@ from _inf.config import Rollout, load_config
 from _inf.errors import ConfigError
 from _inf.request.keywords import LISTS, PER_CALL, GenerateParams
 from _inf.request.sampling import (
-    MOST_SEED,
     Sampling,
     check_params,
-    derived_seed,
     effective_params,
-    prompt_seed,
     resolve,
 )
+from _inf.request.seeds import MOST_SEED, derived_seed, prompt_seed
 from _inf.request.values import TEMPLATE_OWN
 from _inf.types import Limits, ModelInfo, SamplingParams, TurnOptions
 

@@ -20,7 +20,7 @@ from _inf.apps.batch.output_file import OutputFile, is_error
 from _inf.config import Config
 from _inf.errors import ConfigError, GenerationTimeout, PromptError, RequestFailure, ToolError
 from _inf.request.keywords import GenerateParams
-from _inf.request.sampling import prompt_seed
+from _inf.request.seeds import prompt_seed
 from _inf.runtime.progress import progress
 
 if TYPE_CHECKING:

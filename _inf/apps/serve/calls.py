@@ -19,7 +19,7 @@ from _inf.conversation.rules import Rules, template_of
 from _inf.errors import PromptTooLongError, shown
 from _inf.request.keywords import GenerateParams
 from _inf.request.prompts import normalize
-from _inf.request.sampling import MOST_SEED, derived_seed, prompt_seed
+from _inf.request.seeds import MOST_SEED, derived_seed, prompt_seed
 from _inf.request.template import Template
 from _inf.request.tokenize import check_total_length, tokenize
 from _inf.request.values import count, template_kwargs
