@@ -1,7 +1,7 @@
 """Measures lm-evaluation-harness on this library beside its own Transformers backend.
 
     python benchmarks/lm_eval_speed.py
-    python benchmarks/lm_eval_speed.py --requests 128 --pairs 5 --batch-size 16
+    python benchmarks/lm_eval_speed.py --requests 32 --pairs 5 --batch-size 16
 
 The same requests on the embedded model, in float32: `choice` scores four continuations of each
 context, `generate` answers greedily with at most 64 tokens, `rolling` scores texts of some 300
@@ -46,7 +46,7 @@ def instances(kind: str, count: int, run: int) -> list[Instance]:
 
 
 def main(
-    requests: Annotated[int, typer.Option(help="Questions of a run.")] = 64,
+    requests: Annotated[int, typer.Option(help="Questions of a run.")] = 8,
     pairs: Annotated[int, typer.Option(help="Timed runs of each.")] = 3,
     batch_size: Annotated[int, typer.Option(help="Of the harness's backend.")] = 8,
 ) -> None:
