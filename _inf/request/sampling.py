@@ -42,6 +42,15 @@ ANY_MODEL = ModelInfo(None, frozenset(), Limits(0, 0, MOST_INT32))
 # Parameters that exclude tokens, with the value that excludes none.
 FILTERS: dict[str, float] = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
 ASK_TO_SAMPLE = ("temperature", "seed", *FILTERS)
+# Parameters that a report of a call leaves out at their defaults.
+SHOWN_IF_USED = (
+    "repetition_penalty",
+    "logprobs",
+    "prompt_logprobs",
+    "num_beams",
+    "sampling_mask",
+    "return_routed_experts",
+)
 # A field of SGLang's `ServerArgs`.
 CAPTURE_EXPERTS = "enable_return_routed_experts"
 
@@ -68,7 +77,7 @@ class Sampling:
     @property
     def prompt_logprobs(self) -> bool:
         """Whether the prompts' tokens are scored."""
-        return any(params.prompt_logprobs for params in self.params)
+        return self.asks("prompt_logprobs")
 
     def asks(self, name: str) -> bool:
         """Whether a keyword that is off by default is on."""
@@ -119,13 +128,11 @@ def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, A
     resolved = vars(resolve(params, rollout, 1, ANY_MODEL).params[0])
     if most := resolved["top_prompt_logprobs"]:
         resolved = resolved | {"prompt_logprobs": most}
-    off = {"repetition_penalty": 1.0, "logprobs": 0, "prompt_logprobs": False, "num_beams": 1}
-    off |= dict.fromkeys(("sampling_mask", "return_routed_experts"), False)
     return {
         name: value
         for name in GenerateParams.__annotations__
         if (value := resolved.get(name)) not in ([], {}, None)
-        and (name not in off or value != off[name])
+        and not (name in SHOWN_IF_USED and value == getattr(SamplingParams, name))
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.apps.rollouts.data_proto import rows_of_data_proto
@@ -23,20 +23,17 @@ def as_rollouts(rows: Any, tokenizer: Tokenizer = None) -> list[Rollout]:
 
     Raises `ConfigError` for anything else, and for a `DataProto` that the form cannot keep exactly.
     """
-    made: Iterable[Mapping[str, Any]]
     if isinstance(rows, GenerationRow):
-        made = [_of_answer(rows, tokenizer)]
+        rows = [rows]
     elif isinstance(rows, GenerationOutput):
-        made = [_of_answer(row, tokenizer) for row in rows]
+        rows = list(rows)
     elif hasattr(rows, "non_tensor_batch") and hasattr(rows, "batch"):
-        made = [with_texts(row, tokenizer) for row in rows_of_data_proto(rows)]
-    elif isinstance(rows, Sequence) and not isinstance(rows, str | bytes):
-        return [_one(row, f"rows[{place}]", place, tokenizer) for place, row in enumerate(rows)]
-    else:
+        rows = rows_of_data_proto(rows)
+    elif not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
         raise ConfigError(
             f"rows: {shown(rows)} is no GenerationOutput, DataProto or list of traces or rollouts."
         )
-    return [Rollout.of(row, f"rows[{place}]") for place, row in enumerate(made)]
+    return [_one(row, f"rows[{place}]", place, tokenizer) for place, row in enumerate(rows)]
 
 
 def _one(row: Any, where: str, place: int, tokenizer: Tokenizer) -> Rollout:

@@ -109,8 +109,9 @@ class Chooser:
             top_ks = [each.top_k if each.top_k > 0 else width for each in params]
             filters = [top_ks, [each.top_p for each in params], [each.min_p for each in params]]
             probs = draws.filtered(probs, *(_column(values, probs) for values in filters))
-            for own, row in zip(probs, rows, strict=True):
+            for index, row in enumerate(rows):
                 if row.params.sampling_mask:
+                    own = probs[index]
                     left = own.nonzero()[:, 0]
                     row.kept.append(dict(zip(left.tolist(), own[left].log().tolist(), strict=True)))
         noise = torch.empty_like(probs).exponential_(generator=self._generator)
