@@ -70,10 +70,11 @@ def test_no_more_rows_run_at_once_than_max_num_seqs(tiny: InferenceEngine) -> No
     at_once, seen = tiny.config.rollout.max_num_seqs, []
 
     async def look() -> None:
-        batch = asyncio.ensure_future(tiny.agenerate(["One"] * 150, max_tokens=40, ignore_eos=True))
+        batch = asyncio.ensure_future(tiny.agenerate(**BATCH))
         while not batch.done():
             seen.append(await asyncio.to_thread(load, tiny))
         await batch
 
     asyncio.run(look())
-    assert max(running for running, _ in seen) == at_once < max(waiting for _, waiting in seen)
+    assert max(running for running, _ in seen) == at_once
+    assert any(waiting for _, waiting in seen), "the engine was never seen with rows that wait"
