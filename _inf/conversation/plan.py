@@ -97,7 +97,7 @@ class PreparedCall:
             raise PromptError(f"prompt 0: stream() takes one prompt, not {count}; use generate().")
         if sampling.n != 1:
             raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
-        if sampling.prompt_logprobs:
+        if sampling.asks("prompt_logprobs"):
             raise ConfigError("prompt_logprobs: stream() does not give them; use generate().")
         for name in ("sampling_mask", "return_routed_experts"):
             if sampling.asks(name):

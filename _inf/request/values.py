@@ -1,21 +1,24 @@
-"""Checks one keyword's value: returns a plain Python value, or raises a `ConfigError`.
+"""Checks the values of `generate`'s keywords: returns plain Python values, or raises `ConfigError`.
 
-In: a call's keywords without None, the name of one, and its default, which is returned as it is.
-Knows nothing of the meaning of the values, or of a call's other prompts.
+In: a keyword's name and one value, not None. Knows nothing of other keywords and other prompts.
 """
 
 from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
 
-from _inf.errors import ConfigError, shown
+from _inf.config.schema import MOST_SAMPLES
+from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.request.grammar import json_schema_text, regex_text
+from _inf.request.seeds import MOST_SEED
+from _inf.tools.definition import as_tools
 
-Default = TypeVar("Default", int, None)
-FloatDefault = TypeVar("FloatDefault", float, None)
-FlagDefault = TypeVar("FlagDefault", bool, None)
+Check: TypeAlias = "Callable[[str, Any], Any]"
 
 MOST_INT32 = 2**31 - 1
 MOST_BIAS = 100.0  # OpenAI's bound
@@ -23,20 +26,59 @@ TEMPLATE_OWN = (
     *("conversation", "tools", "tokenize", "add_generation_prompt"),
     *("return_tensors", "return_dict"),
 )
+# verl's keyword arguments for each tool of a row.
+TOOL_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
+
+
+def keyword_checks(vocabulary: int) -> dict[str, Check]:
+    """Return the check of each keyword, for a model with that many tokens."""
+    probability = partial(number, least=0.0, most=1.0)
+    penalty = partial(number, least=-2.0, most=2.0)
+    tokens = partial(count, most=vocabulary)
+    return {
+        "temperature": partial(number, least=0.0),
+        "top_p": partial(number, above=0.0, most=1.0),
+        "top_k": top_k,
+        "min_p": probability,
+        "max_tokens": count,
+        "min_tokens": partial(count, least=0),
+        "do_sample": flag,
+        "n": partial(count, most=MOST_SAMPLES),
+        "stop": stop_strings,
+        "stop_token_ids": partial(stop_ids, vocabulary=vocabulary),
+        "seed": partial(count, least=0, most=MOST_SEED - 1),
+        "presence_penalty": penalty,
+        "frequency_penalty": penalty,
+        "repetition_penalty": partial(number, least=1e-6),
+        "ignore_eos": flag,
+        "logit_bias": partial(logit_bias, vocabulary=vocabulary),
+        "num_beams": tokens,
+        "json_schema": lambda _, value: json_schema_text(value),
+        "regex": lambda _, value: regex_text(value),
+        "tools": lambda _, value: as_tools(value),
+        "tools_kwargs": tools_kwargs,
+        "interaction_kwargs": mapping,
+        "max_tokens_per_turn": count,
+        "chat_template_kwargs": template_kwargs,
+        "truncate_prompt": side,
+        "skip_special_tokens": flag,
+        "logprobs": partial(tokens, least=0),
+        "prompt_logprobs": partial(flag_or_count, most=vocabulary),
+        "sampling_mask": flag,
+        "return_routed_experts": flag,
+        "timeout": partial(number, above=0.0, most=threading.TIMEOUT_MAX),
+        "progress": flag,
+    }
 
 
 def number(
-    given: Mapping[str, Any],
     name: str,
-    default: FloatDefault,
+    value: Any,
     *,
     least: float = -math.inf,
     above: float = -math.inf,
     most: float = math.inf,
-) -> float | FloatDefault:
-    if name not in given:
-        return default
-    value = given[name]
+) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ConfigError(f"{name}: {shown(value)} is not a number.")
     try:
@@ -52,95 +94,95 @@ def number(
     return real
 
 
-def integer(name: str, value: object) -> int:
+def integer(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise ConfigError(f"{name}: {shown(value)} is not an int.")
     return int(value)
 
 
-def count(
-    given: Mapping[str, Any],
-    name: str,
-    default: Default,
-    *,
-    least: int = 1,
-    most: int = MOST_INT32,
-) -> int | Default:
-    if name not in given:
-        return default
-    value = integer(name, given[name])
-    if not least <= value <= most:
+def count(name: str, value: Any, *, least: int = 1, most: int = MOST_INT32) -> int:
+    whole = integer(name, value)
+    if not least <= whole <= most:
         raise ConfigError(
-            f"{name}: {shown(value)} is out of range; it must be from {least} to {most}."
+            f"{name}: {shown(whole)} is out of range; it must be from {least} to {most}."
         )
-    return value
+    return whole
 
 
-def top_k(given: Mapping[str, Any], default: int) -> int:
-    """Check top_k; -1 means all tokens."""
-    value = count(given, "top_k", default, least=-1)
-    if value == 0:
-        raise ConfigError("top_k: 0 is out of range; -1 means all tokens.")
-    return value
+def top_k(name: str, value: Any) -> int:
+    if (whole := count(name, value, least=-1)) == 0:
+        raise ConfigError(f"{name}: 0 is out of range; -1 means all tokens.")
+    return whole
 
 
-def flag(given: Mapping[str, Any], name: str, default: FlagDefault) -> bool | FlagDefault:
-    value = given.get(name, default)
-    if name in given and not isinstance(value, bool):
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
         raise ConfigError(f"{name}: {shown(value)} is not a bool; use True or False.")
-    return value  # type: ignore[no-any-return]
+    return value
 
 
-def flag_or_count(given: Mapping[str, Any], name: str, *, most: int) -> bool | int:
-    """Check True, False, or an int from 1 on."""
-    value = given.get(name, False)
+def flag_or_count(name: str, value: Any, *, most: int) -> bool | int:
     if isinstance(value, bool):
         return value
     if not isinstance(value, numbers.Integral):
         raise ConfigError(f"{name}: {shown(value)} is neither a bool nor an int.")
-    return count(given, name, 1, most=most)
+    return count(name, value, most=most)
 
 
-def mapping(given: Mapping[str, Any], name: str, section: str = "") -> dict[str, Any]:
-    value = given.get(name, {})
+def side(name: str, value: Any) -> str:
+    if not isinstance(value, str) or value not in ("left", "right"):
+        raise ConfigError(f"{name}: {shown(value)} is neither 'left' nor 'right'.")
+    return value
+
+
+def mapping(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ConfigError(f"{section}{name}: {shown(value)} is not a mapping of names to values.")
+        raise ConfigError(f"{name}: {shown(value)} is not a mapping of names to values.")
     return dict(value)
 
 
-def template_kwargs(given: Mapping[str, Any]) -> dict[str, Any]:
-    kwargs = mapping(given, "chat_template_kwargs")
-    for name in TEMPLATE_OWN:
-        if name in kwargs:
-            raise ConfigError(f"chat_template_kwargs.{name}: the engine sets it itself.")
+def template_kwargs(name: str, value: Any) -> dict[str, Any]:
+    kwargs = mapping(name, value)
+    for key in TEMPLATE_OWN:
+        if key in kwargs:
+            raise ConfigError(f"{name}.{key}: the engine sets it itself.")
     return kwargs
 
 
-def stop_strings(given: Mapping[str, Any]) -> list[str]:
-    value = given.get("stop", [])
+def tools_kwargs(name: str, value: Any) -> dict[str, Any]:
+    tools = mapping(name, value)
+    for tool, kwargs in tools.items():
+        for key in mapping(f"{name}.{tool}", kwargs):
+            if key not in TOOL_KWARGS:
+                hint = did_you_mean(key, TOOL_KWARGS) or "."
+                known = ", ".join(TOOL_KWARGS)
+                raise ConfigError(f"{name}.{tool}: {shown(key)} is none of {known}{hint}")
+    return tools
+
+
+def stop_strings(name: str, value: Any) -> list[str]:
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list | tuple) or not all(isinstance(s, str) for s in strings):
-        raise ConfigError(f"stop: {shown(value)} is neither a string nor a list of strings.")
+        raise ConfigError(f"{name}: {shown(value)} is neither a string nor a list of strings.")
     if "" in strings:
-        raise ConfigError("stop: an empty string stops everything; leave it out.")
+        raise ConfigError(f"{name}: an empty string stops everything; leave it out.")
     for string in strings:
         try:
             string.encode()
         except UnicodeEncodeError:
             raise ConfigError(
-                f"stop: {shown(string)} has a lone surrogate, which is not valid Unicode."
+                f"{name}: {shown(string)} has a lone surrogate, which is not valid Unicode."
             ) from None
     return list(strings)
 
 
-def stop_ids(given: Mapping[str, Any], vocabulary: int) -> list[int]:
-    value = given.get("stop_token_ids", [])
+def stop_ids(name: str, value: Any, *, vocabulary: int) -> list[int]:
     if not isinstance(value, list | tuple):
-        raise ConfigError(f"stop_token_ids: {shown(value)} is not a list of token ids.")
-    return [_token(f"stop_token_ids[{i}]", token, vocabulary) for i, token in enumerate(value)]
+        raise ConfigError(f"{name}: {shown(value)} is not a list of token ids.")
+    return [_token(f"{name}[{index}]", token, vocabulary) for index, token in enumerate(value)]
 
 
-def _token(name: str, value: object, vocabulary: int) -> int:
+def _token(name: str, value: Any, vocabulary: int) -> int:
     token = integer(name, value)
     if not 0 <= token < vocabulary:
         raise ConfigError(
@@ -149,17 +191,15 @@ def _token(name: str, value: object, vocabulary: int) -> int:
     return token
 
 
-def logit_bias(given: Mapping[str, Any], vocabulary: int) -> dict[int, float]:
-    """Check logit_bias; a token id is an int or its digits, because JSON keys are text."""
-    value = given.get("logit_bias", {})
+def logit_bias(name: str, value: Any, *, vocabulary: int) -> dict[int, float]:
+    """Check biases; a token id is an int or its digits, because JSON keys are text."""
     if not isinstance(value, Mapping):
-        raise ConfigError(f"logit_bias: {shown(value)} is not a mapping of token ids to numbers.")
+        raise ConfigError(f"{name}: {shown(value)} is not a mapping of token ids to numbers.")
     biases: dict[int, float] = {}
     for key, bias in value.items():
         digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 10
-        token = _token("logit_bias", int(key) if digits else key, vocabulary)
+        token = _token(name, int(key) if digits else key, vocabulary)
         if token in biases:
-            raise ConfigError(f"logit_bias: the token {token} appears twice.")
-        name = f"logit_bias[{token}]"
-        biases[token] = number({name: bias}, name, 0.0, least=-MOST_BIAS, most=MOST_BIAS)
+            raise ConfigError(f"{name}: the token {token} appears twice.")
+        biases[token] = number(f"{name}[{token}]", bias, least=-MOST_BIAS, most=MOST_BIAS)
     return biases

@@ -36,10 +36,12 @@ def decode(
         token_ids=[None if o.text is not None else list(o.token_ids) for o in outputs],
         logprobs=[known_logprobs(o) for o in outputs],
         metadata=_metadata(outputs, prompts, sampling, tokenizer, response_length),
-        prompt_logprobs=[o.prompt_logprobs for o in outputs] if sampling.prompt_logprobs else None,
+        prompt_logprobs=[o.prompt_logprobs for o in outputs]
+        if sampling.asks("prompt_logprobs")
+        else None,
         messages=[t.messages for t in transcripts] if transcripts else None,
         tool_calls=[t.pending for t in transcripts] if transcripts else None,
-        top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.logprobs else None,
+        top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.asks("logprobs") else None,
         top_prompt_logprobs=_top_of_prompts(outputs, prompts, sampling),
         **(_kept(outputs) if sampling.asks("sampling_mask") else {}),
         routed_experts=[o.routed_experts for o in outputs]

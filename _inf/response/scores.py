@@ -59,8 +59,7 @@ def scored_sequences(
 
 def likeliest_tokens(top_logprobs: int | None, vocabulary: int) -> int:
     """Return how many of the likeliest tokens to ask for; one says whether a token is greedy."""
-    given = {} if top_logprobs is None else {"top_logprobs": top_logprobs}
-    return count(given, "top_logprobs", 1, most=vocabulary)
+    return 1 if top_logprobs is None else count("top_logprobs", top_logprobs, most=vocabulary)
 
 
 def scores(

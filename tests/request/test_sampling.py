@@ -87,7 +87,7 @@ def test_request_without_keywords_is_what_the_config_says() -> None:
     ]
     assert (sampling.n, sampling.timeout) == (3, None)
     assert sampling.skip_special_tokens and sampling.chat_template_kwargs == {}
-    assert sampling.prompt_logprobs is False and sampling.progress is None
+    assert sampling.asks("prompt_logprobs") is False and sampling.progress is None
     assert sampled(says, **dict.fromkeys(GenerateParams.__annotations__)) == sampling
 
 
@@ -134,7 +134,7 @@ def test_every_keyword_wins_over_the_config() -> None:
         )
     ]
     assert (sampling.n, sampling.timeout) == (1, 2.0)
-    assert not sampling.skip_special_tokens and sampling.prompt_logprobs
+    assert not sampling.skip_special_tokens and sampling.asks("prompt_logprobs")
     assert sampling.progress is False
     assert sampling.chat_template_kwargs == {"enable_thinking": False}
 
@@ -713,13 +713,13 @@ def test_prompt_logprobs_score_every_prompt_from_its_first_token() -> None:
     scored = sampled(_prompts=2, n=2, prompt_logprobs=True, max_tokens=[3, 4])
     assert all(params.prompt_logprobs for params in scored.rows())
     for without in (sampled(), sampled(prompt_logprobs=False)):
-        assert not without.params[0].prompt_logprobs and not without.prompt_logprobs
+        assert not without.params[0].prompt_logprobs and not without.asks("prompt_logprobs")
 
 
 def test_true_scores_the_prompt_and_a_number_adds_the_likeliest_tokens() -> None:
     for value, likeliest in ((True, 0), (1, 1), (np.int64(384), 384)):
         sampling = sampled(_prompts=2, prompt_logprobs=value)
-        assert sampling.prompt_logprobs is True
+        assert sampling.asks("prompt_logprobs") is True
         assert {each.top_prompt_logprobs for each in sampling.rows()} == {likeliest}
         assert sampling.asks("top_prompt_logprobs") is (likeliest > 0)
     for value in (0, -1, 385):

@@ -136,8 +136,8 @@ def completion_call(
 def _template(engine: InferenceEngine, keywords: dict[str, Any]) -> tuple[Template, Rules]:
     """Return the template of a request and the rules with its tools, and take the keywords about
     them out of `keywords`."""
-    kwargs, config, model = template_kwargs(keywords), engine.config, engine.model
-    keywords.pop("chat_template_kwargs", None)
+    name, config, model = "chat_template_kwargs", engine.config, engine.model
+    kwargs = template_kwargs(name, keywords.pop(name, {}))
     tools = as_tools(keywords.pop("tools", []))
     template = template_of(tools, kwargs, config, model)
     return template, Rules({tool.name: tool for tool in tools}, template, config, model)
@@ -160,8 +160,9 @@ def _served_call(
     forced = body.tool_choice if body.tool_choice not in ("auto", "none") else None
     if forced is not None:
         keywords["json_schema"] = _call_schema(forced, list(rules.tools.values()), keywords)
-    seed = count(keywords, "seed", None, least=0, most=MOST_SEED - 1)
-    keywords.pop("seed", None)
+    seed = keywords.pop("seed", None)
+    if seed is not None:
+        seed = count("seed", seed, least=0, most=MOST_SEED - 1)
     max_tokens = _max_tokens(engine, prompts, keywords.pop("max_tokens", None))
     return ServedCall(
         engine=engine,
@@ -180,7 +181,7 @@ def _max_tokens(engine: InferenceEngine, prompts: list[Prompt], asked: int | Non
     less where the context ends before."""
     limits = engine.model.limits
     if asked is not None:
-        each = [count({"max_tokens": asked}, "max_tokens", 1)] * len(prompts)
+        each = [count("max_tokens", asked)] * len(prompts)
         check_total_length(prompts, each, limits)
         return each
     left = [limits.total - len(prompt.token_ids) for prompt in prompts]
