@@ -21,7 +21,8 @@ from _inf.backends.base import check_supported
 from _inf.backends.running import RunningEngine
 from _inf.config import Config
 from _inf.conversation.loop import run_episodes
-from _inf.conversation.plan import ConversationPlan, PreparedCall
+from _inf.conversation.plan import PreparedCall, rules_of
+from _inf.conversation.rules import Rules
 from _inf.errors import (
     ConfigError,
     EngineDeadError,
@@ -136,27 +137,26 @@ class InferenceEngine(RunningEngine):
     def _prepare(self, prompts: object, params: GenerateParams) -> PreparedCall:
         """Check and convert messages, then parameters, then token ids."""
         conversations = normalize(prompts)
-        sampling, plan = self._plan(params, len(conversations))
+        sampling, rules = self._rules(params, len(conversations))
         limits = self._backend.model.limits.truncating(sampling.truncate_prompt)
-        tokenized = tokenize(conversations, plan.template, limits)
-        plan.check(tokenized)
+        tokenized = tokenize(conversations, rules.template, limits)
         check_total_length(tokenized, [each.max_tokens for each in sampling.params], limits)
-        return PreparedCall(tokenized, sampling, plan)
+        return PreparedCall(tokenized, sampling, rules)
 
-    def _plan(self, params: GenerateParams, prompts: int) -> tuple[Sampling, ConversationPlan]:
+    def _rules(self, params: GenerateParams, prompts: int) -> tuple[Sampling, Rules]:
         check_supported(self._backend, params)
         sampling = resolve(params, self.config.rollout, prompts, self._backend.model)
-        return sampling, ConversationPlan.of(sampling, self.config, self._backend)
+        return sampling, rules_of(sampling, self.config, self._backend)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
         backend, sampling = self._backend, call.sampling
         cancel.expire_in(sampling.timeout)
         with self._stats.call(), progress(call.rows, sampling.progress) as report:
-            if call.plan.rules is None:
-                outputs = backend.generate(call.requests(), cancel, report)
-            else:
-                rows = call.plan.episodes(call.prompts, sampling)
+            if call.has_turns:
+                rows = call.episodes()
                 outputs = backend.converse(lambda: run_episodes(rows, backend, report), cancel)
+            else:
+                outputs = backend.generate(call.requests(), cancel, report)
         self._stats.add_rows(outputs)
         return outputs
 
@@ -180,9 +180,10 @@ class InferenceEngine(RunningEngine):
 
     def _stream(self, prompt: object, params: GenerateParams) -> Stream:
         call = self._prepare(prompt, params)
-        request, finish_reason = call.streamed_request(), call.plan.finish_reason
-        begin, tokenizer = self._backend.stream, self.tokenizer
-        return Stream(begin, request, call.sampling, finish_reason, tokenizer, self._stats)
+        request, begin = call.streamed_request(), self._backend.stream
+        return Stream(
+            begin, request, call.sampling, call.finish_reason, self.tokenizer, self._stats
+        )
 
     def score(
         self, prompts: object, responses: object, *, top_logprobs: int | None = None
@@ -203,7 +204,7 @@ class InferenceEngine(RunningEngine):
 
     def _scored(self, call: str, prompts: object, responses: object) -> list[tuple[list[int], int]]:
         check_supported(self._backend, {call: True})
-        template = self._plan({}, 1)[1].template
+        template = self._rules({}, 1)[1].template
         return scored_sequences(prompts, responses, template, self._backend.model)
 
     def get_logprobs(self, prompts: object, responses: object) -> list[list[float]]:

@@ -33,6 +33,7 @@ SHOWN_IF_USED = (
     "sampling_mask",
     "return_routed_experts",
 )
+DEFAULTS = {**vars(SamplingParams(max_tokens=1)), **vars(TurnOptions())}
 # A field of SGLang's `ServerArgs`.
 CAPTURE_EXPERTS = "enable_return_routed_experts"
 
@@ -52,8 +53,9 @@ class Sampling:
     truncate_prompt: Side | None = None  # None: the config's
 
     def asks(self, name: str) -> bool:
-        """Whether a keyword that is off by default is on."""
-        return any(getattr(params, name) for params in self.params)
+        """Whether a keyword of sampling or of turns has another value than its default."""
+        default = DEFAULTS[name]
+        return any(vars(each).get(name, default) != default for each in self.params + self.turns)
 
     @property
     def same_samples(self) -> str:
@@ -104,7 +106,7 @@ def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, A
         name: value
         for name in GenerateParams.__annotations__
         if (value := resolved.get(name)) not in ([], {}, None)
-        and not (name in SHOWN_IF_USED and value == getattr(SamplingParams, name))
+        and not (name in SHOWN_IF_USED and value == DEFAULTS[name])
     }
 
 

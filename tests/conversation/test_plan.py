@@ -2,34 +2,41 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from _inf.conversation.plan import _check_turns, _refuse_beside
+from _inf.conversation.plan import check_turns
 from _inf.errors import ConfigError
-from _inf.types import TurnOptions
+from _inf.request.sampling import Sampling
+from _inf.types import SamplingParams, Tool, TurnOptions
+
+NAG = {"nag": object()}
+
+
+def asking(*interactions: dict[str, Any], **params: Any) -> Sampling:
+    """A call with one prompt for each of these `interaction_kwargs`."""
+    rows = [SamplingParams(max_tokens=5, **params) for _ in interactions]
+    return Sampling(1, rows, [TurnOptions(interaction_kwargs=each) for each in interactions])
 
 
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [
-        ({"nam": "nag"}, r"the key 'name' is missing \('nam' is given\); the interactions are nag"),
-        ({"x": 1}, r"the key 'name' is missing; the interactions are nag\."),
-        ({"name": "nga"}, r"interaction_kwargs\.name: 'nga' is not an interaction; .* are nag\."),
-        ({"name": ["nag"]}, r"interaction_kwargs\.name: \['nag'\] is not an interaction"),
+        ({"nam": "nag"}, r"name: 'gsm8k', the default beside nam, is not an .* are nag\."),
+        ({"name": "nga"}, r"name: 'nga' is not an interaction; the interactions are nag\."),
+        ({"name": ["nag"]}, r"name: \['nag'\] is not an interaction"),
     ],
 )
 def test_unknown_interaction_is_named_as_the_caller_wrote_it(
     kwargs: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(ConfigError, match=says):
-        _check_turns(TurnOptions(interaction_kwargs=kwargs), {}, {"nag": object()})
+    with pytest.raises(ConfigError, match=rf"^interaction_kwargs\.{says}"):
+        check_turns(asking(kwargs), {}, NAG)
 
 
 def test_interaction_without_a_name_is_verls_gsm8k() -> None:
-    _check_turns(TurnOptions(interaction_kwargs={"ground_truth": "7"}), {}, {"gsm8k": object()})
+    check_turns(asking({"ground_truth": "7"}), {}, {"gsm8k": object()})
 
 
 @pytest.mark.parametrize(
@@ -52,9 +59,7 @@ def test_interaction_without_a_name_is_verls_gsm8k() -> None:
 def test_advice_for_one_turn_fits_what_makes_more_of_them(
     tools: list[str], interaction: dict[str, Any], says: str
 ) -> None:
-    sampling: Any = SimpleNamespace(
-        turns=[TurnOptions(), TurnOptions(interaction_kwargs=interaction)]
-    )
+    by_name = {name: Tool(name, {}) for name in tools}
     with pytest.raises(ConfigError) as refused:
-        _refuse_beside("regex", tools, sampling)
+        check_turns(asking({}, interaction, regex="a"), by_name, NAG)
     assert str(refused.value) == says
