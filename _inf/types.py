@@ -114,8 +114,8 @@ class Transcript:
 
     mask, logprobs: one per id after the prompt; 1 and a log prob for an id that the model sampled,
     0 and 0.0 for an id of a tool, a user or the template. answer_ids: those of the last turn.
-    pending: calls returned to the caller. limit: the limit that ended the conversation or stopped
-    calls from running; None if the model ended it.
+    pending: calls returned to the caller. reward_scores: by tool, and `user_turn_rewards`. limit:
+    the limit that ended the conversation or stopped calls from running; None if the model ended it.
     """
 
     messages: list[Message]
@@ -126,7 +126,6 @@ class Transcript:
     pending: list[ToolCall]
     calls: list[dict[str, Any]]
     num_turns: int
-    tool_rewards: dict[str, float | None]
     reward_scores: dict[str, Any]
     limit: str | None
     error: str | None

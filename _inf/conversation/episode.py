@@ -264,8 +264,6 @@ class Episode:
         )
 
     def _transcript(self) -> Transcript:
-        rewards = dict(self.reward_scores)
-        rewards.pop("user_turn_rewards", None)
         return Transcript(
             messages=self.messages,
             ids=self.ids,
@@ -275,7 +273,6 @@ class Episode:
             pending=self._pending,
             calls=self._records,
             num_turns=len(self.outputs),
-            tool_rewards=rewards,
             reward_scores=self.reward_scores,
             limit=self.limit,
             error=self.error,

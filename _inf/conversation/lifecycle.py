@@ -15,77 +15,73 @@ from _inf.errors import ToolError
 from _inf.tools.execution import bounded
 
 
-async def noted(
-    episode: Episode, name: str, method: Callable[..., Any], /, *args: Any, **kwargs: Any
-) -> Any:
-    """Await `method`; if it fails or takes too long, set the episode's `error`, return None."""
-    try:
-        return await bounded(method(*args, **kwargs), episode.rules.config.tool_timeout)
-    except Exception as failure:
-        episode.error = episode.error or f"{name}: {type(failure).__name__}: {failure}"
-        return None
+class _RowPart:
+    """A tool or an interaction in one row; its methods take the row's name first."""
+
+    def __init__(self, name: str, episode: Episode) -> None:
+        self._name = name
+        self._episode = episode
+        self._started = False
+
+    async def _start(self, method: Callable[..., Any], /, **kwargs: Any) -> Any:
+        """Await its first method; a failure ends the row before its first turn."""
+        self._started = True
+        started = method(self._episode.name, **kwargs)
+        return await bounded(started, self._episode.rules.config.tool_timeout)
+
+    async def _noted(self, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Await `method`; if it fails or takes too long, set the row's `error`, return None."""
+        episode = self._episode
+        try:
+            work = method(episode.name, *args, **kwargs)
+            return await bounded(work, episode.rules.config.tool_timeout)
+        except Exception as failure:
+            episode.error = episode.error or f"{self._name}: {type(failure).__name__}: {failure}"
+            return None
 
 
-class RowTool:
+class RowTool(_RowPart):
     """One verl tool in one row."""
 
     def __init__(self, tool: Any, episode: Episode) -> None:
+        super().__init__(tool.name, episode)
         self._tool = tool
-        self._episode = episode
         self._kwargs = episode.tools_kwargs.get(tool.name, {})
-        self._created = False
 
     async def create(self) -> None:
-        """Create the tool; a failure ends the row before its first turn."""
-        episode, self._created = self._episode, True
-        created = self._tool.create(episode.name, **self._kwargs.get("create_kwargs", {}))
-        _, response = await bounded(created, episode.rules.config.tool_timeout)
+        """Create the tool."""
+        kwargs = self._kwargs.get("create_kwargs", {})
+        _, response = await self._start(self._tool.create, **kwargs)
         if not response.is_empty():
-            raise ToolError(
-                f"{self._tool.name}: create() returns a message, which is not supported."
-            )
+            raise ToolError(f"{self._name}: create() returns a message, which is not supported.")
 
     async def reward(self) -> tuple[str, Any]:
         """Return the tool's name and its `calc_reward`; None if that fails."""
         kwargs = self._kwargs.get("calc_reward_kwargs", {})
-        tool, episode = self._tool, self._episode
-        return tool.name, await noted(episode, tool.name, tool.calc_reward, episode.name, **kwargs)
+        return self._name, await self._noted(self._tool.calc_reward, **kwargs)
 
     async def release(self) -> None:
         """Release the tool if it was created."""
-        if self._created:
-            kwargs = self._kwargs.get("release_kwargs", {})
-            tool, episode = self._tool, self._episode
-            await noted(episode, tool.name, tool.release, episode.name, **kwargs)
+        if self._started:
+            await self._noted(self._tool.release, **self._kwargs.get("release_kwargs", {}))
 
 
-class RowInteraction:
-    """Starts an interaction for one row, asks it for user messages, and finalizes it."""
+class RowInteraction(_RowPart):
+    """One interaction in one row, which it asks for the user's messages."""
 
     def __init__(self, name: str, interaction: Any, episode: Episode) -> None:
-        self._name = name
+        super().__init__(name, episode)
         self._interaction = interaction
-        self._episode = episode
-        self._started = False
 
     async def start(self) -> None:
-        """Start the interaction; a failure ends the row before its first turn."""
-        episode, self._started = self._episode, True
-        started = self._interaction.start_interaction(episode.name, **episode.interaction_kwargs)
-        await bounded(started, episode.rules.config.tool_timeout)
+        """Start the interaction."""
+        await self._start(self._interaction.start_interaction, **self._episode.interaction_kwargs)
 
     async def respond(self) -> tuple[bool, str, float | None]:
         """Return whether the conversation is over, the user's next message, and its reward."""
-        episode = self._episode
-        messages = [{"role": m["role"], "content": m["content"]} for m in episode.messages]
-        response = await noted(
-            episode,
-            self._name,
-            self._interaction.generate_response,
-            episode.name,
-            messages,
-            **episode.interaction_kwargs,
-        )
+        messages = [{"role": m["role"], "content": m["content"]} for m in self._episode.messages]
+        respond, kwargs = self._interaction.generate_response, self._episode.interaction_kwargs
+        response = await self._noted(respond, messages, **kwargs)
         done, content, reward, _ = response or (True, "", None, {})
         return done, content, reward
 
@@ -95,5 +91,4 @@ class RowInteraction:
 
         method = type(self._interaction).finalize_interaction
         if self._started and method is not BaseInteraction.finalize_interaction:
-            finalize = self._interaction.finalize_interaction
-            await noted(self._episode, self._name, finalize, self._episode.name)
+            await self._noted(self._interaction.finalize_interaction)

@@ -165,12 +165,13 @@ def _stop_text(stop: int | str | None, tokenizer: Tokenizer) -> str | None:
 
 
 def _turns(transcript: Transcript) -> dict[str, Any]:
+    scores = transcript.reward_scores
     about = {
         "num_turns": transcript.num_turns,
         "response_tokens": len(transcript.ids),
         "limit": transcript.limit,
         "tool_calls": transcript.calls,
-        "tool_rewards": transcript.tool_rewards,
-        "reward_scores": transcript.reward_scores,
+        "tool_rewards": {name: scores[name] for name in scores if name != "user_turn_rewards"},
+        "reward_scores": scores,
     }
     return about if transcript.error is None else {**about, "error": transcript.error}

@@ -9,6 +9,9 @@ from collections.abc import Iterator, Sequence
 
 from _inf.types import RequestOutput
 
+COUNTS = ("prompt_tokens", "completion_tokens", "cached_tokens")  # of a row
+TOTALS = ("calls", "requests", *COUNTS, "generation_cache_hits", "restarts")
+
 
 class Stats:
     """Counts calls and their rows; the time of overlapping calls counts once."""
@@ -18,15 +21,7 @@ class Stats:
         self._running = 0
         self._since = 0.0
         self._busy_seconds = 0.0
-        self._totals = {
-            "calls": 0,
-            "requests": 0,
-            "prompt_tokens": 0,
-            "completion_tokens": 0,
-            "cached_tokens": 0,
-            "generation_cache_hits": 0,
-            "restarts": 0,
-        }
+        self._totals = dict.fromkeys(TOTALS, 0)
         self._repeated_tokens = 0
 
     @contextlib.contextmanager
@@ -48,7 +43,7 @@ class Stats:
         """Count finished rows."""
         with self._lock:
             self._totals["requests"] += len(outputs)
-            for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+            for name in COUNTS:
                 self._totals[name] += sum(getattr(output, name) for output in outputs)
 
     def add_cache_hits(self, outputs: Sequence[RequestOutput]) -> None:

@@ -73,52 +73,15 @@ class Stream:
     def __post_init__(self) -> None:
         stops, skip = self.request.params.stop, self.sampling.skip_special_tokens
         self._cancel = CancelToken()
-        self._tokens = 0  # sent
         self._text = TextStream(self.tokenizer, stops, skip_special_tokens=skip)
-
-    def _begin(self, put: Callable[[RequestOutput | None], None]) -> Future[None]:
-        """Send the request; `put` is called with rows, then with None, on the engine's thread."""
-        self._cancel.expire_in(self.sampling.timeout)
-        work = self.begin_request(self.request, put, self._cancel)
-        work.add_done_callback(lambda _: put(None))
-        return work
-
-    def _chunk(self, row: RequestOutput) -> StreamChunk | None:
-        if (chunk := self._text.feed(row)) is None:
-            return None
-        new = slice(self._tokens, self._tokens + len(chunk.token_ids))
-        self._tokens = new.stop
-        tops = row.top_logprobs
-        chunk = dataclasses.replace(
-            chunk, logprobs=row.logprobs[new], top_logprobs=None if tops is None else tops[new]
-        )
-        if row.finish_reason is None:
-            return chunk
-        self.stats.add_rows([row])
-        metadata = {name: getattr(row, name) for name in LAST_METADATA}
-        return dataclasses.replace(chunk, finish_reason=self.finish_reason(row), metadata=metadata)
 
     def chunks(self) -> Iterator[StreamChunk]:
         """Yield the chunks, on any thread."""
         rows: queue.SimpleQueue[RequestOutput | None] = queue.SimpleQueue()
-        with self.stats.call():
-            work = self._begin(rows.put)
-            try:
-                while (row := self._next(rows)) is not None:
-                    if (chunk := self._chunk(row)) is not None:
-                        yield chunk
-                work.result()
-            finally:
-                self._cancel.cancel()
-
-    def _next(self, rows: queue.SimpleQueue[RequestOutput | None]) -> RequestOutput | None:
-        left = self._cancel.seconds_left()
-        try:
-            if left == 0:
-                raise queue.Empty
-            return rows.get(timeout=left)
-        except queue.Empty:
-            raise GenerationTimeout(TIMED_OUT) from None
+        with self._running(rows.put):
+            while (row := self._next(rows)) is not None:
+                if (chunk := self._chunk(row)) is not None:
+                    yield chunk
 
     async def achunks(self) -> AsyncIterator[StreamChunk]:
         """Yield the chunks inside async code."""
@@ -129,24 +92,48 @@ class Stream:
             with contextlib.suppress(RuntimeError):  # the caller's loop has ended
                 loop.call_soon_threadsafe(rows.put_nowait, row)
 
+        with self._running(put):
+            while (row := await self._anext(rows)) is not None:
+                if (chunk := self._chunk(row)) is not None:
+                    yield chunk
+
+    @contextlib.contextmanager
+    def _running(self, put: Callable[[RequestOutput | None], None]) -> Iterator[None]:
+        """Send the request; `put` is called with rows, then with None, on the engine's thread."""
+        self._cancel.expire_in(self.sampling.timeout)
         with self.stats.call():
-            work = self._begin(put)
+            work = self.begin_request(self.request, put, self._cancel)
+            work.add_done_callback(lambda _: put(None))
             try:
-                while (row := await self._anext(rows)) is not None:
-                    if (chunk := self._chunk(row)) is not None:
-                        yield chunk
+                yield
                 work.result()
             finally:
                 self._cancel.cancel()
 
-    async def _anext(self, rows: asyncio.Queue[RequestOutput | None]) -> RequestOutput | None:
-        left = self._cancel.seconds_left()
+    def _next(self, rows: queue.SimpleQueue[RequestOutput | None]) -> RequestOutput | None:
         try:
-            if left == 0:
-                raise asyncio.TimeoutError
-            return await asyncio.wait_for(rows.get(), left)
+            return rows.get(timeout=self._seconds_left())
+        except queue.Empty:
+            raise GenerationTimeout(TIMED_OUT) from None
+
+    async def _anext(self, rows: asyncio.Queue[RequestOutput | None]) -> RequestOutput | None:
+        try:
+            return await asyncio.wait_for(rows.get(), self._seconds_left())
         except asyncio.TimeoutError:
             raise GenerationTimeout(TIMED_OUT) from None
+
+    def _seconds_left(self) -> float | None:
+        if (left := self._cancel.seconds_left()) == 0:
+            raise GenerationTimeout(TIMED_OUT)
+        return left
+
+    def _chunk(self, row: RequestOutput) -> StreamChunk | None:
+        chunk = self._text.feed(row)
+        if chunk is None or row.finish_reason is None:
+            return chunk
+        self.stats.add_rows([row])
+        metadata = {name: getattr(row, name) for name in LAST_METADATA}
+        return dataclasses.replace(chunk, finish_reason=self.finish_reason(row), metadata=metadata)
 
 
 class TextStream:
@@ -171,24 +158,33 @@ class TextStream:
 
     def feed(self, row: RequestOutput) -> StreamChunk | None:
         """Return the increment of `row`, or None if no new text is certain yet."""
-        ids: list[int] = row.token_ids
+        ids, last = row.token_ids, row.finish_reason is not None
         if row.text is not None:  # a server's, who gives no tokens
-            chunk = StreamChunk(row.text[self._length :], [], row.finish_reason)
-            self._length = len(row.text)
-            return chunk if chunk.text or chunk.finish_reason else None
-        if row.finish_reason is not None:
+            new = row.text[self._length :]
+            return self._chunk(row, new, 0) if new or last else None
+        if last:
             text = answer_text(row, self._tokenizer, skip_special_tokens=self._skip_special_tokens)
-            return StreamChunk(text[self._length :], ids[self._sent :], row.finish_reason)
+            return self._chunk(row, text[self._length :], len(ids))
         end, text = self._settled(ids)
         if end == self._sent:
             return None
-        chunk = StreamChunk(text[len(self._sent_text) :], ids[self._sent : end], None)
+        new = text[len(self._sent_text) :]
         self._sent_text = text
         if alone := self._decoded(ids[self._sent : end]):
             self._start, self._sent_text = self._sent, alone
-        self._sent = end
-        self._length += len(chunk.text)
-        return chunk
+        return self._chunk(row, new, end)
+
+    def _chunk(self, row: RequestOutput, text: str, end: int) -> StreamChunk:
+        """Return the chunk with this text and the tokens up to `end`."""
+        new, tops = slice(self._sent, end), row.top_logprobs
+        self._sent, self._length = end, self._length + len(text)
+        return StreamChunk(
+            text,
+            row.token_ids[new],
+            row.finish_reason,
+            row.logprobs[new],
+            None if tops is None else tops[new],
+        )
 
     def _decoded(self, ids: Sequence[int]) -> str:
         return decoded_text(ids, self._tokenizer, skip_special_tokens=self._skip_special_tokens)

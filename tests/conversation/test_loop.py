@@ -94,4 +94,5 @@ def test_all_tools_of_a_row_are_released_though_it_is_given_up_meanwhile() -> No
     assert sorted(log).count("slow released") == sorted(log).count("quick released") == 3
     assert [row.finish_reason for row in rows] == ["stop", "stop", "abort"]
     assert rows[2].transcript.limit == "over_sample_rate"
-    assert rows[1].transcript.tool_rewards == {"slow": 1.0, "quick": 1.0}
+    rewards = {"slow": 1.0, "quick": 1.0, "user_turn_rewards": []}
+    assert rows[1].transcript.reward_scores == rewards

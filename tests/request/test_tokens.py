@@ -12,7 +12,6 @@ from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
-import datasets
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -110,7 +109,6 @@ def chat(*turns: tuple[str, str]) -> str:
         np.array(["hi"], dtype=object),
         pd.Series(["hi"], index=[7]),
         pa.array(["hi"]),
-        datasets.Dataset.from_dict({"prompt": ["hi"]})["prompt"],
         [USER],
         (USER,),
         [[USER]],
@@ -120,7 +118,6 @@ def chat(*turns: tuple[str, str]) -> str:
         np.array([USER]),
         [np.array([USER])],
         pd.Series([[USER]]),
-        datasets.Dataset.from_dict({"prompt": [[USER]]})["prompt"],
         [{"role": Role.USER, "content": np.str_("hi")}],
         [message(content=[TEXT])],
         [message(content=({"type": "text", "text": "h"}, {"type": "text", "text": "i"}))],
@@ -136,6 +133,14 @@ def chat(*turns: tuple[str, str]) -> str:
 def test_one_user_message_is_one_prompt_in_every_form(prompts: Any, tokenizer: Any) -> None:
     text = chat(("user", "hi"))
     assert ids(prompts, tokenizer) == [tokenizer.encode(text)]
+
+
+def test_column_of_a_dataset_has_a_prompt_a_row(tokenizer: Any) -> None:
+    from datasets import Dataset
+
+    for prompt in ("hi", [USER]):
+        column = Dataset.from_dict({"prompt": [prompt, prompt]})["prompt"]
+        assert ids(column, tokenizer) == [tokenizer.encode(chat(("user", "hi")))] * 2
 
 
 def test_prompts_of_a_parquet_file_are_its_conversations(tokenizer: Any, tmp_path: Path) -> None:

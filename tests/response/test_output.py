@@ -351,8 +351,7 @@ def conversation(**changed: Any) -> Any:
         pending=[],
         calls=[{**call, "reward": np.float32(0.5), "truncated": False}],
         num_turns=1,
-        tool_rewards={"f": np.float32(0.5)},
-        reward_scores={"f": 0.5, "user_turn_rewards": [torch.tensor(1.0)]},
+        reward_scores={"f": np.float32(0.5), "user_turn_rewards": [torch.tensor(1.0)]},
         limit=None,
         error=None,
     )

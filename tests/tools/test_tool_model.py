@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 from tool_calling import (
     ALOUD,
     BROKEN_JSON,
@@ -27,18 +26,22 @@ from tool_calling import (
     call,
     question,
 )
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 Message = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
     return AutoTokenizer.from_pretrained(TOOL_MODEL)
 
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[Any]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # so small a model is slower on several
     yield AutoModelForCausalLM.from_pretrained(TOOL_MODEL)
@@ -53,13 +56,14 @@ class Conversation:
 
     def answer(self, *messages: Message) -> str:
         """Return the model's answer to these messages."""
+        import torch
+
         tools = None if self.ids else self.tools
         text = self.tokenizer.apply_chat_template(
             list(messages), tools=tools, tokenize=False, add_generation_prompt=True
         )
         self.ids += self.tokenizer.encode(("\n" if self.ids else "") + text)
-        with torch.inference_mode():
-            out = self.model.generate(torch.tensor([self.ids]), do_sample=False, max_new_tokens=100)
+        out = self.model.generate(torch.tensor([self.ids]), do_sample=False, max_new_tokens=100)
         said, self.ids = out[0, len(self.ids) :].tolist(), out[0].tolist()
         assert said.pop() == self.tokenizer.eos_token_id
         return self.tokenizer.decode(said, skip_special_tokens=True)
