@@ -1,6 +1,6 @@
 """The keywords of `generate`: their types and their documentation, which every call shows.
 
-Their values are checked in `_inf.request.sampling`.
+Their values are checked in `_inf.request.values`.
 """
 
 from __future__ import annotations
@@ -105,22 +105,3 @@ def names_keywords(method: Method) -> Method:
     method.__doc__ = f"{inspect.cleandoc(method.__doc__ or '')}\n\n{keywords}"
     vars(method)["__signature__"] = signature.replace(parameters=[*own, *named])
     return method
-
-
-# One value for the whole call; every other parameter also takes a list, one element per prompt.
-PER_CALL = (
-    "n",
-    "num_beams",
-    "tools",
-    "chat_template_kwargs",
-    "truncate_prompt",
-    "skip_special_tokens",
-    "logprobs",
-    "prompt_logprobs",
-    "sampling_mask",
-    "return_routed_experts",
-    "timeout",
-    "progress",
-)
-# One prompt's value is already a list, so values per prompt are a list of lists.
-LISTS = ("stop", "stop_token_ids")

@@ -12,9 +12,9 @@ from typing import Any
 
 from _inf.config import Rollout
 from _inf.errors import ConfigError, did_you_mean
-from _inf.request.keywords import LISTS, PER_CALL, GenerateParams
+from _inf.request.keywords import GenerateParams
 from _inf.request.seeds import derived_seed, prompt_seed
-from _inf.request.values import MOST_INT32, keyword_checks
+from _inf.request.values import MOST_INT32, call_checks, prompt_checks
 from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOptions
 
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
@@ -34,6 +34,8 @@ SHOWN_IF_USED = (
     "return_routed_experts",
 )
 DEFAULTS = {**vars(SamplingParams(max_tokens=1)), **vars(TurnOptions())}
+# One prompt's value is already a list, so values per prompt are a list of lists.
+LISTS = ("stop", "stop_token_ids")
 # A field of SGLang's `ServerArgs`.
 CAPTURE_EXPERTS = "enable_return_routed_experts"
 
@@ -120,28 +122,27 @@ def resolve(params: Mapping[str, Any], config: Rollout, prompts: int, model: Mod
         if name not in GenerateParams.__annotations__:
             hint = did_you_mean(name, GenerateParams.__annotations__)
             raise ConfigError(f"{name}: generate() has no such parameter{hint or '.'}")
-    checks = keyword_checks(model.limits.vocabulary)
+    per_prompt = prompt_checks(model.limits.vocabulary)
+    checks = per_prompt | call_checks(model.limits.vocabulary)
     given = {name: value for name, value in params.items() if value is not None}
-    listed = {name: value for name, value in given.items() if _is_per_prompt(name, value)}
+    listed = {n: value for n, value in given.items() if n in per_prompt and _is_listed(n, value)}
     for name, values in listed.items():
         if len(values) != prompts:
             raise ConfigError(
                 f"{name}: a list of {len(values)} values for {prompts} prompts; "
                 "give one value for all, or one per prompt."
             )
-    shared = {
-        name: checks[name](name, value) for name, value in given.items() if name not in listed
-    }
+    shared = {n: checks[n](n, value) for n, value in given.items() if n not in listed}
     same = not listed or not prompts  # checked once, also for an empty batch
     all_params, turns = [], []
     for index in range(1 if same else prompts):
-        own = {name: values[index] for name, values in listed.items() if not same}
+        own = {} if same else {name: values[index] for name, values in listed.items()}
         try:
-            own = {name: checks[name](name, each) for name, each in own.items() if each is not None}
-            all_params.append(_params({**shared, **own}, config, model))
+            checked = {n: checks[n](n, value) for n, value in own.items() if value is not None}
+            all_params.append(_params(shared | checked, config, model))
         except ConfigError as failure:
             raise ConfigError(str(failure) if same else f"{failure} (prompt {index})") from None
-        turns.append(TurnOptions(**_fields_of(TurnOptions, {**shared, **own})))
+        turns.append(TurnOptions(**_fields_of(TurnOptions, shared | checked)))
     if same:
         all_params, turns = all_params * prompts, turns * max(1, prompts)
     if "seed" in shared:
@@ -161,12 +162,11 @@ def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
 
 
-def _is_per_prompt(name: str, value: object) -> bool:
-    if name in PER_CALL or not isinstance(value, list | tuple):
-        return False
-    return name not in LISTS or (
-        len(value) > 0 and all(each is None or isinstance(each, list | tuple) for each in value)
-    )
+def _is_listed(name: str, value: object) -> bool:
+    """Whether a keyword's value is a list with one value per prompt."""
+    if not isinstance(value, list | tuple) or name not in LISTS:
+        return isinstance(value, list | tuple)
+    return len(value) > 0 and all(isinstance(each, list | tuple | None) for each in value)
 
 
 def _params(given: Mapping[str, Any], config: Rollout, model: ModelInfo) -> SamplingParams:
@@ -178,11 +178,9 @@ def _params(given: Mapping[str, Any], config: Rollout, model: ModelInfo) -> Samp
     for name in ("json_schema", "regex"):
         if given.get("num_beams", 1) > 1 and name in given:
             raise ConfigError(f"num_beams: beams follow no grammar; leave {name} out.")
-    ignore_eos, stop_ids = (
-        given.get("ignore_eos", config.ignore_eos),
-        given.get("stop_token_ids", []),
-    )
-    of_prompt = given.get("prompt_logprobs", False)
+    ignore_eos = given.get("ignore_eos", config.ignore_eos)
+    stop_ids = {*given.get("stop_token_ids", ()), *(() if ignore_eos else model.eos_token_ids)}
+    scored = given.get("prompt_logprobs", False)
     values = {
         "max_tokens": config.response_length,
         "top_p": config.top_p,
@@ -191,9 +189,9 @@ def _params(given: Mapping[str, Any], config: Rollout, model: ModelInfo) -> Samp
         **_fields_of(SamplingParams, given),
         "temperature": _temperature(given, config),
         "ignore_eos": ignore_eos,
-        "stop_token_ids": stop_ids if ignore_eos else sorted({*stop_ids, *model.eos_token_ids}),
-        "prompt_logprobs": of_prompt is not False,
-        "top_prompt_logprobs": 0 if isinstance(of_prompt, bool) else of_prompt,
+        "stop_token_ids": sorted(stop_ids),
+        "prompt_logprobs": scored is not False,
+        "top_prompt_logprobs": 0 if isinstance(scored, bool) else scored,
     }
     params = SamplingParams(**values)
     if params.min_tokens > params.max_tokens:

@@ -30,20 +30,17 @@ TEMPLATE_OWN = (
 TOOL_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
 
 
-def keyword_checks(vocabulary: int) -> dict[str, Check]:
-    """Return the check of each keyword, for a model with that many tokens."""
-    probability = partial(number, least=0.0, most=1.0)
+def prompt_checks(vocabulary: int) -> dict[str, Check]:
+    """Return the checks of the keywords that also take a list, with one value per prompt."""
     penalty = partial(number, least=-2.0, most=2.0)
-    tokens = partial(count, most=vocabulary)
     return {
         "temperature": partial(number, least=0.0),
         "top_p": partial(number, above=0.0, most=1.0),
         "top_k": top_k,
-        "min_p": probability,
+        "min_p": partial(number, least=0.0, most=1.0),
         "max_tokens": count,
         "min_tokens": partial(count, least=0),
         "do_sample": flag,
-        "n": partial(count, most=MOST_SAMPLES),
         "stop": stop_strings,
         "stop_token_ids": partial(stop_ids, vocabulary=vocabulary),
         "seed": partial(count, least=0, most=MOST_SEED - 1),
@@ -52,17 +49,24 @@ def keyword_checks(vocabulary: int) -> dict[str, Check]:
         "repetition_penalty": partial(number, least=1e-6),
         "ignore_eos": flag,
         "logit_bias": partial(logit_bias, vocabulary=vocabulary),
-        "num_beams": tokens,
         "json_schema": lambda _, value: json_schema_text(value),
         "regex": lambda _, value: regex_text(value),
-        "tools": lambda _, value: as_tools(value),
         "tools_kwargs": tools_kwargs,
         "interaction_kwargs": mapping,
         "max_tokens_per_turn": count,
+    }
+
+
+def call_checks(vocabulary: int) -> dict[str, Check]:
+    """Return the checks of the keywords with one value for the whole call."""
+    return {
+        "n": partial(count, most=MOST_SAMPLES),
+        "num_beams": partial(count, most=vocabulary),
+        "tools": lambda _, value: as_tools(value),
         "chat_template_kwargs": template_kwargs,
         "truncate_prompt": side,
         "skip_special_tokens": flag,
-        "logprobs": partial(tokens, least=0),
+        "logprobs": partial(count, least=0, most=vocabulary),
         "prompt_logprobs": partial(flag_or_count, most=vocabulary),
         "sampling_mask": flag,
         "return_routed_experts": flag,

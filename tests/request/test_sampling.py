@@ -17,18 +17,20 @@ from hypothesis import strategies as st
 
 from _inf.config import Rollout, load_config
 from _inf.errors import ConfigError
-from _inf.request.keywords import LISTS, PER_CALL, GenerateParams
+from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import (
+    LISTS,
     Sampling,
     check_params,
     effective_params,
     resolve,
 )
 from _inf.request.seeds import MOST_SEED, derived_seed, prompt_seed
-from _inf.request.values import TEMPLATE_OWN
+from _inf.request.values import TEMPLATE_OWN, call_checks, prompt_checks
 from _inf.types import Limits, ModelInfo, SamplingParams, TurnOptions
 
 VOCABULARY = 384
+PER_CALL = call_checks(VOCABULARY).keys()
 EOS = frozenset({2, 0})
 MODEL = ModelInfo(None, EOS, Limits(prompt=512, total=640, vocabulary=VOCABULARY))
 HUGE = 10**5000  # more digits than Python prints, and no float
@@ -598,7 +600,8 @@ PER_PROMPT: dict[str, tuple[Any, Any]] = {
 
 
 def test_every_parameter_that_is_not_the_calls_may_differ_by_prompt() -> None:
-    assert PER_PROMPT.keys() == set(SERVED) - set(PER_CALL) - TURNS
+    assert PER_PROMPT.keys() == prompt_checks(9).keys() - TURNS
+    assert set(SERVED) - PER_PROMPT.keys() - TURNS == set(PER_CALL) - {"tools"}
 
 
 @pytest.mark.parametrize("name", PER_PROMPT)
