@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from tiny import tiny_model
 
 from _inf.response.decode import answer_text, decoded_text
 from _inf.response.streaming import StreamChunk, TextStream
+from _inf.types import RequestOutput
 
 HALF = "\N{REPLACEMENT CHARACTER}"
 WORDS = ["▁", "▁a", "▁the", "the", "a", "b", "▁b", ".", "é", "\n"]
@@ -48,8 +48,10 @@ def byte_tokens(text: str) -> list[str]:
     return [f"<0x{byte:02X}>" for byte in text.encode()]
 
 
-def row(ids: Sequence[int], finish: str | None = None, stop: int | str | None = None) -> Any:
-    return SimpleNamespace(token_ids=list(ids), finish_reason=finish, matched_stop=stop, text=None)
+def row(
+    ids: Sequence[int], finish: str | None = None, stop: int | str | None = None
+) -> RequestOutput:
+    return RequestOutput(list(ids), [], [], finish, stop, 0, len(ids), 0, 0)
 
 
 def streamed(

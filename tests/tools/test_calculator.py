@@ -28,8 +28,14 @@ EXPRESSIONS = st.recursive(
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def calculator() -> None:
+    """Import it here, and not in every worker that collects this file: it imports verl."""
+    import _inf.tools.calculator  # noqa: F401
+
+
 def calculate(expression: str) -> str:
-    from _inf.tools.calculator import calculate  # here, because it imports verl
+    from _inf.tools.calculator import calculate
 
     return calculate(expression)
 
