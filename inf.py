@@ -21,7 +21,7 @@ from _inf.backends.base import check_supported
 from _inf.backends.running import RunningEngine
 from _inf.config import Config
 from _inf.conversation.loop import run_episodes
-from _inf.conversation.plan import PreparedCall, rules_of
+from _inf.conversation.plan import PreparedCall, call_rules
 from _inf.conversation.rules import Rules
 from _inf.errors import (
     ConfigError,
@@ -146,7 +146,7 @@ class InferenceEngine(RunningEngine):
     def _rules(self, params: GenerateParams, prompts: int) -> tuple[Sampling, Rules]:
         check_supported(self._backend, params)
         sampling = resolve(params, self.config.rollout, prompts, self._backend.model)
-        return sampling, rules_of(sampling, self.config, self._backend)
+        return sampling, call_rules(sampling, self.config, self._backend)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
         backend, sampling = self._backend, call.sampling

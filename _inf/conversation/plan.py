@@ -17,7 +17,7 @@ from _inf.conversation.rules import (
     ConversationBackend,
     Rules,
     answered_calls,
-    template_of,
+    rules_for,
 )
 from _inf.conversation.text_episode import TextEpisode
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
@@ -45,17 +45,14 @@ NOT_STREAMED = {
 }
 
 
-def rules_of(sampling: Sampling, config: Config, backend: ConversationBackend) -> Rules:
+def call_rules(sampling: Sampling, config: Config, backend: ConversationBackend) -> Rules:
     """Return the rules of a call; a call without `tools` uses the backend's tools."""
     tools = backend.tools if sampling.tools is None else sampling.tools
-    by_name = {tool.name: tool for tool in tools}
-    check_turns(sampling, by_name, backend.interactions)
-    if backend.model.tokenizer is None:
-        return Rules(by_name, None, config, backend.model)
-    template = template_of(tools, sampling.chat_template_kwargs, config, backend.model)
-    if any(tool.executable for tool in tools):
-        template.check_turns()
-    return Rules(by_name, template, config, backend.model)
+    rules = rules_for(tools, sampling.chat_template_kwargs, config, backend.model)
+    check_turns(sampling, rules.tools, backend.interactions)
+    if rules.template is not None and any(tool.executable for tool in tools):
+        rules.template.check_turns()
+    return rules
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,17 +43,20 @@ class Rules:
         return text if self.template is None else self.template.harmless(text)
 
 
-def template_of(
+def rules_for(
     tools: Sequence[Tool], kwargs: Mapping[str, Any], config: Config, model: ModelInfo
-) -> Template:
-    """The model's template with these tools. kwargs: `chat_template_kwargs`."""
-    return Template(
-        model.tokenizer,
-        kwargs,
-        schemas=[tool.schema for tool in tools],
-        instructions=tool_instructions(tools, config.rollout.multi_turn.format),
-        eos_token_ids=model.eos_token_ids,
-    )
+) -> Rules:
+    """Return the rules of a call with these tools. kwargs: `chat_template_kwargs`."""
+    template = None
+    if model.tokenizer is not None:
+        template = Template(
+            model.tokenizer,
+            kwargs,
+            schemas=[tool.schema for tool in tools],
+            instructions=tool_instructions(tools, config.rollout.multi_turn.format),
+            eos_token_ids=model.eos_token_ids,
+        )
+    return Rules({tool.name: tool for tool in tools}, template, config, model)
 
 
 class ConversationBackend(Protocol):

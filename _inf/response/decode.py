@@ -25,39 +25,35 @@ def decode(
     response_length: int,
 ) -> GenerationOutput:
     """Decode `len(prompts) * sampling.n` outputs; `response_length`: of the rollout's tensors."""
+    asked = [prompts[row // sampling.n] for row in range(len(outputs))]
     transcripts = [o.transcript for o in outputs if o.transcript is not None]
     last_turns = [
         dataclasses.replace(o, token_ids=o.transcript.answer_ids) if o.transcript else o
         for o in outputs
     ]
-    skip = sampling.skip_special_tokens
+    skip, asks = sampling.skip_special_tokens, sampling.asks
     return GenerationOutput(
         completions=[answer_text(o, tokenizer, skip_special_tokens=skip) for o in last_turns],
         token_ids=[None if o.text is not None else list(o.token_ids) for o in outputs],
         logprobs=[known_logprobs(o) for o in outputs],
-        metadata=_metadata(outputs, prompts, sampling, tokenizer, response_length),
-        prompt_logprobs=[o.prompt_logprobs for o in outputs]
-        if sampling.asks("prompt_logprobs")
-        else None,
+        metadata=_metadata(outputs, asked, sampling, tokenizer, response_length),
+        prompt_logprobs=[o.prompt_logprobs for o in outputs] if asks("prompt_logprobs") else None,
         messages=[t.messages for t in transcripts] if transcripts else None,
         tool_calls=[t.pending for t in transcripts] if transcripts else None,
-        top_logprobs=[o.top_logprobs or [] for o in outputs] if sampling.asks("logprobs") else None,
-        top_prompt_logprobs=_top_of_prompts(outputs, prompts, sampling),
-        **(_kept(outputs) if sampling.asks("sampling_mask") else {}),
-        routed_experts=[o.routed_experts for o in outputs]
-        if sampling.asks("return_routed_experts")
+        top_logprobs=[o.top_logprobs or [] for o in outputs] if asks("logprobs") else None,
+        top_prompt_logprobs=[
+            [None, *scored_tokens(output, prompt.token_ids[1:])[1]]
+            for output, prompt in zip(outputs, asked, strict=True)
+        ]
+        if asks("top_prompt_logprobs")
         else None,
-        prompt_token_ids=_prompt_ids(prompts, sampling.n),
+        **(_kept(outputs) if asks("sampling_mask") else {}),
+        routed_experts=[o.routed_experts for o in outputs]
+        if asks("return_routed_experts")
+        else None,
+        # None if a server tokenizes; rows of one prompt share a list.
+        prompt_token_ids=[p.token_ids for p in asked] if all(p.token_ids for p in asked) else None,
     )
-
-
-def _top_of_prompts(
-    outputs: Sequence[RequestOutput], prompts: Sequence[Prompt], sampling: Sampling
-) -> list[list[dict[int, float] | None]] | None:
-    if not sampling.asks("top_prompt_logprobs"):
-        return None
-    ids = [prompts[row // sampling.n].token_ids for row in range(len(outputs))]
-    return [[None, *scored_tokens(o, own[1:])[1]] for o, own in zip(outputs, ids, strict=True)]
 
 
 def _kept(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
@@ -71,13 +67,6 @@ def _kept(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
         for o in outputs
     ]
     return {"sampling_mask": masks, "sampling_logprobs": logprobs}
-
-
-def _prompt_ids(prompts: Sequence[Prompt], n: int) -> list[list[int]] | None:
-    """Return each row's prompt; None if a server tokenizes it. Rows of one prompt share a list."""
-    if any(not prompt.token_ids for prompt in prompts):
-        return None
-    return [prompt.token_ids for prompt in prompts for _ in range(n)]
 
 
 def known_logprobs(output: RequestOutput) -> list[float] | None:
@@ -122,7 +111,7 @@ def whole_response(output: RequestOutput) -> tuple[list[int], list[int], list[fl
 
 def _metadata(
     outputs: Sequence[RequestOutput],
-    prompts: Sequence[Prompt],
+    asked: Sequence[Prompt],
     sampling: Sampling,
     tokenizer: Tokenizer,
     response_length: int,
@@ -150,8 +139,8 @@ def _metadata(
         }
         if params[row].seed is not None:
             about["seed"] = params[row].seed
-        if cut := prompts[row // sampling.n].truncated_tokens:
-            about["truncated_prompt_tokens"] = cut
+        if asked[row].truncated_tokens:
+            about["truncated_prompt_tokens"] = asked[row].truncated_tokens
         if output.transcript is not None:
             about |= _turns(output.transcript)
         metadata.append(about)

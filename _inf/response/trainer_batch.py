@@ -13,7 +13,6 @@ from typing import Any
 from _inf.errors import ConfigError, PromptError, shown
 from _inf.request.prompts import as_list
 from _inf.request.sampling import Sampling
-from _inf.response.columns import column
 from _inf.response.decode import decoded_text, whole_response
 from _inf.response.output import GenerationOutput
 from _inf.types import Prompt, RequestOutput, Tokenizer, Trace
@@ -76,6 +75,15 @@ def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
                 f"uid[{index}]: {shown(value)} cannot identify a group; give a string."
             )
     return columns
+
+
+def column(values: Sequence[Any]) -> Any:
+    """Return a one-dimensional numpy array of Python objects of any lengths."""
+    import numpy as np
+
+    array = np.empty(len(values), dtype=object)
+    array[:] = values
+    return array
 
 
 def _given(values: Any, where: str, prompts: int) -> Any:

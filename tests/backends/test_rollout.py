@@ -10,7 +10,7 @@ import pytest
 
 from _inf.backends.verl import environment
 from _inf.errors import ConfigError
-from _inf.response.columns import column
+from _inf.response.trainer_batch import column
 
 pytestmark = pytest.mark.engine  # it imports the whole stack
 

@@ -18,7 +18,7 @@ from reference import TIE, Reference, logprobs, until
 from tiny import END_OF_TEXT, IM_END, tiny_model
 
 from _inf.backends.verl.batch import data_proto
-from _inf.response.columns import column
+from _inf.response.trainer_batch import column
 from inf import ConfigError, GenerationOutput, InferenceEngine, PromptError
 
 TOKENS = 80

@@ -15,8 +15,7 @@ from typing import Any
 from _inf.apps.rollouts.exact_json import as_json, from_json
 from _inf.apps.rollouts.rollout import Rollout
 from _inf.errors import ConfigError, error_text
-from _inf.response.columns import column
-from _inf.response.trainer_batch import TENSORS, data_proto
+from _inf.response.trainer_batch import TENSORS, column, data_proto
 
 LOGPROBS = "rollout_log_probs"
 SCORES = ("token_level_scores", "rm_scores")  # verl's names for a reward at each token

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from _inf.apps.openai_format import BadRequest, NamedTool
 from _inf.apps.serve.bodies import MOST_ROWS, ChatBody, CompletionBody, ServedKeywords
 from _inf.apps.serve.sessions import Session, Start
-from _inf.conversation.rules import Rules, template_of
+from _inf.conversation.rules import Rules, rules_for
 from _inf.errors import PromptTooLongError, shown
 from _inf.request.keywords import GenerateParams
 from _inf.request.prompts import normalize
@@ -136,11 +136,11 @@ def completion_call(
 def _template(engine: InferenceEngine, keywords: dict[str, Any]) -> tuple[Template, Rules]:
     """Return the template of a request and the rules with its tools, and take the keywords about
     them out of `keywords`."""
-    name, config, model = "chat_template_kwargs", engine.config, engine.model
+    name, tools = "chat_template_kwargs", as_tools(keywords.pop("tools", []))
     kwargs = template_kwargs(name, keywords.pop(name, {}))
-    tools = as_tools(keywords.pop("tools", []))
-    template = template_of(tools, kwargs, config, model)
-    return template, Rules({tool.name: tool for tool in tools}, template, config, model)
+    rules = rules_for(tools, kwargs, engine.config, engine.model)
+    assert rules.template is not None  # a server of texts is not served
+    return rules.template, rules
 
 
 def _served_call(

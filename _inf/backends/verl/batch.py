@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from _inf.backends.verl.sampling import sglang_params
-from _inf.response.columns import column
+from _inf.response.trainer_batch import column
 from _inf.types import ModelInfo, Request
 
 

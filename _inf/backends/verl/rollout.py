@@ -26,7 +26,7 @@ from _inf.backends.verl import patches
 from _inf.backends.verl.engine import Call, Engine, current_call, sglang_rollout
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.request.prompts import is_empty
-from _inf.response.columns import column
+from _inf.response.trainer_batch import column
 from _inf.runtime import quiet
 from _inf.runtime.host import Host, current_host
 from _inf.types import CancelToken, Report, RequestOutput
