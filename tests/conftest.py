@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,6 +63,14 @@ def tiny() -> Iterator[InferenceEngine]:
     """A random tiny Qwen3: fast, and its greedy answers wander."""
     with InferenceEngine(model_path=str(tiny_model()), rollout=TINY) as engine:
         yield engine
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    """That of the tiny model, without an engine; a test that changes it changes a copy."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model())
 
 
 @pytest.fixture(scope="session")

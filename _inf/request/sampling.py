@@ -118,12 +118,12 @@ def resolve(params: Mapping[str, Any], config: Rollout, prompts: int, model: Mod
     The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an
     engine itself reads only `config.json` or `generation_config.json`, not both.
     """
-    for name in params:
-        if name not in GenerateParams.__annotations__:
-            hint = did_you_mean(name, GenerateParams.__annotations__)
-            raise ConfigError(f"{name}: generate() has no such parameter{hint or '.'}")
     per_prompt = prompt_checks(model.limits.vocabulary)
     checks = per_prompt | call_checks(model.limits.vocabulary)
+    for name in params:
+        if name not in checks:
+            hint = did_you_mean(name, checks) or "."
+            raise ConfigError(f"{name}: generate() has no such parameter{hint}")
     given = {name: value for name, value in params.items() if value is not None}
     listed = {n: value for n, value in given.items() if n in per_prompt and _is_listed(n, value)}
     for name, values in listed.items():
@@ -171,13 +171,13 @@ def _is_listed(name: str, value: object) -> bool:
 
 def _params(given: Mapping[str, Any], config: Rollout, model: ModelInfo) -> SamplingParams:
     """Return one prompt's parameters, from its checked keywords and the config."""
-    if "json_schema" in given and "regex" in given:
+    grammars = [name for name in ("json_schema", "regex") if name in given]
+    if len(grammars) > 1:
         raise ConfigError(
             "regex: an answer can follow one grammar only, and json_schema is set too."
         )
-    for name in ("json_schema", "regex"):
-        if given.get("num_beams", 1) > 1 and name in given:
-            raise ConfigError(f"num_beams: beams follow no grammar; leave {name} out.")
+    if grammars and given.get("num_beams", 1) > 1:
+        raise ConfigError(f"num_beams: beams follow no grammar; leave {grammars[0]} out.")
     ignore_eos = given.get("ignore_eos", config.ignore_eos)
     stop_ids = {*given.get("stop_token_ids", ()), *(() if ignore_eos else model.eos_token_ids)}
     scored = given.get("prompt_logprobs", False)

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from tiny import IM_END, IM_START, tiny_model
+from tiny import IM_END, IM_START
 
 from _inf.errors import ToolError
 from _inf.request.template import Template
@@ -58,13 +58,6 @@ NO_TOOLS = """{%- for message in messages %}{%- if message.role not in ["user", 
 {{ message.content }}<|im_end|>
 {% endfor %}<|im_start|>assistant
 """
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(tiny_model())
 
 
 def made(tokenizer: Any, text: str | None, **more: Any) -> Template:

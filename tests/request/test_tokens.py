@@ -37,13 +37,6 @@ IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 CALL = {"function": {"name": "f", "arguments": {"a": [1]}}}
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(tiny_model())
-
-
 def templated(tokenizer: Any, template: Any) -> Any:
     other = copy.deepcopy(tokenizer)
     other.chat_template = template

@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import IM_END, PAD, tiny_model
+from tiny import IM_END, PAD
 
 from _inf.config import load_config
 from _inf.errors import ConfigError
@@ -25,13 +25,6 @@ from _inf.response.output import TABLE_ROWS, GenerationOutput, GenerationRow
 from _inf.types import Limits, ModelInfo, Prompt, ToolCall, Transcript
 
 PAD_ID = 3
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(tiny_model())
 
 
 def row(
