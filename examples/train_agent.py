@@ -137,8 +137,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("train_agent.png"))
     arguments = parser.parse_args()
     rollout = {
-        # Of a batch's rows, the first prompt and everything after it.
-        "prompt_length": 288,
+        # Of a request, its prompt; of a batch's rows, the first prompt and everything after it.
+        "prompt_length": 336,
         "response_length": 96,
         "update_weights_bucket_megabytes": 64,
     }
