@@ -170,7 +170,7 @@ class Episode:
                 max_length=multi_turn.max_tool_response_length,
                 side=multi_turn.tool_response_truncate_side,
             )
-        return dataclasses.replace(done, text=self.rules.harmless(done.text))
+        return dataclasses.replace(done, text=self.rules.escape_special_tokens(done.text))
 
     def add_tool_results(self, results: Sequence[Executed]) -> None:
         """Add the results of all calls in `to_run`, in order."""
@@ -194,7 +194,7 @@ class Episode:
     def add_user_message(self, content: str) -> None:
         """Add an interaction's message."""
         index = len(self._conversation) - 1
-        message = {"role": "user", "content": self.rules.harmless(content)}
+        message = {"role": "user", "content": self.rules.escape_special_tokens(content)}
         self._conversation.append(message)
         self.messages.append(message)
         self._append_template_tokens(index)

@@ -12,7 +12,7 @@ from typing import Any
 
 from _inf.conversation.episode import Episode
 from _inf.errors import ToolError
-from _inf.tools.execution import bounded
+from _inf.tools.execution import with_timeout
 
 
 class _RowPart:
@@ -27,14 +27,14 @@ class _RowPart:
         """Await its first method; a failure ends the row before its first turn."""
         self._started = True
         started = method(self._episode.name, **kwargs)
-        return await bounded(started, self._episode.rules.config.tool_timeout)
+        return await with_timeout(started, self._episode.rules.config.tool_timeout)
 
-    async def _noted(self, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    async def _attempt(self, method: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Await `method`; if it fails or takes too long, set the row's `error`, return None."""
         episode = self._episode
         try:
             work = method(episode.name, *args, **kwargs)
-            return await bounded(work, episode.rules.config.tool_timeout)
+            return await with_timeout(work, episode.rules.config.tool_timeout)
         except Exception as failure:
             episode.error = episode.error or f"{self._name}: {type(failure).__name__}: {failure}"
             return None
@@ -58,12 +58,12 @@ class RowTool(_RowPart):
     async def reward(self) -> tuple[str, Any]:
         """Return the tool's name and its `calc_reward`; None if that fails."""
         kwargs = self._kwargs.get("calc_reward_kwargs", {})
-        return self._name, await self._noted(self._tool.calc_reward, **kwargs)
+        return self._name, await self._attempt(self._tool.calc_reward, **kwargs)
 
     async def release(self) -> None:
         """Release the tool if it was created."""
         if self._started:
-            await self._noted(self._tool.release, **self._kwargs.get("release_kwargs", {}))
+            await self._attempt(self._tool.release, **self._kwargs.get("release_kwargs", {}))
 
 
 class RowInteraction(_RowPart):
@@ -81,7 +81,7 @@ class RowInteraction(_RowPart):
         """Return whether the conversation is over, the user's next message, and its reward."""
         messages = [{"role": m["role"], "content": m["content"]} for m in self._episode.messages]
         respond, kwargs = self._interaction.generate_response, self._episode.interaction_kwargs
-        response = await self._noted(respond, messages, **kwargs)
+        response = await self._attempt(respond, messages, **kwargs)
         done, content, reward, _ = response or (True, "", None, {})
         return done, content, reward
 
@@ -91,4 +91,4 @@ class RowInteraction(_RowPart):
 
         method = type(self._interaction).finalize_interaction
         if self._started and method is not BaseInteraction.finalize_interaction:
-            await self._noted(self._interaction.finalize_interaction)
+            await self._attempt(self._interaction.finalize_interaction)

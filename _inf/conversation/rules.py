@@ -38,9 +38,9 @@ class Rules:
     def max_user_turns(self) -> int:
         return self.config.rollout.multi_turn.max_user_turns or UNLIMITED
 
-    def harmless(self, text: str) -> str:
+    def escape_special_tokens(self, text: str) -> str:
         """Break the special tokens in a tool's or a user's text; a server does that itself."""
-        return text if self.template is None else self.template.harmless(text)
+        return text if self.template is None else self.template.escape_special_tokens(text)
 
 
 def rules_for(

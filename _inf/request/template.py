@@ -133,7 +133,7 @@ class Template:
                 return text.rpartition(ANSWER)[2], bool(answer.get("tool_calls"))
         raise refusal
 
-    def harmless(self, text: str) -> str:
+    def escape_special_tokens(self, text: str) -> str:
         """Put a space into every special token in a tool's text: `<|im_end|>` would otherwise end
         the tool's turn, and the text after it could start another turn."""
         while (broken := self._markup.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)) != text:

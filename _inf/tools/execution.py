@@ -60,7 +60,7 @@ async def execute(
     """
     start = time.perf_counter()
     try:
-        done = await bounded(_run(tool, arguments, instance_id, execute_kwargs), timeout)
+        done = await with_timeout(_run(tool, arguments, instance_id, execute_kwargs), timeout)
     except TimeoutError:  # `_run` itself raises nothing
         done = _failed(f"it did not answer within {timeout:g} seconds")
     if done.error is not None:
@@ -73,7 +73,7 @@ async def execute(
     return replace(done, text=cut, seconds=seconds, truncated=len(text) > max_length)
 
 
-async def bounded(work: Awaitable[T], timeout: float) -> T:
+async def with_timeout(work: Awaitable[T], timeout: float) -> T:
     """Await a tool's or an interaction's own code, in a task of its own: it may be cancelled from
     within, which is an error like any other, and no cancellation of the row."""
     task = asyncio.ensure_future(work)
