@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from _inf.apps.json_lines import json_lines
 from _inf.apps.rollouts.rollout import Rollout
 from _inf.apps.rollouts.sources import as_rollouts
 from _inf.errors import ConfigError
@@ -46,26 +47,7 @@ def load_rollouts(path: str | os.PathLike[str]) -> list[Rollout]:
     Raises `ConfigError` with the file, the line and the key that is wrong.
     """
     rollouts = []
-    try:
-        with open(path, "rb") as file:
-            for number, text in enumerate(file, 1):
-                if text.strip():
-                    rollouts.append(_parsed(text, f"{path}, line {number}", number))
-    except OSError as failure:
-        raise ConfigError(f"{path}: {failure.strerror}; name a file of rollouts.") from None
-    if not rollouts:
-        raise ConfigError(f"{path}: it has no rows; name a file of rollouts.")
+    for number, row in json_lines(path):
+        row_id = row.get("line", number) if isinstance(row, dict) else number
+        rollouts.append(Rollout.of(row, f"{path}, line {number}", str(row_id)))
     return rollouts
-
-
-def _parsed(text: bytes, where: str, number: int) -> Rollout:
-    try:
-        row = json.loads(text)
-    except ValueError as failure:  # also bytes that are no UTF-8
-        cut = "" if text.endswith(b"\n") else " (the file ends inside it)"
-        raise ConfigError(
-            f"{where}: it is no JSON{cut}: {failure}; name a file of rollouts, or remove the line."
-        ) from None
-    if not isinstance(row, dict):
-        return Rollout.of(row, where)  # which refuses it
-    return Rollout.of(row, where, str(row.get("line", number)))
