@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tiny import IM_END, tiny_model
 
-from _inf.apps.rollouts.exact_json import as_json, from_json
-from _inf.apps.rollouts.token_texts import token_texts
+from _inf.apps.rollouts.data_proto import as_json, from_json
+from _inf.apps.rollouts.sources import token_texts
 from _inf.types import Trace
 from inf import ConfigError, Rollout, as_rollouts, load_rollouts, save_rollouts
 

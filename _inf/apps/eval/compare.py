@@ -127,18 +127,19 @@ class Comparison:
 
     def _left_out(self) -> list[str]:
         """What is not in the differences."""
+        left_out = {
+            "only in A": self.only_in_a,
+            "only in B": self.only_in_b,
+            "no reward in one of them": self.without_reward,
+        }
         lines = [
-            f"only in {name}, not compared: {len(numbers)} rows ({_some(numbers)})"
-            for name, numbers in (("A", self.only_in_a), ("B", self.only_in_b))
+            f"{why}, not compared: {len(numbers)} rows ({_some(numbers)})"
+            for why, numbers in left_out.items()
             if numbers
         ]
-        if self.without_reward:
-            rows = f"{len(self.without_reward)} rows ({_some(self.without_reward)})"
-            lines.append(f"no reward in one of them, not compared: {rows}")
         if any(self.unscored):
-            lines.append(
-                f"answers without a reward: {self.unscored[0]} of A, {self.unscored[1]} of B"
-            )
+            a, b = self.unscored
+            lines.append(f"answers without a reward: {a} of A, {b} of B")
         return lines
 
     def plot(self) -> Figure:

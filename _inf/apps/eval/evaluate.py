@@ -83,31 +83,30 @@ def evaluate(
     return report
 
 
+@dataclasses.dataclass
 class EvalRun:
-    """One evaluation: its rows and what they depend on. data: the data's name. limit: of the
-    examples; a later run of the same files may have a higher one."""
+    """One evaluation. data: the data's name. limit: of the examples; a later run of the same files
+    may have a higher one."""
 
-    def __init__(
-        self,
-        examples: Sequence[Example],
-        data: str,
-        reward: RewardFunction | str | None,
-        n: int,
-        stem: Path,
-        params: dict[str, Any],
-        reward_timeout: float = SECONDS,
-        limit: int | None = None,
-    ) -> None:
-        if n < 1:
-            raise ConfigError(f"n: it must be at least 1, not {n}.")
-        rows = json.dumps([dataclasses.asdict(each) for each in examples], default=repr)
+    examples: Sequence[Example]
+    data: str
+    reward: RewardFunction | str | None
+    n: int
+    stem: Path
+    params: dict[str, Any]
+    reward_timeout: float = SECONDS
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ConfigError(f"n: it must be at least 1, not {self.n}.")
+        rows = json.dumps([dataclasses.asdict(each) for each in self.examples], default=repr)
         self._digest = hashlib.sha256(rows.encode()).hexdigest()
-        self.examples, self.reward, self.n, self.params = examples[:limit], reward, n, dict(params)
-        self.data, self.limit, self.reward_timeout = data, limit, reward_timeout
-        self.stem = Path(str(stem).removesuffix(".jsonl"))
-        if n == 1:
+        self.examples = self.examples[: self.limit]
+        self.stem = Path(str(self.stem).removesuffix(".jsonl"))
+        if self.n == 1:
             greedy_unless_asked(self.params)
-        if reward is None:
+        if self.reward is None:
             check_for_verls_reward(self.examples)
 
     def run(

@@ -19,26 +19,24 @@ def save_rollouts(rows: Any, path: str | os.PathLike[str], tokenizer: Tokenizer 
 
     Raises `ConfigError`, with nothing written, for a value that JSON cannot keep, such as NaN.
     """
-    lines = []
-    for place, rollout in enumerate(as_rollouts(rows, tokenizer)):
-        try:
-            lines.append(json.dumps(rollout.row(), allow_nan=False) + "\n")
-        except (TypeError, ValueError) as failure:
-            raise ConfigError(f"rows[{place}]: JSON cannot keep it: {_key(rollout)}") from failure
+    rollouts = as_rollouts(rows, tokenizer)
+    lines = [_line(rollout, f"rows[{place}]") for place, rollout in enumerate(rollouts)]
     try:
         Path(path).write_text("".join(lines), encoding="utf-8")
     except OSError as failure:
         raise ConfigError(f"{path}: {failure.strerror}; name a file that can be written.") from None
 
 
-def _key(rollout: Rollout) -> str:
-    """Name the first key whose value JSON cannot keep, and why."""
+def _line(rollout: Rollout, where: str) -> str:
+    texts = []
     for name, value in rollout.row().items():
         try:
-            json.dumps(value, allow_nan=False)
+            texts.append(f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}")
         except (TypeError, ValueError) as failure:
-            return f"{name}: {failure}; leave it out or replace it."
-    return "a key is no text."
+            raise ConfigError(
+                f"{where}: JSON cannot keep it: {name}: {failure}; leave it out or replace it."
+            ) from failure
+    return f"{{{', '.join(texts)}}}\n"
 
 
 def load_rollouts(path: str | os.PathLike[str]) -> list[Rollout]:
