@@ -14,7 +14,7 @@ import numpy as np
 
 from _inf.apps.check.metrics import distances
 from _inf.apps.check.reference import encoded, prompt_text
-from _inf.apps.check.rows import Row, as_prompt, read_rollout
+from _inf.apps.check.rows import Row, as_prompt, read_rows
 from _inf.errors import ConfigError
 from _inf.types import Tokenizer
 
@@ -124,7 +124,7 @@ def conversations(
     if engine.config.rollout.multi_turn.tool_config_path:
         tokens = engine.config.rollout.response_length
         batch = engine.rollout_batch(list(texts), max_tokens=tokens, progress=False, **PLAIN)
-        called = [row for row in read_rollout(batch) if 0 in row.mask]
+        called = [row for row in read_rows(batch.batch) if 0 in row.mask]
         if called:
             return called, "with the config's tools"
     limits, glue = engine.model.limits, rendered(engine.tokenizer, SECOND_TURN)

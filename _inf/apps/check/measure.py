@@ -41,8 +41,8 @@ class _Measured:
 
     pairs: Pairs
     metrics: dict[str, float]
-    whole: Pairs | None = None
-    notes: tuple[str, ...] = ()
+    whole: Pairs | None
+    note: str
 
 
 def check(
@@ -87,7 +87,7 @@ def check(
     else:
         measured = _against_batch(engine, given)
     updated, why = rows_of.update(engine, rows, again[: len(rows)])
-    notes = [*measured.notes, *([f"update_weights: not compared: {why}"] if why else [])]
+    notes = [measured.note, *([f"update_weights: not compared: {why}"] if why else [])]
     dtype = str(engine.rollout.dtype).removeprefix("torch.")
     metrics = {**comparison(measured.pairs), **measured.metrics, **metrics, **updated}
     allowed = bounds(dtype, threshold)
@@ -153,19 +153,19 @@ def _against_engine(
         metrics |= distances(both.rollout, both.reference, "multi_turn/")
     theirs = theirs[: len(rows)]
     whole = [Row(row.ids, 1, [1] * len(own), own) for row, own in zip(rows, again, strict=True)]
-    notes = (f"multi_turn: {note}",)
-    return _Measured(Pairs.of(rows, theirs), metrics, Pairs.of(whole, theirs), notes)
+    pairs, whole_pairs = Pairs.of(rows, theirs), Pairs.of(whole, theirs)
+    return _Measured(pairs, metrics, whole_pairs, f"multi_turn: {note}")
 
 
 def _against_batch(engine: InferenceEngine, batch: TrainerBatch) -> _Measured:
-    rows, notes = batch.rows, ("multi_turn: not compared: the trainer's batch has its own rows",)
+    rows, note = batch.rows, "multi_turn: not compared: the trainer's batch has its own rows"
     if not rows[0].rollout:
         scored = rows_of.rescored(engine, rows)
         rows = [
             dataclasses.replace(row, rollout=own) for row, own in zip(rows, scored, strict=True)
         ]
     metrics = reference.batch_differences(batch, engine.tokenizer)
-    return _Measured(Pairs.of(rows, batch.trainer), metrics, None, notes)
+    return _Measured(Pairs.of(rows, batch.trainer), metrics, None, note)
 
 
 def _worst(engine: InferenceEngine, pairs: Pairs) -> WorstToken:

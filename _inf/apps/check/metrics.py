@@ -62,10 +62,6 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.row)
 
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Pairs:
-        """Only these tokens."""
-        return Pairs(**{name: values[chosen] for name, values in vars(self).items()})
-
 
 def distances(rollout: Any, reference: Any, prefix: str = "") -> dict[str, float]:
     """The mean and the largest difference, and NeMo-RL's `token_mult_prob_error`."""

@@ -63,7 +63,7 @@ def read_batch(given: Any) -> TrainerBatch:
             f"against: the batch has temperature {about['temperature']} and no column {ROLLOUT}; "
             "the engine scores at temperature 1 only. Keep the rollout's own log probs in it."
         )
-    rows = _rows(columns)
+    rows = read_rows(columns)
     trainer = [[(each, 0) for each in values] for values in _of_responses(columns, TRAINER)]
     if not any(row.sampled for row in rows):
         raise ConfigError("against: the batch has no token whose response_mask is 1.")
@@ -71,12 +71,8 @@ def read_batch(given: Any) -> TrainerBatch:
     return TrainerBatch(rows, trainer, *listed)
 
 
-def read_rollout(batch: Any) -> list[Row]:
-    """The rows of `rollout_batch`."""
-    return _rows(batch.batch)
-
-
-def _rows(columns: Mapping[str, Any]) -> list[Row]:
+def read_rows(columns: Mapping[str, Any]) -> list[Row]:
+    """The rows of a `DataProto`'s tensors."""
     masks = _of_responses(columns, "response_mask")
     rollout = _of_responses(columns, ROLLOUT) if ROLLOUT in columns else [[] for _ in masks]
     ids = [

@@ -95,12 +95,12 @@ def _spread(logprobs: list[float] | None, mask: list[int]) -> list[float] | None
 
 def _of_answer(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]:
     about = answer.metadata
-    place = {
+    return {
         "row_id": f"{about['prompt_index']}.{about['sample_index']}",
         "prompt_index": about["prompt_index"],
+        **answer_fields(answer, tokenizer),
+        **({"error": about["error"]} if about.get("error") else {}),
     }
-    error = {"error": about["error"]} if about.get("error") else {}
-    return {**place, **answer_fields(answer, tokenizer), **error}
 
 
 def _of_trace(trace: Trace) -> dict[str, Any]:
