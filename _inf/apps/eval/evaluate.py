@@ -98,8 +98,9 @@ class EvalRun:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ConfigError(f"n: it must be at least 1, not {self.n}.")
+        for name, value in (("n", self.n), ("limit", self.limit)):
+            if value is not None and value < 1:
+                raise ConfigError(f"{name}: it must be at least 1, not {value}.")
         rows = json.dumps([dataclasses.asdict(each) for each in self.examples], default=repr)
         self._digest = hashlib.sha256(rows.encode()).hexdigest()
         self.examples = self.examples[: self.limit]
