@@ -83,8 +83,7 @@ class Rollout:
                 f"{where}: {key}: {shown(error['input'])}: {error['msg']}; correct it, or write "
                 "the file again."
             ) from None
-        known = {name: getattr(checked, name) for name in type(checked).model_fields}
-        rollout = cls(**known, extra=checked.model_extra or {})
+        rollout = cls(**vars(checked), extra=checked.model_extra or {})
         rollout._check_lengths(where)
         return rollout
 
