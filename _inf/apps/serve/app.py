@@ -96,7 +96,7 @@ class Service:
 
     def _session(self, request: Request) -> Session | None:
         name = request.path_params.get("session")
-        return None if name is None else self.sessions.open(name)
+        return None if name is None else self.sessions.of_request(name)
 
     async def _answer(
         self, request: Request, call: ServedCall, responses: ChatResponses | CompletionResponses
@@ -105,6 +105,7 @@ class Service:
             events = self._events(call, responses)
             # The first one is awaited here, so that a failure before it has a status of its own.
             first = await while_connected(request, anext(events))
+            self._taken(call)
             return EventStream(first, events)
         try:
             output = await while_connected(request, call.answer())
@@ -112,9 +113,14 @@ class Service:
             self.keeper.notice()
             raise
         self.keeper.answered(output.metadata[0]["weight_version"])
+        self._taken(call)
         text = await asyncio.to_thread(responses.whole, list(output))
         call.record(responses.choices)
         return Response(text, media_type="application/json")
+
+    def _taken(self, call: ServedCall) -> None:
+        if call.session is not None:
+            self.sessions.open(call.session)
 
     async def _events(
         self, call: ServedCall, responses: ChatResponses | CompletionResponses

@@ -12,6 +12,7 @@ import re
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,8 @@ class Session:
     trajectory, and the others become new ones.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._trajectories: dict[str, Trajectory] = {}
         self._lock = threading.Lock()
         self.used = time.monotonic()
@@ -214,43 +216,51 @@ class Sessions:
     """The open sessions by name. One that was not used for long is dropped when another opens."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._sessions: dict[str, Session] = {}
+        self._open: dict[str, Session] = {}
+        # Those whose first requests run, and may be refused: nothing else keeps them.
+        self._new: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
         self._clock = clock
 
     def names(self) -> list[str]:
         """The names of the open sessions."""
         with self._lock:
-            return list(self._sessions)
+            return list(self._open)
 
-    def open(self, name: str) -> Session:
-        """Return a session; the first request to it opens it."""
+    def of_request(self, name: str) -> Session:
+        """Return the session of a request; a new one is not open before `open`."""
         if not SESSION_NAME.fullmatch(name):
             raise BadRequest("session: its name has letters, digits, . _ - only, at most 128")
         with self._lock:
-            if name not in self._sessions:
+            session = self._open.get(name) or self._new.get(name)
+            if session is None:
                 self._drop_old()
-                if len(self._sessions) >= MOST_SESSIONS:
+                if len(self._open) + len(self._new) >= MOST_SESSIONS:
                     raise RequestError(429, f"{MOST_SESSIONS} sessions are open; delete some.")
-                self._sessions[name] = Session()
-            session = self._sessions[name]
+                session = self._new[name] = Session(name)
             session.used = self._clock()
             return session
 
+    def open(self, session: Session) -> None:
+        """Open a new session, because the engine has begun to answer a request of it."""
+        with self._lock:
+            if self._new.pop(session.name, None) is session:
+                self._open[session.name] = session
+
     def _drop_old(self) -> None:
         oldest = self._clock() - SESSION_SECONDS
-        for name in [name for name, each in self._sessions.items() if each.used < oldest]:
-            del self._sessions[name]
+        for name in [name for name, each in self._open.items() if each.used < oldest]:
+            del self._open[name]
 
     def get(self, name: str) -> Session:
         """Return an open session."""
         with self._lock:
-            if name not in self._sessions:
+            if name not in self._open:
                 raise RequestError(404, f"session: there is no session {shown(name)}.")
-            return self._sessions[name]
+            return self._open[name]
 
     def delete(self, name: str) -> None:
         """Forget a session and its traces."""
         self.get(name)
         with self._lock:
-            self._sessions.pop(name, None)
+            self._open.pop(name, None)
