@@ -130,9 +130,9 @@ class Service:
         try:
             async with contextlib.aclosing(merged(await asyncio.to_thread(call.streams))) as chunks:
                 async for row, chunk in chunks:
-                    events = list(responses.events(responses.choices[row], chunk))
+                    events = responses.events(responses.choices[row], chunk)
                     if not begun:
-                        events, begun = [*responses.first_events(), *events], True
+                        events, begun = responses.first_events() + events, True
                     if chunk.metadata is not None:
                         self.keeper.answered(chunk.metadata["weight_version"])
                     if events:
