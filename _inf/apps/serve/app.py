@@ -22,13 +22,13 @@ from openai.types import Model
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from _inf.apps.serve.bodies import ChatBody, CompletionBody, RewardBody, read_body
-from _inf.apps.serve.calls import ServedCall, chat_call, completion_call
+from _inf.apps.serve.calls import ServedCall, served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
 from _inf.apps.serve.errors import RETRY_SECONDS, RequestError, add_handlers, error_of
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.metrics import CountRequests, Metrics
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses
-from _inf.apps.serve.sessions import Session, Sessions
+from _inf.apps.serve.sessions import Sessions
 from _inf.errors import EngineDeadError, InferenceError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("inf.serve")
 
-RequestT = TypeVar("RequestT", ChatBody, CompletionBody)
+BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DONE = "data: [DONE]\n\n"
 
@@ -56,15 +56,13 @@ class Service:
 
     async def chat(self, request: Request) -> Response:
         """Answer `POST /v1/chat/completions`."""
-        body = await self._body(request, ChatBody)
-        call = await asyncio.to_thread(chat_call, self.engine, body, self._session(request))
-        return await self._answer(request, call, ChatResponses(call, body, self.model))
+        body, call = await self._call(request, ChatBody)
+        return await self._answer(request, ChatResponses(call, body, self.model))
 
     async def completion(self, request: Request) -> Response:
         """Answer `POST /v1/completions`."""
-        body = await self._body(request, CompletionBody)
-        call = await asyncio.to_thread(completion_call, self.engine, body, self._session(request))
-        return await self._answer(request, call, CompletionResponses(call, body, self.model))
+        body, call = await self._call(request, CompletionBody)
+        return await self._answer(request, CompletionResponses(call, body, self.model))
 
     async def models(self) -> Response:
         """Answer `GET /v1/models`."""
@@ -88,24 +86,23 @@ class Service:
                 code="model_not_found",
             )
 
-    async def _body(self, request: Request, form: type[RequestT]) -> RequestT:
+    async def _call(self, request: Request, form: type[BodyT]) -> tuple[BodyT, ServedCall]:
         body = await asyncio.to_thread(read_body, form, await read_bytes(request))
         self._check_model(body.model)
         self.keeper.check()
-        return body
-
-    def _session(self, request: Request) -> Session | None:
         name = request.path_params.get("session")
-        return None if name is None else self.sessions.of_request(name)
+        session = None if name is None else self.sessions.of_request(name)
+        return body, await asyncio.to_thread(served_call, self.engine, body, session)
 
     async def _answer(
-        self, request: Request, call: ServedCall, responses: ChatResponses | CompletionResponses
+        self, request: Request, responses: ChatResponses | CompletionResponses
     ) -> Response:
+        call = responses.call
         if responses.body.stream:
-            events = self._events(call, responses)
+            events = self._events(responses)
             # The first one is awaited here, so that a failure before it has a status of its own.
             first = await while_connected(request, anext(events))
-            self._taken(call)
+            self.sessions.open(call.session)
             return EventStream(first, events)
         try:
             output = await while_connected(request, call.answer())
@@ -113,20 +110,16 @@ class Service:
             self.keeper.notice()
             raise
         self.keeper.answered(output.metadata[0]["weight_version"])
-        self._taken(call)
+        self.sessions.open(call.session)
         text = await asyncio.to_thread(responses.whole, list(output))
         call.record(responses.choices)
         return Response(text, media_type="application/json")
 
-    def _taken(self, call: ServedCall) -> None:
-        if call.session is not None:
-            self.sessions.open(call.session)
-
     async def _events(
-        self, call: ServedCall, responses: ChatResponses | CompletionResponses
+        self, responses: ChatResponses | CompletionResponses
     ) -> AsyncGenerator[str, None]:
         """The text of a stream's events; those before the first chunk come with that chunk's."""
-        begun = False
+        call, begun = responses.call, False
         try:
             async with contextlib.aclosing(merged(await asyncio.to_thread(call.streams))) as chunks:
                 async for row, chunk in chunks:

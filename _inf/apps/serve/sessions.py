@@ -221,10 +221,10 @@ class Sessions:
             session.used = self._clock()
             return session
 
-    def open(self, session: Session) -> None:
-        """Open a new session, because the engine has begun to answer a request of it."""
+    def open(self, session: Session | None) -> None:
+        """Open a request's session, if it is new: the engine has begun to answer."""
         with self._lock:
-            if self._new.pop(session.name, None) is session:
+            if session is not None and self._new.pop(session.name, None) is session:
                 self._open[session.name] = session
 
     def _drop_old(self) -> None:

@@ -18,7 +18,7 @@ import torch
 from _inf.backends import new_weights
 from _inf.backends.base import SUPPORTS, check_finite
 from _inf.backends.hf.beams import BeamSearch
-from _inf.backends.hf.choice import Row
+from _inf.backends.hf.choice import Row, top_tokens
 from _inf.backends.hf.decoding import Decoder, fail
 from _inf.backends.hf.forward import Forward, grouped
 from _inf.backends.hf.grammar import Grammars
@@ -123,7 +123,8 @@ class HfBackend:
             prompts = [row.request.token_ids for row in rows]
             both = [(ids + own, len(ids)) for ids, own in zip(prompts, answers, strict=True)]
             async for number, logits in self._logits(both):
-                self.decoder.chooser.follow(logits, rows[number], answers[number])
+                for scores, token in zip(logits, answers[number], strict=True):
+                    self.decoder.chooser.choose(scores[None], [rows[number]], [token])
         except Exception as failure:
             fail(rows, failure)
 
@@ -160,7 +161,6 @@ class HfBackend:
             table = torch.log_softmax(logits, dim=-1)
             own = table[torch.arange(len(table)), ids[start:]].tolist()
             check_finite(own, number)
-            values, order = (tops.tolist() for tops in table.topk(likeliest))
             scored[number] = RequestOutput(
                 token_ids=[],
                 logprobs=[],
@@ -171,10 +171,7 @@ class HfBackend:
                 completion_tokens=0,
                 cached_tokens=0,
                 weight_version=self.weight_version,
-                top_prompt_logprobs=[
-                    None,
-                    *(dict(zip(*top, strict=True)) for top in zip(order, values, strict=True)),
-                ],
+                top_prompt_logprobs=[None, *map(dict, top_tokens(table, likeliest))],
             )
         return [scored[number] for number in range(len(sequences))]
 

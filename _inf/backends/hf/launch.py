@@ -146,10 +146,4 @@ def _decoder(forward: Forward, chooser: Chooser, total: int, config: Config) -> 
             f"rollout.max_model_len: the keys and values of {total} tokens do not fit into the "
             f"memory that is left; at most {tokens} do."
         )
-    return Decoder(
-        forward,
-        chooser,
-        most_rows=rollout.max_num_seqs,
-        most_tokens=tokens,
-        most_new_tokens=new_tokens,
-    )
+    return Decoder(forward, chooser, rollout.max_num_seqs, tokens, new_tokens)
