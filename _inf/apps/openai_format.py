@@ -211,19 +211,18 @@ def choices(
     output: GenerationOutput, tokenizer: Tokenizer, *, likeliest: int | None
 ) -> list[dict[str, Any]]:
     """Return one choice per row; `likeliest` as in `ChatRequest`."""
-    return [
-        {
-            "index": index,
-            "message": message(row),
-            "finish_reason": row.metadata["finish_reason"],
-            "logprobs": None
-            if likeliest is None
-            else token_logprobs(
-                row.token_ids or [], row.logprobs or [], row.top_logprobs, tokenizer, likeliest
-            ),
-        }
-        for index, row in enumerate(output)
-    ]
+    found = []
+    for index, row in enumerate(output):
+        ids, logprobs = row.token_ids or [], row.logprobs or []
+        found.append(
+            {
+                "index": index,
+                "message": message(row),
+                "finish_reason": row.metadata["finish_reason"],
+                "logprobs": token_logprobs(ids, logprobs, row.top_logprobs, tokenizer, likeliest),
+            }
+        )
+    return found
 
 
 def token_logprobs(
@@ -231,9 +230,12 @@ def token_logprobs(
     logprobs: Sequence[float],
     top_logprobs: Sequence[Mapping[int, float]] | None,
     tokenizer: Tokenizer,
-    likeliest: int,
-) -> dict[str, Any]:
-    """Return an entry for every generated token, including the stop token."""
+    likeliest: int | None,
+) -> dict[str, Any] | None:
+    """Return an entry for every generated token, including the stop token; `likeliest` as in
+    `ChatRequest`."""
+    if likeliest is None:
+        return None
     tops = top_logprobs or [{} for _ in ids]
     content = [
         {

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from openai.types import Model
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from _inf.apps.serve.bodies import ChatBody, CompletionBody, RewardBody, read_body
@@ -74,17 +73,13 @@ class Service:
         return JSONResponse(self._model())
 
     def _model(self) -> dict[str, Any]:
-        model = Model(id=self.model, created=self._created, object="model", owned_by="inf")
-        return {**model.model_dump(), "max_model_len": self.engine.model.limits.total}
+        about = {"id": self.model, "created": self._created, "object": "model", "owned_by": "inf"}
+        return {**about, "max_model_len": self.engine.model.limits.total}
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name != self.model:
-            raise RequestError(
-                404,
-                f"model: there is only {self.model!r}.",
-                param="model",
-                code="model_not_found",
-            )
+            message = f"model: there is only {self.model!r}."
+            raise RequestError(404, message, param="model", code="model_not_found")
 
     async def _call(self, request: Request, form: type[BodyT]) -> tuple[BodyT, ServedCall]:
         body = await asyncio.to_thread(read_body, form, await read_bytes(request))

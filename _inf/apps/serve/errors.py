@@ -27,7 +27,7 @@ from _inf.errors import (
 RETRY_SECONDS = 5
 
 
-class RequestError(Exception):
+class RequestError(InferenceError):
     """A refusal with a status of its own."""
 
     def __init__(
@@ -88,6 +88,6 @@ def add_handlers(app: FastAPI) -> None:
         where = f"{request.method} {request.url.path}"
         return _response(RequestError(failure.status_code, f"{where}: {failure.detail}"))
 
-    for kind in (RequestError, BadRequest, InferenceError, CancelledError, Exception):
+    for kind in (BadRequest, InferenceError, CancelledError, Exception):
         app.add_exception_handler(kind, refused)
     app.add_exception_handler(HTTPException, not_found)

@@ -104,11 +104,13 @@ class ChatResponses(Responses[ChatBody]):
         return {"prompt_token_ids": self.call.prompt_ids(0)} if asked else {}
 
     def _logprobs(self, chunk: StreamChunk) -> JSON | None:
-        likeliest = self.body.likeliest
-        if likeliest is None:
-            return None
-        tops = chunk.top_logprobs
-        return token_logprobs(chunk.token_ids, chunk.logprobs, tops, self._tokenizer, likeliest)
+        return token_logprobs(
+            chunk.token_ids,
+            chunk.logprobs,
+            chunk.top_logprobs,
+            self._tokenizer,
+            self.body.likeliest,
+        )
 
     def first_events(self) -> list[str]:
         delta = {"role": "assistant", "content": ""}

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import SUPPORTS, check_finite
+from _inf.backends.base import SUPPORTS, Lacking, check_finite
 from _inf.backends.hf.beams import BeamSearch
 from _inf.backends.hf.choice import Row, top_tokens
 from _inf.backends.hf.decoding import Decoder, fail
@@ -24,14 +24,14 @@ from _inf.backends.hf.forward import Forward, grouped
 from _inf.backends.hf.grammar import Grammars
 from _inf.errors import ConfigError
 from _inf.runtime.host import Host
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
+from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, Tool
 
 REPORT_SECONDS = 0.25
 SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
 
 
 @dataclasses.dataclass
-class HfBackend:
+class HfBackend(Lacking):
     """A Transformers model in this process."""
 
     forward: Forward
@@ -221,9 +221,3 @@ class HfBackend:
             return self.weight_version
 
         return self.host.run_alone(load())
-
-    def sleep(self) -> SleepResult:
-        raise NotImplementedError  # not in `supports`
-
-    def wake_up(self) -> None:
-        raise NotImplementedError

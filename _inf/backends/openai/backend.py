@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
+from _inf.backends.base import Lacking
 from _inf.backends.openai.failures import prompt_name
 from _inf.backends.openai.generate import GenerateAnswer, GenerateForm
 from _inf.backends.openai.server import Server
@@ -21,7 +22,7 @@ from _inf.backends.openai.text import TextAnswer, TextForm
 from _inf.backends.openai.tokens import TokenAnswer, TokenForm
 from _inf.errors import ConfigError, PromptError, RequestFailure, shown
 from _inf.runtime.host import Host
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
+from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, Tool
 
 # The call whose conversations run in this context, for `Pace`.
 conversations: contextvars.ContextVar[object] = contextvars.ContextVar("inf_conversations")
@@ -31,7 +32,7 @@ Form: TypeAlias = TextForm | TokenForm | GenerateForm
 
 
 @dataclasses.dataclass
-class OpenAIBackend:
+class OpenAIBackend(Lacking):
     """A server that answers requests over HTTP."""
 
     server: Server
@@ -144,23 +145,3 @@ class OpenAIBackend:
                 f"{prompt_name(index)}: {self.server.access.base_url} sent an answer of an unknown "
                 f"form: {shown(chunk)}."
             ) from None
-
-    def score(
-        self,
-        sequences: Sequence[tuple[list[int], int]],
-        cancel: CancelToken,
-        likeliest: int = 1,
-    ) -> list[RequestOutput]:
-        raise NotImplementedError  # not in `supports`, like all below
-
-    def logits(self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken) -> Any:
-        raise NotImplementedError
-
-    def update_weights(self, weights: object, version: int | None) -> int:
-        raise NotImplementedError
-
-    def sleep(self) -> SleepResult:
-        raise NotImplementedError
-
-    def wake_up(self) -> None:
-        raise NotImplementedError
