@@ -104,7 +104,7 @@ class Service:
         except EngineDeadError:
             self.keeper.notice()
             raise
-        self.keeper.answered(output.metadata[0]["weight_version"])
+        self.keeper.answered()
         self.sessions.open(call.session)
         text = await asyncio.to_thread(responses.whole, list(output))
         call.record(responses.choices)
@@ -122,7 +122,7 @@ class Service:
                     if not begun:
                         events, begun = responses.first_events() + events, True
                     if chunk.metadata is not None:
-                        self.keeper.answered(chunk.metadata["weight_version"])
+                        self.keeper.answered()
                     if events:
                         yield "".join(f"data: {event}\n\n" for event in events)
         except Exception as failure:
