@@ -135,18 +135,18 @@ class Chat:
         chunks = self.engine.stream([*self._messages, question], **params)
         before = self.engine.stats()
         answer, tokens, finish, start = "", 0, None, time.monotonic()
-        wrap = WordWrap(shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+        wrap = _wrap()
         self._separate()
         try:
             for chunk in chunks:
-                typer.echo(wrap.feed(chunk.text) if wrap else chunk.text, nl=False)
+                typer.echo(wrap.feed(chunk.text), nl=False)
                 sys.stdout.flush()
                 answer, tokens = answer + chunk.text, tokens + len(chunk.token_ids)
                 finish = chunk.finish_reason
         except KeyboardInterrupt:
             finish = "stopped"
         finally:
-            typer.echo(wrap.end() if wrap else "")
+            typer.echo(wrap.end())
         if answer:
             self._messages += [question, {"role": "assistant", "content": answer}]
         now = self.engine.stats()
@@ -170,11 +170,9 @@ class Chat:
         self._separate()
         if self.as_json:
             typer.echo(json.dumps(row.to_dict()))
-        elif sys.stdout.isatty():
-            wrap = WordWrap(shutil.get_terminal_size().columns)
-            typer.echo(wrap.feed(row.completion) + wrap.end())
         else:
-            typer.echo(row.completion)
+            wrap = _wrap()
+            typer.echo(wrap.feed(row.completion) + wrap.end())
         answered = {"role": "assistant", "content": row.completion}
         self._messages = row.messages or [*self._messages, question, answered]
 
@@ -263,6 +261,12 @@ def _read(prompt: str, more: str) -> str:
         lines.append(line[:-1])
         line = input(more)
     return "\n".join([*lines, line])
+
+
+def _wrap() -> WordWrap:
+    """What breaks lines for the terminal; through a pipe none is broken."""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    return WordWrap(columns)
 
 
 def _note(text: str) -> None:

@@ -41,7 +41,7 @@ DONE = "data: [DONE]\n\n"
 
 
 class Service:
-    """Answers requests with one engine."""
+    """Answers requests with one engine. `create_app` names the route of each method."""
 
     def __init__(self, engine: InferenceEngine) -> None:
         self.engine = engine
@@ -54,21 +54,17 @@ class Service:
     # ─── /v1 ───
 
     async def chat(self, request: Request) -> Response:
-        """Answer `POST /v1/chat/completions`."""
         body, call = await self._call(request, ChatBody)
         return await self._answer(request, ChatResponses(call, body, self.model))
 
     async def completion(self, request: Request) -> Response:
-        """Answer `POST /v1/completions`."""
         body, call = await self._call(request, CompletionBody)
         return await self._answer(request, CompletionResponses(call, body, self.model))
 
     async def models(self) -> Response:
-        """Answer `GET /v1/models`."""
         return JSONResponse({"object": "list", "data": [self._model()]})
 
     async def one_model(self, name: str) -> Response:
-        """Answer `GET /v1/models/{name}`."""
         self._check_model(name)
         return JSONResponse(self._model())
 
@@ -140,33 +136,28 @@ class Service:
     # ─── /sessions ───
 
     async def traces(self, session: str) -> Response:
-        """Answer `GET /sessions/{session}/traces`."""
         traces = self.sessions.get(session).traces()
         return JSONResponse({"traces": [dataclasses.asdict(trace) for trace in traces]})
 
     async def reward(self, request: Request, session: str) -> Response:
-        """Answer `POST /sessions/{session}/reward`."""
         body = read_body(RewardBody, await read_bytes(request))
         self.sessions.get(session).set_reward(body.reward, body.trace)
         return JSONResponse({"reward": body.reward, "trace": body.trace})
 
     async def delete_session(self, session: str) -> Response:
-        """Answer `DELETE /sessions/{session}`."""
         self.sessions.delete(session)
         return JSONResponse({"deleted": True})
 
     # ─── The server's state ───
 
     async def health(self) -> Response:
-        """Answer `GET /health`: 200 if requests are answered now, else 503."""
         status = self.keeper.status
         about = {"status": status, "restarts": self.keeper.restarts, "model": self.model}
-        if status == "ok":
+        if status == "ok":  # requests are answered now
             return JSONResponse(about)
         return JSONResponse(about, 503, {"Retry-After": str(RETRY_SECONDS)})
 
     async def totals(self) -> Response:
-        """Answer `GET /metrics`."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
