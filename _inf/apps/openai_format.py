@@ -258,17 +258,19 @@ def _token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
 
 
-def usage(output: GenerationOutput) -> Mapping[str, Any]:
-    """Return the token counts; the prompt counts once for all its answers."""
-    first, completion = output.metadata[0], sum(row["completion_tokens"] for row in output.metadata)
-    return token_counts(first["prompt_tokens"], completion, first["cached_tokens"])
+def usage(output: GenerationOutput) -> dict[str, Any]:
+    """Return the token counts of the answers to one prompt."""
+    return token_counts(output.metadata, len(output))
 
 
-def token_counts(prompt: int, completion: int, cached: int) -> dict[str, Any]:
-    """Return token counts in OpenAI's form."""
+def token_counts(rows: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:
+    """Return token counts in OpenAI's form, from the metadata of `n` rows per prompt, which counts
+    once for all of them."""
+    prompt = sum(row["prompt_tokens"] for row in rows[::n])
+    completion = sum(row["completion_tokens"] for row in rows)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": sum(row["cached_tokens"] for row in rows[::n])},
     }

@@ -37,8 +37,8 @@ class Choice:
 
     After the last chunk: `content`, `calls` (with ids), `finish_reason` and `stop_reason` (vLLM's:
     the stop string or stop id that ended it, None for the model's EOS) as the response says them;
-    `ended`, whether its last token is the model's EOS; and `output`, the row with all token ids and
-    log probs.
+    `ended`, whether its last token is the model's EOS; `metadata`, the row's; and `output`, the row
+    with all token ids and log probs.
     """
 
     def __init__(self, call: ServedCall, row: int) -> None:
@@ -48,6 +48,7 @@ class Choice:
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.ended = False
+        self.metadata: dict[str, Any] = {}
         self.output: RequestOutput | None = None
         self.text_offset = 0  # of the next token's text, for log probs in the old form
         self.token_ids: list[int] = []
@@ -99,13 +100,14 @@ class Choice:
         return self._text[: min(ends, default=None)].rstrip()
 
     def _end(self, chunk: StreamChunk) -> None:
+        self.metadata = chunk.metadata or {}
         self.output = RequestOutput(
             token_ids=self.token_ids,
             logprobs=self._logprobs,
             prompt_logprobs=[],
             finish_reason=chunk.finish_reason,
             top_logprobs=self._tops,
-            **(chunk.metadata or {}),
+            **self.metadata,
         )
         calls: list[ToolCall] = []
         stop = self.output.matched_stop

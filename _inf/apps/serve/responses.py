@@ -50,18 +50,13 @@ class Responses(Generic[BodyT]):
         about: JSON = {"index": choice.index, "finish_reason": choice.finish_reason}
         if choice.finish_reason is not None:
             about["stop_reason"] = choice.stop_reason
-            about["weight_version"] = choice.output and choice.output.weight_version
+            about["weight_version"] = choice.metadata["weight_version"]
         if self.body.return_token_ids:
             about["token_ids"] = chunk.token_ids
         return about
 
     def _usage(self) -> JSON:
-        """The token counts; a prompt counts once for all its choices."""
-        outputs = [choice.output for choice in self.choices if choice.output is not None]
-        prompt = sum(output.prompt_tokens for output in outputs[:: self.call.n])
-        completion = sum(output.completion_tokens for output in outputs)
-        cached = sum(output.cached_tokens for output in outputs[:: self.call.n])
-        return token_counts(prompt, completion, cached)
+        return token_counts([choice.metadata for choice in self.choices], self.call.n)
 
     def first_events(self) -> list[str]:
         """The events before the first chunk of any choice."""

@@ -39,7 +39,7 @@ def launch(config: Config) -> OpenAIBackend:
 
     def build() -> Server:
         server = Server(access, config.hang_timeout, config.rollout.max_num_seqs)
-        server.closing = asyncio.ensure_future(_close_at_end(server))
+        server.open = asyncio.ensure_future(_until_end(server))
         return server
 
     server = host.start(build)
@@ -85,9 +85,7 @@ def _model(config: Config) -> ModelInfo:
     return ModelInfo(tokenizer, eos, limits_of(config, vocabulary))
 
 
-async def _close_at_end(server: Server) -> None:
-    """Close the connections when the host cancels what runs on its loop."""
-    try:
+async def _until_end(server: Server) -> None:
+    """Keep the connections until the host cancels what runs on its loop."""
+    async with server.client:
         await asyncio.Event().wait()
-    finally:
-        await server.client.close()

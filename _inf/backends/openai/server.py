@@ -28,7 +28,7 @@ class Server:
     def __init__(self, access: Access, silence: float | None, most: int) -> None:
         self.access = access
         self.pace = Pace(most)
-        self.closing: asyncio.Task[None] | None = None  # kept here, because the loop does not
+        self.open: asyncio.Task[None] | None = None  # kept here: the loop does not
         timeout = httpx.Timeout(silence, connect=CONNECT_SECONDS, pool=None)
         self.client = openai.AsyncOpenAI(
             base_url=access.base_url,
