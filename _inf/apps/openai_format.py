@@ -7,6 +7,7 @@ names the key; JSON values. `generate` checks the ranges of values.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -213,7 +214,8 @@ def choices(
     """Return one choice per row; `likeliest` as in `ChatRequest`."""
     found = []
     for index, row in enumerate(output):
-        ids, logprobs = row.token_ids or [], row.logprobs or []
+        ids = row.token_ids or []
+        logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
         found.append(
             {
                 "index": index,
@@ -233,8 +235,8 @@ def token_logprobs(
     likeliest: int | None,
 ) -> dict[str, Any] | None:
     """Return an entry for every generated token, including the stop token; `likeliest` as in
-    `ChatRequest`."""
-    if likeliest is None:
+    `ChatRequest`. None if a server gives no log probs by our definition."""
+    if likeliest is None or any(map(math.isnan, logprobs)):
         return None
     tops = top_logprobs or [{} for _ in ids]
     content = [

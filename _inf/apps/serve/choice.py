@@ -7,6 +7,7 @@ content that is certain as soon as it is, and in the end the calls and a `Reques
 from __future__ import annotations
 
 import json
+import math
 import re
 import uuid
 from collections.abc import Sequence
@@ -26,7 +27,8 @@ MAY_BEGIN_CALL = re.compile(r"[<\[{`]")
 
 def whole_chunk(row: GenerationRow) -> StreamChunk:
     """A finished row as the only chunk of its stream."""
-    about, ids, logprobs = row.metadata, row.token_ids or [], row.logprobs or []
+    about, ids = row.metadata, row.token_ids or []
+    logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
     last = {name: about[name] for name in LAST_METADATA}
     end = about["finish_reason"]
     return StreamChunk(row.completion, ids, end, logprobs, row.top_logprobs, last)

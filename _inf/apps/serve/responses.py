@@ -8,6 +8,7 @@ the `openai` package's types, with vLLM's `prompt_token_ids`, `token_ids`, `stop
 from __future__ import annotations
 
 import json
+import math
 import time
 import uuid
 from collections.abc import Sequence
@@ -151,7 +152,7 @@ class CompletionResponses(Responses[CompletionBody]):
     def _logprobs(self, choice: Choice, chunk: StreamChunk) -> JSON | None:
         """The log probs in the form of OpenAI's completions. Of likely tokens with one text the
         likeliest is given."""
-        if self.body.likeliest is None:
+        if self.body.likeliest is None or any(map(math.isnan, chunk.logprobs)):
             return None
         texts = [token_text(token, self._tokenizer) for token in chunk.token_ids]
         offsets = []
