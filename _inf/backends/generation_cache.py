@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cachetools import LRUCache
@@ -43,24 +43,28 @@ class CachedBackend:
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
-        cache = self._cache
-        known = {} if self._backend.dead else self._known(cache, requests)
-        if not known:
-            return self._kept(cache, requests, self._backend.generate(requests, cancel, report))
-        missing = [request for index, request in enumerate(requests) if index not in known]
-        computed = self._backend.generate(missing, cancel, _with(report, known)) if missing else []
-        if len({output.weight_version for output in (*known.values(), *computed)}) > 1:
-            return self._backend.generate(requests, cancel, report)  # updated in between
-        rest = iter(self._kept(cache, missing, computed))
-        self._stats.add_cache_hits(list(known.values()))
-        return [known[index] if index in known else next(rest) for index in range(len(requests))]
+        cache, keys = self._cache, [_key(request) for request in requests]
+        rows = {} if self._backend.dead else self._known(cache, keys)
+        known = list(rows.values())
+        missing = [index for index in range(len(requests)) if index not in rows]
+        if missing:
+            asked = [requests[index] for index in missing]
+            computed = self._backend.generate(asked, cancel, _with(report, known))
+            if len({output.weight_version for output in (*known, *computed)}) > 1:
+                return self._backend.generate(requests, cancel, report)  # updated in between
+            self._keep(cache, [keys[index] for index in missing], computed)
+            rows.update(zip(missing, computed, strict=True))
+        self._stats.add_cache_hits(known)
+        return [rows[index] for index in range(len(requests))]
 
     async def turn(self, request: Request) -> RequestOutput:
-        cache = self._cache
-        if known := self._known(cache, [request]):
+        cache, key = self._cache, _key(request)
+        if known := self._known(cache, [key]):
             self._stats.add_cache_hits([known[0]])
             return known[0]
-        return self._kept(cache, [request], [await self._backend.turn(request)])[0]
+        output = await self._backend.turn(request)
+        self._keep(cache, [key], [output])
+        return output
 
     def update_weights(self, weights: object, version: int | None) -> int:
         try:
@@ -75,45 +79,34 @@ class CachedBackend:
             self.clear()
 
     def _known(
-        self, cache: LRUCache[str, bytes], requests: Sequence[Request]
+        self, cache: LRUCache[str, bytes], keys: Sequence[str | None]
     ) -> dict[int, RequestOutput]:
         with self._lock:
-            answers = {
-                index: cache.get(_key(request))
-                for index, request in enumerate(requests)
-                if _repeatable(request)
-            }
+            answers = {index: cache.get(key) for index, key in enumerate(keys) if key}
         return {index: pickle.loads(each) for index, each in answers.items() if each is not None}
 
-    def _kept(
+    def _keep(
         self,
         cache: LRUCache[str, bytes],
-        requests: Sequence[Request],
-        outputs: list[RequestOutput],
-    ) -> list[RequestOutput]:
-        """Return the outputs, kept as copies that no caller can change."""
-        new = {
-            _key(request): pickle.dumps(output)
-            for request, output in zip(requests, outputs, strict=True)
-            if _repeatable(request)
-        }
+        keys: Sequence[str | None],
+        outputs: Sequence[RequestOutput],
+    ) -> None:
+        """Keep copies of the outputs, which no caller can change."""
+        new = {key: pickle.dumps(row) for key, row in zip(keys, outputs, strict=True) if key}
         with self._lock:
             for key, answer in new.items():
                 cache[key] = answer
-        return outputs
 
 
-def _key(request: Request) -> str:
-    return repr(dataclasses.replace(request, prompt_index=None))
+def _key(request: Request) -> str | None:
+    """What equal requests have in common; None if their answers may differ."""
+    repeatable = request.params.greedy or request.params.seed is not None
+    return repr(dataclasses.replace(request, prompt_index=None)) if repeatable else None
 
 
-def _repeatable(request: Request) -> bool:
-    return request.params.greedy or request.params.seed is not None
-
-
-def _with(report: Report | None, known: Mapping[int, RequestOutput]) -> Report | None:
+def _with(report: Report | None, known: Sequence[RequestOutput]) -> Report | None:
     """Count the known rows and their tokens as finished."""
     if report is None:
         return None
-    tokens = sum(output.completion_tokens for output in known.values())
+    tokens = sum(output.completion_tokens for output in known)
     return lambda rows, more: report(rows + len(known), more + tokens)
