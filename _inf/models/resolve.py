@@ -45,7 +45,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?")
 
 
 def resolve_model(
-    model_path: str | None, *, trust_remote_code: bool = False, adapter_path: str | None = None
+    model_path: str | None, adapter_path: str | None = None, trust_remote_code: bool = False
 ) -> Path:
     """Return a model's local folder; `trust_remote_code` also downloads a Hub repo's code."""
     base = _resolved(model_path, trust_remote_code)

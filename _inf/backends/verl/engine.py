@@ -36,8 +36,8 @@ from _inf.runtime.worker import Worker
 from _inf.types import CancelToken, RequestOutput
 
 with interpreter_left_alone():
-    import sglang.srt.server_args as sglang_server_args
     from sglang.srt.entrypoints.engine import init_tokenizer_manager
+    from sglang.srt.server_args import ServerArgs as ServerArgs
     from verl.workers.rollout.sglang_rollout import sglang_rollout as sglang_rollout
 
 REPORT_SECONDS = 0.25
@@ -297,8 +297,3 @@ def _top_logprobs(meta: dict[str, Any], most: int | None) -> list[dict[int, floa
         {token: value for value, token, _ in [*top[:most], own] if math.isfinite(value)}
         for top, own in zip(tops, sampled, strict=True)
     ]
-
-
-def server_argument_names() -> set[str]:
-    """The fields of SGLang's `ServerArgs`."""
-    return {field.name for field in dataclasses.fields(sglang_server_args.ServerArgs)}

@@ -7,16 +7,18 @@ prepared.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from _inf.backends.model_info import eos_token_ids, limits_of
 from _inf.backends.verl import environment, kv_memory
 from _inf.backends.verl.child.setup import IMPORTS
+from _inf.backends.verl.environment import Device
 from _inf.backends.verl.server import attention_backend, server_arguments
 from _inf.backends.verl.support import check_experts, check_support
 from _inf.config import Config, check_engine_kwargs
@@ -33,7 +35,6 @@ from _inf.tools.loading import load_tools
 from _inf.types import Limits, ModelInfo
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
     from verl.workers.config import HFModelConfig
 
     from _inf.backends.verl.backend import VerlBackend
@@ -53,17 +54,12 @@ def launch(config: Config) -> VerlBackend:
     check_start()
     with _starting, quiet.starting(config.model_name):
         device = environment.prepare(config.device)
-        folder = resolve_model(
-            config.model_path,
-            trust_remote_code=config.trust_remote_code,
-            adapter_path=config.adapter_path,
-        )
+        folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
         host = Host(config.hang_timeout)
         try:
             with quiet.third_party():
                 host.fork_server = _fork_server(config, device, host.log)
                 backend = _backend(config, folder, device, host)
-                _check_started(backend, config)
         except BaseException:
             host.stop()
             raise
@@ -72,7 +68,7 @@ def launch(config: Config) -> VerlBackend:
         return backend
 
 
-def _fork_server(config: Config, device: Literal["cuda", "cpu"], log: Path) -> ForkServer | None:
+def _fork_server(config: Config, device: Device, log: Path) -> ForkServer | None:
     """Acquire the process from which engines are forked, a new one if the caller has changed what
     processes inherit; None on a GPU, and on a rank that has no engine of its own."""
     global _forks
@@ -81,7 +77,6 @@ def _fork_server(config: Config, device: Literal["cuda", "cpu"], log: Path) -> F
         return None
     if _forks is None or _forks.inherited != _inherited() or not _forks.acquire():
         _forks = ForkServer(IMPORTS, log)
-        _forks.inherited = _inherited()
         _forks.acquire()
     return _forks
 
@@ -106,49 +101,35 @@ def _inherited() -> object:
     return variables, os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def _backend(
-    config: Config, folder: Path, device: Literal["cuda", "cpu"], host: Host
-) -> VerlBackend:
-    """Import verl and SGLang, check what only they can check, and start the engine."""
+def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBackend:
+    """Import verl and SGLang, check what only they can check, start the engine, and check it."""
     with garbage_kept():
         from _inf.backends.verl.backend import VerlBackend
-        from _inf.backends.verl.engine import server_argument_names
+        from _inf.backends.verl.engine import ServerArgs
         from _inf.backends.verl.rollout import HFModelConfig
+        from _inf.backends.verl.start_check import check_unmeasured
 
-    check_engine_kwargs(config, server_argument_names())
+    check_engine_kwargs(config, {field.name for field in dataclasses.fields(ServerArgs)})
     model_config = HFModelConfig(path=str(folder), trust_remote_code=config.trust_remote_code)
-    limits = _limits(config, model_config.hf_config, device)
+    hf_config = model_config.hf_config
+    limits = limits_of(config, getattr(hf_config, "text_config", hf_config).vocab_size)
+    check_support(hf_config, device, limits.total, attention_backend(config, device))
+    check_experts(hf_config, config.rollout.engine_kwargs["sglang"])
     turns = config.rollout.multi_turn
     tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
     interactions = load_interactions(turns.interaction_config_path)
     rollout = _start(config, model_config, limits, device, host)
     eos = eos_token_ids(model_config.generation_config, model_config.tokenizer)
     model = ModelInfo(model_config.tokenizer, eos, limits, folder)
-    return VerlBackend(rollout, host, model, tools, interactions)
-
-
-def _check_started(backend: VerlBackend, config: Config) -> None:
-    from _inf.backends.verl.start_check import check_unmeasured
-
-    rollout = backend.rollout
+    backend = VerlBackend(rollout, host, model, tools, interactions)
     kv_memory.check_held(rollout.pool, rollout.context_length, config)
-    if config.rollout.load_format == "dummy":  # dummy weights are not those in the folder
-        return
-    folder = Path(rollout.model_config.local_path)
-    check_unmeasured(
-        backend,
-        folder,
-        kv_memory.file_bytes(folder),
-        trust_remote_code=config.trust_remote_code,
-    )
+    if config.rollout.load_format != "dummy":  # dummy weights are not those in the folder
+        check_unmeasured(backend, folder)
+    return backend
 
 
 def _start(
-    config: Config,
-    model_config: HFModelConfig,
-    limits: Limits,
-    device: Literal["cuda", "cpu"],
-    host: Host,
+    config: Config, model_config: HFModelConfig, limits: Limits, device: Device, host: Host
 ) -> Rollout:
     from _inf.backends.verl.rollout import Rollout, rollout_config
 
@@ -156,7 +137,7 @@ def _start(
     folder = Path(model_config.local_path)
     arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())
     _join_process_group(config)
-    settings = rollout_config(config.verl_rollout())
+    settings = rollout_config(config.rollout.model_dump())
     try:
         with interpreter_left_alone():
             return host.start(
@@ -171,13 +152,6 @@ def _start(
         if reason := kv_memory.refused(log, config):
             raise ConfigError(reason) from death
         raise
-
-
-def _limits(config: Config, hf_config: PretrainedConfig, device: Literal["cuda", "cpu"]) -> Limits:
-    limits = limits_of(config, getattr(hf_config, "text_config", hf_config).vocab_size)
-    check_support(hf_config, device, limits.total, attention_backend(config, device))
-    check_experts(hf_config, config.rollout.engine_kwargs.get("sglang") or {})
-    return limits
 
 
 def _join_process_group(config: Config) -> None:

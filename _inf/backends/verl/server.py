@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from typing import Any, Literal
+from typing import Any
 
+from _inf.backends.verl.environment import Device
 from _inf.config import Config
 from _inf.errors import ConfigError
 
@@ -28,7 +29,7 @@ PACK_WEIGHTS = "inf_pack_weights"  # not SGLang's: `_inf.backends.verl.child.pac
 
 
 def server_arguments(
-    config: Config, max_model_len: int, device: Literal["cuda", "cpu"], log_level: str
+    config: Config, max_model_len: int, device: Device, log_level: str
 ) -> dict[str, Any]:
     """Keyword arguments of `sglang.srt.server_args.ServerArgs` that replace verl's."""
     rollout = config.rollout
@@ -76,7 +77,7 @@ def server_arguments(
         }
     elif not config.pack_weights:
         raise ConfigError("pack_weights: only a CPU's weights are packed; leave it out on a GPU")
-    own = rollout.engine_kwargs.get("sglang") or {}
+    own = rollout.engine_kwargs["sglang"]
     if device == "cpu" and own.get("enable_torch_compile") and own.get(ATTENTION) != AMX:
         raise ConfigError(  # 0.5.9, `model_executor/cpu_graph_runner.py`
             "rollout.engine_kwargs.sglang.enable_torch_compile: on a CPU SGLang compiles a model "
@@ -85,9 +86,9 @@ def server_arguments(
     return arguments | {name: value for name, value in own.items() if value is not None}
 
 
-def attention_backend(config: Config, device: Literal["cuda", "cpu"]) -> str | None:
+def attention_backend(config: Config, device: Device) -> str | None:
     """The config's attention backend, or the best for the device; None: SGLang chooses."""
-    own: str | None = (config.rollout.engine_kwargs.get("sglang") or {}).get(ATTENTION)
+    own: str | None = config.rollout.engine_kwargs["sglang"].get(ATTENTION)
     return own or (CPU_ATTENTION if device == "cpu" else None)
 
 
