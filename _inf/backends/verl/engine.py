@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import contextvars
 import dataclasses
 import functools
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from _inf.backends.base import check_finite
@@ -149,32 +150,30 @@ class Engine(sglang_rollout.AsyncEngine):
                     tokens[row] = len(state.output_ids)
             call.report(sum(request.done() for request in requests), sum(tokens))
 
-    def _check_open(self) -> None:
+    @contextlib.contextmanager
+    def _sending(self, rid: str) -> Iterator[None]:
+        """Refuse a request while requests are refused; abort it if its caller ends or is gone."""
         if self.refusal is not None:
             raise EngineRefusal(self.refusal)
-
-    async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
-        self._check_open()
         try:
-            output = await super().async_generate(**_arguments(ids, params, rid))
+            yield
         except BaseException:
             self._abandon(rid)
             raise
-        return dict(output)
+
+    async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
+        with self._sending(rid):
+            return dict(await super().async_generate(**_arguments(ids, params, rid)))
 
     async def stream(
         self, ids: list[int], params: dict[str, Any], put: Callable[[RequestOutput], None]
     ) -> None:
         """Send one request; `put` is called with the output so far whenever tokens arrive."""
-        self._check_open()
         rid = uuid.uuid4().hex
-        try:
+        with self._sending(rid):
             outputs = await super().async_generate(**_arguments(ids, params, rid), stream=True)
             async for output in outputs:
                 put(_row(output, params))
-        except BaseException:
-            self._abandon(rid)
-            raise
 
     async def turn(self, ids: list[int], params: dict[str, Any]) -> RequestOutput:
         """Send one turn of a conversation as one request."""

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from _inf.backends.verl import patch_table
 from _inf.backends.verl.engine import current_call, sglang_rollout
 from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.runtime.host import current_host
@@ -133,8 +132,3 @@ PATCHES = (
          "it looks for a device past the end of what a CPU tensor reduces to"),
 )
 # fmt: on
-
-
-def apply() -> None:
-    """Apply the table."""
-    patch_table.apply(PATCHES)

@@ -22,8 +22,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from verl import DataProto
 from verl.workers.config import HFModelConfig, RolloutConfig
 
-from _inf.backends.verl import patches
 from _inf.backends.verl.engine import Call, Engine, current_call, sglang_rollout
+from _inf.backends.verl.patch_table import apply
+from _inf.backends.verl.patches import PATCHES
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.request.prompts import is_empty
 from _inf.response.columns import column
@@ -41,7 +42,7 @@ NOT_ONE_TURN = {
 }
 MESH = ("dp", "infer_tp", "infer_pp")
 
-patches.apply()
+apply(PATCHES)
 
 
 class Rollout(sglang_rollout.SGLangRollout):
