@@ -8,11 +8,9 @@ arguments returned here override that dict (`_inf.backends.verl.engine.Engine`).
 
 from __future__ import annotations
 
-import contextlib
-import socket
 from typing import Any
 
-from _inf.backends.verl.environment import Device
+from _inf.backends.verl.environment import Device, free_ports
 from _inf.config import Config
 from _inf.errors import ConfigError
 
@@ -33,7 +31,7 @@ def server_arguments(
 ) -> dict[str, Any]:
     """Keyword arguments of `sglang.srt.server_args.ServerArgs` that replace verl's."""
     rollout = config.rollout
-    port, nccl_port = _free_ports(2)
+    port, nccl_port = free_ports(2)  # verl gives every engine of a rank the same ones
     chunk = rollout.max_num_batched_tokens if rollout.enable_chunked_prefill else -1
     arguments: dict[str, Any] = {
         "host": "127.0.0.1",
@@ -90,12 +88,3 @@ def attention_backend(config: Config, device: Device) -> str | None:
     """The config's attention backend, or the best for the device; None: SGLang chooses."""
     own: str | None = config.rollout.engine_kwargs["sglang"].get(ATTENTION)
     return own or (CPU_ATTENTION if device == "cpu" else None)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Find ports that are free now; verl gives every engine of a rank the same ones."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for free in sockets:
-            free.bind(("127.0.0.1", 0))
-        return [free.getsockname()[1] for free in sockets]
