@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cachetools import LRUCache
@@ -43,24 +43,27 @@ class CachedBackend:
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
-        cache = self._cache
-        known = {} if self._backend.dead else self._known(cache, requests)
-        if not known:
-            return self._kept(cache, requests, self._backend.generate(requests, cancel, report))
-        missing = [request for index, request in enumerate(requests) if index not in known]
+        cache, dead = self._cache, self._backend.dead
+        answers = [None if dead else self._known(cache, request) for request in requests]
+        known = [answer for answer in answers if answer is not None]
+        missing = [r for r, answer in zip(requests, answers, strict=True) if answer is None]
         computed = self._backend.generate(missing, cancel, _with(report, known)) if missing else []
-        if len({output.weight_version for output in (*known.values(), *computed)}) > 1:
+        if known and len({output.weight_version for output in (*known, *computed)}) > 1:
             return self._backend.generate(requests, cancel, report)  # updated in between
-        rest = iter(self._kept(cache, missing, computed))
-        self._stats.add_cache_hits(list(known.values()))
-        return [known[index] if index in known else next(rest) for index in range(len(requests))]
+        for request, output in zip(missing, computed, strict=True):
+            self._keep(cache, request, output)
+        self._stats.add_cache_hits(known)
+        rest = iter(computed)
+        return [next(rest) if answer is None else answer for answer in answers]
 
     async def turn(self, request: Request) -> RequestOutput:
         cache = self._cache
-        if known := self._known(cache, [request]):
-            self._stats.add_cache_hits([known[0]])
-            return known[0]
-        return self._kept(cache, [request], [await self._backend.turn(request)])[0]
+        if (known := self._known(cache, request)) is not None:
+            self._stats.add_cache_hits([known])
+            return known
+        output = await self._backend.turn(request)
+        self._keep(cache, request, output)
+        return output
 
     def update_weights(self, weights: object, version: int | None) -> int:
         try:
@@ -74,46 +77,25 @@ class CachedBackend:
         finally:
             self.clear()
 
-    def _known(
-        self, cache: LRUCache[str, bytes], requests: Sequence[Request]
-    ) -> dict[int, RequestOutput]:
+    def _known(self, cache: LRUCache[str, bytes], request: Request) -> RequestOutput | None:
         with self._lock:
-            answers = {
-                index: cache.get(_key(request))
-                for index, request in enumerate(requests)
-                if _repeatable(request)
-            }
-        return {index: pickle.loads(each) for index, each in answers.items() if each is not None}
+            answer = cache.get(_key(request))
+        return None if answer is None else pickle.loads(answer)
 
-    def _kept(
-        self,
-        cache: LRUCache[str, bytes],
-        requests: Sequence[Request],
-        outputs: list[RequestOutput],
-    ) -> list[RequestOutput]:
-        """Return the outputs, kept as copies that no caller can change."""
-        new = {
-            _key(request): pickle.dumps(output)
-            for request, output in zip(requests, outputs, strict=True)
-            if _repeatable(request)
-        }
-        with self._lock:
-            for key, answer in new.items():
-                cache[key] = answer
-        return outputs
+    def _keep(self, cache: LRUCache[str, bytes], request: Request, output: RequestOutput) -> None:
+        """Keep a copy, which no caller can change, of an answer that would come again."""
+        if request.params.greedy or request.params.seed is not None:
+            with self._lock:
+                cache[_key(request)] = pickle.dumps(output)
 
 
 def _key(request: Request) -> str:
     return repr(dataclasses.replace(request, prompt_index=None))
 
 
-def _repeatable(request: Request) -> bool:
-    return request.params.greedy or request.params.seed is not None
-
-
-def _with(report: Report | None, known: Mapping[int, RequestOutput]) -> Report | None:
+def _with(report: Report | None, known: Sequence[RequestOutput]) -> Report | None:
     """Count the known rows and their tokens as finished."""
     if report is None:
         return None
-    tokens = sum(output.completion_tokens for output in known.values())
+    tokens = sum(output.completion_tokens for output in known)
     return lambda rows, more: report(rows + len(known), more + tokens)
