@@ -12,13 +12,15 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import torch
+
 from _inf.backends import new_weights
 from _inf.backends.base import SUPPORTS
 from _inf.backends.verl import memory, weights
-from _inf.backends.verl.batch import data_proto
 from _inf.backends.verl.engine import Call, current_call
-from _inf.backends.verl.rollout import Rollout
+from _inf.backends.verl.rollout import DataProto, Rollout
 from _inf.backends.verl.sampling import sglang_params
+from _inf.response.columns import column
 from _inf.runtime.host import Host
 from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
 
@@ -134,3 +136,33 @@ class VerlBackend:
 
     def wake_up(self) -> None:
         self._host.run_alone(memory.wake_up(self.rollout))
+
+
+def data_proto(requests: Sequence[Request], model: ModelInfo) -> DataProto:
+    """Return the batch that verl's rollout takes, with one row per request.
+
+    `input_ids`, `attention_mask`, `position_ids`: int64, rows x longest prompt, left-padded; in
+    `non_tensor_batch` the unpadded `raw_prompt_ids` (without them verl strips real tokens that
+    equal the pad token) and `sampling_params`, one dict per row with SGLang's names.
+    """
+    rows = [request.token_ids for request in requests]
+    width = max(map(len, rows))
+    pad = model.tokenizer.pad_token_id
+    ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
+    lengths = torch.tensor([len(row) for row in rows])
+    mask = (torch.arange(width)[None, :] >= width - lengths[:, None]).long()
+    return DataProto.from_dict(
+        tensors={
+            "input_ids": ids,
+            "attention_mask": mask,
+            "position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0),
+        },
+        non_tensors={
+            "raw_prompt_ids": column(rows),
+            "sampling_params": column([sglang_params(request.params) for request in requests]),
+        },
+        meta_info={
+            "eos_token_id": sorted(model.eos_token_ids),
+            "do_sample": not all(request.params.greedy for request in requests),
+        },
+    )

@@ -122,8 +122,8 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     eos = eos_token_ids(model_config.generation_config, model_config.tokenizer)
     model = ModelInfo(model_config.tokenizer, eos, limits, folder)
     backend = VerlBackend(rollout, host, model, tools, interactions)
-    kv_memory.check_held(rollout.pool, rollout.context_length, config)
-    if config.rollout.load_format != "dummy":  # dummy weights are not those in the folder
+    # Another rank of its group may have the engine, and dummy weights are not the folder's.
+    if rollout.pool is not None and config.rollout.load_format != "dummy":
         check_unmeasured(backend, folder)
     return backend
 
@@ -140,7 +140,7 @@ def _start(
     settings = rollout_config(config.rollout.model_dump())
     try:
         with interpreter_left_alone():
-            return host.start(
+            rollout = host.start(
                 lambda: Rollout(settings, model_config, host=host, server_arguments=arguments)
             )
     except EngineDeadError as death:
@@ -152,6 +152,9 @@ def _start(
         if reason := kv_memory.refused(log, config):
             raise ConfigError(reason) from death
         raise
+    if rollout.pool is not None:
+        kv_memory.check_held(rollout.pool, arguments["context_length"], config)
+    return rollout
 
 
 def _join_process_group(config: Config) -> None:

@@ -34,12 +34,7 @@ from _inf.types import CancelToken, Report, RequestOutput
 
 __all__ = ["DataProto", "HFModelConfig", "Rollout", "rollout_config"]
 
-_TURNS = "this call has one turn; use the engine's generate() or rollout_batch() with {}="
-NOT_ONE_TURN = {
-    "tools_kwargs": _TURNS.format("tools_kwargs"),
-    "interaction_kwargs": _TURNS.format("interaction_kwargs"),
-    "multi_modal_data": "the engine takes text only",
-}
+NOT_ONE_TURN = ("tools_kwargs", "interaction_kwargs", "multi_modal_data")
 MESH = ("dp", "infer_tp", "infer_pp")
 
 apply(PATCHES)
@@ -151,11 +146,6 @@ class Rollout(sglang_rollout.SGLangRollout):
         return self._server_arguments.get("device") == "cpu"
 
     @property
-    def context_length(self) -> int:
-        """The most tokens that one row may have, prompt and answer together."""
-        return int(self._server_arguments["context_length"])
-
-    @property
     def pool(self) -> tuple[int, int] | None:
         """Tokens of the KV cache and of one of its pages; None on a rank without an engine."""
         if self._engine is None:
@@ -171,10 +161,14 @@ class Rollout(sglang_rollout.SGLangRollout):
 
 def _check_one_turn(prompts: DataProto) -> None:
     """Refuse these columns unless they are empty; verl's datasets have them in every row."""
-    for name, instead in NOT_ONE_TURN.items():
+    for name in NOT_ONE_TURN:
         for row, value in enumerate(prompts.non_tensor_batch.get(name, ())):
             if value is not None and not is_empty(value):
-                raise ConfigError(f"non_tensor_batch[{name!r}][{row}]: {shown(value)}: {instead}.")
+                raise ConfigError(
+                    f"non_tensor_batch[{name!r}][{row}]: {shown(value)}: this call answers one "
+                    "turn of text; for tools and interactions use the engine's generate() or "
+                    "rollout_batch()."
+                )
 
 
 def _corrected(output: DataProto, rows: list[RequestOutput]) -> DataProto:

@@ -37,7 +37,7 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
     """
     rollout = backend.rollout
     name = architecture(rollout.model_config.hf_config)
-    if rollout.pool is None or name in EXACT_ON_CPU:  # no pool: another rank holds the engine
+    if name in EXACT_ON_CPU:
         return
     expected, ids = None, _token_ids(rollout)
     if file_bytes(folder) <= MOST_BYTES and rollout.dtype == torch.float32:
