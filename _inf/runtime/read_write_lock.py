@@ -38,19 +38,18 @@ class ReadWriteLock:
         try:
             while not self._no_writer.is_set():
                 await self._no_writer.wait()
-        except BaseException:
-            work.close()
-            raise
-        call = object()
-        self._calls.add(call)
-        self._no_calls.clear()
-        _current_call.set(call)
-        try:
-            return await work
+            call = object()
+            self._calls.add(call)
+            self._no_calls.clear()
+            _current_call.set(call)
+            try:
+                return await work
+            finally:
+                self._calls.discard(call)  # also for a tool that still runs
+                if not self._calls:
+                    self._no_calls.set()
         finally:
-            self._calls.discard(call)  # also for a tool that still runs
-            if not self._calls:
-                self._no_calls.set()
+            work.close()  # if it never began
 
     async def write(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` after the running calls have ended and before any other begins. Once started,
@@ -60,20 +59,17 @@ class ReadWriteLock:
                 raise InferenceError(
                     "A tool cannot change the engine that waits for it; do that between calls."
                 )
-            await self._one_writer.acquire()
-        except BaseException:
-            work.close()
-            raise
-        self._no_writer.clear()
-        try:
-            await self._no_calls.wait()
-            begun = asyncio.ensure_future(work)
-            try:
-                return await asyncio.shield(begun)
-            except asyncio.CancelledError:
-                await asyncio.wait({begun})
-                raise
+            async with self._one_writer:
+                self._no_writer.clear()
+                try:
+                    await self._no_calls.wait()
+                    begun = asyncio.ensure_future(work)
+                    try:
+                        return await asyncio.shield(begun)
+                    except asyncio.CancelledError:
+                        await asyncio.wait({begun})
+                        raise
+                finally:
+                    self._no_writer.set()
         finally:
-            work.close()
-            self._no_writer.set()
-            self._one_writer.release()
+            work.close()  # if it never began
