@@ -3,8 +3,9 @@
     python examples/train_agent.py
 
 The agent asks the model for a price; the model should call the tool `price`, and then say what the
-tool said. The embedded model does so now and then. A right call is worth 0.5, and a right answer
-after it another 0.5. The reward of each step goes to stdout, and the curve to train_agent.png.
+tool said. After two examples the embedded model does so now and then. A right call is worth 0.5,
+and a right answer after it another 0.5. The reward of each step goes to stdout, and the curve to
+train_agent.png.
 
 `agent` knows nothing of training: its client's URL is that of a session, which records the ids that
 were sampled. `engine.trainer_batch` makes a batch of them for the same step as in grpo.py.
@@ -46,27 +47,29 @@ TOOL: Any = {
         },
     },
 }
-EXAMPLE: list[Any] = [
-    {"role": "user", "content": "How much is a ball?"},
-    {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [
-            {
-                "id": "call_1",
-                "type": "function",
-                "function": {"name": "price", "arguments": '{"item": "ball"}'},
-            }
-        ],
-    },
-    {"role": "tool", "tool_call_id": "call_1", "content": "5"},
-    {"role": "assistant", "content": "A ball costs 5 dollars."},
-]
+
+
+def example(item: str, price: int) -> list[Any]:
+    """A conversation of the kind that is wanted."""
+    call = {"name": "price", "arguments": json.dumps({"item": item})}
+    return [
+        {"role": "user", "content": f"How much is a {item}?"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": f"call_{item}", "type": "function", "function": call}],
+        },
+        {"role": "tool", "tool_call_id": f"call_{item}", "content": str(price)},
+        {"role": "assistant", "content": f"A {item} costs {price} dollars."},
+    ]
+
+
+EXAMPLES = [*example("ball", 5), *example("cup", 8)]
 
 
 def agent(client: OpenAI, model: str, item: str) -> float:
     """Ask for an item's price, run the tool if it is called, and return the reward."""
-    messages = [*EXAMPLE, {"role": "user", "content": f"How much is a {item}?"}]
+    messages = [*EXAMPLES, {"role": "user", "content": f"How much is a {item}?"}]
     sampling: dict[str, Any] = {"temperature": 1.0, "max_tokens": MAX_TOKENS}
     answer = client.chat.completions.create(
         model=model, messages=messages, tools=[TOOL], **sampling
@@ -134,8 +137,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("train_agent.png"))
     arguments = parser.parse_args()
     rollout = {
-        # Of a batch's rows, the first prompt and everything after it.
-        "prompt_length": 288,
+        # Of a request, its prompt; of a batch's rows, the first prompt and everything after it.
+        "prompt_length": 336,
         "response_length": 96,
         "update_weights_bucket_megabytes": 64,
     }

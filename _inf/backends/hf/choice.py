@@ -114,12 +114,12 @@ class Chooser:
                     own = probs[index]
                     left = own.nonzero()[:, 0]
                     row.kept.append(dict(zip(left.tolist(), own[left].log().tolist(), strict=True)))
-        noise = torch.empty_like(probs).exponential_(generator=self._generator)
+        tokens = draws.draw(probs, self._generator)
         for index, row in enumerate(rows):
             if row.params.seed is not None:
-                own = draws.noise(row.params.seed, len(row.token_ids), probs.shape[1])
-                noise[index] = own.to(noise.device)
-        return (probs / noise).argmax(-1)
+                noise = draws.noise(row.params.seed, len(row.token_ids), probs.shape[1])
+                tokens[index] = (probs[index] / noise.to(probs.device)).argmax()
+        return tokens
 
     def _add(self, row: Row, token: int, logprob: float, top: list[tuple[int, float]]) -> None:
         row.token_ids.append(token)

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import torch.distributed
 from sglang.srt.constrained.grammar_manager import GrammarManager
+from sglang.srt.layers import sampler
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.layers.moe.routed_experts_capturer import _RoutedExpertsHostCache
@@ -28,6 +29,7 @@ from sglang.srt.models.gemma import GemmaForCausalLM
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends.verl.child import (
+    cpu_sampling,
     fair_scheduling,
     fewer_operators,
     grammar,
@@ -81,6 +83,11 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
                 "one character may be four tokens"),
         Wrap(Req, "_check_str_based_finish", scheduler.no_stop_string_before_min_new_tokens,
              "managers/schedule_batch.py", "a stop string ends an answer before min_new_tokens"),
+        Wrap(sampler, "sampling_from_probs_torch", cpu_sampling.sample,
+             "layers/sampler.py",
+             "on a CPU it draws a random number for each token of the vocabulary, on one core"),
+        Wrap(sampler, "top_k_top_p_min_p_sampling_from_probs_torch", cpu_sampling.sample_filtered,
+             "layers/sampler.py", "it sorts the whole vocabulary to keep a few tokens"),
         Wrap(Sampler, "_sample_from_probs", scheduler.sample_by_seed,
              "layers/sampler.py", "seeds need deterministic inference, which a CPU does not have"),
         Wrap(_RoutedExpertsHostCache, "__init__", scheduler.unpinned_without_a_gpu,

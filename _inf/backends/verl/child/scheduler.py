@@ -157,7 +157,8 @@ def _filtered(probs: torch.Tensor, info: SamplingBatchInfo, row: int) -> torch.T
     """One row's probabilities, zero for tokens that top-k, top-p or min-p excludes."""
     if not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling):
         return probs
-    return draws.filtered(probs, info.top_ks[row], info.top_ps[row], info.min_ps[row])
+    filters = (column[row, None, None] for column in (info.top_ks, info.top_ps, info.min_ps))
+    return draws.filtered(probs[None], *filters)[0]
 
 
 def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:
