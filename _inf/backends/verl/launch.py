@@ -84,7 +84,7 @@ def _fork_server(config: Config, device: Device, log: Path) -> ForkServer | None
 @contextlib.contextmanager
 def fork_server_kept() -> Iterator[None]:
     """Keep what the engines of this process are forked from, while one ends and another starts."""
-    check_start()
+    check_start(children=False)  # the engine that starts may have none
     server = _forks
     kept = server is not None and server.acquire()
     try:
