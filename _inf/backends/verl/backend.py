@@ -79,20 +79,15 @@ class VerlBackend:
         self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
     ) -> list[RequestOutput]:
         """Called on all ranks of a tensor-parallel group; the first rank runs the conversations."""
-        self.check_process()
         outputs: list[RequestOutput] = []
         if self.rollout._engine is not None:
-            call = Call(self._host, cancel)
-            token = current_call.set(call)
-            try:
-                outputs = self._host.run(self._run_rows(rows), cancel)
-            finally:
-                current_call.reset(token)
+            outputs = self._host.run(self._run_rows(rows, Call(self._host, cancel)), cancel)
         return self.rollout.from_first_rank(outputs)
 
     async def _run_rows(
-        self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]]
+        self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], call: Call
     ) -> list[RequestOutput]:
+        current_call.set(call)  # in this task, and in the tasks that `rows` starts
         outputs = await rows()
         await self.rollout.engine().flush_cache()  # only if `free_cache_engine` is on
         return outputs
@@ -120,13 +115,10 @@ class VerlBackend:
     @functools.cached_property
     def _expected_weights(self) -> new_weights.ExpectedWeights:
         model = self.rollout.model_config
-        return new_weights.expected_weights(
-            model.hf_config, trust_remote_code=model.trust_remote_code
-        )
+        return new_weights.expected_weights(model.hf_config, model.trust_remote_code)
 
     def update_weights(self, new: Any, version: int | None) -> int:
         """Check the new weights, then load them while no call runs."""
-        self.check_process()
         new_weights.check_version(version)
         tensors = new_weights.checked(new, self._expected_weights)
         return self._host.run_alone(weights.send(self.rollout, tensors, version))
