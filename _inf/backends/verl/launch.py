@@ -85,13 +85,10 @@ def _fork_server(config: Config, device: Device, log: Path) -> ForkServer | None
 def fork_server_kept() -> Iterator[None]:
     """Keep what the engines of this process are forked from, while one ends and another starts."""
     check_start(children=False)  # the engine that starts may have none
-    server = _forks
-    kept = server is not None and server.acquire()
-    try:
+    with contextlib.ExitStack() as kept:
+        if (server := _forks) is not None and server.acquire():
+            kept.callback(server.release)
         yield
-    finally:
-        if server is not None and kept:
-            server.release()
 
 
 def _inherited() -> object:
