@@ -21,7 +21,6 @@ from typing import Any
 
 from _inf.backends.base import check_finite
 from _inf.backends.verl.child.heartbeat import last_heartbeat
-from _inf.backends.verl.child.setup import SCHEDULER, SETUP
 from _inf.backends.verl.sampling import (
     LOGPROB_START,
     ROUTED_EXPERTS,
@@ -29,7 +28,6 @@ from _inf.backends.verl.sampling import (
     TOP_LOGPROBS,
     TOP_PROMPT_LOGPROBS,
 )
-from _inf.backends.verl.server import CPU_ATTENTION, PACK_WEIGHTS
 from _inf.errors import EngineRefusal, InferenceError, RequestFailure
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.interpreter import interpreter_left_alone
@@ -69,25 +67,18 @@ class Engine(sglang_rollout.AsyncEngine):
     """verl's engine with our server arguments, our processes, and its raw outputs kept."""
 
     def __init__(
-        self, server_arguments: dict[str, Any], free_cache: bool, **verl_arguments: Any
+        self,
+        scheduler: Worker,
+        server_arguments: dict[str, Any],
+        free_cache: bool,
+        **verl_arguments: Any,
     ) -> None:
         self.free_cache = free_cache
         self.refusal: str | None = None  # the reason, while requests are refused
         unset: Any = None
         self.tokenizer_manager = self.send_to_rpc = unset
         host = current_host.get()
-        own = server_arguments["attention_backend"] == CPU_ATTENTION
-        server_arguments = dict(server_arguments)
-        if own:  # under a name that SGLang knows
-            server_arguments["attention_backend"] = "torch_native"
-        self.run_scheduler_process_func = Worker(
-            SCHEDULER,
-            host.log,
-            setup=SETUP,
-            cpu_attention=own,
-            pack_weights=server_arguments.pop(PACK_WEIGHTS, False),
-            trust_remote_code=bool(verl_arguments.get("trust_remote_code")),
-        )
+        self.run_scheduler_process_func = scheduler
         self.init_tokenizer_manager_func = self._init_tokenizer_manager
         host.on_stop.append(self._close_sockets)
         super().__init__(**(verl_arguments | server_arguments))

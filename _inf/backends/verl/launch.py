@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from _inf.backends.model_info import eos_token_ids, limits_of
 from _inf.backends.verl import environment, kv_memory
-from _inf.backends.verl.child.setup import IMPORTS
+from _inf.backends.verl.child.setup import IMPORTS, SCHEDULER, SETUP
 from _inf.backends.verl.environment import Device
-from _inf.backends.verl.server import attention_backend, server_arguments
+from _inf.backends.verl.server import CPU_ATTENTION, attention_backend, server_arguments
 from _inf.backends.verl.support import check_experts, check_support
 from _inf.config import Config, check_engine_kwargs
 from _inf.conversation.interactions import load_interactions
@@ -31,6 +31,7 @@ from _inf.runtime.fork_server import ForkServer
 from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
 from _inf.runtime.interpreter import garbage_kept, interpreter_left_alone
+from _inf.runtime.worker import Worker
 from _inf.tools.loading import load_tools
 from _inf.types import Limits, ModelInfo
 
@@ -135,10 +136,18 @@ def _start(
     arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())
     _join_process_group(config)
     settings = rollout_config(config.rollout.model_dump())
+    scheduler = Worker(
+        SCHEDULER,
+        host.log,
+        setup=SETUP,
+        cpu_attention=attention_backend(config, device) == CPU_ATTENTION,
+        pack_weights=device == "cpu" and config.pack_weights,
+        trust_remote_code=config.trust_remote_code,
+    )
     try:
         with interpreter_left_alone():
             rollout = host.start(
-                lambda: Rollout(settings, model_config, host=host, server_arguments=arguments)
+                lambda: Rollout(settings, model_config, host, scheduler, arguments)
             )
     except EngineDeadError as death:
         from _inf.backends.verl.child import loading

@@ -30,6 +30,7 @@ from _inf.request.prompts import is_empty
 from _inf.response.columns import column
 from _inf.runtime import quiet
 from _inf.runtime.host import Host, current_host
+from _inf.runtime.worker import Worker
 from _inf.types import CancelToken, Report, RequestOutput
 
 __all__ = ["DataProto", "HFModelConfig", "Rollout", "rollout_config"]
@@ -47,13 +48,13 @@ class Rollout(sglang_rollout.SGLangRollout):
         self,
         config: RolloutConfig,
         model_config: HFModelConfig,
-        *,
         host: Host,
+        scheduler: Worker,
         server_arguments: dict[str, Any],
     ) -> None:
         self.host = host
         self.weight_version = 0
-        self._server_arguments = server_arguments
+        self._scheduler, self._server_arguments = scheduler, server_arguments
         current_host.set(host)
         super().__init__(config, model_config, device_mesh=None)
 
@@ -85,7 +86,7 @@ class Rollout(sglang_rollout.SGLangRollout):
         """Build our `Engine`: verl looks the class up by its module's global name."""
         upstream = sglang_rollout.AsyncEngine
         sglang_rollout.AsyncEngine = functools.partial(
-            Engine, self._server_arguments, self.config.free_cache_engine
+            Engine, self._scheduler, self._server_arguments, self.config.free_cache_engine
         )
         try:
             super()._init_inference_engine(*args, **kwargs)

@@ -23,7 +23,6 @@ CPU_KV_TOKENS = 16_384
 NEVER = 1e9
 ATTENTION, AMX = "attention_backend", "intel_amx"
 CPU_ATTENTION = "inf_cpu"  # `_inf.backends.verl.child.attention`
-PACK_WEIGHTS = "inf_pack_weights"  # not SGLang's: `_inf.backends.verl.child.packed_linear`
 
 
 def server_arguments(
@@ -46,7 +45,7 @@ def server_arguments(
         "disable_cuda_graph": rollout.enforce_eager,
         "ep_size": rollout.expert_parallel_size,
         # verl sets fa3, which only Hopper GPUs have.
-        ATTENTION: attention_backend(config, device),
+        ATTENTION: None,
         "mm_attention_backend": None,
         # Overlapped, penalties and `output_ids` lag one token behind the sampled tokens.
         "disable_overlap_schedule": True,
@@ -67,10 +66,11 @@ def server_arguments(
     if device == "cpu":
         arguments |= {
             "device": "cpu",
+            # `child.attention` registers its own under this name.
+            ATTENTION: "torch_native",
             "sampling_backend": "pytorch",
             # Otherwise an idle scheduler burns a core.
             "sleep_on_idle": True,
-            PACK_WEIGHTS: config.pack_weights,
             "max_total_tokens": max(CPU_KV_TOKENS, CPU_KV_ROWS * max_model_len),
         }
     elif not config.pack_weights:
@@ -81,7 +81,7 @@ def server_arguments(
             "rollout.engine_kwargs.sglang.enable_torch_compile: on a CPU SGLang compiles a model "
             f"only for {ATTENTION} {AMX}, on a processor that has AMX; leave it out."
         )
-    return arguments | {name: value for name, value in own.items() if value is not None}
+    return arguments | {n: value for n, value in own.items() if value not in (None, CPU_ATTENTION)}
 
 
 def attention_backend(config: Config, device: Device) -> str | None:
