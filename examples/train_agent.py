@@ -133,7 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--out", type=Path, default=Path("train_agent.png"))
     arguments = parser.parse_args()
     rollout = {
