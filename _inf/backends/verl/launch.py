@@ -135,7 +135,8 @@ def _start(
     folder = Path(model_config.local_path)
     arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())
     _join_process_group(config)
-    settings = rollout_config(config.rollout.model_dump())
+    # Without tools and interactions: `_inf.conversation` runs the conversations.
+    settings = rollout_config(config.rollout.model_dump(exclude={"multi_turn"}))
     scheduler = Worker(
         SCHEDULER,
         host.log,

@@ -58,14 +58,6 @@ class Rollout(sglang_rollout.SGLangRollout):
         current_host.set(host)
         super().__init__(config, model_config, device_mesh=None)
 
-    def _initialize_tools(self, *args: object) -> tuple[Any, ...]:
-        """Load no tools: `_inf.conversation` runs them."""
-        return [], {}, None, [], None
-
-    def _initialize_interactions(self, config: Any) -> dict[str, Any]:
-        """Load no interactions: `_inf.conversation` runs them."""
-        return {}
-
     def _init_distributed_env(self, *args: object, **kwargs: object) -> None:
         """Create the process groups without the line that Gloo prints for each group."""
         with quiet.descriptors():
@@ -189,9 +181,7 @@ def _corrected(output: DataProto, rows: list[RequestOutput]) -> DataProto:
 
 
 def rollout_config(settings: dict[str, Any]) -> RolloutConfig:
-    """Build verl's typed config, whose nested parts are dataclasses too, from plain values.
-    `multi_turn` is off in it, because `_inf.conversation` runs the conversations."""
-    settings = {**settings, "multi_turn": {**settings["multi_turn"], "enable": False}}
+    """Build verl's typed config, whose nested parts are dataclasses too, from plain values."""
     parts = vars(RolloutConfig(name="sglang"))
     nested = {
         name: type(parts[name])(**value)
