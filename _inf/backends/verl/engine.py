@@ -198,12 +198,6 @@ class Engine(sglang_rollout.AsyncEngine):
         manager.asyncio_tasks.add(task)
         task.add_done_callback(manager.asyncio_tasks.discard)
 
-    async def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
-        """Abort one request. verl ends each multi-turn call with `abort_all`, which would abort the
-        requests of all other calls too, so that argument is ignored."""
-        if rid:
-            await super().abort_request(rid=rid)
-
     async def update_weights_from_tensor(self, update_weights_request: Any) -> tuple[bool, str]:
         """Raise if SGLang refused the weights; verl ignores its answer."""
         done, message = await super().update_weights_from_tensor(update_weights_request)
