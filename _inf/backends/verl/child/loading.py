@@ -45,7 +45,7 @@ def load_checked(
     if getattr(model, "quant_config", None) is not None:
         load(model, weights, target_device)
         return
-    DroppedWeights(model, trust_remote_code)
+    DroppedWeights(model, trust_remote_code).watch()
     for _, parameter in _floats(model):
         parameter.data.fill_(math.nan)
     try:
@@ -74,22 +74,25 @@ def _floats(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 class DroppedWeights:
-    """Makes a model's `load_weights` raise `WeightsNotTaken` if a weight reached no parameter."""
+    """Finds the weights passed to a model's `load_weights` that reached no parameter."""
 
     def __init__(self, model: torch.nn.Module, trust_remote_code: bool) -> None:
-        from sglang.srt.model_loader.weight_utils import default_weight_loader
-
         self._model = model
         self._trust_remote_code = trust_remote_code
         self._memory: list[tuple[str, int, int]] = []  # a weight's name, start and end in memory
         self._loaded: set[str] = set()
         self._copied = False  # whether a parameter was loaded from a copy
-        for parameter in model.parameters():
+
+    def watch(self) -> None:
+        """Make `model.load_weights` raise `WeightsNotTaken` if it drops a weight."""
+        from sglang.srt.model_loader.weight_utils import default_weight_loader
+
+        for parameter in self._model.parameters():
             load = getattr(parameter, "weight_loader", default_weight_loader)
             # SGLang's own classes of parameters have a read-only property over `_weight_loader`.
             name = "_weight_loader" if hasattr(parameter, "_weight_loader") else "weight_loader"
             setattr(parameter, name, functools.partial(self._load_parameter, load))
-        model.load_weights = functools.partial(self._load_model, model.load_weights)
+        self._model.load_weights = functools.partial(self._load_model, self._model.load_weights)
 
     def _load_model(self, load: Callable[..., Any], weights: Weights, **kwargs: object) -> Any:
         self._memory, self._loaded, self._copied = [], set(), False
