@@ -9,7 +9,6 @@ its own Transformers backend (`lm_eval/models/huggingface.py`, 0.4.13). Needs th
 from __future__ import annotations
 
 import json
-import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -117,33 +116,30 @@ class InfLM(TemplateLM):
     ) -> list[tuple[float, bool]]:
         found = []
         for chunk in _chunks(requests, "log likelihoods", disable_tqdm):
-            contexts = [self._within(context, answer) for _, context, answer in chunk]
-            scores = self.engine.score(
-                [{"prompt_token_ids": context} for context in contexts],
-                [answer for _, _, answer in chunk],
-            )
+            answers = [answer for _, _, answer in chunk]
+            contexts = [
+                maybe_truncate(context, len(answer), self._total)[0] for _, context, answer in chunk
+            ]
+            scores = self.engine.score([{"prompt_token_ids": ids} for ids in contexts], answers)
             for (texts, _, _), score in zip(chunk, scores, strict=True):
                 found.append((sum(score.logprobs), score.is_greedy))
                 if texts is not None:
                     self.cache_hook.add_partial("loglikelihood", texts, found[-1])
         return found
 
-    def _within(self, context: list[int], answer: list[int]) -> list[int]:
-        """The end of a context that is too long for the model, as in other backends."""
-        room = max(1, self._total - len(answer))
-        if len(context) > room:
-            logging.getLogger(__name__).warning(
-                "a context of %d tokens is cut to its last %d (rollout.max_model_len)",
-                len(context),
-                room,
-            )
-        return context[-room:]
-
     def loglikelihood_rolling(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[float]:
         windows = [
-            [make_disjoint_window(each) for each in self._windows(request.args[0])]
+            [
+                make_disjoint_window(window)
+                for window in get_rolling_token_windows(
+                    token_list=self.tok_encode(request.args[0]),
+                    prefix_token=self.prefix_token_id,
+                    max_seq_len=self.max_length,
+                    context_len=1,
+                )
+            ]
             for request in requests
         ]
         scored: list[TokenRequest] = [(None, *each) for group in windows for each in group]
@@ -152,15 +148,6 @@ class InfLM(TemplateLM):
         for request, total in zip(requests, totals, strict=True):
             self.cache_hook.add_partial("loglikelihood_rolling", request.args, total)
         return totals
-
-    def _windows(self, text: str) -> Iterator[tuple[list[int], list[int]]]:
-        windows: Iterator[tuple[list[int], list[int]]] = get_rolling_token_windows(
-            token_list=self.tok_encode(text),
-            prefix_token=self.prefix_token_id,
-            max_seq_len=self.max_length,
-            context_len=1,
-        )
-        return windows
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         groups: dict[str, list[int]] = defaultdict(list)  # one call has one set of keywords

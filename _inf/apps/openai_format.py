@@ -7,6 +7,7 @@ names the key; JSON values. `generate` checks the ranges of values.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -211,19 +212,19 @@ def choices(
     output: GenerationOutput, tokenizer: Tokenizer, *, likeliest: int | None
 ) -> list[dict[str, Any]]:
     """Return one choice per row; `likeliest` as in `ChatRequest`."""
-    return [
-        {
-            "index": index,
-            "message": message(row),
-            "finish_reason": row.metadata["finish_reason"],
-            "logprobs": None
-            if likeliest is None
-            else token_logprobs(
-                row.token_ids or [], row.logprobs or [], row.top_logprobs, tokenizer, likeliest
-            ),
-        }
-        for index, row in enumerate(output)
-    ]
+    found = []
+    for index, row in enumerate(output):
+        ids = row.token_ids or []
+        logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
+        found.append(
+            {
+                "index": index,
+                "message": message(row),
+                "finish_reason": row.metadata["finish_reason"],
+                "logprobs": token_logprobs(ids, logprobs, row.top_logprobs, tokenizer, likeliest),
+            }
+        )
+    return found
 
 
 def token_logprobs(
@@ -231,9 +232,12 @@ def token_logprobs(
     logprobs: Sequence[float],
     top_logprobs: Sequence[Mapping[int, float]] | None,
     tokenizer: Tokenizer,
-    likeliest: int,
-) -> dict[str, Any]:
-    """Return an entry for every generated token, including the stop token."""
+    likeliest: int | None,
+) -> dict[str, Any] | None:
+    """Return an entry for every generated token, including the stop token; `likeliest` as in
+    `ChatRequest`. None if a server gives no log probs by our definition."""
+    if likeliest is None or any(map(math.isnan, logprobs)):
+        return None
     tops = top_logprobs or [{} for _ in ids]
     content = [
         {
@@ -256,17 +260,19 @@ def _token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
 
 
-def usage(output: GenerationOutput) -> Mapping[str, Any]:
-    """Return the token counts; the prompt counts once for all its answers."""
-    first, completion = output.metadata[0], sum(row["completion_tokens"] for row in output.metadata)
-    return token_counts(first["prompt_tokens"], completion, first["cached_tokens"])
+def usage(output: GenerationOutput) -> dict[str, Any]:
+    """Return the token counts of the answers to one prompt."""
+    return token_counts(output.metadata, len(output))
 
 
-def token_counts(prompt: int, completion: int, cached: int) -> dict[str, Any]:
-    """Return token counts in OpenAI's form."""
+def token_counts(rows: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:
+    """Return token counts in OpenAI's form, from the metadata of `n` rows per prompt, which counts
+    once for all of them."""
+    prompt = sum(row["prompt_tokens"] for row in rows[::n])
+    completion = sum(row["completion_tokens"] for row in rows)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": sum(row["cached_tokens"] for row in rows[::n])},
     }

@@ -159,3 +159,12 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Stop the engine and its processes; safe to call twice, and does nothing in a fork."""
+
+
+class Lacking:
+    """The methods of features that a backend may lack: they are never called."""
+
+    def score(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    logits = update_weights = sleep = wake_up = score

@@ -24,3 +24,10 @@ def eos_token_ids(generation_config: Any, tokenizer: Tokenizer) -> frozenset[int
     named = getattr(generation_config, "eos_token_id", None)
     ids = named if isinstance(named, list) else [named]
     return frozenset(i for i in [*ids, tokenizer.eos_token_id] if i is not None)
+
+
+def with_padding(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer, which pads with its EOS if it has no token for that."""
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer

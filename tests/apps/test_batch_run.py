@@ -146,12 +146,14 @@ def test_rows_come_in_the_order_of_their_lines_before_and_after_they_are_sorted(
     failed: dict[str, Any] = {"error": {"code": "timeout", "message": "too late"}}
     with OutputFile(tmp_path / "out.jsonl") as file:
         file.begin(ABOUT, False)
-        for line, row in ((5, {"x": "five"}), (2, failed), (1, {"x": "one"}), (2, {"x": "two"})):
+        half = "fünf \ud800"  # the half of a character
+        for line, row in ((5, {"x": half}), (2, failed), (1, {"x": "one"}), (2, {"x": "two"})):
             file.append(line, row)
             assert file.has_answer(line) is (row is not failed)
-        wanted = [{"line": 1, "x": "one"}, {"line": 2, "x": "two"}, {"line": 5, "x": "five"}]
+        wanted = [{"line": 1, "x": "one"}, {"line": 2, "x": "two"}, {"line": 5, "x": half}]
         assert list(file.rows()) == wanted and read(file.path) != wanted
         assert (file.answered, file.failed, file.has_row(3)) == (3, 0, False)
+        assert "fünf ".encode() in file.path.read_bytes()
     assert read(file.path) == wanted
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -30,9 +31,9 @@ def pairs(logits: np.ndarray, other: np.ndarray, temperature: float = 1.0) -> Pa
         position=np.full(len(token), 20),
         token=token,
         context=context,
-        rank=np.zeros(len(token), np.int64),
         rollout=table[context, token],
         reference=theirs[context, token],
+        rank=np.zeros(len(token), np.int64),
     )
 
 
@@ -139,7 +140,12 @@ def test_padding_and_masked_tokens_of_a_batch_are_left_out() -> None:
     batch = read_batch(SimpleNamespace(batch=columns, non_tensor_batch={}, meta_info={}))
     [row] = batch.rows
     assert (row.ids, row.start, row.mask, row.rollout) == ([5, 6, 7, 8, 9], 2, [1, 0, 1], [])
-    assert row.sampled == [2, 4] and batch.trainer == [[-1.0, 0.0, -2.0]]
+    rows = [dataclasses.replace(row, rollout=[-0.5, 0.0, -0.25])] * 2
+    both = Pairs.of(rows, batch.trainer * 2)
+    assert both.row.tolist() == [0, 0, 1, 1] and both.position.tolist() == [2, 4] * 2
+    assert both.token.tolist() == [7, 9] * 2 and not both.rank.any()
+    assert both.rollout.tolist() == [-0.5, -0.25] * 2 and both.reference.tolist() == [-1, -2] * 2
+    assert (both.context[:2] == both.context[2:]).all() and both.context[0] != both.context[1]
     columns["response_mask"] = torch.zeros(1, 4)
     with pytest.raises(ConfigError, match="no token whose response_mask is 1"):
         read_batch(SimpleNamespace(batch=columns, non_tensor_batch={}, meta_info={}))

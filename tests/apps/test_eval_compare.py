@@ -131,6 +131,8 @@ def test_unfinished_and_missing_files_are_named(
     cut = tmp_path / "b.jsonl"
     cut.write_text(whole.read_text() + '{"line": 2, "numb')
     assert main(["eval", "compare", str(whole), str(cut)]) == 2
-    assert "b.jsonl, line 2: it is not JSON; if the run was stopped" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "b.jsonl, line 2: it is not JSON (the file ends inside it): " in err
+    assert "resume it first" in err
     assert main(["eval", "compare", str(whole), str(tmp_path / "c.jsonl")]) == 2
     assert "c.jsonl cannot be read" in capsys.readouterr().err

@@ -97,7 +97,7 @@ def test_line_that_is_no_problem_is_named(line: str, tmp_path: Path) -> None:
         load(file, "test")
     file.write_text("{")
     with pytest.raises(
-        ConfigError, match="problems.jsonl, line 1: it is not JSON: Expecting property"
+        ConfigError, match="problems.jsonl, line 1: it is not JSON .*: Expecting property"
     ):
         load(file, "test")
     with pytest.raises(ConfigError, match="no.jsonl cannot be read"):

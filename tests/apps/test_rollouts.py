@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tiny import IM_END, tiny_model
 
-from _inf.apps.rollouts.exact_json import as_json, from_json
-from _inf.apps.rollouts.token_texts import token_texts
+from _inf.apps.rollouts.data_proto import as_json, from_json
+from _inf.apps.rollouts.sources import token_texts
 from _inf.types import Trace
 from inf import ConfigError, Rollout, as_rollouts, load_rollouts, save_rollouts
 
@@ -62,8 +62,8 @@ def test_row_without_an_id_has_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("{", "it is no JSON"),
-        ('{"completion": "a"', "it is no JSON"),
+        ("{", "it is not JSON"),
+        ('{"completion": "a"', "it is not JSON"),
         ("[1]", "a row is a JSON object, not [1]"),
         ({"response": {"body": {}}}, "it has none of response_ids, completion, messages, error"),
         ({**ROW, "reward": "1"}, "reward: '1'"),
@@ -88,17 +88,17 @@ def test_line_of_another_form_is_named_with_its_key(line: Any, says: str, tmp_pa
 
 def test_file_that_ends_inside_a_row_is_told_from_a_damaged_one(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps(ROW)[:40])
-    with pytest.raises(ConfigError, match=r"line 1: it is no JSON \(the file ends inside it\)"):
+    with pytest.raises(ConfigError, match=r"line 1: it is not JSON \(the file ends inside it\)"):
         load_rollouts(tmp_path / "a.jsonl")
     (tmp_path / "b.jsonl").write_bytes(b'{"completion": "\xff"}\n')
-    with pytest.raises(ConfigError, match="line 1: it is no JSON: "):
+    with pytest.raises(ConfigError, match="line 1: it is not JSON: "):
         load_rollouts(tmp_path / "b.jsonl")
 
 
 @pytest.mark.parametrize("name", ["none.jsonl", "empty.jsonl", "."])
 def test_file_without_rows_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(ConfigError, match="name a file of rollouts"):
+    with pytest.raises(ConfigError, match=rf"{name}(: it has no rows| cannot be read: )"):
         load_rollouts(tmp_path / name)
 
 

@@ -367,7 +367,7 @@ def test_command_writes_a_page_beside_the_file(
     ("arguments", "says"),
     [
         ([], "Missing argument 'FILE'"),
-        (["none.jsonl"], "none.jsonl: No such file or directory; name a file of rollouts"),
+        (["none.jsonl"], "none.jsonl cannot be read: No such file or directory"),
         (["a.jsonl", "bad.jsonl"], "bad.jsonl, line 2: it has none of response_ids"),
         (["a.jsonl", "--out", "a.jsonl"], "a.jsonl: it is also a file of rollouts; name another"),
         (["a.jsonl", "--out", "none/p.html"], "none/p.html: No such file or directory"),

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from scripted_server import MODEL, USAGE, Reply, ScriptedServer, scripted
 from tiny import VOCABULARY, tiny_model
 
+from _inf.apps.openai_format import choices
 from _inf.errors import RequestFailure
 from inf import ConfigError, InferenceEngine, PromptError
 
@@ -144,6 +146,24 @@ def test_raw_log_probs_are_none_where_ours_are_defined_otherwise(
         assert row.token_ids == [*ANSWER, IM_END]
         with pytest.raises(ConfigError, match=r"^rollout_batch\(\): the server's log probs"):
             engine.rollout_batch("Hi", **params)
+
+
+@pytest.mark.parametrize(("temperature", "known"), [(1.0, True), (0.7, False)])
+def test_log_probs_in_openais_form_are_null_where_ours_are_defined_otherwise(
+    server: ScriptedServer, temperature: float, known: bool
+) -> None:
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "logprobs": True}
+    with connected(server) as engine, engine.serve() as served:
+        output = engine.generate("Hi", temperature=temperature)
+        [line] = choices(output, engine.tokenizer, likeliest=0)  # as `inf batch` writes it
+        assert (line["logprobs"] is not None) == known
+        for route, body in (("/chat/completions", chat), ("/completions", {"prompt": [5]})):
+            asked = {"logprobs": 0, **body, "temperature": temperature}
+            response = httpx.post(served.base_url + route, json=asked)
+            [choice] = response.json()["choices"]
+            assert (choice["logprobs"] is not None) == known
+            events = httpx.post(served.base_url + route, json=asked | {"stream": True}).text
+            assert '"error"' not in events and ("-1.5" in events) == known
 
 
 def test_log_probs_of_a_server_with_our_definition_are_all_kept(

@@ -170,6 +170,7 @@ def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None
         ),
         (lambda row: None, {"n": 2, "temperature": 0}, "n: 2 greedy answers"),
         (lambda row: None, {"n": 0}, "n: it must be at least 1"),
+        (lambda row: None, {"limit": -1}, "limit: it must be at least 1"),
         (lambda row: None, {"reward": "nothing.py:compute_score"}, "no file nothing.py"),
         (lambda row: None, {"temprature": 0}, "temprature"),
     ],

@@ -142,12 +142,10 @@ def parse(
 ) -> Job | BadLine:
     """Parse one line. `model`: the model's name for OpenAI's form. `tokenizer`: the engine's. Both
     are needed only to write an answer. `rollouts`: write it in the form of docs/rollouts.md."""
+    copied: dict[str, Any] = {}
     try:
         value = json_object(text.removeprefix(codecs.BOM_UTF8))
-    except BadRequest as failure:
-        return BadLine(line, str(failure))
-    copied = {name: value[name] for name in COPIED_KEYS if name in value}
-    try:
+        copied = {name: value[name] for name in COPIED_KEYS if name in value}
         job = dataclasses.replace(_job(value, line, model, tokenizer), copied=copied)
         return _as_rollout(job, tokenizer) if rollouts else job
     except BadRequest as failure:

@@ -184,7 +184,5 @@ def not_written(path: Path, failure: OSError) -> InferenceError:
 
 
 def _json_line(row: Mapping[str, Any]) -> bytes:
-    try:
-        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError:  # a lone surrogate in the arguments of a tool call
-        return json.dumps(row).encode() + b"\n"
+    # Half a character, which a tool call's arguments may have, becomes JSON's own escape.
+    return json.dumps(row, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"

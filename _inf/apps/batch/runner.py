@@ -7,6 +7,7 @@ jobs come from.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
 import time
@@ -76,27 +77,24 @@ def answer(
     engine.generate([], **cast(GenerateParams, params))  # refuse wrong ones once, not per line
     at_once = calls_at_once(engine.config, engine.on_cpu)
 
-    def answers(keep: Keep) -> None:
-        waiting = iter(jobs)
+    waiting = iter(jobs)
 
-        async def worker() -> None:
-            for job in waiting:  # shared: a free worker takes the next job
-                keep(job.line, *await answer_one(engine, job, params))
+    async def worker(keep: Keep) -> None:
+        for job in waiting:  # shared: a free worker takes the next job
+            keep(job.line, *await answer_one(engine, job, params))
 
-        async def workers() -> None:
-            await asyncio.gather(*(worker() for _ in range(at_once)))
+    async def workers(keep: Keep) -> None:
+        await asyncio.gather(*(worker(keep) for _ in range(at_once)))
 
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "n: ")  # a greedy line's equal samples
-            asyncio.run(workers())
-
-    return record(answers, out, total, on_error)
+    with recording(out, total, on_error) as (stats, keep), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "n: ")  # a greedy line's equal samples
+        asyncio.run(workers(keep))
+    return stats
 
 
-def record(
-    answers: Callable[[Keep], None], out: OutputFile, total: int, on_error: OnError
-) -> RunStats:
-    """Write the rows that `answers` passes to `keep` and show a progress bar."""
+@contextlib.contextmanager
+def recording(out: OutputFile, total: int, on_error: OnError) -> Iterator[tuple[RunStats, Keep]]:
+    """Yield a run's totals and the function that writes a row; show a progress bar."""
     stats, start, before = RunStats(), time.monotonic(), out.answered
     with progress(before + total, None, before=before) as report:
 
@@ -109,9 +107,8 @@ def record(
             if report:
                 report(before + stats.lines, stats.tokens)
 
-        answers(keep)
+        yield stats, keep
     stats.seconds = time.monotonic() - start
-    return stats
 
 
 async def answer_one(

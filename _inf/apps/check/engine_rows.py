@@ -10,13 +10,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from _inf.apps.check.metrics import distances
-from _inf.apps.check.rows import Row, read_rollout
+from _inf.apps.check.reference import encoded, prompt_text
+from _inf.apps.check.rows import Row, as_prompt, read_rows
 from _inf.errors import ConfigError
 from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
-    from inf import GenerationRow, InferenceEngine
+    from inf import InferenceEngine
 
 SEED = 0
 SECOND_TURN = "And why?"
@@ -37,14 +40,7 @@ PLAIN: dict[str, Any] = {
 
 def rendered(tokenizer: Tokenizer, text: str) -> list[int]:
     """The ids of one user message; of the text itself if the model has no chat template."""
-    if tokenizer.chat_template is None:
-        return list(tokenizer(text)["input_ids"])
-    message = [{"role": "user", "content": text}]
-    return list(tokenizer.apply_chat_template(message, add_generation_prompt=True))
-
-
-def as_prompt(ids: Sequence[int]) -> dict[str, list[int]]:
-    return {"prompt_token_ids": list(ids)}
+    return encoded(tokenizer, prompt_text(tokenizer, [{"role": "user", "content": text}]))
 
 
 def sample(
@@ -55,13 +51,11 @@ def sample(
     output = engine.generate(
         prompts, n=n, seed=SEED, max_tokens=max_tokens, tools=[], progress=False, **PLAIN
     )
-    rows = [_row(sent[index // n], row) for index, row in enumerate(output)]
-    return rows, [row.metadata["seed"] for row in output]
-
-
-def _row(prompt: list[int], answer: GenerationRow) -> Row:
-    ids = answer.token_ids or []
-    return Row([*prompt, *ids], len(prompt), [1] * len(ids), answer.logprobs or [])
+    rows = []
+    for index, answer in enumerate(output):
+        prompt, ids = sent[index // n], answer.token_ids or []
+        rows.append(Row([*prompt, *ids], len(prompt), [1] * len(ids), answer.logprobs or []))
+    return rows, [answer.metadata["seed"] for answer in output]
 
 
 def rescored(engine: InferenceEngine, rows: Sequence[Row]) -> list[list[float]]:
@@ -86,44 +80,37 @@ def two_tokens(engine: InferenceEngine) -> list[Row]:
 
 
 def invariances(
-    engine: InferenceEngine, rows: Sequence[Row], seeds: Sequence[int], again: Sequence[list[float]]
+    engine: InferenceEngine, rows: Sequence[Row], again: Sequence[list[float]]
 ) -> dict[str, float]:
     """Compare the engine with itself. again: `whole` of the rows.
 
     prefill_decode: sampled, and scored by a prefill. prefix_reuse: scored from a cached prompt, and
-    from the beginning. alone_in_batch: sampled in the batch, and alone, up to the first token that
-    is another.
+    from the beginning.
     """
-    scored = rescored(engine, rows)
+    scored = np.concatenate(rescored(engine, rows))
     fresh = [values[row.start - 1 :] for values, row in zip(again, rows, strict=True)]
-    own = [row.rollout for row in rows]
     return {
-        **distances(_flat(own), _flat(scored), "prefill_decode/"),
-        **distances(_flat(scored), _flat(fresh), "prefix_reuse/"),
-        **_alone(engine, rows, seeds),
+        **distances(np.concatenate([row.rollout for row in rows]), scored, "prefill_decode/"),
+        **distances(scored, np.concatenate(fresh), "prefix_reuse/"),
     }
 
 
-def _flat(values: Sequence[Sequence[float]]) -> list[float]:
-    return [each for row in values for each in row]
-
-
-def _alone(engine: InferenceEngine, rows: Sequence[Row], seeds: Sequence[int]) -> dict[str, float]:
-    """Sample the first row of each prompt again, by itself."""
-    firsts = {tuple(row.ids[: row.start]): index for index, row in reversed([*enumerate(rows)])}
+def alone(engine: InferenceEngine, rows: Sequence[Row], seeds: Sequence[int]) -> dict[str, float]:
+    """Sample rows of a batch again, each by itself, and compare them up to the first token that is
+    another."""
     ours: list[float] = []
     theirs: list[float] = []
     tokens = 0
-    for index in sorted(firsts.values()):
-        row, answer = rows[index], rows[index].ids[rows[index].start :]
-        [alone] = engine.generate(
+    for row, seed in zip(rows, seeds, strict=True):
+        answer = row.ids[row.start :]
+        [again] = engine.generate(
             as_prompt(row.ids[: row.start]),
-            seed=seeds[index], max_tokens=len(answer), tools=[], progress=False, **PLAIN,
+            seed=seed, max_tokens=len(answer), tools=[], progress=False, **PLAIN,
         )  # fmt: skip
-        both = zip(answer, alone.token_ids or [], strict=False)
+        both = zip(answer, again.token_ids or [], strict=False)
         same = next((place for place, (a, b) in enumerate(both) if a != b), len(answer))
         ours += row.rollout[:same]
-        theirs += (alone.logprobs or [])[:same]
+        theirs += (again.logprobs or [])[:same]
         tokens += len(answer)
     share = {"alone_in_batch/same_tokens": len(ours) / tokens}
     return {**distances(ours, theirs, "alone_in_batch/"), **share} if ours else share
@@ -137,7 +124,7 @@ def conversations(
     if engine.config.rollout.multi_turn.tool_config_path:
         tokens = engine.config.rollout.response_length
         batch = engine.rollout_batch(list(texts), max_tokens=tokens, progress=False, **PLAIN)
-        called = [row for row in read_rollout(batch) if 0 in row.mask]
+        called = [row for row in read_rows(batch.batch) if 0 in row.mask]
         if called:
             return called, "with the config's tools"
     limits, glue = engine.model.limits, rendered(engine.tokenizer, SECOND_TURN)
@@ -184,7 +171,7 @@ def update(
     [cached] = engine.generate(prompt, max_tokens=1, tools=[], progress=False, temperature=0)
     after = whole(engine, rows)
     return {
-        **distances(_flat(before), _flat(after), "update_weights/"),
+        **distances(np.concatenate(before), np.concatenate(after), "update_weights/"),
         "update_weights/cached_tokens": float(cached.metadata["cached_tokens"]),
     }, ""
 

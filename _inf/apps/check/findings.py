@@ -38,6 +38,20 @@ MEANINGS = {
 }
 
 
+# Numbers that must be 0.
+ZERO = {
+    "prompts/text_differs": "template: the reference's chat template writes the same messages as "
+    "another text",
+    "prompts/thinking_differs": "template: in a conversation of two turns, one of the two chat "
+    "templates leaves the first answer's <think>...</think> out, or changes it",
+    "prompts/ids_differ": "tokenizer: the same text becomes other ids at the reference",
+    "prompts/messages_missing": "template: text of the recorded assistant messages (their "
+    "thinking, for example) is not in the batch's ids; rendering messages again dropped it",
+    "update_weights/cached_tokens": "stale prefix cache: after an update, prompts start from what "
+    "the old weights had computed",
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """One comparison past its bound. metric, value, allowed: the number of `metrics` that is.
@@ -67,7 +81,8 @@ def findings(
     """All findings. pairs: the sampled tokens; whole: all tokens of the sequences, computed by the
     rollout without its prefix cache, if the reference could compute them too; dtype: the
     rollout's."""
-    found = [*_ids(metrics), *_groups(metrics, allowed, dtype)]
+    found = [Finding(name, metrics[name], 0, ZERO[name]) for name in ZERO if metrics.get(name)]
+    found += _groups(metrics, allowed, dtype)
     if worse := _past(metrics, allowed, ""):
         # What is off in the first turn is off in the second one too.
         found = [finding for finding in found if not finding.metric.startswith("multi_turn/")]
@@ -105,24 +120,6 @@ def _groups(
             yield Finding(group + name, metrics[group + name], allowed[name], meaning)
     if metrics.get("alone_in_batch/same_tokens", 1) == 0:  # and so no log probs to compare
         yield Finding("alone_in_batch/same_tokens", 0, 1, MEANINGS["alone_in_batch/"])
-    if cached := metrics.get("update_weights/cached_tokens", 0):
-        meaning = "stale prefix cache: after an update, prompts start from what the old weights had"
-        yield Finding("update_weights/cached_tokens", cached, 0, f"{meaning} computed")
-
-
-def _ids(metrics: Mapping[str, float]) -> Iterator[Finding]:
-    meanings = {
-        "prompts/text_differs": "template: the reference's chat template writes the same messages "
-        "as another text",
-        "prompts/thinking_differs": "template: in a conversation of two turns, one of the two chat "
-        "templates leaves the first answer's <think>...</think> out, or changes it",
-        "prompts/ids_differ": "tokenizer: the same text becomes other ids at the reference",
-        "prompts/messages_missing": "template: text of the recorded assistant messages (their "
-        "thinking, for example) is not in the batch's ids; rendering messages again dropped it",
-    }
-    for name, meaning in meanings.items():
-        if metrics.get(name):
-            yield Finding(name, metrics[name], 0, meaning)
 
 
 def _cause(pairs: Pairs, whole: Pairs | None, allowed: Mapping[str, float], *, stale: bool) -> str:

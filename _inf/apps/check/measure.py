@@ -41,8 +41,8 @@ class _Measured:
 
     pairs: Pairs
     metrics: dict[str, float]
-    whole: Pairs | None = None
-    notes: tuple[str, ...] = ()
+    whole: Pairs | None
+    note: str
 
 
 def check(
@@ -71,19 +71,23 @@ def check(
     compared.
     """
     _check_call(engine, against, max_tokens, batch, threshold)
+    engines = against is None or isinstance(against, RunningEngine)
+    given = None if engines else read_batch(against)
     texts = [prompts] if isinstance(prompts, str) else list(prompts or PROMPTS)
     sent = [rows_of.rendered(engine.tokenizer, text) for text in texts]
     tokens = min(max_tokens, engine.config.rollout.response_length)
-    rows, seeds = rows_of.sample(engine, sent, max(1, batch // len(sent)), tokens)
+    n = max(1, batch // len(sent))
+    rows, seeds = rows_of.sample(engine, sent, n, tokens)
     whole = [*rows, *rows_of.two_tokens(engine)]
     again = rows_of.whole(engine, whole)
-    metrics = rows_of.invariances(engine, rows, seeds, again[: len(rows)])
-    if against is None or isinstance(against, RunningEngine):
+    metrics = rows_of.invariances(engine, rows, again[: len(rows)])
+    metrics |= rows_of.alone(engine, rows[::n], seeds[::n])
+    if given is None:
         measured = _against_engine(engine, against, texts, whole, again, tokens)
     else:
-        measured = _against_batch(engine, read_batch(against))
+        measured = _against_batch(engine, given)
     updated, why = rows_of.update(engine, rows, again[: len(rows)])
-    notes = [*measured.notes, *([f"update_weights: not compared: {why}"] if why else [])]
+    notes = [measured.note, *([f"update_weights: not compared: {why}"] if why else [])]
     dtype = str(engine.rollout.dtype).removeprefix("torch.")
     metrics = {**comparison(measured.pairs), **measured.metrics, **metrics, **updated}
     allowed = bounds(dtype, threshold)
@@ -145,26 +149,23 @@ def _against_engine(
         theirs = reference.computed(other, [*rows, *turns])
         metrics = reference.text_differences(engine.tokenizer, other.tokenizer, texts)
     if turns:
-        both = reference.sampled_pairs(turns, theirs[len(rows) :])
+        both = Pairs.of(turns, theirs[len(rows) :])
         metrics |= distances(both.rollout, both.reference, "multi_turn/")
     theirs = theirs[: len(rows)]
-    return _Measured(
-        reference.sampled_pairs(rows, theirs),
-        metrics,
-        reference.whole_pairs(rows, again, theirs),
-        (f"multi_turn: {note}",),
-    )
+    whole = [Row(row.ids, 1, [1] * len(own), own) for row, own in zip(rows, again, strict=True)]
+    pairs, whole_pairs = Pairs.of(rows, theirs), Pairs.of(whole, theirs)
+    return _Measured(pairs, metrics, whole_pairs, f"multi_turn: {note}")
 
 
 def _against_batch(engine: InferenceEngine, batch: TrainerBatch) -> _Measured:
-    rows, notes = batch.rows, ("multi_turn: not compared: the trainer's batch has its own rows",)
+    rows, note = batch.rows, "multi_turn: not compared: the trainer's batch has its own rows"
     if not rows[0].rollout:
         scored = rows_of.rescored(engine, rows)
         rows = [
             dataclasses.replace(row, rollout=own) for row, own in zip(rows, scored, strict=True)
         ]
     metrics = reference.batch_differences(batch, engine.tokenizer)
-    return _Measured(reference.batch_pairs(batch, rows), metrics, None, notes)
+    return _Measured(Pairs.of(rows, batch.trainer), metrics, None, note)
 
 
 def _worst(engine: InferenceEngine, pairs: Pairs) -> WorstToken:

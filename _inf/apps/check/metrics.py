@@ -7,13 +7,15 @@ verl's and NeMo-RL's where they have one. Knows no engine.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+from _inf.apps.check.rows import Row
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -35,9 +37,22 @@ class Pairs:
     position: Ints
     token: Ints
     context: Ints
-    rank: Ints
     rollout: Floats
     reference: Floats
+    rank: Ints
+
+    @classmethod
+    def of(cls, rows: Sequence[Row], theirs: Sequence[Sequence[tuple[float, int]]]) -> Pairs:
+        """The sampled tokens of the rows. theirs: the reference's log prob and rank of the last
+        tokens of each row."""
+        found = []
+        for number, (row, reference) in enumerate(zip(rows, theirs, strict=True)):
+            contexts = list(itertools.accumulate(row.ids, lambda *both: hash(both), initial=0))
+            for place in row.sampled:
+                last = place - len(row.ids)  # as counted from the end
+                both = row.rollout[last], *reference[last]
+                found.append((number, place, row.ids[place], contexts[place], *both))
+        return cls(*map(np.array, zip(*found, strict=True)))
 
     @property
     def difference(self) -> Floats:
@@ -46,10 +61,6 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.row)
-
-    def where(self, chosen: npt.NDArray[np.bool_]) -> Pairs:
-        """Only these tokens."""
-        return Pairs(**{name: values[chosen] for name, values in vars(self).items()})
 
 
 def distances(rollout: Any, reference: Any, prefix: str = "") -> dict[str, float]:
@@ -123,16 +134,11 @@ def temperature_between(pairs: Pairs) -> float | None:
     one: it divides every log odds between two tokens after equal ids. None if it does not explain
     99 % of them, or if fewer than eight are known.
     """
-    tokens: dict[int, dict[int, int]] = defaultdict(dict)
-    for index, (context, token) in enumerate(zip(pairs.context, pairs.token, strict=True)):
-        tokens[int(context)][int(token)] = index
-    groups = [list(group.values()) for group in tokens.values() if len(group) > 1]
-    chosen = [(first, other) for first, *others in groups for other in others]
-    if len(chosen) < 8:
+    _, chosen = np.unique([pairs.context, pairs.token], axis=1, return_index=True)
+    both = np.diff(pairs.context[chosen]) == 0  # and the next token is after equal ids
+    if both.sum() < 8:
         return None
-    first, other = np.array(chosen).T
-    ours = pairs.rollout[other] - pairs.rollout[first]
-    theirs = pairs.reference[other] - pairs.reference[first]
+    ours, theirs = (np.diff(each[chosen])[both] for each in (pairs.rollout, pairs.reference))
     if not (square := float(ours @ ours)) or not theirs.any():
         return None
     slope = float(ours @ theirs) / square

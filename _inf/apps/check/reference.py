@@ -1,18 +1,15 @@
 """What the rollout is compared with: an engine on Transformers, or a trainer's batch.
 
-In: rows. Out: pairs of log probs, and how the reference's texts and ids differ from the rollout's.
+In: rows. Out: the reference's log probs, and how its texts and ids differ from the rollout's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from _inf.apps.check.engine_rows import as_prompt
-from _inf.apps.check.metrics import Pairs
-from _inf.apps.check.rows import Row, TrainerBatch
+from _inf.apps.check.rows import Row, TrainerBatch, as_prompt
 from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
@@ -52,76 +49,17 @@ def computed(reference: InferenceEngine, rows: Sequence[Row]) -> list[list[tuple
     return found
 
 
-def sampled_pairs(rows: Sequence[Row], theirs: Sequence[list[tuple[float, int]]]) -> Pairs:
-    """The sampled tokens. theirs: log prob and rank of each token but a row's first."""
-    return _pairs(
-        (number, row, place, row.rollout[place - row.start], *theirs[number][place - 1])
-        for number, row in enumerate(rows)
-        for place in row.sampled
-    )
-
-
-def whole_pairs(
-    rows: Sequence[Row],
-    ours: Sequence[Sequence[float]],
-    theirs: Sequence[list[tuple[float, int]]],
-) -> Pairs:
-    """All tokens but the first of each row."""
-    return _pairs(
-        (number, row, place, ours[number][place - 1], *theirs[number][place - 1])
-        for number, row in enumerate(rows)
-        for place in range(1, len(row.ids))
-    )
-
-
-def batch_pairs(batch: TrainerBatch, rows: Sequence[Row]) -> Pairs:
-    """The sampled tokens of a trainer's batch, whose rows have the rollout's log probs."""
-    return _pairs(
-        (number, row, place, row.rollout[place - row.start], values[place - row.start], 0)
-        for number, (row, values) in enumerate(zip(rows, batch.trainer, strict=True))
-        for place in row.sampled
-    )
-
-
-def _pairs(found: Any) -> Pairs:
-    numbers, rows, places, ours, theirs, ranks = zip(*found, strict=True)
-    known: dict[tuple[int, int], int] = {}
-    contexts = {
-        number: _contexts(row.ids, known)
-        for number, row in dict(zip(numbers, rows, strict=True)).items()
-    }
-    columns = (
-        numbers,
-        places,
-        [row.ids[place] for row, place in zip(rows, places, strict=True)],
-        [contexts[number][place] for number, place in zip(numbers, places, strict=True)],
-        ranks,
-    )
-    row, position, token, context, rank = (np.array(column, np.int64) for column in columns)
-    both = np.array([ours, theirs], np.float64)
-    return Pairs(row, position, token, context, rank, *both)
-
-
-def _contexts(ids: Sequence[int], known: dict[tuple[int, int], int]) -> list[int]:
-    """A number for what precedes each token, the same for the same ids; `known` gets the new."""
-    contexts = [0]
-    for token in ids[:-1]:
-        contexts.append(known.setdefault((contexts[-1], token), len(known) + 1))
-    return contexts
-
-
 def text_differences(ours: Tokenizer, theirs: Tokenizer, texts: Sequence[str]) -> dict[str, float]:
     """The shares of prompts whose text, and whose ids from equal texts, differ."""
     asked = [[{"role": "user", "content": text}] for text in texts]
-    both = [(_text(ours, each), _text(theirs, each)) for each in asked]
-    differ = [a != b for a, b in both]
-    ids = [_encoded(ours, a) != _encoded(theirs, a) for a, _ in both]
+    own, other = ([prompt_text(each, messages) for messages in asked] for each in (ours, theirs))
     found = {
-        "prompts/text_differs": sum(differ) / len(both),
-        "prompts/ids_differ": sum(ids) / len(both),
+        "prompts/text_differs": fmean(a != b for a, b in zip(own, other, strict=True)),
+        "prompts/ids_differ": fmean(encoded(ours, text) != encoded(theirs, text) for text in own),
     }
     if None not in (ours.chat_template, theirs.chat_template):
-        found["prompts/thinking_differs"] = float(_text(ours, THOUGHT) != _text(theirs, THOUGHT))
+        thoughts = [prompt_text(each, THOUGHT) for each in (ours, theirs)]
+        found["prompts/thinking_differs"] = float(thoughts[0] != thoughts[1])
     return found
 
 
@@ -130,34 +68,34 @@ def batch_differences(batch: TrainerBatch, tokenizer: Tokenizer) -> dict[str, fl
     whose text is not in the row's ids."""
     found = {}
     if batch.prompts:
-        own = [row.ids[: row.start] for row in batch.rows]
-        texts = [_text(tokenizer, messages) for messages in batch.prompts]
-        decoded = [tokenizer.decode(ids) for ids in own]
-        same = [a == b for a, b in zip(texts, decoded, strict=True)]
-        ids = [
-            equal and _encoded(tokenizer, text) != sent
-            for equal, text, sent in zip(same, texts, own, strict=True)
-        ]
-        found["prompts/text_differs"] = 1 - sum(same) / len(same)
-        found["prompts/ids_differ"] = sum(ids) / len(ids)
+        sent = [row.ids[: row.start] for row in batch.rows]
+        texts = [prompt_text(tokenizer, messages) for messages in batch.prompts]
+        differ = [text != tokenizer.decode(ids) for text, ids in zip(texts, sent, strict=True)]
+        found["prompts/text_differs"] = fmean(differ)
+        found["prompts/ids_differ"] = fmean(
+            not other and encoded(tokenizer, text) != ids
+            for other, text, ids in zip(differ, texts, sent, strict=True)
+        )
     if batch.messages:
-        missing = [
+        found["prompts/messages_missing"] = fmean(
             any(
                 message["role"] == "assistant"
                 and str(message.get("content") or "").strip() not in tokenizer.decode(row.ids)
                 for message in messages
             )
             for row, messages in zip(batch.rows, batch.messages, strict=True)
-        ]
-        found["prompts/messages_missing"] = sum(missing) / len(missing)
+        )
     return found
 
 
-def _text(tokenizer: Tokenizer, messages: list[dict[str, Any]]) -> str:
+def prompt_text(tokenizer: Tokenizer, messages: list[dict[str, Any]]) -> str:
+    """Messages as text for the model; the last one's own if it has no chat template."""
     if tokenizer.chat_template is None:
         return str(messages[-1]["content"])
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
-def _encoded(tokenizer: Tokenizer, text: str) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+def encoded(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of a prompt's text, in which a chat template has written the special tokens."""
+    special = tokenizer.chat_template is None
+    return list(tokenizer(text, add_special_tokens=special)["input_ids"])

@@ -102,13 +102,14 @@ class CheckReport:
             f"{'passed' if self.passed else 'FAILED'}",
             fontsize=9,
         )
-        pairs = self.pairs.where(np.isfinite(self.pairs.difference))
+        pairs, finite = self.pairs, np.isfinite(self.pairs.difference)
         both, position, size = figure.subplots(1, 3)
-        apart = np.maximum(np.abs(pairs.difference), 1e-9)  # zero has no place on these scales
+        # Zero has no place on these scales.
+        apart = np.maximum(np.abs(pairs.difference[finite]), 1e-9)
         both.plot([0, 1], [0, 1], color="0.8")
-        both.scatter(np.exp(pairs.rollout), np.exp(pairs.reference), s=4)
+        both.scatter(np.exp(pairs.rollout[finite]), np.exp(pairs.reference[finite]), s=4)
         both.set(xlabel="probability, rollout", ylabel="probability, reference")
-        position.scatter(pairs.position, apart, s=4)
+        position.scatter(pairs.position[finite], apart, s=4)
         position.set(xlabel="position", ylabel="difference of log probs (nats)", yscale="log")
         size.hist(apart, bins=np.geomspace(apart.min(), apart.max() * 1.01, 30))
         size.set(xlabel="difference of log probs (nats)", ylabel="tokens", xscale="log")

@@ -35,13 +35,19 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class TrainerBatch:
-    """A trainer's batch. trainer: its log probs, per row and token of the response. messages,
-    prompts: the rows' conversations and prompts as messages, if the batch has such columns."""
+    """A trainer's batch. trainer: per row and token of the response its log prob, and 0 for a rank.
+    messages, prompts: the rows' conversations and prompts as messages, if the batch has such
+    columns."""
 
     rows: list[Row]
-    trainer: list[list[float]]
+    trainer: list[list[tuple[float, int]]]
     messages: list[list[dict[str, Any]]]
     prompts: list[list[dict[str, Any]]]
+
+
+def as_prompt(ids: Sequence[int]) -> dict[str, list[int]]:
+    """Ids as a prompt of `generate` and `score`."""
+    return {"prompt_token_ids": list(ids)}
 
 
 def read_batch(given: Any) -> TrainerBatch:
@@ -57,19 +63,16 @@ def read_batch(given: Any) -> TrainerBatch:
             f"against: the batch has temperature {about['temperature']} and no column {ROLLOUT}; "
             "the engine scores at temperature 1 only. Keep the rollout's own log probs in it."
         )
-    rows, trainer = _rows(columns), _of_responses(columns, TRAINER)
+    rows = read_rows(columns)
+    trainer = [[(each, 0) for each in values] for values in _of_responses(columns, TRAINER)]
     if not any(row.sampled for row in rows):
         raise ConfigError("against: the batch has no token whose response_mask is 1.")
     listed = [_messages(others.get(name)) for name in ("messages", "raw_prompt")]
     return TrainerBatch(rows, trainer, *listed)
 
 
-def read_rollout(batch: Any) -> list[Row]:
-    """The rows of `rollout_batch`."""
-    return _rows(batch.batch)
-
-
-def _rows(columns: Mapping[str, Any]) -> list[Row]:
+def read_rows(columns: Mapping[str, Any]) -> list[Row]:
+    """The rows of a `DataProto`'s tensors."""
     masks = _of_responses(columns, "response_mask")
     rollout = _of_responses(columns, ROLLOUT) if ROLLOUT in columns else [[] for _ in masks]
     ids = [

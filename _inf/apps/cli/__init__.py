@@ -72,10 +72,7 @@ class Commands(DefaultCommand):
         self.commands[ASK].format_options(ctx, formatter)
         with formatter.section("Commands"):
             formatter.write_dl(
-                [
-                    (name, command.get_short_help_str(limit=80))
-                    for name, command in self.commands.items()
-                ]
+                [(name, each.get_short_help_str(limit=80)) for name, each in self.commands.items()]
             )
 
 
@@ -138,13 +135,8 @@ def main(arguments: list[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except Exception as failure:
-        return _usage(failure)
-
-
-def _usage(failure: Exception) -> int:
-    """Show click's message for a wrong call; raise anything else, which is a bug."""
-    show = getattr(failure, "show", None)
-    if show is None:
-        raise failure
-    show(sys.stderr)
-    return int(getattr(failure, "exit_code", 2))
+        show_usage = getattr(failure, "show", None)  # click's, for a wrong call; else it is a bug
+        if show_usage is None:
+            raise
+        show_usage(sys.stderr)
+        return int(getattr(failure, "exit_code", 2))

@@ -8,6 +8,7 @@ about an answer go to stderr. Earlier turns are reused from the engine's prefix 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 import shutil
@@ -62,36 +63,32 @@ def chat(
     """
     call = Options(options)
     with call.start(*(LIMITS if call.embedded else ())) as engine:
-        conversation = Chat(engine, call.params, system, as_json=as_json)
+        conversation = Chat(engine, call.params, system, as_json)
         conversation.run()
     if conversation.failed and not sys.stdin.isatty():
         raise typer.Exit(1)
 
 
+@dataclasses.dataclass
 class Chat:
     """One conversation. `failed`: whether a message could not be answered."""
 
-    def __init__(
-        self,
-        engine: InferenceEngine,
-        params: Mapping[str, Any],
-        system: str | None,
-        *,
-        as_json: bool = False,
-    ) -> None:
-        self._engine = engine
-        self._params: dict[str, Any] = dict(params)
-        self._messages: list[dict[str, Any]] = []
-        self._as_json = as_json
-        has_tools = engine.config.rollout.multi_turn.tool_config_path is not None
-        self._streams = not has_tools and not as_json
+    engine: InferenceEngine
+    params: dict[str, Any]
+    system: str | None
+    as_json: bool
+    failed: bool = False
+
+    def __post_init__(self) -> None:
+        has_tools = self.engine.config.rollout.multi_turn.tool_config_path is not None
+        self._streams = not has_tools and not self.as_json
         self._watched = sys.stdin.isatty() and sys.stdout.isatty()
         self._answered = False
-        self.failed = False
-        self._begin(system)
+        self._begin(self.system)
 
     def _begin(self, system: str | None) -> None:
-        self._messages = [{"role": "system", "content": system}] if system else []
+        first = [{"role": "system", "content": system}] if system else []
+        self._messages: list[dict[str, Any]] = first
 
     def run(self) -> None:
         """Chat until the end of the input or /quit."""
@@ -125,34 +122,34 @@ class Chat:
         except (InferenceError, OSError) as failure:
             self.failed = True
             typer.echo(f"inf: {failure}", err=True)
-            if self._as_json:
+            if self.as_json:
                 typer.echo(json.dumps({"error": str(failure)}))
         return True
 
     def _answer(self, text: str) -> None:
         question = {"role": "user", "content": text}
-        params = cast(GenerateParams, {**self._params, "n": 1})
+        params = cast(GenerateParams, {**self.params, "n": 1})
         if not self._streams:
             self._answer_whole(question, params)
             return
-        chunks = self._engine.stream([*self._messages, question], **params)
-        before = self._engine.stats()
+        chunks = self.engine.stream([*self._messages, question], **params)
+        before = self.engine.stats()
         answer, tokens, finish, start = "", 0, None, time.monotonic()
-        wrap = WordWrap(shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+        wrap = _wrap()
         self._separate()
         try:
             for chunk in chunks:
-                typer.echo(wrap.feed(chunk.text) if wrap else chunk.text, nl=False)
+                typer.echo(wrap.feed(chunk.text), nl=False)
                 sys.stdout.flush()
                 answer, tokens = answer + chunk.text, tokens + len(chunk.token_ids)
                 finish = chunk.finish_reason
         except KeyboardInterrupt:
             finish = "stopped"
         finally:
-            typer.echo(wrap.end() if wrap else "")
+            typer.echo(wrap.end())
         if answer:
             self._messages += [question, {"role": "assistant", "content": answer}]
-        now = self._engine.stats()
+        now = self.engine.stats()
         tokens = tokens or int(now["completion_tokens"] - before["completion_tokens"])
         speed = tokens / max(time.monotonic() - start, 1e-6)
         cached = now["cached_tokens"] - before["cached_tokens"]
@@ -162,7 +159,7 @@ class Chat:
     def _answer_whole(self, question: dict[str, Any], params: GenerateParams) -> None:
         """Answer without streaming, with tools or as JSON; Ctrl-C stops it."""
         try:
-            row = self._engine.generate([*self._messages, question], **params)[0]
+            row = self.engine.generate([*self._messages, question], **params)[0]
         except KeyboardInterrupt:
             if not self._watched:
                 raise
@@ -171,19 +168,17 @@ class Chat:
         for call in row.metadata.get("tool_calls", ()):
             _note(f"{call['name']}({json.dumps(call['arguments'])}) gave {call['result']}")
         self._separate()
-        if self._as_json:
+        if self.as_json:
             typer.echo(json.dumps(row.to_dict()))
-        elif sys.stdout.isatty():
-            wrap = WordWrap(shutil.get_terminal_size().columns)
-            typer.echo(wrap.feed(row.completion) + wrap.end())
         else:
-            typer.echo(row.completion)
+            wrap = _wrap()
+            typer.echo(wrap.feed(row.completion) + wrap.end())
         answered = {"role": "assistant", "content": row.completion}
         self._messages = row.messages or [*self._messages, question, answered]
 
     def _separate(self) -> None:
         """Print an empty line between two answers, unless prompts or JSON separate them."""
-        if self._answered and not self._watched and not self._as_json:
+        if self._answered and not self._watched and not self.as_json:
             typer.echo()
         self._answered = True
 
@@ -228,14 +223,14 @@ class Chat:
                 raise InferenceError("/set: it needs NAME VALUE, such as temperature 0.2")
             name, text = match.groups()
             name = name.replace("-", "_")
-            params = self._params | {name: _value(name, text)}
+            params = self.params | {name: _value(name, text)}
             params = {name: value for name, value in params.items() if value is not None}
-            self._engine.generate([], **cast(GenerateParams, params))  # refuses a wrong value
-            self._params = params
-        values = effective_params(self._params, self._engine.config.rollout)
-        others = {name: value for name, value in values.items() if name not in self._params}
-        if self._params:
-            _note(f"set: {_listed(self._params)}")
+            self.engine.generate([], **cast(GenerateParams, params))  # refuses a wrong value
+            self.params = params
+        values = effective_params(self.params, self.engine.config.rollout)
+        others = {name: value for name, value in values.items() if name not in self.params}
+        if self.params:
+            _note(f"set: {_listed(self.params)}")
         _note(f"by default: {_listed(others)}")
 
 
@@ -266,6 +261,12 @@ def _read(prompt: str, more: str) -> str:
         lines.append(line[:-1])
         line = input(more)
     return "\n".join([*lines, line])
+
+
+def _wrap() -> WordWrap:
+    """What breaks lines for the terminal; through a pipe none is broken."""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    return WordWrap(columns)
 
 
 def _note(text: str) -> None:

@@ -110,9 +110,7 @@ class Options:
         with interrupt_kept():
             from inf import InferenceEngine
 
-            self.load(*defaults)
-            assignments = parse_assignments([*defaults, *self._assignments])
-            return InferenceEngine(self._file, **assignments)
+            return InferenceEngine(self.load(*defaults).to_dict())
 
 
 def first_errors(item: str, more: str = "") -> OnError:

@@ -13,27 +13,22 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from _inf.apps.eval.dataset import UNKNOWN_SOURCE
+from _inf.apps.json_lines import json_lines
 from _inf.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Row: TypeAlias = Mapping[str, Any]
+Run: TypeAlias = dict[int, list[Row]]  # an answer each
+
 RESAMPLES = 10_000
 SEED = 0
 INTERVAL = (2.5, 97.5)  # percentiles
 SHOWN = 20  # changed prompts in the table
-
-
-@dataclasses.dataclass(frozen=True)
-class Prompt:
-    """A prompt of one run: what was asked, the rewards of its answers, the answers without one."""
-
-    asked: Any
-    data_source: str | None
-    rewards: tuple[float, ...]
-    unscored: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,18 +127,19 @@ class Comparison:
 
     def _left_out(self) -> list[str]:
         """What is not in the differences."""
+        left_out = {
+            "only in A": self.only_in_a,
+            "only in B": self.only_in_b,
+            "no reward in one of them": self.without_reward,
+        }
         lines = [
-            f"only in {name}, not compared: {len(numbers)} rows ({_some(numbers)})"
-            for name, numbers in (("A", self.only_in_a), ("B", self.only_in_b))
+            f"{why}, not compared: {len(numbers)} rows ({_some(numbers)})"
+            for why, numbers in left_out.items()
             if numbers
         ]
-        if self.without_reward:
-            rows = f"{len(self.without_reward)} rows ({_some(self.without_reward)})"
-            lines.append(f"no reward in one of them, not compared: {rows}")
         if any(self.unscored):
-            lines.append(
-                f"answers without a reward: {self.unscored[0]} of A, {self.unscored[1]} of B"
-            )
+            a, b = self.unscored
+            lines.append(f"answers without a reward: {a} of A, {b} of B")
         return lines
 
     def plot(self) -> Figure:
@@ -176,55 +172,46 @@ def compare(a: Path, b: Path) -> Comparison:
     """
     first, second = read_run(a), read_run(b)
     both = sorted(first.keys() & second.keys())
+    pairs = []
     for number in both:
-        _check_same(a, b, number, first[number], second[number])
-    scored = [number for number in both if first[number].rewards and second[number].rewards]
-    if not scored:
+        one, other = first[number], second[number]
+        _check_same(a, b, number, one[0], other[0])
+        if (ours := _rewards(one)) and (theirs := _rewards(other)):
+            source = one[0].get("data_source") or UNKNOWN_SOURCE
+            pairs.append(Pair(number, source, statistics.fmean(ours), statistics.fmean(theirs)))
+    if not pairs:
         raise ConfigError(f"{a} and {b} have no prompt in common that both scored.")
-    pairs = [_pair(number, first[number], second[number]) for number in scored]
-    groups: dict[str, list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        groups[pair.data_source].append(pair)
     changed = [pair for pair in pairs if pair.difference]
+    sources = dict.fromkeys(pair.data_source for pair in pairs)
     return Comparison(
         a=str(a),
         b=str(b),
         overall=Difference.of(pairs),
-        by_source={name: Difference.of(each) for name, each in groups.items()},
+        by_source={
+            name: Difference.of([pair for pair in pairs if pair.data_source == name])
+            for name in sources
+        },
         changed=sorted(changed, key=lambda pair: -abs(pair.difference)),
         only_in_a=sorted(first.keys() - second.keys()),
         only_in_b=sorted(second.keys() - first.keys()),
-        without_reward=sorted(set(both) - set(scored)),
+        without_reward=sorted(set(both) - {pair.number for pair in pairs}),
         unscored=(_unscored(first), _unscored(second)),
     )
 
 
-def read_run(path: Path) -> dict[int, Prompt]:
-    """Read a run's prompts by the number of their row in the data."""
-    rows: dict[int, Mapping[str, Any]] = {}  # by line: of several the last one counts
-    try:
-        texts = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError) as failure:
-        raise ConfigError(f"{path} cannot be read: {failure}") from None
-    for place, text in enumerate(texts, 1):
-        if text.strip():
-            row = _row(text, f"{path}, line {place}")
-            rows[row.get("line", place)] = row
-    if not rows:
-        raise ConfigError(f"{path}: it has no rows.")
-    groups: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+def read_run(path: Path) -> Run:
+    """Read a run's rows, by the number of the data's row; of several of a line the last counts."""
+    rows: dict[int, Row] = {}
+    for place, row in json_lines(path):
+        _check_row(row, f"{path}, line {place}")
+        rows[row.get("line", place)] = row
+    run: Run = defaultdict(list)
     for row in rows.values():
-        groups[row["number"]].append(row)
-    return {number: _prompt(each) for number, each in groups.items()}
+        run[row["number"]].append(row)
+    return run
 
 
-def _row(text: str, place: str) -> Mapping[str, Any]:
-    try:
-        row = json.loads(text)
-    except ValueError:
-        raise ConfigError(
-            f"{place}: it is not JSON; if the run was stopped, resume it first."
-        ) from None
+def _check_row(row: Any, place: str) -> None:
     if not isinstance(row, dict) or not isinstance(row.get("number"), int) or "reward" not in row:
         raise ConfigError(
             f"{place}: a row of `inf eval` has number and reward; this is {shown(row)}."
@@ -232,34 +219,24 @@ def _row(text: str, place: str) -> Mapping[str, Any]:
     reward = row["reward"]
     if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float)):
         raise ConfigError(f"{place}: reward must be a number or null, not {shown(reward)}.")
-    return row
 
 
-def _prompt(rows: Sequence[Mapping[str, Any]]) -> Prompt:
-    rewards = tuple(float(row["reward"]) for row in rows if row["reward"] is not None)
-    first = rows[0]
-    return Prompt(first.get("prompt"), first.get("data_source"), rewards, len(rows) - len(rewards))
-
-
-def _check_same(a: Path, b: Path, number: int, first: Prompt, second: Prompt) -> None:
-    for name, one, other in (
-        ("prompt", first.asked, second.asked),
-        ("data_source", first.data_source, second.data_source),
-    ):
-        if one != other:
+def _check_same(a: Path, b: Path, number: int, one: Row, other: Row) -> None:
+    for name in ("prompt", "data_source"):
+        if one.get(name) != other.get(name):
             raise ConfigError(
-                f"{a} and {b} are of different data: the {name} of row {number} is {shown(one)} in "
-                f"the first and {shown(other)} in the second. Compare runs on the same data."
+                f"{a} and {b} are of different data: the {name} of row {number} is "
+                f"{shown(one.get(name))} in the first and {shown(other.get(name))} in the second. "
+                "Compare runs on the same data."
             )
 
 
-def _pair(number: int, first: Prompt, second: Prompt) -> Pair:
-    a, b = statistics.fmean(first.rewards), statistics.fmean(second.rewards)
-    return Pair(number, first.data_source or "unknown", a, b)
+def _rewards(rows: Sequence[Row]) -> list[float]:
+    return [row["reward"] for row in rows if row["reward"] is not None]
 
 
-def _unscored(run: Mapping[int, Prompt]) -> int:
-    return sum(prompt.unscored for prompt in run.values())
+def _unscored(run: Run) -> int:
+    return sum(len(rows) - len(_rewards(rows)) for rows in run.values())
 
 
 def _some(numbers: Sequence[int]) -> str:

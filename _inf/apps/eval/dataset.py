@@ -14,11 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from _inf.apps.json_lines import json_lines
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.models.resolve import HUB_TIMEOUT, hub_reason
 from _inf.runtime import quiet
 
 UNKNOWN_SOURCE = "unknown"  # as verl's validation calls rows without a data_source
+COLUMNS = (
+    ("reward_model", dict, "an object"),
+    ("extra_info", dict, "an object"),
+    ("data_source", str, "a name"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,30 +79,21 @@ def _rows(data: Any, where: str) -> Iterable[Any]:
 
 def file_rows(path: Path) -> list[Any]:
     """Return the rows of a file: .parquet, .jsonl, or .json with a list."""
+    if path.suffix not in (".parquet", ".jsonl", ".json"):
+        raise ConfigError(f"{path}: the name of a file of rows ends in .parquet, .jsonl or .json.")
+    if path.suffix == ".jsonl":
+        return [row for _, row in json_lines(path)]
     try:
         if path.suffix == ".parquet":
             import pandas
 
             return list(pandas.read_parquet(path).to_dict("records"))
-        if path.suffix == ".jsonl":
-            lines = enumerate(path.read_text(encoding="utf-8").split("\n"), 1)
-            return [_json(text, f"{path}, line {line}") for line, text in lines if text.strip()]
-        if path.suffix == ".json":
-            if isinstance(rows := _json(path.read_text(encoding="utf-8"), str(path)), list):
-                return rows
-            raise ConfigError(f"{path}: it must be a list of rows, not {shown(rows)}.")
-    except ConfigError:
-        raise
+        rows = json.loads(path.read_bytes())
     except (OSError, ValueError) as failure:
         raise ConfigError(f"{path} cannot be read: {failure}") from None
-    raise ConfigError(f"{path}: the name of a file of rows ends in .parquet, .jsonl or .json.")
-
-
-def _json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as failure:
-        raise ConfigError(f"{where}: it is not JSON: {failure}") from None
+    if not isinstance(rows, list):
+        raise ConfigError(f"{path}: it must be a list of rows, not {shown(rows)}.")
+    return rows
 
 
 def hub_rows(repository: str, name: str) -> list[Any]:
@@ -131,19 +128,15 @@ def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
             f"{place}: the key {prompt_key!r} is missing; it has {', '.join(sorted(row))}. Name "
             "the key of the prompts with --prompt-key."
         )
-    reward_model, extra = row.get("reward_model"), row.get("extra_info")
-    for key, value in (("reward_model", reward_model), ("extra_info", extra)):
-        if value is not None and not isinstance(value, dict):
-            raise ConfigError(f"{place}: {key} must be an object, not {shown(value)}.")
-    source = row.get("data_source")
-    if source is not None and not isinstance(source, str):
-        raise ConfigError(f"{place}: data_source must be a name, not {shown(source)}.")
+    for key, kind, what in COLUMNS:
+        if not isinstance(row.get(key), kind | None):
+            raise ConfigError(f"{place}: {key} must be {what}, not {shown(row[key])}.")
     return Example(
         number=number,
         prompt=row[prompt_key],
-        data_source=source or UNKNOWN_SOURCE,
-        ground_truth=(reward_model or {}).get("ground_truth"),
-        extra_info=extra or {},
+        data_source=row.get("data_source") or UNKNOWN_SOURCE,
+        ground_truth=(row.get("reward_model") or {}).get("ground_truth"),
+        extra_info=row.get("extra_info") or {},
     )
 
 

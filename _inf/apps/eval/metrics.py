@@ -68,20 +68,21 @@ def _verls(rows: Sequence[Row], values: Mapping[str, list[Any]]) -> dict[str, fl
 
 
 def _ours(rows: Sequence[Row], values: Mapping[str, list[Any]], n: int) -> dict[str, float]:
+    import pandas
+
     core = "acc" if "acc" in values else "reward"
+    groups = [[row[name] for row in rows] for name in ("data_source", "number")]
     named = {}
     for variable in (name for name, each in values.items() if _all_are(int | float, each)):
-        groups: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for row, value in zip(rows, values[variable], strict=True):
-            groups[row["data_source"]][row["number"]].append(float(value))
-        for source, prompts in groups.items():
-            prefix = f"val-aux/{source}/{variable}"
-            means = [statistics.fmean(each) for each in prompts.values()]
-            if len(means) > 1:
-                named[f"{prefix}/stderr@{n}"] = statistics.stdev(means) / math.sqrt(len(means))
-            if variable == core and all(value <= 1 for each in prompts.values() for value in each):
-                for k in _powers_of_two(n):  # 1 is right
-                    shares = [pass_at_k(n, each.count(1.0), k) for each in prompts.values()]
+        numbers = pandas.Series(values[variable], index=groups, dtype=float)
+        for source, of_source in numbers.groupby(level=0):
+            prefix, prompts = f"val-aux/{source}/{variable}", of_source.groupby(level=1)
+            if len(prompts) > 1:
+                named[f"{prefix}/stderr@{n}"] = float(prompts.mean().sem())
+            if variable == core and (of_source <= 1).all():  # 1 is right
+                right = prompts.agg(lambda each: (each == 1).sum())
+                for k in sorted({min(2**i, n) for i in range(n.bit_length() + 1)}):
+                    shares = [pass_at_k(n, int(count), k) for count in right]
                     named[f"{prefix}/pass@{k}"] = statistics.fmean(shares)
     return named
 
@@ -99,10 +100,3 @@ def pass_at_k(n: int, right: int, k: int) -> float:
     """The chance that one of `k` answers is right, of `n` with `right` right ones (Chen et al.,
     2021, arXiv 2107.03374)."""
     return 1.0 - math.comb(n - right, k) / math.comb(n, k)
-
-
-def _powers_of_two(most: int) -> list[int]:
-    powers = [1]
-    while powers[-1] * 2 < most:
-        powers.append(powers[-1] * 2)
-    return powers + ([most] if most > 1 else [])

@@ -10,7 +10,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from _inf.apps.eval.dataset import file_rows, hub_rows, plain
+from _inf.apps.eval.dataset import file_rows, hub_rows
 from _inf.errors import ConfigError, shown
 
 # As verl's `examples/data_preprocess/math_dataset.py` asks; its `math_reward` reads \boxed{}.
@@ -50,7 +50,7 @@ def preset_rows(name: str, file: Path | None) -> list[dict[str, Any]]:
     preset = PRESETS[name]
     rows = hub_rows(preset.hub, preset.file) if file is None else file_rows(file)
     where = f"{file or preset.hub}, row"
-    return [_verl_row(preset, plain(row), f"{where} {i}", i) for i, row in enumerate(rows)]
+    return [_verl_row(preset, row, f"{where} {i}", i) for i, row in enumerate(rows)]
 
 
 def _verl_row(preset: Preset, row: Any, where: str, index: int) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import math
+import multiprocessing
 import os
 import queue
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -47,10 +47,10 @@ class Reward:
     @classmethod
     def of(cls, result: Any) -> Reward:
         """Check what a function returned. Raises `RewardError`."""
-        extra = dict(result) if isinstance(result, dict) else {}
+        extra = result if isinstance(result, dict) else {}
         if isinstance(result, dict) and "score" not in result:
             raise RewardError(f"a reward's dict must have 'score'; it has {shown(list(result))}.")
-        value = extra["score"] if extra else result
+        value = extra.get("score", result)
         try:
             number = float(value)
         except (TypeError, ValueError):
@@ -133,7 +133,7 @@ class RewardProcess:
         return self._answer(arguments, seconds)
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
+        self._connection, theirs = multiprocessing.Pipe()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM.format(file=theirs.fileno(), parent=os.getpid())],
@@ -142,7 +142,6 @@ class RewardProcess:
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
-        self._connection = Connection(ours.detach())
         try:
             self._answer(self._pickled, START_SECONDS)
         except RewardError:  # it has no function: the next call starts another one

@@ -40,9 +40,8 @@ def serve(file: int, parent: int) -> None:
                     result = function(**message)
                     if inspect.isawaitable(result):
                         result = asyncio.run(_awaited(result))
-                result = plain(result)
-                json.dumps(result)  # raises for what a row of the output cannot have
-                answer = ("returned", result)
+                # Raises for what a row of the output cannot have.
+                answer = ("returned", json.loads(json.dumps(result, default=_plain)))
             except Exception as failure:
                 last = traceback.extract_tb(failure.__traceback__)[-1]
                 where = f"{Path(last.filename).name}, line {last.lineno}"
@@ -74,10 +73,8 @@ def load(function: Callable[..., Any] | str | None) -> Callable[..., Any]:
     return getattr(module, name)  # type: ignore[no-any-return]
 
 
-def plain(value: Any) -> Any:
-    """Turn numpy's and torch's numbers into Python's, which the other process can read."""
-    if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    return value.item() if hasattr(value, "item") else value
+def _plain(value: Any) -> Any:
+    """Turn numpy's and torch's values into Python's."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")

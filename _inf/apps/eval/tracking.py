@@ -9,19 +9,18 @@ import contextlib
 import importlib.util
 import re
 import sys
-from typing import Literal, get_args
 
 from _inf.apps.eval.eval_report import EvalReport
 from _inf.errors import ConfigError, InferenceError, error_text
 
-Tracker = Literal["wandb", "mlflow", "trackio", "tensorboard"]  # each also its package's name
+TRACKERS = ("wandb", "mlflow", "trackio", "tensorboard")  # each also its package's name
 PROJECT = "inf-eval"
 
 
 def check_tracker(name: str) -> None:
     """Refuse a tracker that verl does not have or that is not installed."""
-    if name not in get_args(Tracker):
-        raise ConfigError(f"log: {name!r} is none of {', '.join(get_args(Tracker))}.")
+    if name not in TRACKERS:
+        raise ConfigError(f"log: {name!r} is none of {', '.join(TRACKERS)}.")
     if importlib.util.find_spec(name) is None:
         raise ConfigError(f"log: the package {name} is not installed: pip install {name}")
 

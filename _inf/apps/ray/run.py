@@ -14,7 +14,7 @@ from typing import Any
 
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import Keep, OnError, RunStats, calls_at_once, record
+from _inf.apps.batch.runner import OnError, RunStats, calls_at_once, recording
 from _inf.apps.ray.cluster import cluster
 from _inf.apps.ray.worker import InferenceWorker
 from _inf.config import Config
@@ -56,23 +56,21 @@ def answer_on_ray(
     model = fingerprint.of_config(config)["model"]
     settings = {**config.to_dict(), "model_path": _anywhere(config.model_path)}
 
-    def answers(keep: Keep) -> None:
-        with cluster() as ray:
-            share = share_of(ray.cluster_resources(), config, workers)
-            at_once = calls_at_once(config, on_cpu="num_cpus" in share)
-            worker = ray.remote(
-                max_restarts=RETRIES,
-                max_task_retries=RETRIES,
-                max_concurrency=BLOCKS_AT_ONCE,
-                **share,
-            )(InferenceWorker)
-            actors = [worker.remote(settings, params, model, rollouts) for _ in range(workers)]
-            for block in _answered(ray, actors, lines, max(1, at_once // BLOCKS_AT_ONCE)):
-                columns = block["line"], block["answer"], block["completion_tokens"]
-                for line, answer, tokens in zip(*columns, strict=True):
-                    keep(line, json.loads(answer), tokens)
-
-    return record(answers, out, total, on_error)
+    with recording(out, total, on_error) as (stats, keep), cluster() as ray:
+        share = share_of(ray.cluster_resources(), config, workers)
+        at_once = calls_at_once(config, on_cpu="num_cpus" in share)
+        worker = ray.remote(
+            max_restarts=RETRIES,
+            max_task_retries=RETRIES,
+            max_concurrency=BLOCKS_AT_ONCE,
+            **share,
+        )(InferenceWorker)
+        actors = [worker.remote(settings, params, model, rollouts) for _ in range(workers)]
+        for block in _answered(ray, actors, lines, max(1, at_once // BLOCKS_AT_ONCE)):
+            columns = block["line"], block["answer"], block["completion_tokens"]
+            for line, answer, tokens in zip(*columns, strict=True):
+                keep(line, json.loads(answer), tokens)
+    return stats
 
 
 def share_of(resources: Mapping[str, float], config: Config, workers: int) -> dict[str, int]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from _inf.apps.rollouts.exact_json import as_json, from_json
 from _inf.apps.rollouts.rollout import Rollout
-from _inf.errors import ConfigError, error_text
+from _inf.errors import ConfigError, error_text, shown
 from _inf.response.columns import column
 from _inf.response.trainer_batch import TENSORS, data_proto
 
@@ -31,71 +31,74 @@ KEYS: Mapping[str, tuple[str, type]] = {
     "__num_turns__": ("num_turns", int),
 }
 MESSAGES = "messages"
+ARRAY = "__ndarray__"  # the key of an array's or a numpy number's values
 
 
 def rows_of_data_proto(batch: Any) -> list[dict[str, Any]]:
-    """Return the batch's rows. Raises `ConfigError` for one that would not come back the same."""
-    tensors = batch.batch
-    names = list(tensors.keys()) if tensors is not None else []
-    if missing := [name for name in TENSORS if name not in (*names, LOGPROBS)]:
+    """Return the batch's rows. Raises `ConfigError` for a value that JSON cannot keep."""
+    tensors = {} if batch.batch is None else dict(batch.batch.items())
+    if missing := [name for name in TENSORS if name not in (*tensors, LOGPROBS)]:
         raise ConfigError(f"rows: the DataProto has no {missing[0]}; give one of rollout_batch.")
-    rows = _token_fields(tensors, LOGPROBS in names)
-    for name in names:
-        if name not in TENSORS:
-            dtype = str(tensors[name].dtype).removeprefix("torch.")
-            for place, (row, values) in enumerate(zip(rows, tensors[name].tolist(), strict=True)):
-                where = f"rows[{place}]: {name}"
-                kept = {"dtype": dtype, "values": as_json(values, where)}
-                row.setdefault("tensors", {})[name] = kept
+    rows = _token_fields(tensors)
+    for name in (name for name in tensors if name not in TENSORS):
+        dtype = str(tensors[name].dtype).removeprefix("torch.")
+        for row, values in zip(rows, _kept(name, tensors[name].tolist()), strict=True):
+            row.setdefault("tensors", {})[name] = {"dtype": dtype, "values": values}
     for name, values in batch.non_tensor_batch.items():
-        for row, kept in zip(rows, _column_fields(name, values), strict=True):
-            row["columns"] = row.get("columns", {}) | kept.pop("columns", {})
-            row |= kept
+        _add_column(rows, name, values)
+    scores = next((tensors[name] for name in SCORES if name in tensors), None)
     samples: collections.Counter[Any] = collections.Counter()
     for place, row in enumerate(rows):
         prompt = row.get("prompt_index", place)
         row["row_id"] = f"{prompt}.{samples[prompt]}"
         samples[prompt] += 1
-        row["reward"] = _reward(row, tensors, names, place)
-        row["columns"] = row.get("columns") or None
-    _check_same(batch, [Rollout.of(row, f"rows[{place}]") for place, row in enumerate(rows)])
+        known = row.get("reward_scores", {}).get("reward")
+        reward = known if scores is None else scores[place].sum().item()
+        row["reward"] = float(reward) if isinstance(reward, int | float) else None
     return rows
 
 
-def _token_fields(tensors: Any, has_logprobs: bool) -> list[dict[str, Any]]:
+def _kept(name: str, values: Iterable[Any]) -> list[Any]:
+    """The rows' values of a tensor or a column, as JSON."""
+    return [as_json(value, f"rows[{place}]: {name}") for place, value in enumerate(values)]
+
+
+def _token_fields(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return ids, mask and log probs without padding, and what the padding was."""
     left, right = tensors["prompts"].shape[1], tensors["responses"].shape[1]
     seen = tensors["attention_mask"].bool()
+
+    def unpadded(name: str, own: Any) -> list[Any]:
+        return [row[kept].tolist() for row, kept in zip(tensors[name], own, strict=True)]
+
+    columns = {"prompt_token_ids": unpadded("prompts", seen[:, :left])}
+    columns["response_ids"] = unpadded("responses", seen[:, left:])
+    columns["response_mask"] = unpadded("response_mask", seen[:, left:])
+    if LOGPROBS in tensors:
+        columns["logprobs"] = _kept(LOGPROBS, unpadded(LOGPROBS, seen[:, left:]))
     pads = tensors["input_ids"][~seen].tolist()[:1]
-    asked, answered = seen[:, :left].sum(1).tolist(), seen[:, left:].sum(1).tolist()
-    lists = {name: tensors[name].tolist() for name in ("prompts", "responses", "response_mask")}
-    logprobs = tensors[LOGPROBS].tolist() if has_logprobs else None
-    rows = []
-    for place, (before, after) in enumerate(zip(asked, answered, strict=True)):
-        row = {
-            "prompt_token_ids": lists["prompts"][place][left - before :],
-            "response_ids": lists["responses"][place][:after],
-            "response_mask": lists["response_mask"][place][:after],
-            "prompt_length": left,
-            "response_length": right,
-        }
-        if logprobs is not None:
-            row["logprobs"] = as_json(logprobs[place][:after], f"rows[{place}]: {LOGPROBS}")
-        rows.append(row | ({"pad_token_id": pads[0]} if pads else {}))
-    return rows
+    widths = {"prompt_length": left, "response_length": right}
+    same = widths | ({"pad_token_id": pads[0]} if pads else {})
+    return [
+        dict(zip(columns, values, strict=True)) | same
+        for values in zip(*columns.values(), strict=True)
+    ]
 
 
-def _column_fields(name: str, values: Any) -> list[dict[str, Any]]:
-    """Return what each row has of a column: a key of its own, or a place in `columns`."""
-    kept = [as_json(value, f"rows[{place}]: {name}") for place, value in enumerate(values)]
+def _add_column(rows: Sequence[dict[str, Any]], name: str, values: Any) -> None:
+    """Add a column's values to the rows: under a key of their own, or in `columns`."""
+    kept = _kept(name, values)
     plain = values.dtype == object and values.ndim == 1
-    if plain and name == MESSAGES and all(_is_conversation(value) for value in kept):
-        return [{MESSAGES: value[MESSAGES]} for value in kept]
     key, kind = KEYS.get(name, ("", object))
-    if plain and key and all(isinstance(value, kind) and value is not None for value in kept):
-        return [{key: value} for value in kept]
-    entry = "objects" if plain else "array"
-    return [{"columns": {name: {entry: value}}} for value in kept]
+    if plain and name == MESSAGES and all(map(_is_conversation, kept)):
+        key, kept = MESSAGES, [value[MESSAGES] for value in kept]
+    elif not plain or not all(isinstance(value, kind) and value is not None for value in kept):
+        key = ""
+    for row, value in zip(rows, kept, strict=True):
+        if key:
+            row[key] = value
+        else:
+            row.setdefault("columns", {})[name] = {"objects" if plain else "array": value}
 
 
 def _is_conversation(value: Any) -> bool:
@@ -105,15 +108,7 @@ def _is_conversation(value: Any) -> bool:
     return False
 
 
-def _reward(row: Mapping[str, Any], tensors: Any, names: Sequence[str], place: int) -> float | None:
-    """The sum of the tokens' scores, or the reward that a trainer's batch of traces has."""
-    if name := next((name for name in SCORES if name in names), None):
-        return float(tensors[name][place].sum())
-    reward = (row.get("reward_scores") or {}).get("reward")
-    return float(reward) if isinstance(reward, int | float) else None
-
-
-def _check_same(batch: Any, rollouts: Sequence[Rollout]) -> None:
+def check_same(batch: Any, rollouts: Sequence[Rollout]) -> None:
     """Refuse a batch of which a tensor would come back changed."""
     import torch
 
@@ -144,18 +139,32 @@ def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
     rollouts = list(rollouts)
     if not rollouts:
         raise ConfigError("rollouts: none; a batch has at least one row.")
-    prompts, answers = zip(*(_tokens(each) for each in rollouts), strict=True)
-    logprobs = _all_or_none([each.logprobs for each in rollouts], rollouts, "logprobs")
-    widths = (
-        max(max(len(each.prompt_token_ids or ()), each.prompt_length or 0) for each in rollouts),
-        max(max(len(each.response_ids or ()), each.response_length or 0) for each in rollouts),
-    )
-    spread = [
-        (ids, mask, given if given is not None else [0.0] * len(ids))
-        for (ids, mask), given in zip(answers, logprobs, strict=True)
+    for each in rollouts:
+        if not each.prompt_token_ids or each.response_ids is None:
+            raise ConfigError(
+                f"rollout {each.row_id}: it has no token ids of its prompt and its response (a "
+                "server gave only text, or the row is an error); leave it out."
+            )
+    lacking = [each.row_id for each in rollouts if each.logprobs is None]
+    if 0 < len(lacking) < len(rollouts):
+        raise ConfigError(f"rollout {lacking[0]}: logprobs is missing, and other rows have it.")
+    prompts = [each.prompt_token_ids or [] for each in rollouts]
+    answers = [
+        (
+            each.response_ids or [],
+            each.response_mask or [],
+            [0.0] * len(each.response_ids or ()) if each.logprobs is None else each.logprobs,
+        )
+        for each in rollouts
     ]
-    batch = data_proto(prompts, spread, _pad(rollouts, widths), widths, _columns(rollouts))
-    if logprobs[0] is None:
+    widths = (
+        max(*map(len, prompts), *(each.prompt_length or 0 for each in rollouts)),
+        max(*(len(ids) for ids, *_ in answers), *(each.response_length or 0 for each in rollouts)),
+    )
+    sizes = {(len(ids), len(answer[0])) for ids, answer in zip(prompts, answers, strict=True)}
+    pad = _pad(rollouts, padded=sizes != {widths})
+    batch = data_proto(prompts, answers, pad, widths, _columns(rollouts, prompts))
+    if lacking:
         batch.pop([LOGPROBS])
     for name in _names(rollouts, "tensors"):
         kept = [(each.tensors or {})[name] for each in rollouts]
@@ -165,21 +174,9 @@ def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
     return batch
 
 
-def _tokens(rollout: Rollout) -> tuple[list[int], tuple[list[int], list[int]]]:
-    if not rollout.prompt_token_ids or rollout.response_ids is None:
-        raise ConfigError(
-            f"rollout {rollout.row_id}: it has no token ids of its prompt and its response (a "
-            "server gave only text, or the row is an error); leave it out."
-        )
-    return rollout.prompt_token_ids, (rollout.response_ids, rollout.response_mask or [])
-
-
-def _pad(rollouts: Sequence[Rollout], widths: tuple[int, int]) -> int:
+def _pad(rollouts: Sequence[Rollout], *, padded: bool) -> int:
+    """The id of the padding; if there is none to write, any."""
     pads = {each.pad_token_id for each in rollouts} - {None}
-    padded = any(
-        (len(each.prompt_token_ids or ()), len(each.response_ids or ())) != widths
-        for each in rollouts
-    )
     if len(pads) > 1 or (padded and not pads):
         found = f"they have {sorted(map(str, pads))}" if pads else "none has one"
         raise ConfigError(
@@ -187,13 +184,6 @@ def _pad(rollouts: Sequence[Rollout], widths: tuple[int, int]) -> int:
             "it with dataclasses.replace."
         )
     return next(iter(pads), 0) or 0
-
-
-def _all_or_none(values: list[Any], rollouts: Sequence[Rollout], name: str) -> list[Any]:
-    lacking = [row.row_id for row, value in zip(rollouts, values, strict=True) if value is None]
-    if lacking and len(lacking) < len(rollouts):
-        raise ConfigError(f"rollout {lacking[0]}: {name} is missing, and other rows have it.")
-    return values
 
 
 def _names(rollouts: Sequence[Rollout], field: str) -> list[str]:
@@ -206,28 +196,30 @@ def _names(rollouts: Sequence[Rollout], field: str) -> list[str]:
     return names
 
 
-def _columns(rollouts: Sequence[Rollout]) -> dict[str, Any]:
+def _columns(rollouts: Sequence[Rollout], prompts: Sequence[list[int]]) -> dict[str, Any]:
     """Build the columns; one of which no row knows anything is left out."""
     import numpy as np
 
-    order: dict[tuple[int, ...], int] = {}
-    places = [order.setdefault(tuple(each.prompt_token_ids or ()), len(order)) for each in rollouts]
-    new = [str(uuid.uuid4()) for _ in order]
     with _as_written("uid, messages or reward_scores"):
-        columns: dict[str, list[Any]] = {
+        columns = {
             name: [from_json(getattr(each, key)) for each in rollouts]
             for name, (key, _) in KEYS.items()
         }
-        columns["reward_scores"] = _scores(rollouts)
-        columns[MESSAGES] = [
-            None if each.messages is None else {MESSAGES: from_json(each.messages)}
-            for each in rollouts
-        ]
-    for name, values in (("uid", [new[place] for place in places]), ("prompt_index", places)):
-        given = columns[name]
-        columns[name] = [
-            value if known is None else known for known, value in zip(given, values, strict=True)
-        ]
+        said = [from_json(each.messages) for each in rollouts]
+    columns[MESSAGES] = [None if each is None else {MESSAGES: each} for each in said]
+    order: dict[tuple[int, ...], int] = {}
+    places = [order.setdefault(tuple(ids), len(order)) for ids in prompts]
+    ids = [str(uuid.uuid4()) for _ in order]
+    for place, (rollout, number) in enumerate(zip(rollouts, places, strict=True)):
+        if rollout.uid is None:
+            columns["uid"][place] = ids[number]
+        if rollout.prompt_index is None:
+            columns["prompt_index"][place] = number
+        in_tensors = any(name in (rollout.tensors or {}) for name in SCORES)
+        if rollout.reward_scores is None and rollout.reward is not None and not in_tensors:
+            columns["reward_scores"][place] = {"reward": rollout.reward}
+    if any(each is not None for each in columns["reward_scores"]):
+        columns["reward_scores"] = [each or {} for each in columns["reward_scores"]]
     built = {
         name: column(values)
         for name, values in columns.items()
@@ -242,16 +234,6 @@ def _columns(rollouts: Sequence[Rollout]) -> dict[str, Any]:
     return built
 
 
-def _scores(rollouts: Sequence[Rollout]) -> list[Any]:
-    """The rows' own scores; of a row without them its reward, unless a tensor has it."""
-    scores = [from_json(each.reward_scores) for each in rollouts]
-    for place, each in enumerate(rollouts):
-        in_tensors = any(name in (each.tensors or {}) for name in SCORES)
-        if scores[place] is None and each.reward is not None and not in_tensors:
-            scores[place] = {"reward": each.reward}
-    return scores if all(each is None for each in scores) else [each or {} for each in scores]
-
-
 @contextlib.contextmanager
 def _as_written(keys: str) -> Iterator[None]:
     """Turn what goes wrong with a value of another form into a `ConfigError`."""
@@ -262,3 +244,44 @@ def _as_written(keys: str) -> Iterator[None]:
             f"rollouts: {keys}: {error_text(failure)}; it is not as save_rollouts writes it: write "
             "the file again."
         ) from None
+
+
+# ── Values of Python and numpy as JSON that is read back the same ────────────────────────────────
+
+
+def as_json(value: Any, where: str) -> Any:
+    """Return the JSON value. Raises `ConfigError` for what JSON cannot keep; `where` begins it."""
+    import numpy as np
+
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        values = [as_json(each, where) for each in array.ravel().tolist()]
+        return {ARRAY: values, "dtype": str(array.dtype), "shape": list(array.shape)}
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float and math.isfinite(value):
+        return value
+    if type(value) is list:
+        return [as_json(each, where) for each in value]
+    if type(value) is dict and ARRAY not in value and all(type(key) is str for key in value):
+        return {key: as_json(each, where) for key, each in value.items()}
+    raise ConfigError(
+        f"{where}: {shown(value)} cannot be kept as JSON and read back the same; use numbers that "
+        "are finite, texts, lists, dicts with text keys, or numpy arrays of them."
+    )
+
+
+def from_json(value: Any) -> Any:
+    """Return the value that `as_json` was given."""
+    import numpy as np
+
+    if isinstance(value, list):
+        return [from_json(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if ARRAY in value:
+        array = np.empty(len(value[ARRAY]), dtype=np.dtype(value["dtype"]))
+        for place, each in enumerate(value[ARRAY]):
+            array[place] = from_json(each)
+        return array.reshape(value["shape"])[()]
+    return {key: from_json(each) for key, each in value.items()}

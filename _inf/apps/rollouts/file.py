@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from _inf.apps.json_lines import json_lines
 from _inf.apps.rollouts.rollout import Rollout
 from _inf.apps.rollouts.sources import as_rollouts
 from _inf.errors import ConfigError
@@ -18,26 +19,24 @@ def save_rollouts(rows: Any, path: str | os.PathLike[str], tokenizer: Tokenizer 
 
     Raises `ConfigError`, with nothing written, for a value that JSON cannot keep, such as NaN.
     """
-    lines = []
-    for place, rollout in enumerate(as_rollouts(rows, tokenizer)):
-        try:
-            lines.append(json.dumps(rollout.row(), allow_nan=False) + "\n")
-        except (TypeError, ValueError) as failure:
-            raise ConfigError(f"rows[{place}]: JSON cannot keep it: {_key(rollout)}") from failure
+    rollouts = as_rollouts(rows, tokenizer)
+    lines = [_line(rollout, f"rows[{place}]") for place, rollout in enumerate(rollouts)]
     try:
         Path(path).write_text("".join(lines), encoding="utf-8")
     except OSError as failure:
         raise ConfigError(f"{path}: {failure.strerror}; name a file that can be written.") from None
 
 
-def _key(rollout: Rollout) -> str:
-    """Name the first key whose value JSON cannot keep, and why."""
+def _line(rollout: Rollout, where: str) -> str:
+    texts = []
     for name, value in rollout.row().items():
         try:
-            json.dumps(value, allow_nan=False)
+            texts.append(f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}")
         except (TypeError, ValueError) as failure:
-            return f"{name}: {failure}; leave it out or replace it."
-    return "a key is no text."
+            raise ConfigError(
+                f"{where}: JSON cannot keep it: {name}: {failure}; leave it out or replace it."
+            ) from failure
+    return f"{{{', '.join(texts)}}}\n"
 
 
 def load_rollouts(path: str | os.PathLike[str]) -> list[Rollout]:
@@ -46,26 +45,7 @@ def load_rollouts(path: str | os.PathLike[str]) -> list[Rollout]:
     Raises `ConfigError` with the file, the line and the key that is wrong.
     """
     rollouts = []
-    try:
-        with open(path, "rb") as file:
-            for number, text in enumerate(file, 1):
-                if text.strip():
-                    rollouts.append(_parsed(text, f"{path}, line {number}", number))
-    except OSError as failure:
-        raise ConfigError(f"{path}: {failure.strerror}; name a file of rollouts.") from None
-    if not rollouts:
-        raise ConfigError(f"{path}: it has no rows; name a file of rollouts.")
+    for number, row in json_lines(path):
+        row_id = row.get("line", number) if isinstance(row, dict) else number
+        rollouts.append(Rollout.of(row, f"{path}, line {number}", str(row_id)))
     return rollouts
-
-
-def _parsed(text: bytes, where: str, number: int) -> Rollout:
-    try:
-        row = json.loads(text)
-    except ValueError as failure:  # also bytes that are no UTF-8
-        cut = "" if text.endswith(b"\n") else " (the file ends inside it)"
-        raise ConfigError(
-            f"{where}: it is no JSON{cut}: {failure}; name a file of rollouts, or remove the line."
-        ) from None
-    if not isinstance(row, dict):
-        return Rollout.of(row, where)  # which refuses it
-    return Rollout.of(row, where, str(row.get("line", number)))

@@ -13,6 +13,8 @@ import pydantic
 from _inf.errors import ConfigError, shown
 
 SAYS_SOMETHING = ("response_ids", "completion", "messages", "error")
+PER_TOKEN = dict.fromkeys(("response_mask", "logprobs", "response_texts"), "response_ids")
+PER_TOKEN["prompt_texts"] = "prompt_token_ids"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,25 +83,18 @@ class Rollout:
                 f"{where}: {key}: {shown(error['input'])}: {error['msg']}; correct it, or write "
                 "the file again."
             ) from None
-        known = {name: getattr(checked, name) for name in type(checked).model_fields}
-        rollout = cls(**known, extra=checked.model_extra or {})
+        rollout = cls(**vars(checked), extra=checked.model_extra or {})
         rollout._check_lengths(where)
         return rollout
 
     def _check_lengths(self, where: str) -> None:
         """Refuse lists that must have a value per token and have not."""
-        for ids, names in (
-            ("prompt_token_ids", ["prompt_texts"]),
-            ("response_ids", ["response_mask", "logprobs", "response_texts"]),
-        ):
-            tokens = getattr(self, ids)
-            for name in names:
-                values = getattr(self, name)
-                if values is not None and len(values) != len(tokens or ()):
-                    raise ConfigError(
-                        f"{where}: {name}: {len(values)} values for {len(tokens or ())} {ids}; "
-                        "give one each."
-                    )
+        for name, ids in PER_TOKEN.items():
+            values, tokens = getattr(self, name), getattr(self, ids) or ()
+            if values is not None and len(values) != len(tokens):
+                raise ConfigError(
+                    f"{where}: {name}: {len(values)} values for {len(tokens)} {ids}; give one each."
+                )
         if self.response_ids is not None and self.response_mask is None:
             raise ConfigError(f"{where}: response_mask is missing; it says which ids were sampled.")
         if set(self.response_mask or ()) - {0, 1}:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _inf.apps.rollouts.data_proto import rows_of_data_proto
+from _inf.apps.rollouts.data_proto import check_same, rows_of_data_proto
 from _inf.apps.rollouts.rollout import Rollout
-from _inf.apps.rollouts.token_texts import token_texts
 from _inf.errors import ConfigError, shown
+from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput, GenerationRow
-from _inf.types import Tokenizer, Trace
+from _inf.response.streaming import UNFINISHED, TextStream
+from _inf.types import RequestOutput, Tokenizer, Trace
+
+_alone: weakref.WeakKeyDictionary[Tokenizer, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
 def as_rollouts(rows: Any, tokenizer: Tokenizer = None) -> list[Rollout]:
@@ -23,29 +28,31 @@ def as_rollouts(rows: Any, tokenizer: Tokenizer = None) -> list[Rollout]:
 
     Raises `ConfigError` for anything else, and for a `DataProto` that the form cannot keep exactly.
     """
-    if isinstance(rows, GenerationRow):
+    batch = rows if hasattr(rows, "non_tensor_batch") and hasattr(rows, "batch") else None
+    if batch is not None:
+        rows = rows_of_data_proto(batch)
+    elif isinstance(rows, GenerationRow):
         rows = [rows]
-    elif isinstance(rows, GenerationOutput):
-        rows = list(rows)
-    elif hasattr(rows, "non_tensor_batch") and hasattr(rows, "batch"):
-        rows = rows_of_data_proto(rows)
-    elif not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
+    elif not isinstance(rows, Sequence | GenerationOutput) or isinstance(rows, str | bytes):
         raise ConfigError(
             f"rows: {shown(rows)} is no GenerationOutput, DataProto or list of traces or rollouts."
         )
-    return [_one(row, f"rows[{place}]", place, tokenizer) for place, row in enumerate(rows)]
+    rollouts = [_one(row, f"rows[{place}]", place, tokenizer) for place, row in enumerate(rows)]
+    if batch is not None:
+        check_same(batch, rollouts)
+    return rollouts
 
 
 def _one(row: Any, where: str, place: int, tokenizer: Tokenizer) -> Rollout:
     if isinstance(row, Rollout):
-        return Rollout.of(with_texts(row.row(), tokenizer), where)
-    if isinstance(row, GenerationRow):
-        return Rollout.of(_of_answer(row, tokenizer), where)
-    if isinstance(row, Trace):
+        row = row.row()
+    elif isinstance(row, GenerationRow):
+        row = _of_answer(row, tokenizer)
+    elif isinstance(row, Trace):
         row = _of_trace(row)
-    if not isinstance(row, Mapping):
-        return Rollout.of(row, where)  # which refuses it
-    return Rollout.of(with_texts(row, tokenizer), where, str(place))
+    if isinstance(row, Mapping):  # `of` refuses others
+        row = with_texts(row, tokenizer)
+    return Rollout.of(row, where, str(place))
 
 
 def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -88,12 +95,12 @@ def _spread(logprobs: list[float] | None, mask: list[int]) -> list[float] | None
 
 def _of_answer(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]:
     about = answer.metadata
-    place = {
+    return {
         "row_id": f"{about['prompt_index']}.{about['sample_index']}",
         "prompt_index": about["prompt_index"],
+        **answer_fields(answer, tokenizer),
+        **({"error": about["error"]} if about.get("error") else {}),
     }
-    error = {"error": about["error"]} if about.get("error") else {}
-    return {**place, **answer_fields(answer, tokenizer), **error}
 
 
 def _of_trace(trace: Trace) -> dict[str, Any]:
@@ -120,3 +127,34 @@ def with_texts(row: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
         if row.get(ids) is not None and row.get(texts) is None:
             row[texts] = token_texts(row[ids], tokenizer)
     return row
+
+
+def token_texts(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
+    """Return each id's text, special tokens included. Tokens that are parts of one character have
+    it at the last of them (of a tokenizer such as Llama 2's, at the token after them)."""
+    known = _alone.setdefault(tokenizer, {})
+    for token in set(ids) - known.keys():
+        known[token] = decoded_text([token], tokenizer, skip_special_tokens=False)
+    texts: list[str] = []
+    for parts, run in itertools.groupby(ids, lambda token: UNFINISHED in known[token]):
+        together = list(run)
+        if parts:
+            whole = decoded_text(together, tokenizer, skip_special_tokens=False)
+            texts += [""] * (len(together) - 1) + [whole]
+        else:
+            texts += [known[token] for token in together]
+    if "".join(texts) == decoded_text(ids, tokenizer, skip_special_tokens=False):
+        return texts
+    return _one_by_one(list(ids), tokenizer)
+
+
+def _one_by_one(ids: list[int], tokenizer: Tokenizer) -> list[str]:
+    """The same for a tokenizer whose tokens read differently alone, such as Llama 2's."""
+    stream = TextStream(tokenizer, (), skip_special_tokens=False)
+    texts: list[str] = []
+    for end in range(1, len(ids) + 1):
+        last = "length" if end == len(ids) else None
+        chunk = stream.feed(RequestOutput(ids[:end], [], [], last, None, 0, end, 0, 0))
+        if chunk is not None:
+            texts += [""] * (len(chunk.token_ids) - 1) + [chunk.text]
+    return texts

@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from openai.types import Model
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from _inf.apps.serve.bodies import ChatBody, CompletionBody, RewardBody, read_body
-from _inf.apps.serve.calls import ServedCall, chat_call, completion_call
+from _inf.apps.serve.calls import ServedCall, served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
 from _inf.apps.serve.errors import RETRY_SECONDS, RequestError, add_handlers, error_of
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.metrics import CountRequests, Metrics
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses
-from _inf.apps.serve.sessions import Session, Sessions
+from _inf.apps.serve.sessions import Sessions
 from _inf.errors import EngineDeadError, InferenceError
 
 if TYPE_CHECKING:
@@ -36,13 +35,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("inf.serve")
 
-RequestT = TypeVar("RequestT", ChatBody, CompletionBody)
+BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DONE = "data: [DONE]\n\n"
 
 
 class Service:
-    """Answers requests with one engine."""
+    """Answers requests with one engine. `create_app` names the route of each method."""
 
     def __init__(self, engine: InferenceEngine) -> None:
         self.engine = engine
@@ -55,80 +54,71 @@ class Service:
     # ─── /v1 ───
 
     async def chat(self, request: Request) -> Response:
-        """Answer `POST /v1/chat/completions`."""
-        body = await self._body(request, ChatBody)
-        call = await asyncio.to_thread(chat_call, self.engine, body, self._session(request))
-        return await self._answer(request, call, ChatResponses(call, body, self.model))
+        body, call = await self._call(request, ChatBody)
+        return await self._answer(request, ChatResponses(call, body, self.model))
 
     async def completion(self, request: Request) -> Response:
-        """Answer `POST /v1/completions`."""
-        body = await self._body(request, CompletionBody)
-        call = await asyncio.to_thread(completion_call, self.engine, body, self._session(request))
-        return await self._answer(request, call, CompletionResponses(call, body, self.model))
+        body, call = await self._call(request, CompletionBody)
+        return await self._answer(request, CompletionResponses(call, body, self.model))
 
     async def models(self) -> Response:
-        """Answer `GET /v1/models`."""
         return JSONResponse({"object": "list", "data": [self._model()]})
 
     async def one_model(self, name: str) -> Response:
-        """Answer `GET /v1/models/{name}`."""
         self._check_model(name)
         return JSONResponse(self._model())
 
     def _model(self) -> dict[str, Any]:
-        model = Model(id=self.model, created=self._created, object="model", owned_by="inf")
-        return {**model.model_dump(), "max_model_len": self.engine.model.limits.total}
+        about = {"id": self.model, "created": self._created, "object": "model", "owned_by": "inf"}
+        return {**about, "max_model_len": self.engine.model.limits.total}
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name != self.model:
-            raise RequestError(
-                404,
-                f"model: there is only {self.model!r}.",
-                param="model",
-                code="model_not_found",
-            )
+            message = f"model: there is only {self.model!r}."
+            raise RequestError(404, message, param="model", code="model_not_found")
 
-    async def _body(self, request: Request, form: type[RequestT]) -> RequestT:
+    async def _call(self, request: Request, form: type[BodyT]) -> tuple[BodyT, ServedCall]:
         body = await asyncio.to_thread(read_body, form, await read_bytes(request))
         self._check_model(body.model)
         self.keeper.check()
-        return body
-
-    def _session(self, request: Request) -> Session | None:
         name = request.path_params.get("session")
-        return None if name is None else self.sessions.open(name)
+        session = None if name is None else self.sessions.of_request(name)
+        return body, await asyncio.to_thread(served_call, self.engine, body, session)
 
     async def _answer(
-        self, request: Request, call: ServedCall, responses: ChatResponses | CompletionResponses
+        self, request: Request, responses: ChatResponses | CompletionResponses
     ) -> Response:
+        call = responses.call
         if responses.body.stream:
-            events = self._events(call, responses)
+            events = self._events(responses)
             # The first one is awaited here, so that a failure before it has a status of its own.
             first = await while_connected(request, anext(events))
+            self.sessions.open(call.session)
             return EventStream(first, events)
         try:
             output = await while_connected(request, call.answer())
         except EngineDeadError:
             self.keeper.notice()
             raise
-        self.keeper.answered(output.metadata[0]["weight_version"])
+        self.keeper.answered()
+        self.sessions.open(call.session)
         text = await asyncio.to_thread(responses.whole, list(output))
         call.record(responses.choices)
         return Response(text, media_type="application/json")
 
     async def _events(
-        self, call: ServedCall, responses: ChatResponses | CompletionResponses
+        self, responses: ChatResponses | CompletionResponses
     ) -> AsyncGenerator[str, None]:
         """The text of a stream's events; those before the first chunk come with that chunk's."""
-        begun = False
+        call, begun = responses.call, False
         try:
             async with contextlib.aclosing(merged(await asyncio.to_thread(call.streams))) as chunks:
                 async for row, chunk in chunks:
-                    events = list(responses.events(responses.choices[row], chunk))
+                    events = responses.events(responses.choices[row], chunk)
                     if not begun:
-                        events, begun = [*responses.first_events(), *events], True
+                        events, begun = responses.first_events() + events, True
                     if chunk.metadata is not None:
-                        self.keeper.answered(chunk.metadata["weight_version"])
+                        self.keeper.answered()
                     if events:
                         yield "".join(f"data: {event}\n\n" for event in events)
         except Exception as failure:
@@ -146,33 +136,28 @@ class Service:
     # ─── /sessions ───
 
     async def traces(self, session: str) -> Response:
-        """Answer `GET /sessions/{session}/traces`."""
         traces = self.sessions.get(session).traces()
         return JSONResponse({"traces": [dataclasses.asdict(trace) for trace in traces]})
 
     async def reward(self, request: Request, session: str) -> Response:
-        """Answer `POST /sessions/{session}/reward`."""
         body = read_body(RewardBody, await read_bytes(request))
         self.sessions.get(session).set_reward(body.reward, body.trace)
         return JSONResponse({"reward": body.reward, "trace": body.trace})
 
     async def delete_session(self, session: str) -> Response:
-        """Answer `DELETE /sessions/{session}`."""
         self.sessions.delete(session)
         return JSONResponse({"deleted": True})
 
     # ─── The server's state ───
 
     async def health(self) -> Response:
-        """Answer `GET /health`: 200 if requests are answered now, else 503."""
         status = self.keeper.status
         about = {"status": status, "restarts": self.keeper.restarts, "model": self.model}
-        if status == "ok":
+        if status == "ok":  # requests are answered now
             return JSONResponse(about)
         return JSONResponse(about, 503, {"Retry-After": str(RETRY_SECONDS)})
 
     async def totals(self) -> Response:
-        """Answer `GET /metrics`."""
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -57,6 +57,10 @@ class ChatBody(ServedKeywords, ChatRequest):
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
 
+    def prompts(self) -> list[Any]:
+        """Return the conversation, the one prompt."""
+        return [self.messages]
+
 
 class CompletionBody(ServedKeywords):
     """The body of `/v1/completions`. prompt: text or token ids, or several of them."""
@@ -64,6 +68,13 @@ class CompletionBody(ServedKeywords):
     prompt: str | list[int] | list[str] | list[list[int]]
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None  # type: ignore[assignment]
     echo: Literal[False] | None = None
+
+    @model_validator(mode="after")
+    def _refuse_fields_of_chats(self) -> CompletionBody:
+        for name in ("tools", "tool_choice", "chat_template_kwargs"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: only /v1/chat/completions has it")
+        return self
 
     @property
     def likeliest(self) -> int | None:
@@ -74,7 +85,7 @@ class CompletionBody(ServedKeywords):
         """As above, with the number of likely tokens."""
         return super().keywords() | ({"logprobs": self.logprobs} if self.logprobs else {})
 
-    def prompts(self) -> list[dict[str, Any]]:
+    def prompts(self) -> list[Any]:
         """Return each prompt in a form that `generate` takes."""
         given: list[Any] = [self.prompt]
         if isinstance(self.prompt, list) and not isinstance(next(iter(self.prompt), 0), int):

@@ -13,14 +13,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.openai_format import BadRequest, NamedTool
-from _inf.apps.serve.bodies import MOST_ROWS, ChatBody, CompletionBody, ServedKeywords
+from _inf.apps.serve.bodies import MOST_ROWS, ChatBody, CompletionBody
 from _inf.apps.serve.sessions import Session, Start
 from _inf.conversation.rules import Rules, template_of
 from _inf.errors import PromptTooLongError, shown
 from _inf.request.keywords import GenerateParams
 from _inf.request.prompts import normalize
 from _inf.request.seeds import MOST_SEED, derived_seed, prompt_seed
-from _inf.request.template import Template
 from _inf.request.tokenize import check_total_length, tokenize
 from _inf.request.values import count, template_kwargs
 from _inf.response.output import GenerationOutput
@@ -50,8 +49,8 @@ class ServedCall:
     seed: int | None
     rules: Rules
     forced: bool
-    session: Session | None = None
-    starts: Sequence[Start] = ()
+    session: Session | None
+    starts: Sequence[Start]
 
     @property
     def rows(self) -> int:
@@ -80,8 +79,9 @@ class ServedCall:
 
     def record(self, choices: Sequence[Choice]) -> None:
         """Add the finished choices to the session, if there is one."""
-        for choice in choices if self.session is not None else ():
-            assert self.session is not None
+        if self.session is None:
+            return
+        for choice in choices:
             start = self.starts[choice.index // self.n]
             self.session.add(start, self.prompt_ids(choice.index), choice)
 
@@ -97,61 +97,13 @@ class ServedCall:
         return cast("list[AsyncGenerator[StreamChunk, None]]", streams)
 
 
-def chat_call(engine: InferenceEngine, body: ChatBody, session: Session | None) -> ServedCall:
-    """Prepare a request to `/v1/chat/completions`."""
-    keywords = body.keywords()
-    context = json.dumps([keywords.get("tools"), keywords.get("chat_template_kwargs")])
-    template, rules = _template(engine, keywords)
-    limits = engine.model.limits.truncating(keywords.pop("truncate_prompt", None))
-    [form] = normalize([body.messages])
-    if session is None:
-        prompts = tokenize([form], template, limits)
-        return _served_call(engine, body, keywords, prompts, rules)
-    start = session.chat(cast("list[Message]", form), context, template)
-    prompts = tokenize([form if start.ids is None else start.ids], template, limits)
-    if prompts[0].truncated_tokens:
-        start = start.rendered()
-    call = _served_call(engine, body, keywords, prompts, rules)
-    return dataclasses.replace(call, session=session, starts=[start])
-
-
-def completion_call(
-    engine: InferenceEngine, body: CompletionBody, session: Session | None
+def served_call(
+    engine: InferenceEngine, body: ChatBody | CompletionBody, session: Session | None
 ) -> ServedCall:
-    """Prepare a request to `/v1/completions`."""
-    keywords = body.keywords()
-    for name in ("tools", "tool_choice", "chat_template_kwargs"):
-        if getattr(body, name) is not None:
-            raise BadRequest(f"{name}: only /v1/chat/completions has it")
-    template, rules = _template(engine, keywords)
-    limits = engine.model.limits.truncating(keywords.pop("truncate_prompt", None))
-    prompts = tokenize(normalize(body.prompts()), template, limits)
-    call = _served_call(engine, body, keywords, prompts, rules)
-    if session is None:
-        return call
-    starts = [session.completion(prompt.token_ids) for prompt in prompts]
-    return dataclasses.replace(call, session=session, starts=starts)
-
-
-def _template(engine: InferenceEngine, keywords: dict[str, Any]) -> tuple[Template, Rules]:
-    """Return the template of a request and the rules with its tools, and take the keywords about
-    them out of `keywords`."""
-    kwargs, config, model = template_kwargs(keywords), engine.config, engine.model
-    keywords.pop("chat_template_kwargs", None)
-    tools = as_tools(keywords.pop("tools", []))
-    template = template_of(tools, kwargs, config, model)
-    return template, Rules({tool.name: tool for tool in tools}, template, config, model)
-
-
-def _served_call(
-    engine: InferenceEngine,
-    body: ServedKeywords,
-    keywords: dict[str, Any],
-    prompts: list[Prompt],
-    rules: Rules,
-) -> ServedCall:
-    """Check what `generate` cannot: lengths, the number of choices, a forced call."""
-    n = body.n or 1
+    """Prepare a request; checks what `generate` cannot: the number of choices, lengths, a forced
+    call."""
+    keywords, n = body.keywords(), body.n or 1
+    prompts, rules, starts = _prompts(engine, body, keywords, session)
     if len(prompts) * n > MOST_ROWS:
         raise BadRequest(
             f"n: {len(prompts)} prompts with {n} choices each are {len(prompts) * n} rows; at "
@@ -162,17 +114,42 @@ def _served_call(
         keywords["json_schema"] = _call_schema(forced, list(rules.tools.values()), keywords)
     seed = count(keywords, "seed", None, least=0, most=MOST_SEED - 1)
     keywords.pop("seed", None)
-    max_tokens = _max_tokens(engine, prompts, keywords.pop("max_tokens", None))
     return ServedCall(
         engine=engine,
         prompts=prompts,
         n=n,
+        max_tokens=_max_tokens(engine, prompts, keywords.pop("max_tokens", None)),
         params={**keywords, "tools": []},
-        max_tokens=max_tokens,
         seed=seed,
         rules=rules,
         forced=forced is not None,
+        session=session,
+        starts=starts,
     )
+
+
+def _prompts(
+    engine: InferenceEngine,
+    body: ChatBody | CompletionBody,
+    keywords: dict[str, Any],
+    session: Session | None,
+) -> tuple[list[Prompt], Rules, list[Start]]:
+    """Return the prompts, the rules with the request's tools, and where its answers belong in the
+    session; takes the keywords about these out of `keywords`."""
+    kwargs, config, model = template_kwargs(keywords), engine.config, engine.model
+    tools, given = keywords.pop("tools", []), keywords.pop("chat_template_kwargs", None)
+    checked = as_tools(tools)
+    template = template_of(checked, kwargs, config, model)
+    rules = Rules({tool.name: tool for tool in checked}, template, config, model)
+    limits = model.limits.truncating(keywords.pop("truncate_prompt", None))
+    forms = normalize(body.prompts())
+    if session is None or isinstance(body, CompletionBody):
+        prompts = tokenize(forms, template, limits)
+        return prompts, rules, [session.completion(each.token_ids) for each in prompts if session]
+    messages = cast("list[Message]", forms[0])
+    start = session.chat(messages, json.dumps([tools, given]), template)
+    prompts = tokenize([messages if start.ids is None else start.ids], template, limits)
+    return prompts, rules, [start.rendered() if prompts[0].truncated_tokens else start]
 
 
 def _max_tokens(engine: InferenceEngine, prompts: list[Prompt], asked: int | None) -> list[int]:

@@ -7,6 +7,7 @@ content that is certain as soon as it is, and in the end the calls and a `Reques
 from __future__ import annotations
 
 import json
+import math
 import re
 import uuid
 from collections.abc import Sequence
@@ -26,23 +27,20 @@ MAY_BEGIN_CALL = re.compile(r"[<\[{`]")
 
 def whole_chunk(row: GenerationRow) -> StreamChunk:
     """A finished row as the only chunk of its stream."""
-    about = {name: row.metadata[name] for name in LAST_METADATA}
-    end = row.metadata["finish_reason"]
-    return StreamChunk(
-        row.completion,
-        row.token_ids or [],
-        end,
-        row.logprobs or [],
-        row.top_logprobs,
-        metadata=about,
-    )
+    about, ids = row.metadata, row.token_ids or []
+    logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
+    last = {name: about[name] for name in LAST_METADATA}
+    end = about["finish_reason"]
+    return StreamChunk(row.completion, ids, end, logprobs, row.top_logprobs, last)
 
 
 class Choice:
     """One choice, while it is answered and when it is finished.
 
-    After the last chunk: `content`, `calls` (with ids) and `finish_reason` as the response says
-    them, and `output`, the row with all token ids and log probs.
+    After the last chunk: `content`, `calls` (with ids), `finish_reason` and `stop_reason` (vLLM's:
+    the stop string or stop id that ended it, None for the model's EOS) as the response says them;
+    `ended`, whether its last token is the model's EOS; `metadata`, the row's; and `output`, the row
+    with all token ids and log probs.
     """
 
     def __init__(self, call: ServedCall, row: int) -> None:
@@ -50,10 +48,13 @@ class Choice:
         self.content = ""
         self.calls: list[dict[str, Any]] = []
         self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self.ended = False
+        self.metadata: dict[str, Any] = {}
         self.output: RequestOutput | None = None
         self.text_offset = 0  # of the next token's text, for log probs in the old form
+        self.token_ids: list[int] = []
         self._text = ""
-        self._ids: list[int] = []
         self._logprobs: list[float] = []
         self._tops: list[dict[int, float]] = []
         self._special: int | None = None  # where the first special token stands in the text
@@ -64,7 +65,7 @@ class Choice:
         if chunk.finish_reason is None and self._special is None and self._hidden(chunk.token_ids):
             self._special = len(self._text)
         self._text += chunk.text
-        self._ids += chunk.token_ids
+        self.token_ids += chunk.token_ids
         self._logprobs += chunk.logprobs
         self._tops += chunk.top_logprobs or []
         if chunk.finish_reason is None:
@@ -101,15 +102,19 @@ class Choice:
         return self._text[: min(ends, default=None)].rstrip()
 
     def _end(self, chunk: StreamChunk) -> None:
+        self.metadata = chunk.metadata or {}
         self.output = RequestOutput(
-            token_ids=self._ids,
+            token_ids=self.token_ids,
             logprobs=self._logprobs,
             prompt_logprobs=[],
             finish_reason=chunk.finish_reason,
             top_logprobs=self._tops,
-            **(chunk.metadata or {}),
+            **self.metadata,
         )
         calls: list[ToolCall] = []
+        stop = self.output.matched_stop
+        self.ended = stop in self.call.rules.model.eos_token_ids
+        self.stop_reason = None if self.ended else stop
         self.content, self.finish_reason = self._text, chunk.finish_reason
         if self.call.forced:
             calls = _forced_call(self._text)
@@ -132,33 +137,12 @@ class Choice:
             outside = text[: len(text) - len(text.lstrip())] + outside.lstrip()
         return thought + end + outside, parsed.calls
 
-    @property
-    def started(self) -> bool:
-        """Whether a chunk was added."""
-        return bool(self._ids)
-
     def message(self) -> dict[str, Any]:
         """The finished choice as an assistant's message."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content, "refusal": None}
         if self.calls:
             message |= {"content": self.content or None, "tool_calls": self.calls}
         return message
-
-    @property
-    def ended(self) -> bool:
-        """Whether it has one of the model's EOS tokens at its end."""
-        stop = self.output.matched_stop if self.output else None
-        return isinstance(stop, int) and stop in self.call.rules.model.eos_token_ids
-
-    @property
-    def weight_version(self) -> int | None:
-        """The version of the weights that gave it."""
-        return self.output.weight_version if self.output else None
-
-    @property
-    def stop_reason(self) -> int | str | None:
-        """vLLM's: the stop string or stop id that ended it, and None for the model's own EOS."""
-        return self.output.matched_stop if self.output and not self.ended else None
 
 
 def _forced_call(text: str) -> list[ToolCall]:

@@ -27,7 +27,7 @@ from _inf.errors import (
 RETRY_SECONDS = 5
 
 
-class RequestError(Exception):
+class RequestError(InferenceError):
     """A refusal with a status of its own."""
 
     def __init__(
@@ -40,6 +40,7 @@ class RequestError(Exception):
 def error_of(failure: Exception, prompt_field: str | None = None) -> tuple[int, dict[str, Any]]:
     """Return the status and the body of an exception. prompt_field: the field with the prompt."""
     status, param, code = 500, None, None
+    message = str(failure).replace("prompt 0", "the prompt", 1)
     match failure:
         case RequestError():
             status, param, code = failure.status, failure.param, failure.code
@@ -50,14 +51,15 @@ def error_of(failure: Exception, prompt_field: str | None = None) -> tuple[int, 
         case PromptError():
             status, param = 400, prompt_field
         case ConfigError() | ToolError():
-            status, param = 400, _first_name(str(failure))
-        case EngineDeadError() | EngineRefusal() | CancelledError():
+            status, param = 400, _first_name(message)
+        case EngineDeadError() | CancelledError():  # its own message has the engine's log
+            status, message = 503, "The engine died or was stopped; try again later."
+        case EngineRefusal():
             status = 503
-    message = str(failure).replace("prompt 0", "the prompt", 1)
-    if isinstance(failure, EngineDeadError | CancelledError):  # its own has the engine's log
-        message = "The engine died or was stopped; try again later."
-    elif status == 500 and not isinstance(failure, InferenceError):
-        message = "The server failed."
+        case InferenceError():
+            pass
+        case _:
+            message = "The server failed."
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
@@ -68,13 +70,10 @@ def _first_name(message: str) -> str | None:
     return name if name.isidentifier() else None
 
 
-def error_response(failure: Exception, prompt_field: str | None = None) -> JSONResponse:
-    """Return the response to a request that failed."""
+def _response(failure: Exception, prompt_field: str | None = None) -> JSONResponse:
     status, body = error_of(failure, prompt_field)
-    headers = {"Retry-After": str(RETRY_SECONDS)} if status == 503 else {}
-    if status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(body, status, headers)
+    headers = {503: {"Retry-After": str(RETRY_SECONDS)}, 401: {"WWW-Authenticate": "Bearer"}}
+    return JSONResponse(body, status, headers.get(status))
 
 
 def add_handlers(app: FastAPI) -> None:
@@ -82,13 +81,13 @@ def add_handlers(app: FastAPI) -> None:
 
     async def refused(request: Request, failure: Exception) -> JSONResponse:
         field = "prompt" if request.url.path.endswith("/v1/completions") else "messages"
-        return error_response(failure, field)
+        return _response(failure, field)
 
     async def not_found(request: Request, failure: Exception) -> JSONResponse:
         assert isinstance(failure, HTTPException)
         where = f"{request.method} {request.url.path}"
-        return error_response(RequestError(failure.status_code, f"{where}: {failure.detail}"))
+        return _response(RequestError(failure.status_code, f"{where}: {failure.detail}"))
 
-    for kind in (RequestError, BadRequest, InferenceError, CancelledError, Exception):
+    for kind in (BadRequest, InferenceError, CancelledError, Exception):
         app.add_exception_handler(kind, refused)
     app.add_exception_handler(HTTPException, not_found)

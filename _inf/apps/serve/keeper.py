@@ -28,7 +28,6 @@ class EngineKeeper:
         self.engine = engine
         self.restarts = 0
         self._may_restart = True
-        self._weight_version = engine.weight_version
         self._restart: threading.Thread | None = None
 
     @property
@@ -41,11 +40,11 @@ class EngineKeeper:
         if self.engine.closed or not self._may_restart:
             return "dead"
         self._may_restart = False
-        if self._weight_version:
+        if version := self.engine.weight_version:
             logger.error(
                 "The engine died, and its weights were updated (version %d): restart() and "
                 "update_weights() are left to the program that serves it.",
-                self._weight_version,
+                version,
             )
             return "dead"
         self._restart = threading.Thread(target=self._run_restart, name="inf-serve-restart")
@@ -61,9 +60,9 @@ class EngineKeeper:
         """Begin to restart the engine if it died; a request has just failed because of it."""
         _ = self.status
 
-    def answered(self, weight_version: int) -> None:
+    def answered(self) -> None:
         """Remember that the engine answered a request."""
-        self._may_restart, self._weight_version = True, weight_version
+        self._may_restart = True
 
     def _run_restart(self) -> None:
         logger.warning("The engine died; it is started again.")

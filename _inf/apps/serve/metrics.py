@@ -71,10 +71,9 @@ class CountRequests:
                 status = message["status"]
             await send(message)
 
-        self._metrics.running.inc()
         try:
-            await self._app(scope, receive, counted)
+            with self._metrics.running.track_inprogress():
+                await self._app(scope, receive, counted)
         finally:
-            self._metrics.running.dec()
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.requests.labels(route, str(status)).inc()

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from _inf.apps.serve.app import Service, create_app
-from _inf.apps.serve.errors import RequestError
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.types import Trace
 
@@ -83,10 +82,7 @@ class InferenceServer:
 
     def traces(self, name: str) -> list[Trace]:
         """The traces of a session, in the order in which they began."""
-        try:
-            return self._service.sessions.get(name).traces()
-        except RequestError as failure:
-            raise InferenceError(str(failure)) from None
+        return self._service.sessions.get(name).traces()
 
     @property
     def running(self) -> bool:

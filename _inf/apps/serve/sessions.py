@@ -7,11 +7,14 @@ does not go on from one begins a new trace, which says where it left the nearest
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import re
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,124 +36,104 @@ SESSION_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Where an answer ends: in its trace's messages, and in the ids after its prompt. ended: it has
-    its EOS."""
+    """A recorded answer: its trace, and how many of the trace's messages, and of the ids after its
+    prompt, there are at its end. context: the tools and the template's keywords. ended: it has its
+    EOS."""
 
+    trace: str
+    context: str
     messages: int
     ids: int
     ended: bool
 
 
 @dataclasses.dataclass(frozen=True)
-class Trajectory:
-    """A trace, and where its answers end. context: the tools and the template's keywords."""
-
-    trace: Trace
-    answers: tuple[Answer, ...]
-    context: str
-
-    def ids_to(self, answer: Answer) -> list[int]:
-        """All ids to the end of an answer, with the prompt's."""
-        return self.trace.prompt_token_ids + self.trace.token_ids[: answer.ids]
-
-
-@dataclasses.dataclass(frozen=True)
 class Start:
     """Where a request's answers belong.
 
-    ids: the prompt's, None if its messages are to be rendered. trajectory, answer: what they go on
-    from, or None. forked_from: of a new trace, the trace that it left and at which message.
+    ids: the prompt's, None if its messages are to be rendered. answer: the one they go on from, or
+    None. forked_from: of a new trace, the trace that it left and at which message.
     """
 
     messages: list[Message] = dataclasses.field(default_factory=list)
     context: str = ""
     ids: list[int] | None = None
-    trajectory: Trajectory | None = None
     answer: Answer | None = None
     forked_from: tuple[str, int] | None = None
 
     def rendered(self) -> Start:
         """The same where the recorded ids cannot be used."""
-        if self.trajectory is None or self.answer is None:
+        if self.answer is None:
             return self
-        fork = (self.trajectory.trace.id, self.answer.messages)
+        fork = (self.answer.trace, self.answer.messages)
         return Start(self.messages, self.context, forked_from=fork)
 
 
 class Session:
-    """The trajectories of one session. They are frozen: an answer replaces its trajectory.
+    """The traces of one session and its answers. An answer replaces its trace by a longer one.
 
     Requests that run at once may go on from the same answer; the first one to end continues its
-    trajectory, and the others become new ones.
+    trace, and the others begin new ones.
     """
 
-    def __init__(self) -> None:
-        self._trajectories: dict[str, Trajectory] = {}
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._traces: dict[str, Trace] = {}
+        self._answers: list[Answer] = []
         self._lock = threading.Lock()
         self.used = time.monotonic()
 
     def traces(self) -> list[Trace]:
         """All traces, in the order in which they began."""
         with self._lock:
-            return [each.trace for each in self._trajectories.values()]
+            return list(self._traces.values())
 
-    def _newest_first(self) -> list[Trajectory]:
-        with self._lock:
-            return list(self._trajectories.values())[::-1]
-
-    def _check_size(self) -> None:
-        if len(self._trajectories) >= MOST_TRACES:
+    def _newest_first(self) -> list[tuple[Answer, Trace]]:
+        """All answers with their traces."""
+        if len(self._traces) >= MOST_TRACES:
             raise RequestError(429, f"session: it has {MOST_TRACES} traces; delete it.")
+        with self._lock:
+            return [(each, self._traces[each.trace]) for each in reversed(self._answers)]
 
     # ─── A request begins ───
 
     def chat(self, messages: list[Message], context: str, template: Template) -> Start:
         """Find the answer that a conversation goes on from, and the ids of its prompt."""
-        self._check_size()
-        known = [each for each in self._newest_first() if each.context == context]
+        known = [each for each in self._newest_first() if each[0].context == context]
         found = [
-            (answer, each)
-            for each in known
-            for answer in each.answers
+            (answer, trace)
+            for answer, trace in known
             if answer.messages < len(messages)
-            and messages[: answer.messages] == each.trace.messages[: answer.messages]
+            and messages[: answer.messages] == trace.messages[: answer.messages]
         ]
         if found:
-            answer, trajectory = max(found, key=lambda pair: pair[0].messages)
-            try:
-                added = _ids_after(answer, messages, template)
-            except Exception:  # of the template's code: it cannot show what follows
-                found = []
-            else:
-                ids = trajectory.ids_to(answer) + added
-                return Start(messages, context, ids, trajectory, answer)
-        return Start(messages, context, forked_from=_fork(messages, known))
+            answer, trace = max(found, key=lambda each: each[0].messages)
+            # An exception of the template's code: it cannot show what follows.
+            with contextlib.suppress(Exception):
+                ids = _ids_to(answer, trace) + _ids_after(answer, messages, template)
+                return Start(messages, context, ids, answer)
+        fork = _fork(messages, [trace for _, trace in known])
+        return Start(messages, context, forked_from=fork)
 
     def completion(self, ids: list[int]) -> Start:
         """Find the answer that a prompt of ids goes on from."""
-        self._check_size()
         found = [
-            (len(recorded), answer, each)
-            for each in self._newest_first()
-            for answer in each.answers
-            if not each.trace.messages and ids[: len(recorded := each.ids_to(answer))] == recorded
+            (len(recorded), answer)
+            for answer, trace in self._newest_first()
+            if not trace.messages and ids[: len(recorded := _ids_to(answer, trace))] == recorded
         ]
-        if not found:
-            return Start(ids=ids)
-        _, answer, trajectory = max(found, key=lambda each: each[0])
-        return Start(ids=ids, trajectory=trajectory, answer=answer)
+        return Start(ids=ids, answer=max(found, key=lambda each: each[0])[1] if found else None)
 
     # ─── A request ends ───
 
     def add(self, start: Start, prompt_ids: list[int], choice: Choice) -> None:
-        """Record an answer: at the end of its trajectory, or in a new one if that has gone on."""
+        """Record an answer: at the end of its trace, or in a new one if that has gone on."""
         output = choice.output
         assert output is not None and choice.finish_reason is not None
         said: list[Any] = [*normalize([[choice.message()]])[0]] if start.messages else []
         messages, sampled = [*start.messages, *said], output.token_ids
         with self._lock:
-            before = self._continued(start, prompt_ids)
-            trace = before.trace
+            trace = self._continued(start, prompt_ids)
             added = prompt_ids[len(trace.prompt_token_ids) + len(trace.token_ids) :]
             trace = dataclasses.replace(
                 trace,
@@ -161,29 +144,32 @@ class Session:
                 finish_reasons=[*trace.finish_reasons, choice.finish_reason],
                 weight_versions=[*trace.weight_versions, output.weight_version],
             )
-            answer = Answer(len(messages), len(trace.token_ids), choice.ended)
-            answers = (*before.answers, answer)
-            self._trajectories[trace.id] = Trajectory(trace, answers, start.context)
+            self._traces[trace.id] = trace
+            size = len(trace.token_ids)
+            self._answers.append(Answer(trace.id, start.context, len(messages), size, choice.ended))
 
-    def _continued(self, start: Start, prompt_ids: list[int]) -> Trajectory:
-        """Return the trajectory that an answer continues, or a new one."""
+    def _continued(self, start: Start, prompt_ids: list[int]) -> Trace:
+        """Return the trace that an answer continues, or a new one."""
         fork = start.forked_from
-        if start.trajectory is not None and start.answer is not None:
-            now = self._trajectories[start.trajectory.trace.id]
-            if now.answers[-1] == start.answer:
-                return now
-            fork = (now.trace.id, start.answer.messages)
-        return Trajectory(Trace(uuid.uuid4().hex, prompt_ids, forked_from=fork), (), start.context)
+        if start.answer is not None:
+            trace = self._traces[start.answer.trace]
+            if start.answer.ids == len(trace.token_ids):
+                return trace
+            fork = (trace.id, start.answer.messages)
+        return Trace(uuid.uuid4().hex, prompt_ids, forked_from=fork)
 
     def set_reward(self, reward: float, trace: str | None) -> None:
         """Set the reward of one trace, or of all."""
         with self._lock:
-            if trace is not None and trace not in self._trajectories:
+            if trace is not None and trace not in self._traces:
                 raise BadRequest(f"trace: this session has no trace {shown(trace)}")
-            for name in [trace] if trace is not None else list(self._trajectories):
-                old = self._trajectories[name]
-                rewarded = dataclasses.replace(old.trace, reward=reward)
-                self._trajectories[name] = dataclasses.replace(old, trace=rewarded)
+            for name in self._traces if trace is None else [trace]:
+                self._traces[name] = dataclasses.replace(self._traces[name], reward=reward)
+
+
+def _ids_to(answer: Answer, trace: Trace) -> list[int]:
+    """All ids to the end of an answer, with the prompt's."""
+    return trace.prompt_token_ids + trace.token_ids[: answer.ids]
 
 
 def _ids_after(answer: Answer, messages: list[Message], template: Template) -> list[int]:
@@ -192,21 +178,17 @@ def _ids_after(answer: Answer, messages: list[Message], template: Template) -> l
         {key: value for key, value in message.items() if key != "tool_calls"}
         for message in messages
     ]
-    index = answer.messages - 1
-    return template.after(plain, index, ended=answer.ended, called=messages)
+    return template.after(plain, answer.messages - 1, ended=answer.ended, called=messages)
 
 
-def _fork(messages: list[Message], known: Sequence[Trajectory]) -> tuple[str, int] | None:
+def _fork(messages: list[Message], traces: Sequence[Trace]) -> tuple[str, int] | None:
     """The trace with the most first messages in common, and how many; None if there is none."""
     most: tuple[str, int] | None = None
-    for each in known:
-        pairs = zip(messages, each.trace.messages, strict=False)
-        common = next(
-            (index for index, (ours, theirs) in enumerate(pairs) if ours != theirs),
-            min(len(messages), len(each.trace.messages)),
-        )
+    for trace in traces:
+        pairs = zip(messages, trace.messages, strict=False)
+        common = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
         if common > (most[1] if most else 0):
-            most = (each.trace.id, common)
+            most = (trace.id, common)
     return most
 
 
@@ -214,43 +196,51 @@ class Sessions:
     """The open sessions by name. One that was not used for long is dropped when another opens."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._sessions: dict[str, Session] = {}
+        self._open: dict[str, Session] = {}
+        # Those whose first requests run, and may be refused: nothing else keeps them.
+        self._new: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
         self._clock = clock
 
     def names(self) -> list[str]:
         """The names of the open sessions."""
         with self._lock:
-            return list(self._sessions)
+            return list(self._open)
 
-    def open(self, name: str) -> Session:
-        """Return a session; the first request to it opens it."""
+    def of_request(self, name: str) -> Session:
+        """Return the session of a request; a new one is not open before `open`."""
         if not SESSION_NAME.fullmatch(name):
             raise BadRequest("session: its name has letters, digits, . _ - only, at most 128")
         with self._lock:
-            if name not in self._sessions:
+            session = self._open.get(name) or self._new.get(name)
+            if session is None:
                 self._drop_old()
-                if len(self._sessions) >= MOST_SESSIONS:
+                if len(self._open) + len(self._new) >= MOST_SESSIONS:
                     raise RequestError(429, f"{MOST_SESSIONS} sessions are open; delete some.")
-                self._sessions[name] = Session()
-            session = self._sessions[name]
+                session = self._new[name] = Session(name)
             session.used = self._clock()
             return session
 
+    def open(self, session: Session | None) -> None:
+        """Open a request's session, if it is new: the engine has begun to answer."""
+        with self._lock:
+            if session is not None and self._new.pop(session.name, None) is session:
+                self._open[session.name] = session
+
     def _drop_old(self) -> None:
         oldest = self._clock() - SESSION_SECONDS
-        for name in [name for name, each in self._sessions.items() if each.used < oldest]:
-            del self._sessions[name]
+        for name in [name for name, each in self._open.items() if each.used < oldest]:
+            del self._open[name]
 
     def get(self, name: str) -> Session:
         """Return an open session."""
         with self._lock:
-            if name not in self._sessions:
+            if name not in self._open:
                 raise RequestError(404, f"session: there is no session {shown(name)}.")
-            return self._sessions[name]
+            return self._open[name]
 
     def delete(self, name: str) -> None:
         """Forget a session and its traces."""
         self.get(name)
         with self._lock:
-            self._sessions.pop(name, None)
+            self._open.pop(name, None)

@@ -16,22 +16,22 @@ from typing import Any
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import SUPPORTS, check_finite
+from _inf.backends.base import SUPPORTS, Lacking, check_finite
 from _inf.backends.hf.beams import BeamSearch
-from _inf.backends.hf.choice import Row
+from _inf.backends.hf.choice import Row, top_tokens
 from _inf.backends.hf.decoding import Decoder, fail
 from _inf.backends.hf.forward import Forward, grouped
 from _inf.backends.hf.grammar import Grammars
 from _inf.errors import ConfigError
 from _inf.runtime.host import Host
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
+from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, Tool
 
 REPORT_SECONDS = 0.25
 SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
 
 
 @dataclasses.dataclass
-class HfBackend:
+class HfBackend(Lacking):
     """A Transformers model in this process."""
 
     forward: Forward
@@ -123,7 +123,8 @@ class HfBackend:
             prompts = [row.request.token_ids for row in rows]
             both = [(ids + own, len(ids)) for ids, own in zip(prompts, answers, strict=True)]
             async for number, logits in self._logits(both):
-                self.decoder.chooser.follow(logits, rows[number], answers[number])
+                for scores, token in zip(logits, answers[number], strict=True):
+                    self.decoder.chooser.choose(scores[None], [rows[number]], [token])
         except Exception as failure:
             fail(rows, failure)
 
@@ -160,7 +161,6 @@ class HfBackend:
             table = torch.log_softmax(logits, dim=-1)
             own = table[torch.arange(len(table)), ids[start:]].tolist()
             check_finite(own, number)
-            values, order = (tops.tolist() for tops in table.topk(likeliest))
             scored[number] = RequestOutput(
                 token_ids=[],
                 logprobs=[],
@@ -171,10 +171,7 @@ class HfBackend:
                 completion_tokens=0,
                 cached_tokens=0,
                 weight_version=self.weight_version,
-                top_prompt_logprobs=[
-                    None,
-                    *(dict(zip(*top, strict=True)) for top in zip(order, values, strict=True)),
-                ],
+                top_prompt_logprobs=[None, *map(dict, top_tokens(table, likeliest))],
             )
         return [scored[number] for number in range(len(sequences))]
 
@@ -224,9 +221,3 @@ class HfBackend:
             return self.weight_version
 
         return self.host.run_alone(load())
-
-    def sleep(self) -> SleepResult:
-        raise NotImplementedError  # not in `supports`
-
-    def wake_up(self) -> None:
-        raise NotImplementedError

@@ -72,35 +72,27 @@ class Chooser:
         self._generator = torch.Generator(device)
         self._generator.seed()
 
-    def choose(self, logits: torch.Tensor, rows: Sequence[Row]) -> None:
-        """Add a token to each row; a row that ends with it, or fails, is done."""
+    def choose(
+        self, logits: torch.Tensor, rows: Sequence[Row], given: Sequence[int] | None = None
+    ) -> None:
+        """Add a token to each row, the given one if there are any; a row that ends with it, or
+        fails, is done."""
         for scores, row in zip(logits, rows, strict=True):
             self.adjust(scores, row)
         temperatures = _column([row.params.temperature or 1.0 for row in rows], logits)
         logprobs = torch.log_softmax(logits / temperatures, dim=-1)
-        tokens = logprobs.argmax(-1)
+        tokens = logprobs.argmax(-1) if given is None else torch.tensor(given, device=logits.device)
         drawn = [index for index, row in enumerate(rows) if not row.params.greedy]
         if drawn:
             tokens[drawn] = self._drawn(logprobs[drawn].exp(), [rows[index] for index in drawn])
         chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
-        most = max(row.params.logprobs for row in rows)
-        values, order = (tops.tolist() for tops in logprobs.topk(most))
-        for index, (row, token) in enumerate(zip(rows, tokens.tolist(), strict=True)):
-            top = list(zip(order[index], values[index], strict=True))[: row.params.logprobs]
+        tops = top_tokens(logprobs, max(row.params.logprobs for row in rows))
+        for row, token, own, top in zip(rows, tokens.tolist(), chosen, tops, strict=True):
             try:
-                self._add(row, token, chosen[index], top)
+                self._add(row, token, own, top[: row.params.logprobs])
             except Exception as failure:  # of its grammar or its numbers: other rows go on
                 if not row.done.done():
                     row.done.set_exception(failure)
-
-    def follow(self, logits: torch.Tensor, row: Row, tokens: Sequence[int]) -> None:
-        """Give a row these tokens; logits: those of each, tokens x vocabulary."""
-        for scores, token in zip(logits, tokens, strict=True):
-            self.adjust(scores, row)
-            logprobs = torch.log_softmax(scores, dim=-1)
-            values, order = (tops.tolist() for tops in logprobs.topk(row.params.logprobs))
-            top = list(zip(order, values, strict=True))
-            self._add(row, token, logprobs[token].item(), top)
 
     def _drawn(self, probs: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
         params = [row.params for row in rows]
@@ -181,6 +173,13 @@ class Chooser:
             own = scores[seen]
             factor = params.repetition_penalty
             scores[seen] = torch.where(own < 0, own * factor, own / factor)
+
+
+def top_tokens(logprobs: torch.Tensor, count: int) -> list[list[tuple[int, float]]]:
+    """Each row's likeliest tokens, and their log probs."""
+    values, tokens = logprobs.topk(count)
+    pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+    return [list(zip(*each, strict=True)) for each in pairs]
 
 
 def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:

@@ -39,28 +39,19 @@ class Batch:
         if self.rows and self.cache is not None:
             selected(self.cache, kept, max(self.lengths) - 1)
 
-    def next_to(self, other: Batch) -> bool:
-        """Whether the two may become one batch."""
-        short, long = sorted((max(self.lengths), max(other.lengths)))
-        return self.cache is not None and long <= 2 * short + 64
 
-
+@dataclasses.dataclass
 class Decoder:
     """Answers rows. most_rows, most_tokens: bounds of all that run at once; most_new_tokens: prompt
     tokens that are computed before running rows get their next token."""
 
-    def __init__(
-        self,
-        forward: Forward,
-        chooser: Chooser,
-        *,
-        most_rows: int,
-        most_tokens: int,
-        most_new_tokens: int,
-    ) -> None:
-        self._forward, self.chooser = forward, chooser
-        self._most_rows, self.most_tokens = most_rows, most_tokens
-        self._most_new_tokens = most_new_tokens
+    forward: Forward
+    chooser: Chooser
+    most_rows: int
+    most_tokens: int
+    most_new_tokens: int
+
+    def __post_init__(self) -> None:
         self._waiting: dict[object, deque[Row]] = {}  # by their call
         self._batches: list[Batch] = []
         self._work = asyncio.Event()
@@ -79,7 +70,7 @@ class Decoder:
             if rows := self._admitted():
                 for group in grouped(
                     [len(row.request.token_ids) for row in rows],
-                    self._most_new_tokens if self._forward.cached else 0,
+                    self.most_new_tokens if self.forward.cached else 0,
                 ):
                     self._begin([rows[index] for index in group])
                     await asyncio.sleep(0)
@@ -94,8 +85,8 @@ class Decoder:
         counts = Counter(row.call for row in running)
         room = self.most_tokens - sum(row.most_tokens for row in running)
         taken: list[Row] = []
-        new = self._most_new_tokens
-        while self._waiting and len(running) + len(taken) < self._most_rows:
+        new = self.most_new_tokens
+        while self._waiting and len(running) + len(taken) < self.most_rows:
             call = min(self._waiting, key=counts.__getitem__)
             row = self._waiting[call][0]
             if not row.done.done():
@@ -114,9 +105,9 @@ class Decoder:
         prompts = {tuple(row.request.token_ids): None for row in rows}
         place = {prompt: index for index, prompt in enumerate(prompts)}
         which = [place[tuple(row.request.token_ids)] for row in rows]
-        cache = DynamicCache() if self._forward.cached else None
+        cache = DynamicCache() if self.forward.cached else None
         try:
-            logits = self._forward(list(prompts), cache)[:, -1]
+            logits = self.forward(list(prompts), cache)[:, -1]
             if cache is not None and len(prompts) < len(rows):
                 selected(cache, which, cache.get_seq_length())
             self.chooser.choose(logits[which], rows)
@@ -135,9 +126,9 @@ class Decoder:
         try:
             if cache is None:
                 [row] = rows
-                logits = self._forward([row.request.token_ids + row.token_ids])
+                logits = self.forward([row.request.token_ids + row.token_ids])
             else:
-                logits = self._forward([row.token_ids[-1:] for row in rows], cache, batch.lengths)
+                logits = self.forward([row.token_ids[-1:] for row in rows], cache, batch.lengths)
             self.chooser.choose(logits[:, -1], rows)
         except Exception as failure:
             fail(rows, failure)
@@ -151,7 +142,8 @@ class Decoder:
         self._batches = batches[:1]
         for batch in batches[1:]:
             last = self._batches[-1]
-            if last.cache is not None and batch.cache is not None and last.next_to(batch):
+            near = max(batch.lengths) <= 2 * max(last.lengths) + 64
+            if near and last.cache is not None and batch.cache is not None:
                 cache = joined([last.cache, batch.cache])
                 self._batches[-1] = Batch([*last.rows, *batch.rows], cache)
             else:

@@ -17,7 +17,7 @@ from _inf.backends.hf.backend import HfBackend
 from _inf.backends.hf.choice import Chooser
 from _inf.backends.hf.decoding import Decoder
 from _inf.backends.hf.forward import Forward
-from _inf.backends.model_info import eos_token_ids, limits_of
+from _inf.backends.model_info import eos_token_ids, limits_of, with_padding
 from _inf.config import Config
 from _inf.conversation.interactions import load_interactions
 from _inf.errors import ConfigError, error_text
@@ -43,7 +43,8 @@ def launch(config: Config) -> HfBackend:
         turns = config.rollout.multi_turn
         tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
         interactions = load_interactions(turns.interaction_config_path)
-        tokenizer = _tokenizer(folder, config)
+        trusted = {"trust_remote_code": config.trust_remote_code}
+        tokenizer = with_padding(AutoTokenizer.from_pretrained(folder, **trusted))
         host = Host()
 
         def build() -> HfBackend:
@@ -67,13 +68,6 @@ def _device(config: Config) -> torch.device:
             "take what the machine has"
         )
     return torch.device("cuda" if found else "cpu")
-
-
-def _tokenizer(folder: Path, config: Config) -> Any:
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=config.trust_remote_code)
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return tokenizer
 
 
 def _model(folder: Path, config: Config, device: torch.device) -> Any:
@@ -142,10 +136,4 @@ def _decoder(forward: Forward, chooser: Chooser, total: int, config: Config) -> 
             f"rollout.max_model_len: the keys and values of {total} tokens do not fit into the "
             f"memory that is left; at most {tokens} do."
         )
-    return Decoder(
-        forward,
-        chooser,
-        most_rows=rollout.max_num_seqs,
-        most_tokens=tokens,
-        most_new_tokens=new_tokens,
-    )
+    return Decoder(forward, chooser, rollout.max_num_seqs, tokens, new_tokens)

@@ -12,45 +12,27 @@ import contextvars
 import dataclasses
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
+from _inf.backends.base import Lacking
+from _inf.backends.openai.failures import prompt_name
+from _inf.backends.openai.generate import GenerateAnswer, GenerateForm
 from _inf.backends.openai.server import Server
-from _inf.errors import ConfigError, PromptError, RequestFailure
+from _inf.backends.openai.text import TextAnswer, TextForm
+from _inf.backends.openai.tokens import TokenAnswer, TokenForm
+from _inf.errors import ConfigError, PromptError, RequestFailure, shown
 from _inf.runtime.host import Host
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
+from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, Tool
 
 # The call whose conversations run in this context, for `Pace`.
 conversations: contextvars.ContextVar[object] = contextvars.ContextVar("inf_conversations")
 
 
-class Answer(Protocol):
-    """An answer as far as it has arrived."""
-
-    @property
-    def finish_reason(self) -> str | None: ...
-
-    def add(self, chunk: Mapping[str, Any]) -> None: ...
-
-    def output(self, *, finished: bool) -> RequestOutput: ...
-
-
-class Form(Protocol):
-    """A form of requests and answers, and the features of a server that has it."""
-
-    supports: frozenset[str]
-
-    def path(self, request: Request) -> str: ...
-
-    def body(self, request: Request, *, stream: bool) -> dict[str, Any]: ...
-
-    def answer(self, request: Request) -> Answer: ...
-
-    def corrected(self, refusal: Exception) -> bool:
-        """Whether the body is now one that the server may take, after it refused the last."""
+Form: TypeAlias = TextForm | TokenForm | GenerateForm
 
 
 @dataclasses.dataclass
-class OpenAIBackend:
+class OpenAIBackend(Lacking):
     """A server that answers requests over HTTP."""
 
     server: Server
@@ -76,7 +58,7 @@ class OpenAIBackend:
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
         for request in requests:
-            self.form.body(request, stream=False)  # refuses what it cannot express
+            self.form.sent(request)  # refuses what it cannot express
         return self.host.run(self._generate(requests, report), cancel)
 
     async def _generate(
@@ -127,55 +109,39 @@ class OpenAIBackend:
         try:
             return await self._received(request, call, put)
         except (ConfigError, PromptError) as refusal:
-            if not self.form.corrected(refusal):
+            if not isinstance(self.form, TextForm) or not self.form.corrected(refusal):
                 raise
         return await self._received(request, call, put)
 
     async def _received(
         self, request: Request, call: object, put: Callable[[RequestOutput], None] | None
     ) -> RequestOutput:
-        form, answer, index = self.form, self.form.answer(request), request.prompt_index
-        sent = form.path(request), form.body(request, stream=put is not None), call, index
+        answer, index = self.form.answer(request), request.prompt_index
+        path, body = self.form.sent(request)
         if put is None:
-            whole = await self.server.ask(*sent)
-            return self._output(answer, whole, index, finished=True)
-        async with contextlib.aclosing(self.server.chunks(*sent)) as chunks:
+            whole = self._read(answer, await self.server.ask(path, body, call, index), index)
+            return dataclasses.replace(whole, finish_reason=whole.finish_reason or "stop")
+        body |= self.form.in_stream
+        async with contextlib.aclosing(self.server.chunks(path, body, call, index)) as chunks:
             async for chunk in chunks:
-                row = self._output(answer, chunk, index, finished=False)
-                if answer.finish_reason is None:  # the last tokens may end in a stop string
+                row = self._read(answer, chunk, index)
+                if row.finish_reason is None:  # the last tokens may end in a stop string
                     put(row)
         if answer.finish_reason is None:
             raise RequestFailure(
                 f"{self.server.access.base_url} ended the stream in the middle of the answer."
             )
-        return answer.output(finished=True)
+        return answer.output()
 
-    def _output(
-        self, answer: Answer, chunk: Mapping[str, Any], index: int | None, *, finished: bool
+    def _read(
+        self, answer: TextAnswer | TokenAnswer | GenerateAnswer, chunk: Any, index: int | None
     ) -> RequestOutput:
         """Add a chunk to the answer, which is refused if it is of another form."""
         try:
             answer.add(chunk)
-            return answer.output(finished=finished)
+            return answer.output()
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise self.server.unreadable(chunk, index) from None
-
-    def score(
-        self,
-        sequences: Sequence[tuple[list[int], int]],
-        cancel: CancelToken,
-        likeliest: int = 1,
-    ) -> list[RequestOutput]:
-        raise NotImplementedError  # not in `supports`, like all below
-
-    def logits(self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken) -> Any:
-        raise NotImplementedError
-
-    def update_weights(self, weights: object, version: int | None) -> int:
-        raise NotImplementedError
-
-    def sleep(self) -> SleepResult:
-        raise NotImplementedError
-
-    def wake_up(self) -> None:
-        raise NotImplementedError
+            raise RequestFailure(
+                f"{prompt_name(index)}: {self.server.access.base_url} sent an answer of an unknown "
+                f"form: {shown(chunk)}."
+            ) from None

@@ -20,15 +20,14 @@ class GenerateForm:
 
     # It ignores `repetition_penalty`, and seeds unless it was started for them.
     supports = TokenForm.supports - {"seed", "repetition_penalty"} | {"regex"}
+    in_stream: Mapping[str, Any] = {}
 
     def __init__(self, root: str) -> None:
         self.url = f"{root}/generate"
 
-    def path(self, request: Request) -> str:
-        return self.url
-
-    def body(self, request: Request, *, stream: bool) -> dict[str, Any]:
-        return {
+    def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
+        """The path and the body of a request."""
+        return self.url, {
             "input_ids": request.token_ids,
             "sampling_params": _sampling_params(request.params),
             "return_logprob": True,
@@ -36,9 +35,6 @@ class GenerateForm:
 
     def answer(self, request: Request) -> GenerateAnswer:
         return GenerateAnswer(request)
-
-    def corrected(self, refusal: Exception) -> bool:
-        return False
 
 
 def _sampling_params(params: SamplingParams) -> dict[str, Any]:
@@ -77,14 +73,14 @@ class GenerateAnswer:
             message = chunk["meta_info"]["finish_reason"].get("message")
             raise RequestFailure(f"The server aborted the request: {message}.")
 
-    def output(self, *, finished: bool) -> RequestOutput:
+    def output(self) -> RequestOutput:
         ids, about = list(self.chunk["output_ids"]), self.chunk["meta_info"]
         reason = about["finish_reason"] or {}
         return RequestOutput(
             token_ids=ids,
             logprobs=[logprob for logprob, *_ in about["output_token_logprobs"]][: len(ids)],
             prompt_logprobs=[],
-            finish_reason=reason.get("type") if finished else None,
+            finish_reason=self.finish_reason,
             matched_stop=reason.get("matched"),
             prompt_tokens=len(self.request.token_ids),
             completion_tokens=len(ids),

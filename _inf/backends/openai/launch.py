@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 
-from _inf.backends.model_info import eos_token_ids, limits_of
+from _inf.backends.model_info import eos_token_ids, limits_of, with_padding
 from _inf.backends.openai.backend import OpenAIBackend
 from _inf.backends.openai.failures import Access
 from _inf.backends.openai.probe import find_form
@@ -39,7 +39,7 @@ def launch(config: Config) -> OpenAIBackend:
 
     def build() -> Server:
         server = Server(access, config.hang_timeout, config.rollout.max_num_seqs)
-        server.closing = asyncio.ensure_future(_close_at_end(server))
+        server.open = asyncio.ensure_future(_until_end(server))
         return server
 
     server = host.start(build)
@@ -71,14 +71,12 @@ def _model(config: Config) -> ModelInfo:
 
     path, trusted = config.tokenizer_path, {"trust_remote_code": config.trust_remote_code}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, **trusted)
+        tokenizer = with_padding(AutoTokenizer.from_pretrained(path, **trusted))
     except Exception as failure:
         raise ConfigError(
             f"tokenizer_path: Transformers cannot load a tokenizer from {path}: "
             f"{error_text(failure)}."
         ) from failure
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
     vocabulary, generation = len(tokenizer), None
     with contextlib.suppress(Exception):  # a folder of the tokenizer alone has neither
         vocabulary = AutoConfig.from_pretrained(path, **trusted).get_text_config().vocab_size
@@ -87,9 +85,7 @@ def _model(config: Config) -> ModelInfo:
     return ModelInfo(tokenizer, eos, limits_of(config, vocabulary))
 
 
-async def _close_at_end(server: Server) -> None:
-    """Close the connections when the host cancels what runs on its loop."""
-    try:
+async def _until_end(server: Server) -> None:
+    """Keep the connections until the host cancels what runs on its loop."""
+    async with server.client:
         await asyncio.Event().wait()
-    finally:
-        await server.client.close()

@@ -9,8 +9,6 @@ tokenizes that text, it is compared with the tokenizer.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
 from typing import Any
 
 from _inf.backends.openai.backend import Form
@@ -25,12 +23,18 @@ from _inf.types import Tokenizer
 PROBE = "The quick brown fox jumps over"
 HOT = 2.0  # a temperature at which log probs differ from those at 1
 SAME = 1e-4  # of two log probs
+REFUSALS = (ConfigError, PromptError, RequestFailure)
 
 
 async def find_form(server: Server, model: str, tokenizer: Tokenizer) -> Form:
     """Return the form of requests; raises `ConfigError` if none fits to `tokenizer_path`."""
     if tokenizer is None:
-        await _look(server)
+        try:
+            await server.look("/models")
+        except AccessRefused:
+            raise
+        except REFUSALS:  # a server may lack the route
+            pass
         return TextForm(model)
     ids = list(tokenizer(PROBE)["input_ids"])
     reasons = []
@@ -39,50 +43,35 @@ async def find_form(server: Server, model: str, tokenizer: Tokenizer) -> Form:
             form, server_ids = await attempt(server, model, ids)
         except AccessRefused:
             raise
-        except (ConfigError, PromptError, RequestFailure) as refusal:
+        except REFUSALS as refusal:
             reasons.append(strip_punctuation(refusal))
-            continue
-        if server_ids not in (None, ids, len(ids)):
-            raise ConfigError(
-                f"tokenizer_path: the server reads {PROBE!r} as the tokens {server_ids}, this "
-                f"tokenizer as {ids}; name the tokenizer of the server's model."
-            )
-        return form
+        except (AttributeError, IndexError, KeyError, TypeError):
+            reasons.append("it answers in an unknown form")
+        else:
+            if server_ids not in (None, ids, len(ids)):
+                raise ConfigError(
+                    f"tokenizer_path: the server reads {PROBE!r} as the tokens {server_ids}, this "
+                    f"tokenizer as {ids}; name the tokenizer of the server's model."
+                )
+            return form
     raise ConfigError(
         f"tokenizer_path: {server.access.base_url} does not take and give token ids "
         f"({'; '.join(reasons)}); leave tokenizer_path out to send it text."
     )
 
 
-async def _look(server: Server) -> None:
-    with contextlib.suppress(PromptError, RequestFailure):
-        try:
-            await server.look("/models")
-        except ConfigError as refusal:  # a server may lack the route
-            if isinstance(refusal, AccessRefused):
-                raise
-
-
 async def _token_form(server: Server, model: str, ids: list[int]) -> tuple[Form, Any]:
     """Return the form of /completions, and the server's ids of the probe."""
     one = {"model": model, "max_tokens": 1, "logprobs": 0, "return_token_ids": True}
     answer = await server.ask("/completions", {**one, "prompt": PROBE, "temperature": 0}, None)
-    if not (choice := _choice(answer)).get("token_ids"):
+    if not (choice := answer["choices"][0]).get("token_ids"):
         raise ConfigError("/completions returns no token_ids")
     hot = {**one, "prompt": ids, "temperature": HOT, "top_k": 1}  # the same token
-    second = _choice(await server.ask("/completions", hot, None))
+    second = (await server.ask("/completions", hot, None))["choices"][0]
     logprobs = [each["logprobs"]["token_logprobs"][0] for each in (choice, second)]
     tempered = max(logprobs) < -SAME and abs(logprobs[0] - logprobs[1]) > SAME
     own = answer.get("prompt_token_ids") or choice.get("prompt_token_ids")
     return TokenForm(model, tempered=tempered), own
-
-
-def _choice(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    try:
-        choice: Mapping[str, Any] = answer["choices"][0]
-        return choice
-    except (KeyError, TypeError, IndexError):
-        raise ConfigError("/completions returns no choices") from None
 
 
 async def _generate_form(server: Server, model: str, ids: list[int]) -> tuple[Form, Any]:

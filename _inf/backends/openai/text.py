@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.backends.base import SUPPORTS
+from _inf.tools.readers import Unreadable, decoded_arguments
 from _inf.types import Message, Request, RequestOutput, SamplingParams, ToolCall
 
 # Other servers' names for `stop`. Whether calls end the row is decided above.
@@ -23,24 +24,26 @@ class TextForm:
     """The form for a server that takes and gives text. model: its name at the server."""
 
     supports = SUPPORTS["openai"]
+    in_stream: Mapping[str, Any] = {"stream_options": {"include_usage": True}}
 
     def __init__(self, model: str) -> None:
         self._model = model
         self._limit = "max_tokens"
 
-    def path(self, request: Request) -> str:
-        return "/completions" if request.messages is None else "/chat/completions"
-
-    def body(self, request: Request, *, stream: bool) -> dict[str, Any]:
+    def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
+        """The path and the body of a request; `in_stream` is added for a stream."""
         body = {"model": self._model, **openai_params(request.params)}
-        if request.messages is None:
-            body |= {"prompt": request.text, "max_tokens": request.params.max_tokens}
-        else:
-            body |= {"messages": [_sent(message) for message in request.messages]}
-            body[self._limit] = request.params.max_tokens
         if request.tools:
             body["tools"] = list(request.tools)
-        return body | ({"stream_options": {"include_usage": True}} if stream else {})
+        if request.messages is None:
+            own = {"prompt": request.text, "max_tokens": request.params.max_tokens}
+            return "/completions", body | own
+        messages = [_sent(message) for message in request.messages]
+        return "/chat/completions", {
+            **body,
+            "messages": messages,
+            self._limit: request.params.max_tokens,
+        }
 
     def answer(self, request: Request) -> TextAnswer:
         return TextAnswer()
@@ -94,27 +97,45 @@ def _json(function: Mapping[str, Any]) -> str:
 
 
 @dataclasses.dataclass
-class TextAnswer:
-    """An answer as far as it has arrived."""
+class Answer:
+    """What both forms of OpenAI's answers have, as far as it has arrived."""
 
-    text: str = ""
     finish_reason: str | None = None
-    matched_stop: str | None = None
     usage: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    calls: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def add(self, chunk: Mapping[str, Any]) -> None:
         """Add a whole answer, or the next chunk of a stream."""
         self.usage = chunk.get("usage") or self.usage
         for choice in chunk["choices"][:1]:
-            part = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
-            self.text += part.get("content") or part.get("refusal") or ""
-            for place, call in enumerate(part.get("tool_calls") or ()):
-                self._add_call(call, call.get("index", place))
             reason = choice.get("finish_reason") or self.finish_reason
             self.finish_reason = "stop" if reason in STOPPED else reason
-            stop = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's
-            self.matched_stop = stop if isinstance(stop, str) else self.matched_stop
+            self.read(choice)
+
+    def read(self, choice: Mapping[str, Any]) -> None:
+        """Add the text or the tokens of a choice."""
+        raise NotImplementedError
+
+    @property
+    def cached_tokens(self) -> int:
+        """How many tokens of the prompt were cached; 0 if a server does not count them."""
+        return (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+
+
+@dataclasses.dataclass
+class TextAnswer(Answer):
+    """An answer of text and calls."""
+
+    text: str = ""
+    matched_stop: str | None = None
+    calls: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def read(self, choice: Mapping[str, Any]) -> None:
+        part = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
+        self.text += part.get("content") or part.get("refusal") or ""
+        for place, call in enumerate(part.get("tool_calls") or ()):
+            self._add_call(call, call.get("index", place))
+        stop = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's
+        self.matched_stop = stop if isinstance(stop, str) else self.matched_stop
 
     def _add_call(self, call: Mapping[str, Any], index: int) -> None:
         """Add a call or a part of one, which has the index of the call and maybe its id."""
@@ -126,32 +147,24 @@ class TextAnswer:
         for key in ("name", "arguments"):
             same[-1][key] += function.get(key) or ""
 
-    def output(self, *, finished: bool) -> RequestOutput:
+    def output(self) -> RequestOutput:
         return RequestOutput(
             token_ids=[],
             logprobs=[],
             prompt_logprobs=[],
-            finish_reason=(self.finish_reason or "stop") if finished else None,
+            finish_reason=self.finish_reason,
             matched_stop=self.matched_stop,
             prompt_tokens=self.usage.get("prompt_tokens") or 0,  # 0: not counted
             completion_tokens=self.usage.get("completion_tokens") or 0,
-            cached_tokens=cached_tokens(self.usage),
+            cached_tokens=self.cached_tokens,
             weight_version=0,
             text=self.text,
             calls=[_call(call["name"], call["arguments"]) for call in self.calls],
         )
 
 
-def cached_tokens(usage: Mapping[str, Any]) -> int:
-    """Return OpenAI's count of the prompt's cached tokens; 0 if a server does not count them."""
-    return (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-
-
 def _call(name: str, text: str) -> ToolCall:
     try:
-        arguments = json.loads(text) if text.strip() else {}
-    except (ValueError, RecursionError) as failure:
-        return ToolCall(name, {}, text, 0, 0, f"the arguments are not JSON: {failure}")
-    if not isinstance(arguments, dict):
-        return ToolCall(name, {}, text, 0, 0, "the arguments are not a JSON object")
-    return ToolCall(name, arguments, text, 0, 0)
+        return ToolCall(name, decoded_arguments(text.strip() or None), text, 0, 0)
+    except Unreadable as failure:
+        return ToolCall(name, {}, text, 0, 0, str(failure))

@@ -113,7 +113,7 @@ def test_engine_that_dies_after_an_answer_is_restarted_again() -> None:
     engine: Any = Dead()
     keeper = EngineKeeper(engine)
     assert keeper.status == "restarting" and settled(keeper) == "ok"
-    keeper.answered(0)
+    keeper.answered()
     engine.dead = True
     assert keeper.status == "restarting" and settled(keeper) == "ok"
     assert (engine.restarts, keeper.restarts) == (2, 2)
@@ -129,8 +129,10 @@ def test_restart_that_fails_is_not_tried_again() -> None:
 def test_engine_with_updated_weights_or_shut_down_is_not_restarted() -> None:
     for change in ({"weight_version": 3}, {"closed": True}):
         engine: Any = Dead()
-        vars(engine).update(change)
+        engine.dead = False
         keeper = EngineKeeper(engine)
+        keeper.answered()  # by the first weights
+        vars(engine).update(change, dead=True)
         assert settled(keeper) == "dead" and engine.restarts == 0
 
 

@@ -6,9 +6,12 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from openai.types.chat import ChatCompletion
+from openai.types import Completion, CompletionChoice
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import BaseModel
 from serve_clients import KEY, joined_chat, whole_chat
 
 from _inf.apps.serve.server import InferenceServer
@@ -21,6 +24,16 @@ COLOR = {
     "required": ["color", "n"],
     "additionalProperties": False,
 }
+
+
+class RunningChoice(CompletionChoice):
+    """The package's type, with the value of a choice that has not ended."""
+
+    finish_reason: str | None  # type: ignore[assignment]
+
+
+class RunningCompletion(Completion):
+    choices: list[RunningChoice]  # type: ignore[assignment]
 
 
 def tool(name: str) -> dict[str, Any]:
@@ -272,8 +285,27 @@ def test_prompt_logprobs_are_the_engines(
     assert values == pytest.approx(row.prompt_logprobs[1:], abs=1e-4)
 
 
-def test_response_is_the_packages_own_type(tiny_client: OpenAI, model: str) -> None:
-    raw = tiny_client.chat.completions.with_raw_response.create(
-        model=model, messages=ASK, max_tokens=2
-    )
-    ChatCompletion.model_validate_json(raw.text)  # complete and of the right types
+TYPES: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {
+    "/chat/completions": (ChatCompletion, ChatCompletionChunk),
+    "/completions": (Completion, RunningCompletion),
+}
+
+
+@pytest.mark.parametrize("route", TYPES)
+def test_responses_and_events_are_of_the_packages_own_types(
+    route: str, tiny_server: InferenceServer
+) -> None:
+    whole, event = TYPES[route]
+    body: dict[str, Any] = {"n": 2, "temperature": 1.0, "max_tokens": 4, "prompt": "Hi"}
+    if route == "/chat/completions":
+        body |= {"messages": ASK, "logprobs": True, "top_logprobs": 2}
+        del body["prompt"]
+    else:
+        body["logprobs"] = 2
+    url = tiny_server.base_url + route
+    whole.model_validate_json(httpx.post(url, json=body).text)  # complete and of the right types
+    asked = body | {"stream": True, "stream_options": {"include_usage": True}}
+    *lines, done = [line for line in httpx.post(url, json=asked).text.split("\n") if line]
+    assert done == "data: [DONE]" and len(lines) > 3
+    for line in lines:
+        event.model_validate_json(line.removeprefix("data: "))

@@ -13,6 +13,7 @@ from openai import OpenAI
 from serve_clients import client, joined_chat, whole_chat
 from tool_calling import CALCULATOR, GREETING, question
 
+from _inf.apps.serve.connections import MOST_BODY_BYTES
 from _inf.apps.serve.errors import RequestError
 from _inf.apps.serve.server import InferenceServer
 from _inf.apps.serve.sessions import MOST_SESSIONS, SESSION_SECONDS, Sessions
@@ -307,17 +308,65 @@ def test_traces_rewards_and_the_end_over_http(tiny_server: InferenceServer) -> N
         tiny_server.traces("http")
 
 
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"top_p": 0}, 400),  # refused by the engine
+        ({"tempersture": 1}, 400),
+        ({"messages": [user("long " * 2000)]}, 400),
+        ({"model": "gpt-5"}, 404),
+        ({"user": "x" * MOST_BODY_BYTES}, 413),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_refused_request_opens_no_session(
+    stream: bool, fields: dict[str, Any], status: int, tiny_server: InferenceServer
+) -> None:
+    url, name = f"{tiny_server.session_url('refused')}/chat/completions", "refused"
+    body = {"messages": [user("One")], "max_tokens": 2, "stream": stream}
+    assert httpx.post(url, json=body | fields).status_code == status
+    assert name not in tiny_server.sessions()
+    assert httpx.get(tiny_server.session_url(name).replace("/v1", "/traces")).status_code == 404
+
+
+def test_request_without_the_key_opens_no_session(tiny: InferenceEngine) -> None:
+    with tiny.serve(api_key="right") as server:
+        for key, names in (("wrong", []), ("right", ["keyed"])):
+            url = f"{server.session_url('keyed')}/completions"
+            headers = {"Authorization": f"Bearer {key}"}
+            httpx.post(url, json={"prompt": "Hi", "max_tokens": 1}, headers=headers)
+            assert server.sessions() == names
+
+
+def test_first_requests_at_once_are_of_one_session(tiny_server: InferenceServer) -> None:
+    openai = session(tiny_server, "at-once")
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda n: ask(openai, [user(f"Turn {n}")], max_tokens=8), range(4)))
+    assert len(tiny_server.traces("at-once")) == 4
+
+
+def test_session_deleted_while_a_request_runs_stays_deleted() -> None:
+    sessions = Sessions()
+    running = sessions.of_request("gone")
+    sessions.open(running)
+    sessions.delete("gone")
+    sessions.open(running)
+    assert sessions.names() == []
+
+
 def test_open_sessions_are_bounded_in_number_and_age() -> None:
     now = 0.0
     sessions = Sessions(clock=lambda: now)
-    for index in range(MOST_SESSIONS):
-        sessions.open(f"s{index}")
+    for index in range(MOST_SESSIONS - 1):
+        sessions.open(sessions.of_request(f"s{index}"))
+    running = sessions.of_request("running")  # counts, because it may open
     with pytest.raises(RequestError) as refused:
-        sessions.open("one-more")
+        sessions.of_request("one-more")
     assert refused.value.status == 429
-    sessions.open("s0")
+    sessions.open(running)
+    sessions.of_request("s0")
     now = SESSION_SECONDS / 2
-    sessions.open("s1")
+    sessions.of_request("s1")
     now = SESSION_SECONDS + 1
-    sessions.open("one-more")
+    sessions.open(sessions.of_request("one-more"))
     assert sessions.names() == ["s1", "one-more"]

@@ -1,0 +1,35 @@
+"""Reads files of JSON lines: the rows of evaluations, batches, rollouts and data sets."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from _inf.errors import ConfigError
+
+
+def json_lines(path: str | os.PathLike[str]) -> list[tuple[int, Any]]:
+    """Return each line's number, from 1, and its value; blank lines are skipped.
+
+    Raises `ConfigError` with the line that is not JSON, and for a file without lines.
+    """
+    try:
+        with open(path, "rb") as file:
+            texts = [(number, text) for number, text in enumerate(file, 1) if text.strip()]
+    except OSError as failure:
+        raise ConfigError(f"{path} cannot be read: {failure.strerror}.") from None
+    if not texts:
+        raise ConfigError(f"{path}: it has no rows.")
+    return [(number, _value(text, f"{path}, line {number}")) for number, text in texts]
+
+
+def _value(text: bytes, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as failure:  # also bytes that are not UTF-8
+        cut = "" if text.endswith(b"\n") else " (the file ends inside it)"
+        raise ConfigError(
+            f"{where}: it is not JSON{cut}: {failure}; if a run was stopped while it wrote the "
+            "file, resume it first, else correct or remove the line."
+        ) from None
