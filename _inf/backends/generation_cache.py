@@ -43,27 +43,26 @@ class CachedBackend:
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
-        cache, keys = self._cache, [_key(request) for request in requests]
-        rows = {} if self._backend.dead else self._known(cache, keys)
-        known = list(rows.values())
-        missing = [index for index in range(len(requests)) if index not in rows]
-        if missing:
-            asked = [requests[index] for index in missing]
-            computed = self._backend.generate(asked, cancel, _with(report, known))
-            if len({output.weight_version for output in (*known, *computed)}) > 1:
-                return self._backend.generate(requests, cancel, report)  # updated in between
-            self._keep(cache, [keys[index] for index in missing], computed)
-            rows.update(zip(missing, computed, strict=True))
+        cache, dead = self._cache, self._backend.dead
+        answers = [None if dead else self._known(cache, request) for request in requests]
+        known = [answer for answer in answers if answer is not None]
+        missing = [r for r, answer in zip(requests, answers, strict=True) if answer is None]
+        computed = self._backend.generate(missing, cancel, _with(report, known)) if missing else []
+        if known and len({output.weight_version for output in (*known, *computed)}) > 1:
+            return self._backend.generate(requests, cancel, report)  # updated in between
+        for request, output in zip(missing, computed, strict=True):
+            self._keep(cache, request, output)
         self._stats.add_cache_hits(known)
-        return [rows[index] for index in range(len(requests))]
+        rest = iter(computed)
+        return [next(rest) if answer is None else answer for answer in answers]
 
     async def turn(self, request: Request) -> RequestOutput:
-        cache, key = self._cache, _key(request)
-        if known := self._known(cache, [key]):
-            self._stats.add_cache_hits([known[0]])
-            return known[0]
+        cache = self._cache
+        if (known := self._known(cache, request)) is not None:
+            self._stats.add_cache_hits([known])
+            return known
         output = await self._backend.turn(request)
-        self._keep(cache, [key], [output])
+        self._keep(cache, request, output)
         return output
 
     def update_weights(self, weights: object, version: int | None) -> int:
@@ -78,30 +77,20 @@ class CachedBackend:
         finally:
             self.clear()
 
-    def _known(
-        self, cache: LRUCache[str, bytes], keys: Sequence[str | None]
-    ) -> dict[int, RequestOutput]:
+    def _known(self, cache: LRUCache[str, bytes], request: Request) -> RequestOutput | None:
         with self._lock:
-            answers = {index: cache.get(key) for index, key in enumerate(keys) if key}
-        return {index: pickle.loads(each) for index, each in answers.items() if each is not None}
+            answer = cache.get(_key(request))
+        return None if answer is None else pickle.loads(answer)
 
-    def _keep(
-        self,
-        cache: LRUCache[str, bytes],
-        keys: Sequence[str | None],
-        outputs: Sequence[RequestOutput],
-    ) -> None:
-        """Keep copies of the outputs, which no caller can change."""
-        new = {key: pickle.dumps(row) for key, row in zip(keys, outputs, strict=True) if key}
-        with self._lock:
-            for key, answer in new.items():
-                cache[key] = answer
+    def _keep(self, cache: LRUCache[str, bytes], request: Request, output: RequestOutput) -> None:
+        """Keep a copy, which no caller can change, of an answer that would come again."""
+        if request.params.greedy or request.params.seed is not None:
+            with self._lock:
+                cache[_key(request)] = pickle.dumps(output)
 
 
-def _key(request: Request) -> str | None:
-    """What equal requests have in common; None if their answers may differ."""
-    repeatable = request.params.greedy or request.params.seed is not None
-    return repr(dataclasses.replace(request, prompt_index=None)) if repeatable else None
+def _key(request: Request) -> str:
+    return repr(dataclasses.replace(request, prompt_index=None))
 
 
 def _with(report: Report | None, known: Sequence[RequestOutput]) -> Report | None:

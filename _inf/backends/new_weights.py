@@ -37,7 +37,7 @@ class ExpectedWeights:
     computed: frozenset[str]
 
 
-def expected_weights(hf_config: PretrainedConfig, *, trust_remote_code: bool) -> ExpectedWeights:
+def expected_weights(hf_config: PretrainedConfig, trust_remote_code: bool) -> ExpectedWeights:
     """Return the names and shapes that Transformers gives a model's weights; allocates nothing."""
     from transformers import AutoModelForCausalLM
 

@@ -272,10 +272,3 @@ class Config(Section):
     def to_dict(self) -> dict[str, Any]:
         """Return all keys as nested dicts, which `load_config` turns into an equal config."""
         return self.model_dump()
-
-    def verl_rollout(self) -> dict[str, Any]:
-        """Return keyword arguments for verl 0.6.1's RolloutConfig.
-
-        `multi_turn` and `val_kwargs` are plain dicts, to be converted to verl's dataclasses first.
-        """
-        return self.rollout.model_dump()

@@ -1,7 +1,7 @@
 """Merges a PEFT adapter into a base model: two folders in, one model folder out.
 
 PEFT merges them in the base's dtype. Adapter weights that do not fit the base, or are missing, are
-a `ConfigError` that begins with `adapter_path:`. Knows nothing of caches. It corrects that PEFT
+an exception. Knows nothing of caches. It corrects that PEFT
 (0.21, `import_utils.py`) refuses the torchao that sglang 0.5.9 pins, although it needs torchao only
 for models that torchao quantized.
 """
@@ -13,10 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError, error_text
-from _inf.runtime import quiet
-
-FORMAT = 1  # increase it when the written files change
+from _inf.errors import ConfigError
 
 
 def adapter_files(adapter: Path) -> list[Path]:
@@ -32,18 +29,13 @@ def adapter_files(adapter: Path) -> list[Path]:
 
 
 def write_adapted(
-    base: Path, others: Sequence[Path], adapter: Path, folder: Path, *, trust_remote_code: bool
+    base: Path, others: Sequence[Path], adapter: Path, folder: Path, trust_remote_code: bool
 ) -> None:
     """Merge into the existing, empty `folder`; `others`: the base's files except its weights."""
-    with quiet.third_party():
-        try:
-            merged = _merged(base, adapter, trust_remote_code)
-        except Exception as error:
-            why = " ".join(error_text(error).split())[:320]
-            raise ConfigError(f"adapter_path: {adapter} does not fit {base}: {why}") from error
-        for file in others:
-            shutil.copy(file, folder)
-        merged.save_pretrained(folder)
+    merged = _merged(base, adapter, trust_remote_code)
+    for file in others:
+        shutil.copy(file, folder)
+    merged.save_pretrained(folder)
 
 
 def _merged(base: Path, adapter: Path, trust_remote_code: bool) -> Any:

@@ -3,7 +3,7 @@
 `write_folder(gguf, folder)` fills an existing empty folder with config.json, model.safetensors,
 tokenizer.json, tokenizer_config.json, the chat template and generation_config.json. All of them
 use the special tokens of the GGUF's metadata. A file that cannot be used (cut short,
-damaged, not a GGUF, of an architecture Transformers does not read) is a `ConfigError`.
+damaged, not a GGUF, of an architecture Transformers does not read) is an exception.
 
 The weights go through Transformers' own GGUF reader, the tokenizer through `gguf_tokenizer`.
 Knows nothing of caches or locks.
@@ -18,11 +18,8 @@ from typing import Any
 
 from _inf.errors import ConfigError, error_text
 from _inf.models.gguf_tokenizer import build_tokenizer, special_ids
-from _inf.runtime import quiet
 
 logger = logging.getLogger("inf.models")
-
-FORMAT = 1  # increase it when the written files change: cached folders are then built again
 
 _LONGEST_ARRAY = 4_000_000  # entries; a damaged length would keep the reader busy for hours
 
@@ -30,13 +27,8 @@ _LONGEST_ARRAY = 4_000_000  # entries; a damaged length would keep the reader bu
 def write_folder(gguf: Path, folder: Path) -> None:
     """Dequantize `gguf` into the existing, empty `folder`."""
     logger.info("dequantizing %s once; the result is cached", gguf)
-    try:
-        with quiet.third_party():
-            meta = _checked_metadata(gguf)
-            tokenizer, model = build_tokenizer(gguf, meta), _model(gguf, meta)
-    except Exception as error:
-        why = error_text(error).removeprefix("ValueError: ").splitlines()[0]
-        raise ConfigError(f"model_path: {gguf} cannot be used: {why}") from None
+    meta = _checked_metadata(gguf)
+    tokenizer, model = build_tokenizer(gguf, meta), _model(gguf, meta)
     try:
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)

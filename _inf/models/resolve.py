@@ -16,23 +16,24 @@ model is found without importing torch.
 from __future__ import annotations
 
 import fnmatch
+import functools
 import hashlib
 import importlib.util
 import json
 import os
 import re
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, error_text
 from _inf.models import adapter, verl_checkpoint
-from _inf.models.cache import build_once, cache_root
+from _inf.models.cache import build_once
+from _inf.runtime import quiet
 
-__all__ = ["cache_root", "resolve_model"]
-
+FORMAT = 1  # increase it when the written files of a converted model change
 HUB_TIMEOUT = 5.0  # seconds to reach the Hub at all
 
 _TOKENIZER_FILES = re.compile(
@@ -45,7 +46,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.\-]*(/[A-Za-z0-9][\w.\-]*)?")
 
 
 def resolve_model(
-    model_path: str | None, *, trust_remote_code: bool = False, adapter_path: str | None = None
+    model_path: str | None, adapter_path: str | None = None, trust_remote_code: bool = False
 ) -> Path:
     """Return a model's local folder; `trust_remote_code` also downloads a Hub repo's code."""
     base = _resolved(model_path, trust_remote_code)
@@ -92,6 +93,23 @@ def _embedded_gguf() -> Path:
 # Folders that are built once and kept in the cache
 
 
+def _converted(kind: str, digest: str, write: Callable[[Path], None], fault: str) -> Path:
+    """Return the cache folder of a source with this digest, filled by `write`; `fault`: the
+    beginning of the message if that fails."""
+
+    def build(folder: Path) -> None:
+        try:
+            with quiet.third_party():
+                write(folder)
+        except ConfigError:
+            raise
+        except Exception as error:
+            why = " ".join(error_text(error).removeprefix("ValueError: ").split())[:320]
+            raise ConfigError(f"{fault}: {why}") from error
+
+    return build_once(f"{kind}{FORMAT}-{digest}", build)
+
+
 def _dequantized(gguf: Path) -> Path:
     from _inf.models import dequantize
 
@@ -102,8 +120,8 @@ def _dequantized(gguf: Path) -> Path:
                 digest.update(chunk)
     except OSError as error:
         raise ConfigError(f"model_path: cannot read {gguf}: {error.strerror}") from None
-    key = f"gguf{dequantize.FORMAT}-{digest.hexdigest()}"
-    return build_once(key, lambda folder: dequantize.write_folder(gguf, folder))
+    write = functools.partial(dequantize.write_folder, gguf)
+    return _converted("gguf", digest.hexdigest(), write, f"model_path: {gguf} cannot be used")
 
 
 def _verl_actor(folder: Path) -> Path | None:
@@ -120,25 +138,22 @@ def _verl_actor(folder: Path) -> Path | None:
 
 
 def _merged(actor: Path, trust_remote_code: bool) -> Path:
-    key = f"verl{verl_checkpoint.FORMAT}-{_fingerprint(verl_checkpoint.shards(actor))}"
-    return build_once(
-        key,
-        lambda folder: verl_checkpoint.write_merged(
-            actor, folder, trust_remote_code=trust_remote_code
-        ),
-    )
+    def write(folder: Path) -> None:
+        verl_checkpoint.write_merged(actor, folder, trust_remote_code)
+
+    digest = _fingerprint(verl_checkpoint.shards(actor))
+    return _converted("verl", digest, write, f"model_path: {actor} cannot be merged")
 
 
 def _adapted(base: Path, peft: Path, trust_remote_code: bool) -> Path:
     files = sorted(file for file in base.iterdir() if file.is_file() and file.name[0] != ".")
     others = [f for f in files if not re.search(r"\.(safetensors|bin|pt|index\.json)$", f.name)]
-    key = f"peft{adapter.FORMAT}-{_fingerprint([*files, *adapter.adapter_files(peft)])}"
-    return build_once(
-        key,
-        lambda folder: adapter.write_adapted(
-            base, others, peft, folder, trust_remote_code=trust_remote_code
-        ),
-    )
+    digest = _fingerprint([*files, *adapter.adapter_files(peft)])
+
+    def write(folder: Path) -> None:
+        adapter.write_adapted(base, others, peft, folder, trust_remote_code)
+
+    return _converted("peft", digest, write, f"adapter_path: {peft} does not fit {base}")
 
 
 def _fingerprint(files: Iterable[Path]) -> str:

@@ -12,10 +12,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError, error_text
-from _inf.runtime import quiet
+from _inf.errors import ConfigError
 
-FORMAT = 1  # increase it when the written files change
 FSDP_CONFIG = "fsdp_config.json"
 
 
@@ -31,31 +29,24 @@ def shards(actor: Path) -> list[Path]:
     return [actor / FSDP_CONFIG, *sorted(actor.glob("*.pt")), *(actor / "huggingface").iterdir()]
 
 
-def write_merged(actor: Path, folder: Path, *, trust_remote_code: bool) -> None:
+def write_merged(actor: Path, folder: Path, trust_remote_code: bool) -> None:
     """Merge `actor`'s shards into the existing, empty `folder`."""
-    with quiet.third_party():
-        from verl.model_merger import base_model_merger, fsdp_model_merger
-        from verl.model_merger.base_model_merger import ModelMergerConfig
+    from verl.model_merger import base_model_merger, fsdp_model_merger
+    from verl.model_merger.base_model_merger import ModelMergerConfig
 
-        for module in (base_model_merger, fsdp_model_merger):
-            module.print = lambda *args, **kwargs: None
-        fsdp_model_merger.tqdm = lambda shards, **kwargs: shards
-        config = ModelMergerConfig(
-            operation="merge",
-            backend="fsdp",
-            local_dir=str(actor),
-            target_dir=str(folder),
-            hf_model_config_path=str(actor / "huggingface"),
-            trust_remote_code=trust_remote_code,
-        )
-        try:
-            fsdp_model_merger.FSDPModelMerger(config).merge_and_save()
-            check_whole(folder, trust_remote_code)
-        except ConfigError:
-            raise
-        except Exception as error:
-            why = " ".join(error_text(error).split())[:320]
-            raise ConfigError(f"model_path: {actor} cannot be merged: {why}") from error
+    for module in (base_model_merger, fsdp_model_merger):
+        module.print = lambda *args, **kwargs: None
+    fsdp_model_merger.tqdm = lambda shards, **kwargs: shards
+    config = ModelMergerConfig(
+        operation="merge",
+        backend="fsdp",
+        local_dir=str(actor),
+        target_dir=str(folder),
+        hf_model_config_path=str(actor / "huggingface"),
+        trust_remote_code=trust_remote_code,
+    )
+    fsdp_model_merger.FSDPModelMerger(config).merge_and_save()
+    check_whole(folder, trust_remote_code)
 
 
 def check_whole(folder: Path, trust_remote_code: bool) -> None:

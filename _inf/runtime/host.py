@@ -54,8 +54,7 @@ class Host:
         self.death: EngineDeadError | None = None
         self.lock = ReadWriteLock()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._died: asyncio.Event | None = None
-        self._stop: asyncio.Event | None = None
+        self._died, self._stop = asyncio.Event(), asyncio.Event()
         self._thread: threading.Thread | None = None
         self._stopping = False
         self._submitting = threading.RLock()  # what was submitted before `stop` runs before it
@@ -101,14 +100,15 @@ class Host:
                         process.join(EXIT_SECONDS)
                     if process.exitcode is not None:
                         break
-            died = any(process.exitcode for process in self._processes())
             exits = self._exits()
             self.stop()
-            if died and isinstance(failure, Exception):
+            if not isinstance(failure, Exception):
+                raise
+            if exits:
                 raise self._report(
                     f"The engine's process died while it started: {exits}"
                 ) from failure
-            if isinstance(failure, Exception) and not isinstance(failure, InferenceError):
+            if not isinstance(failure, InferenceError):
                 raise InferenceError(
                     f"The engine refused to start: {type(failure).__name__}: {failure}"
                 ) from failure
@@ -127,11 +127,7 @@ class Host:
 
     async def _serve(self, build: Callable[[], T], built: concurrent.futures.Future[T]) -> None:
         """Run `build` inside the loop, so that SGLang uses this loop as its own."""
-        self._loop, self._died, self._stop = (
-            asyncio.get_running_loop(),
-            asyncio.Event(),
-            asyncio.Event(),
-        )
+        self._loop = asyncio.get_running_loop()
         try:
             result = build()
             for child in self.children:
@@ -204,7 +200,6 @@ class Host:
         return future
 
     async def _or_death(self, work: Coroutine[Any, Any, T]) -> T:
-        assert self._died is not None
         task, death = asyncio.ensure_future(work), asyncio.ensure_future(self._died.wait())
         try:
             await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
@@ -223,7 +218,9 @@ class Host:
         assert self._loop is not None
         self._loop.remove_reader(child.sentinel)
         child.join(1.0)
-        self.declare_dead(f"The engine's process died: {self._exits()}")
+        self.declare_dead(
+            f"The engine's process died: {self._exits() or 'no child has an exit code'}"
+        )
 
     async def _watch(self) -> None:
         """Kill a child that hangs, and report it like one that died."""
@@ -238,17 +235,17 @@ class Host:
 
     def declare_dead(self, what: str) -> None:
         """Make all running and later calls fail; called on the engine's thread."""
-        if self.death is None and not self._stopping and self._died is not None:
+        if self.death is None and not self._stopping:
             self.death = self._report(f"{what}. restart() brings up a new engine in this process")
             self._died.set()
 
     def _exits(self) -> str:
-        dead = [
+        """The processes that ended with an error; "" if none did."""
+        return ", ".join(
             f"{process.name} (pid {process.pid}, exit code {process.exitcode})"
             for process in self._processes()
             if process.exitcode
-        ]
-        return ", ".join(dead) or "no child has an exit code"
+        )
 
     def _report(self, what: str) -> EngineDeadError:
         return EngineDeadError(f"{what}.\n{self._folder.end_of_log()}")
@@ -259,7 +256,7 @@ class Host:
             return
         self._stopping = True
         atexit.unregister(self.stop)
-        failed = self.death is not None or any(each.exitcode for each in self._processes())
+        failed = self.death is not None or bool(self._exits())
         with self._submitting:
             self.death = self.death or EngineDeadError(
                 "The engine was shut down; restart() brings up a new one."
@@ -268,7 +265,7 @@ class Host:
             _kill_tree(child)
         if self.fork_server is not None:
             self.fork_server.release()
-        if self._loop is not None and self._stop is not None:
+        if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(self._stop.set)
         if self._thread is not None and self._thread is not threading.current_thread():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import dataclasses
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -17,11 +16,15 @@ from _inf.errors import InferenceError
 T = TypeVar("T")
 
 
+# The innermost call that the current task is part of; set in the context of the call's own task.
+_current_call: contextvars.ContextVar[object] = contextvars.ContextVar("inf_call_of_lock")
+
+
 class ReadWriteLock:
     """The lock; used on one event loop."""
 
     def __init__(self) -> None:
-        self._calls = 0
+        self._calls: set[object] = set()  # those that run
         self._no_writer, self._no_calls = asyncio.Event(), asyncio.Event()
         self._no_writer.set()
         self._no_calls.set()
@@ -30,65 +33,43 @@ class ReadWriteLock:
     async def read(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a call in its own task. A call made inside another call (by a tool) does not wait for
         the lock: it would wait for itself."""
-        if self._held_here():
+        if _current_call.get(None) in self._calls:
             return await work
         try:
             while not self._no_writer.is_set():
                 await self._no_writer.wait()
-        except BaseException:
-            work.close()
-            raise
-        self._calls += 1
-        self._no_calls.clear()
-        call = _Call(self)
-        _current_call.set(call)  # in the context of this call's task, which ends with it
-        try:
-            return await work
+            call = object()
+            self._calls.add(call)
+            self._no_calls.clear()
+            _current_call.set(call)
+            try:
+                return await work
+            finally:
+                self._calls.discard(call)  # also for a tool that still runs
+                if not self._calls:
+                    self._no_calls.set()
         finally:
-            call.runs = False  # for a tool that still runs
-            self._calls -= 1
-            if not self._calls:
-                self._no_calls.set()
-
-    def _held_here(self) -> bool:
-        call = _current_call.get()
-        return call is not None and call.lock is self and call.runs
+            work.close()  # if it never began
 
     async def write(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` after the running calls have ended and before any other begins. Once started,
         `work` is finished even if its caller is gone, because a half update is unusable."""
         try:
-            if self._held_here():
+            if _current_call.get(None) in self._calls:
                 raise InferenceError(
                     "A tool cannot change the engine that waits for it; do that between calls."
                 )
-            await self._one_writer.acquire()
-        except BaseException:
-            work.close()
-            raise
-        self._no_writer.clear()
-        try:
-            await self._no_calls.wait()
-            begun = asyncio.ensure_future(work)
-            try:
-                return await asyncio.shield(begun)
-            except asyncio.CancelledError:
-                await asyncio.wait({begun})
-                raise
+            async with self._one_writer:
+                self._no_writer.clear()
+                try:
+                    await self._no_calls.wait()
+                    begun = asyncio.ensure_future(work)
+                    try:
+                        return await asyncio.shield(begun)
+                    except asyncio.CancelledError:
+                        await asyncio.wait({begun})
+                        raise
+                finally:
+                    self._no_writer.set()
         finally:
-            work.close()
-            self._no_writer.set()
-            self._one_writer.release()
-
-
-@dataclasses.dataclass
-class _Call:
-    """A call that holds the lock, stored in the context of its tasks."""
-
-    lock: ReadWriteLock
-    runs: bool = True
-
-
-_current_call: contextvars.ContextVar[_Call | None] = contextvars.ContextVar(
-    "inf_lock", default=None
-)
+            work.close()  # if it never began

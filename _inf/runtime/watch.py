@@ -7,6 +7,7 @@ clock would blame the child. Knows nothing of what a heartbeat is.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 
 import psutil
@@ -14,6 +15,7 @@ import psutil
 LOOK_SECONDS = 1.25
 
 
+@dataclasses.dataclass
 class Watch:
     """Watches processes; call `look` every `LOOK_SECONDS`.
 
@@ -21,22 +23,16 @@ class Watch:
     limit: the seconds of silence that are allowed; None: any number.
     """
 
-    def __init__(
-        self,
-        processes: Mapping[str, int],
-        last_heartbeat: Callable[[], object],
-        limit: float | None,
-    ) -> None:
-        self._processes = processes
-        self._last_heartbeat = last_heartbeat
-        self._limit = limit
-        self._stopped: set[str] = set()
-        self._last: object = None
-        self._quiet_looks = 0
+    processes: Mapping[str, int]
+    last_heartbeat: Callable[[], object]
+    limit: float | None
+    _stopped: set[str] = dataclasses.field(default_factory=set)
+    _last: object = None
+    _quiet_looks: int = 0
 
     def look(self) -> str | None:
         """Describe what hangs; None if nothing does."""
-        stopped = {name for name, pid in self._processes.items() if _is_stopped(pid)}
+        stopped = {name for name, pid in self.processes.items() if _is_stopped(pid)}
         # Twice, because Ctrl-Z and fg reach a process group one by one.
         twice, self._stopped = stopped & self._stopped, stopped
         if twice:
@@ -44,14 +40,14 @@ class Watch:
         return self._silent()
 
     def _silent(self) -> str | None:
-        before, self._last = self._last, self._last_heartbeat()
+        before, self._last = self._last, self.last_heartbeat()
         same = self._last is not None and self._last == before
         self._quiet_looks = self._quiet_looks + 1 if same else 0
         seconds = self._quiet_looks * LOOK_SECONDS
-        if self._limit is None or seconds < self._limit:
+        if self.limit is None or seconds < self.limit:
             return None
         return (
-            f"{', '.join(self._processes)} was silent for {seconds:.0f} s while work waited for it "
+            f"{', '.join(self.processes)} was silent for {seconds:.0f} s while work waited for it "
             "(if the work is just slow, raise hang_timeout)"
         )
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import multiprocessing.context
 import multiprocessing.spawn
 import os
+import pkgutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,8 @@ class Worker:
             os.dup2(log.fileno(), 2)
 
     def __call__(self, *args: object, **kwargs: object) -> None:
-        _named(self.setup)(self.log, **self.setup_arguments)
-        _named(self.function)(*args, **kwargs)
+        pkgutil.resolve_name(self.setup)(self.log, **self.setup_arguments)
+        pkgutil.resolve_name(self.function)(*args, **kwargs)
 
 
 def die_with(parent: int) -> None:
@@ -73,12 +73,6 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-
-
-def _named(path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(":")
-    function: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return function
 
 
 class WorkerProcess(SpawnProcess):

@@ -152,7 +152,7 @@ def test_update_between_the_known_and_the_computed_rows_computes_all_of_them(
 
     def updated(*args: Any) -> Any:
         known = found(*args)
-        backend.update_weights({}, None)
+        backend.update_weights({}, 1)
         return known
 
     backend._known = updated  # type: ignore[method-assign]

@@ -142,7 +142,6 @@ def test_pool_that_cannot_hold_a_row_is_refused(folder: Path, device: str) -> No
 def test_engine_that_started_with_less_is_refused() -> None:
     kv_memory.check_held((ROW, 1), ROW, config())
     kv_memory.check_held((8960, 64), ROW, config(9000))  # whole pages
-    kv_memory.check_held(None, ROW, config(9000))  # a rank that has no engine
     with pytest.raises(ConfigError, match=r"max_total_tokens: 9000 .* not fit.*; 8896 would"):
         kv_memory.check_held((8896, 64), ROW, config(9000))
     with pytest.raises(ConfigError, match=r"^rollout\.max_model_len .* not fit .*; 513 would\."):

@@ -321,8 +321,8 @@ def test_config_is_frozen_and_reads_its_own_dict_back() -> None:
     with pytest.raises(ValueError, match="frozen"):
         config.rollout.n = 2
     assert load_config(config.to_dict(), {}) == config
-    assert config.verl_rollout()["multi_turn"]["format"] == "hermes"
-    assert "agent" not in config.verl_rollout()
+    assert config.to_dict()["rollout"]["multi_turn"]["format"] == "hermes"
+    assert "agent" not in config.to_dict()["rollout"]
 
 
 @pytest.mark.parametrize(

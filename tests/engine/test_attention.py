@@ -67,7 +67,7 @@ class Batch:
             self.extend_prefix_lens = torch.tensor(prefixes)
             self.extend_seq_lens = self.seq_lens - self.extend_prefix_lens
         self.token_to_kv_pool = types.SimpleNamespace(
-            get_key_buffer=lambda _: self.keys, get_value_buffer=lambda _: self.values
+            get_kv_buffer=lambda _: (self.keys, self.values)
         )
 
     def of(self, row: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -24,7 +24,7 @@ datasets.disable_progress_bars()
 datasets.logging.set_verbosity_error()
 
 def raw():
-    from _inf.backends.verl.batch import data_proto
+    from _inf.backends.verl.backend import data_proto
     from _inf.types import Request, SamplingParams
 
     return data_proto([Request([1, 2], SamplingParams(max_tokens=1))], e._backend.model)

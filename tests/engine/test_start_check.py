@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tiny import tiny_model
@@ -15,11 +14,11 @@ from inf import ConfigError, InferenceEngine
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the tiny model's architecture were not in the table."""
-    monkeypatch.setattr(start_check, "is_measured", lambda name: False)
+    monkeypatch.setattr(start_check, "EXACT_ON_CPU", [])
 
 
-def check(engine: InferenceEngine, folder: Path, weight_bytes: int = 1000) -> None:
-    start_check.check_unmeasured(engine._backend, folder, weight_bytes, trust_remote_code=False)
+def check(engine: InferenceEngine, folder: Path) -> None:
+    start_check.check_unmeasured(engine._backend, folder)
 
 
 @pytest.mark.filterwarnings("error")
@@ -36,16 +35,17 @@ def test_engine_that_computes_another_model_is_refused(tiny: InferenceEngine) ->
 def test_model_that_cannot_be_compared_is_served_with_a_warning(
     tiny: InferenceEngine, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other: Any = {"large": start_check.MOST_BYTES + 1}.get(case, 1000)
+    if case == "large":
+        monkeypatch.setattr(start_check, "MOST_BYTES", 1000)
     if case == "half precision":
         monkeypatch.setattr(type(tiny.rollout), "dtype", start_check.torch.bfloat16)
     folder = tmp_path if case == "unreadable" else tiny_model(seed=1)
     with pytest.warns(UserWarning, match="Qwen3ForCausalLM was never compared"):
-        check(tiny, folder, other)
+        check(tiny, folder)
 
 
 def test_measured_architecture_is_not_tried_again(
     tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_check, "is_measured", lambda name: name == "Qwen3ForCausalLM")
+    monkeypatch.setattr(start_check, "EXACT_ON_CPU", ["Qwen3ForCausalLM"])
     check(tiny, tiny_model(seed=1))

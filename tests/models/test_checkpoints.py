@@ -122,7 +122,7 @@ def damaged(actor: Path, how: str) -> None:
         ("rank", "cannot be merged: FileNotFoundError: .*model_world_size_2_rank_0.pt"),
         ("config", "cannot be merged"),
         ("cut", "cannot be merged"),
-        ("weight", "cannot be merged: ValueError: 1 missing keys, " + DOWN),
+        ("weight", "cannot be merged: 1 missing keys, " + DOWN),
         ("shape", "cannot be merged: .*(mismatch|size)"),
         ("extra", "cannot be merged: .*model.layers.9"),
         ("adapter", "LoRA actor's; name the model .* adapter_path: .*lora_adapter"),

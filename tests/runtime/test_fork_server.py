@@ -20,7 +20,7 @@ import pytest
 from scripts import alive, environment, until
 
 from _inf.backends.verl import launch
-from _inf.errors import EngineDeadError
+from _inf.errors import EngineDeadError, InferenceError
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.host import Host
 from _inf.runtime.worker import Worker
@@ -269,3 +269,13 @@ def test_server_is_shared_only_by_engines_that_inherit_the_same(
             assert launch._inherited() != before
         finally:
             os.sched_setaffinity(0, cores)
+
+
+def test_engine_without_children_restarts_in_a_daemonic_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    with pytest.raises(InferenceError, match="is daemonic"):
+        launch.check_start()
+    with launch.fork_server_kept():
+        pass

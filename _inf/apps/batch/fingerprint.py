@@ -40,11 +40,7 @@ def of_config(config: Config) -> dict[str, Any]:
 def _of_model(config: Config) -> str:
     if config.rollout.name == "openai":  # a server does not show more of it
         return f"{config.model_path} at {config.base_url}, tokenizer {config.tokenizer_path}"
-    folder = resolve_model(
-        config.model_path,
-        trust_remote_code=config.trust_remote_code,
-        adapter_path=config.adapter_path,
-    )
+    folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
     return of_model(folder)
 
 

@@ -39,11 +39,7 @@ def launch(config: Config) -> HfBackend:
     check_start(children=False)
     with quiet.starting(config.model_name, "about 5 seconds"), quiet.third_party():
         device = _device(config)
-        folder = resolve_model(
-            config.model_path,
-            trust_remote_code=config.trust_remote_code,
-            adapter_path=config.adapter_path,
-        )
+        folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
         turns = config.rollout.multi_turn
         tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
         interactions = load_interactions(turns.interaction_config_path)

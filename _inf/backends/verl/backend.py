@@ -12,13 +12,15 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import torch
+
 from _inf.backends import new_weights
 from _inf.backends.base import SUPPORTS
 from _inf.backends.verl import memory, weights
-from _inf.backends.verl.batch import data_proto
 from _inf.backends.verl.engine import Call, current_call
-from _inf.backends.verl.rollout import Rollout
+from _inf.backends.verl.rollout import DataProto, Rollout
 from _inf.backends.verl.sampling import sglang_params
+from _inf.response.trainer_batch import column
 from _inf.runtime.host import Host
 from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
 
@@ -77,20 +79,15 @@ class VerlBackend:
         self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
     ) -> list[RequestOutput]:
         """Called on all ranks of a tensor-parallel group; the first rank runs the conversations."""
-        self.check_process()
         outputs: list[RequestOutput] = []
         if self.rollout._engine is not None:
-            call = Call(self._host, cancel)
-            token = current_call.set(call)
-            try:
-                outputs = self._host.run(self._run_rows(rows), cancel)
-            finally:
-                current_call.reset(token)
+            outputs = self._host.run(self._run_rows(rows, Call(self._host, cancel)), cancel)
         return self.rollout.from_first_rank(outputs)
 
     async def _run_rows(
-        self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]]
+        self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], call: Call
     ) -> list[RequestOutput]:
+        current_call.set(call)  # in this task, and in the tasks that `rows` starts
         outputs = await rows()
         await self.rollout.engine().flush_cache()  # only if `free_cache_engine` is on
         return outputs
@@ -118,13 +115,10 @@ class VerlBackend:
     @functools.cached_property
     def _expected_weights(self) -> new_weights.ExpectedWeights:
         model = self.rollout.model_config
-        return new_weights.expected_weights(
-            model.hf_config, trust_remote_code=model.trust_remote_code
-        )
+        return new_weights.expected_weights(model.hf_config, model.trust_remote_code)
 
     def update_weights(self, new: Any, version: int | None) -> int:
         """Check the new weights, then load them while no call runs."""
-        self.check_process()
         new_weights.check_version(version)
         tensors = new_weights.checked(new, self._expected_weights)
         return self._host.run_alone(weights.send(self.rollout, tensors, version))
@@ -134,3 +128,33 @@ class VerlBackend:
 
     def wake_up(self) -> None:
         self._host.run_alone(memory.wake_up(self.rollout))
+
+
+def data_proto(requests: Sequence[Request], model: ModelInfo) -> DataProto:
+    """Return the batch that verl's rollout takes, with one row per request.
+
+    `input_ids`, `attention_mask`, `position_ids`: int64, rows x longest prompt, left-padded; in
+    `non_tensor_batch` the unpadded `raw_prompt_ids` (without them verl strips real tokens that
+    equal the pad token) and `sampling_params`, one dict per row with SGLang's names.
+    """
+    rows = [request.token_ids for request in requests]
+    width = max(map(len, rows))
+    pad = model.tokenizer.pad_token_id
+    ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows])
+    lengths = torch.tensor([len(row) for row in rows])
+    mask = (torch.arange(width)[None, :] >= width - lengths[:, None]).long()
+    return DataProto.from_dict(
+        tensors={
+            "input_ids": ids,
+            "attention_mask": mask,
+            "position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0),
+        },
+        non_tensors={
+            "raw_prompt_ids": column(rows),
+            "sampling_params": column([sglang_params(request.params) for request in requests]),
+        },
+        meta_info={
+            "eos_token_id": sorted(model.eos_token_ids),
+            "do_sample": not all(request.params.greedy for request in requests),
+        },
+    )

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import contextvars
 import dataclasses
 import functools
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from _inf.backends.base import check_finite
 from _inf.backends.verl.child.heartbeat import last_heartbeat
-from _inf.backends.verl.child.setup import SCHEDULER, SETUP
 from _inf.backends.verl.sampling import (
     LOGPROB_START,
     ROUTED_EXPERTS,
@@ -28,7 +28,6 @@ from _inf.backends.verl.sampling import (
     TOP_LOGPROBS,
     TOP_PROMPT_LOGPROBS,
 )
-from _inf.backends.verl.server import CPU_ATTENTION, PACK_WEIGHTS
 from _inf.errors import EngineRefusal, InferenceError, RequestFailure
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.interpreter import interpreter_left_alone
@@ -36,8 +35,8 @@ from _inf.runtime.worker import Worker
 from _inf.types import CancelToken, RequestOutput
 
 with interpreter_left_alone():
-    import sglang.srt.server_args as sglang_server_args
     from sglang.srt.entrypoints.engine import init_tokenizer_manager
+    from sglang.srt.server_args import ServerArgs as ServerArgs
     from verl.workers.rollout.sglang_rollout import sglang_rollout as sglang_rollout
 
 REPORT_SECONDS = 0.25
@@ -68,25 +67,18 @@ class Engine(sglang_rollout.AsyncEngine):
     """verl's engine with our server arguments, our processes, and its raw outputs kept."""
 
     def __init__(
-        self, server_arguments: dict[str, Any], free_cache: bool, **verl_arguments: Any
+        self,
+        scheduler: Worker,
+        server_arguments: dict[str, Any],
+        free_cache: bool,
+        **verl_arguments: Any,
     ) -> None:
         self.free_cache = free_cache
         self.refusal: str | None = None  # the reason, while requests are refused
         unset: Any = None
         self.tokenizer_manager = self.send_to_rpc = unset
         host = current_host.get()
-        own = server_arguments["attention_backend"] == CPU_ATTENTION
-        server_arguments = dict(server_arguments)
-        if own:  # under a name that SGLang knows
-            server_arguments["attention_backend"] = "torch_native"
-        self.run_scheduler_process_func = Worker(
-            SCHEDULER,
-            host.log,
-            setup=SETUP,
-            cpu_attention=own,
-            pack_weights=server_arguments.pop(PACK_WEIGHTS, False),
-            trust_remote_code=bool(verl_arguments.get("trust_remote_code")),
-        )
+        self.run_scheduler_process_func = scheduler
         self.init_tokenizer_manager_func = self._init_tokenizer_manager
         host.on_stop.append(self._close_sockets)
         super().__init__(**(verl_arguments | server_arguments))
@@ -149,32 +141,30 @@ class Engine(sglang_rollout.AsyncEngine):
                     tokens[row] = len(state.output_ids)
             call.report(sum(request.done() for request in requests), sum(tokens))
 
-    def _check_open(self) -> None:
+    @contextlib.contextmanager
+    def _sending(self, rid: str) -> Iterator[None]:
+        """Refuse a request while requests are refused; abort it if its caller ends or is gone."""
         if self.refusal is not None:
             raise EngineRefusal(self.refusal)
-
-    async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
-        self._check_open()
         try:
-            output = await super().async_generate(**_arguments(ids, params, rid))
+            yield
         except BaseException:
             self._abandon(rid)
             raise
-        return dict(output)
+
+    async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
+        with self._sending(rid):
+            return dict(await super().async_generate(**_arguments(ids, params, rid)))
 
     async def stream(
         self, ids: list[int], params: dict[str, Any], put: Callable[[RequestOutput], None]
     ) -> None:
         """Send one request; `put` is called with the output so far whenever tokens arrive."""
-        self._check_open()
         rid = uuid.uuid4().hex
-        try:
+        with self._sending(rid):
             outputs = await super().async_generate(**_arguments(ids, params, rid), stream=True)
             async for output in outputs:
                 put(_row(output, params))
-        except BaseException:
-            self._abandon(rid)
-            raise
 
     async def turn(self, ids: list[int], params: dict[str, Any]) -> RequestOutput:
         """Send one turn of a conversation as one request."""
@@ -207,12 +197,6 @@ class Engine(sglang_rollout.AsyncEngine):
         task = asyncio.ensure_future(forget())
         manager.asyncio_tasks.add(task)
         task.add_done_callback(manager.asyncio_tasks.discard)
-
-    async def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
-        """Abort one request. verl ends each multi-turn call with `abort_all`, which would abort the
-        requests of all other calls too, so that argument is ignored."""
-        if rid:
-            await super().abort_request(rid=rid)
 
     async def update_weights_from_tensor(self, update_weights_request: Any) -> tuple[bool, str]:
         """Raise if SGLang refused the weights; verl ignores its answer."""
@@ -297,8 +281,3 @@ def _top_logprobs(meta: dict[str, Any], most: int | None) -> list[dict[int, floa
         {token: value for value, token, _ in [*top[:most], own] if math.isfinite(value)}
         for top, own in zip(tops, sampled, strict=True)
     ]
-
-
-def server_argument_names() -> set[str]:
-    """The fields of SGLang's `ServerArgs`."""
-    return {field.name for field in dataclasses.fields(sglang_server_args.ServerArgs)}

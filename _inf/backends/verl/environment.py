@@ -187,10 +187,17 @@ def _set_rendezvous() -> None:
     os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     # A port chosen by our parent process is in use there, so a child process chooses its own.
     if os.environ.get("MASTER_PORT") == os.environ.get("INF_CHOSEN_MASTER_PORT"):
-        with socket.socket() as probe_socket:
-            probe_socket.bind(("127.0.0.1", 0))
-            port = str(probe_socket.getsockname()[1])
-        os.environ["MASTER_PORT"] = os.environ["INF_CHOSEN_MASTER_PORT"] = port
+        [port] = free_ports(1)
+        os.environ["MASTER_PORT"] = os.environ["INF_CHOSEN_MASTER_PORT"] = str(port)
+
+
+def free_ports(count: int) -> list[int]:
+    """Find ports of loopback that are free now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for free in sockets:
+            free.bind(("127.0.0.1", 0))
+        return [free.getsockname()[1] for free in sockets]
 
 
 def _set_for_cuda() -> None:

@@ -52,11 +52,9 @@ def sized(
     return arguments | {"max_total_tokens": min(arguments["max_total_tokens"], fits)}
 
 
-def check_held(held: tuple[int, int] | None, row: int, config: Config) -> None:
+def check_held(held: tuple[int, int], row: int, config: Config) -> None:
     """Raise if a started engine has less KV cache than the config asks for. `held`: tokens of its
-    cache, and of a page (None: not known). `row`: tokens of the longest row."""
-    if held is None:
-        return
+    cache, and of a page. `row`: tokens of the longest row."""
     tokens, page = held
     if tokens < row or tokens + page <= (_pool(config) or 0):
         raise ConfigError(

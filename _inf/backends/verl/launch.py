@@ -7,17 +7,19 @@ prepared.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from _inf.backends.model_info import eos_token_ids, limits_of
 from _inf.backends.verl import environment, kv_memory
-from _inf.backends.verl.child.setup import IMPORTS
-from _inf.backends.verl.server import attention_backend, server_arguments
+from _inf.backends.verl.child.setup import IMPORTS, SCHEDULER, SETUP
+from _inf.backends.verl.environment import Device
+from _inf.backends.verl.server import CPU_ATTENTION, attention_backend, server_arguments
 from _inf.backends.verl.support import check_experts, check_support
 from _inf.config import Config, check_engine_kwargs
 from _inf.conversation.interactions import load_interactions
@@ -29,11 +31,11 @@ from _inf.runtime.fork_server import ForkServer
 from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
 from _inf.runtime.interpreter import garbage_kept, interpreter_left_alone
+from _inf.runtime.worker import Worker
 from _inf.tools.loading import load_tools
 from _inf.types import Limits, ModelInfo
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
     from verl.workers.config import HFModelConfig
 
     from _inf.backends.verl.backend import VerlBackend
@@ -53,17 +55,12 @@ def launch(config: Config) -> VerlBackend:
     check_start()
     with _starting, quiet.starting(config.model_name):
         device = environment.prepare(config.device)
-        folder = resolve_model(
-            config.model_path,
-            trust_remote_code=config.trust_remote_code,
-            adapter_path=config.adapter_path,
-        )
+        folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
         host = Host(config.hang_timeout)
         try:
             with quiet.third_party():
                 host.fork_server = _fork_server(config, device, host.log)
                 backend = _backend(config, folder, device, host)
-                _check_started(backend, config)
         except BaseException:
             host.stop()
             raise
@@ -72,7 +69,7 @@ def launch(config: Config) -> VerlBackend:
         return backend
 
 
-def _fork_server(config: Config, device: Literal["cuda", "cpu"], log: Path) -> ForkServer | None:
+def _fork_server(config: Config, device: Device, log: Path) -> ForkServer | None:
     """Acquire the process from which engines are forked, a new one if the caller has changed what
     processes inherit; None on a GPU, and on a rank that has no engine of its own."""
     global _forks
@@ -81,7 +78,6 @@ def _fork_server(config: Config, device: Literal["cuda", "cpu"], log: Path) -> F
         return None
     if _forks is None or _forks.inherited != _inherited() or not _forks.acquire():
         _forks = ForkServer(IMPORTS, log)
-        _forks.inherited = _inherited()
         _forks.acquire()
     return _forks
 
@@ -89,14 +85,11 @@ def _fork_server(config: Config, device: Literal["cuda", "cpu"], log: Path) -> F
 @contextlib.contextmanager
 def fork_server_kept() -> Iterator[None]:
     """Keep what the engines of this process are forked from, while one ends and another starts."""
-    check_start()
-    server = _forks
-    kept = server is not None and server.acquire()
-    try:
+    check_start(children=False)  # the engine that starts may have none
+    with contextlib.ExitStack() as kept:
+        if (server := _forks) is not None and server.acquire():
+            kept.callback(server.release)
         yield
-    finally:
-        if server is not None and kept:
-            server.release()
 
 
 def _inherited() -> object:
@@ -106,49 +99,35 @@ def _inherited() -> object:
     return variables, os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def _backend(
-    config: Config, folder: Path, device: Literal["cuda", "cpu"], host: Host
-) -> VerlBackend:
-    """Import verl and SGLang, check what only they can check, and start the engine."""
+def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBackend:
+    """Import verl and SGLang, check what only they can check, start the engine, and check it."""
     with garbage_kept():
         from _inf.backends.verl.backend import VerlBackend
-        from _inf.backends.verl.engine import server_argument_names
+        from _inf.backends.verl.engine import ServerArgs
         from _inf.backends.verl.rollout import HFModelConfig
+        from _inf.backends.verl.start_check import check_unmeasured
 
-    check_engine_kwargs(config, server_argument_names())
+    check_engine_kwargs(config, {field.name for field in dataclasses.fields(ServerArgs)})
     model_config = HFModelConfig(path=str(folder), trust_remote_code=config.trust_remote_code)
-    limits = _limits(config, model_config.hf_config, device)
+    hf_config = model_config.hf_config
+    limits = limits_of(config, getattr(hf_config, "text_config", hf_config).vocab_size)
+    check_support(hf_config, device, limits.total, attention_backend(config, device))
+    check_experts(hf_config, config.rollout.engine_kwargs["sglang"])
     turns = config.rollout.multi_turn
     tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
     interactions = load_interactions(turns.interaction_config_path)
     rollout = _start(config, model_config, limits, device, host)
     eos = eos_token_ids(model_config.generation_config, model_config.tokenizer)
     model = ModelInfo(model_config.tokenizer, eos, limits, folder)
-    return VerlBackend(rollout, host, model, tools, interactions)
-
-
-def _check_started(backend: VerlBackend, config: Config) -> None:
-    from _inf.backends.verl.start_check import check_unmeasured
-
-    rollout = backend.rollout
-    kv_memory.check_held(rollout.pool, rollout.context_length, config)
-    if config.rollout.load_format == "dummy":  # dummy weights are not those in the folder
-        return
-    folder = Path(rollout.model_config.local_path)
-    check_unmeasured(
-        backend,
-        folder,
-        kv_memory.file_bytes(folder),
-        trust_remote_code=config.trust_remote_code,
-    )
+    backend = VerlBackend(rollout, host, model, tools, interactions)
+    # Another rank of its group may have the engine, and dummy weights are not the folder's.
+    if rollout.pool is not None and config.rollout.load_format != "dummy":
+        check_unmeasured(backend, folder)
+    return backend
 
 
 def _start(
-    config: Config,
-    model_config: HFModelConfig,
-    limits: Limits,
-    device: Literal["cuda", "cpu"],
-    host: Host,
+    config: Config, model_config: HFModelConfig, limits: Limits, device: Device, host: Host
 ) -> Rollout:
     from _inf.backends.verl.rollout import Rollout, rollout_config
 
@@ -156,11 +135,20 @@ def _start(
     folder = Path(model_config.local_path)
     arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())
     _join_process_group(config)
-    settings = rollout_config(config.verl_rollout())
+    # Without tools and interactions: `_inf.conversation` runs the conversations.
+    settings = rollout_config(config.rollout.model_dump(exclude={"multi_turn"}))
+    scheduler = Worker(
+        SCHEDULER,
+        host.log,
+        setup=SETUP,
+        cpu_attention=attention_backend(config, device) == CPU_ATTENTION,
+        pack_weights=device == "cpu" and config.pack_weights,
+        trust_remote_code=config.trust_remote_code,
+    )
     try:
         with interpreter_left_alone():
-            return host.start(
-                lambda: Rollout(settings, model_config, host=host, server_arguments=arguments)
+            rollout = host.start(
+                lambda: Rollout(settings, model_config, host, scheduler, arguments)
             )
     except EngineDeadError as death:
         from _inf.backends.verl.child import loading
@@ -171,13 +159,9 @@ def _start(
         if reason := kv_memory.refused(log, config):
             raise ConfigError(reason) from death
         raise
-
-
-def _limits(config: Config, hf_config: PretrainedConfig, device: Literal["cuda", "cpu"]) -> Limits:
-    limits = limits_of(config, getattr(hf_config, "text_config", hf_config).vocab_size)
-    check_support(hf_config, device, limits.total, attention_backend(config, device))
-    check_experts(hf_config, config.rollout.engine_kwargs.get("sglang") or {})
-    return limits
+    if rollout.pool is not None:
+        kv_memory.check_held(rollout.pool, arguments["context_length"], config)
+    return rollout
 
 
 def _join_process_group(config: Config) -> None:

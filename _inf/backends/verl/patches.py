@@ -10,11 +10,11 @@ import asyncio
 import multiprocessing
 import tempfile
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from _inf.backends.verl import patch_table
 from _inf.backends.verl.engine import current_call, sglang_rollout
 from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.runtime.host import current_host
@@ -27,60 +27,34 @@ with interpreter_left_alone():
     import sglang.srt.utils.patch_torch as patch_torch
 
 
-class _ModuleProxy:
-    """Replaces a module inside one upstream module; attributes not overridden are passed on."""
+class _Module:
+    """Takes the place of a module inside one upstream module, with some attributes replaced."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, **replaced: object) -> None:
         self._module = module
+        vars(self).update(replaced)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
 
-class _Asyncio(_ModuleProxy):
-    """`get_event_loop().run_until_complete(...)` runs on the calling engine's loop."""
-
-    def get_event_loop(self) -> _Asyncio:
-        return self
-
-    def run_until_complete(self, work: Coroutine[Any, Any, Any]) -> Any:
-        call = current_call.get()
-        return call.host.run(work, call.cancel)
+def _run_until_complete(work: Coroutine[Any, Any, Any]) -> Any:
+    call = current_call.get()
+    return call.host.run(work, call.cancel)
 
 
-class _Distributed(_ModuleProxy):
-    """Has no barrier: the ranks of a tensor-parallel group wait in `broadcast_pyobj` anyway."""
-
-    def barrier(self) -> None:
-        pass
-
-
-class _Multiprocessing(_ModuleProxy):
-    """Starts SGLang's children with the host, and leaves the process-wide start method alone."""
-
-    def Process(self, target: Any, **kwargs: object) -> Any:  # noqa: N802
-        """Without a tokenizer the scheduler answers the parent directly (`scheduler.py`,
-        `init_ipc_channels`) and the detokenizer would idle: 13 CPU seconds of imports, 700 MB."""
-        if target is sglang_engine.run_detokenizer_process:
-            return _NoProcess()
-        return current_host.get().process(target, **kwargs)
-
-    def set_start_method(self, *args: object, **kwargs: object) -> None:
-        pass
+def _process(target: Any, **kwargs: object) -> Any:
+    """A child of the host's, or nothing for the detokenizer: without a tokenizer the scheduler
+    answers the parent directly (`scheduler.py`, `init_ipc_channels`), and the detokenizer would
+    idle, after 13 CPU seconds of imports and with 700 MB."""
+    if target is sglang_engine.run_detokenizer_process:
+        return SimpleNamespace(start=lambda: None)
+    return current_host.get().process(target, **kwargs)
 
 
-class _NoProcess:
-    """Replaces the detokenizer's process, which is not needed."""
-
-    def start(self) -> None:
-        pass
-
-
-class _Tempfile(_ModuleProxy):
-    """Creates files in the host's folder, which the host removes."""
-
-    def NamedTemporaryFile(self, **kwargs: Any) -> Any:  # noqa: N802
-        return tempfile.NamedTemporaryFile(dir=current_host.get().folder, **kwargs)
+def _temporary_file(**kwargs: Any) -> Any:
+    """A file in the host's folder, which the host removes."""
+    return tempfile.NamedTemporaryFile(dir=current_host.get().folder, **kwargs)
 
 
 def _broadcast(
@@ -106,14 +80,18 @@ def _modify_within(modify: Callable[..., Any], reduced: Any, index: int, modifie
 
 
 _VERL = "verl 0.6.1, workers/rollout/sglang_rollout/sglang_rollout.py"
-_PROCESSES = _Multiprocessing(multiprocessing)
+_LOOP = SimpleNamespace(run_until_complete=_run_until_complete)  # the calling engine's
+_PROCESSES = _Module(
+    multiprocessing, Process=_process, set_start_method=lambda *args, **kwargs: None
+)
 # fmt: off
 PATCHES = (
-    Replace(sglang_rollout, "asyncio", _Asyncio(asyncio), _VERL,
+    Replace(sglang_rollout, "asyncio", _Module(asyncio, get_event_loop=lambda: _LOOP), _VERL,
             "it works on the main thread only, and in no running event loop"),
-    Replace(sglang_rollout, "dist", _Distributed(torch.distributed), _VERL,
+    Replace(sglang_rollout, "dist", _Module(torch.distributed, barrier=lambda: None), _VERL,
             "in each call all ranks of the world wait at a barrier: a rank with fewer prompts, or "
-            "with a refused prompt, would block the others"),
+            "with a refused prompt, would block the others; tensor-parallel groups wait in "
+            "`broadcast_pyobj` anyway"),
     Replace(sglang_rollout, "mp", _PROCESSES, _VERL,
             "it sets the start method of the whole process"),
     Wrap(sglang_rollout, "broadcast_pyobj", _broadcast, _VERL,
@@ -123,7 +101,7 @@ PATCHES = (
     Replace(sglang_engine, "configure_logger", lambda *args, **kwargs: None,
             "sglang 0.5.9, srt/entrypoints/engine.py",
             "in the parent it replaces the root logger's handlers"),
-    Replace(sglang_server_args, "tempfile", _Tempfile(tempfile),
+    Replace(sglang_server_args, "tempfile", _Module(tempfile, NamedTemporaryFile=_temporary_file),
             "sglang 0.5.9, srt/server_args.py, PortArgs.init_new",
             "six socket files per engine are left behind"),
     Replace(tokenizer_manager, "print_exception_wrapper", _declare_dead_on_failure,
@@ -133,8 +111,3 @@ PATCHES = (
          "it looks for a device past the end of what a CPU tensor reduces to"),
 )
 # fmt: on
-
-
-def apply() -> None:
-    """Apply the table."""
-    patch_table.apply(PATCHES)

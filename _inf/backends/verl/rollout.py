@@ -22,26 +22,23 @@ from torch.distributed.device_mesh import init_device_mesh
 from verl import DataProto
 from verl.workers.config import HFModelConfig, RolloutConfig
 
-from _inf.backends.verl import patches
 from _inf.backends.verl.engine import Call, Engine, current_call, sglang_rollout
+from _inf.backends.verl.patch_table import apply
+from _inf.backends.verl.patches import PATCHES
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.request.prompts import is_empty
 from _inf.response.trainer_batch import column
 from _inf.runtime import quiet
 from _inf.runtime.host import Host, current_host
+from _inf.runtime.worker import Worker
 from _inf.types import CancelToken, Report, RequestOutput
 
 __all__ = ["DataProto", "HFModelConfig", "Rollout", "rollout_config"]
 
-_TURNS = "this call has one turn; use the engine's generate() or rollout_batch() with {}="
-NOT_ONE_TURN = {
-    "tools_kwargs": _TURNS.format("tools_kwargs"),
-    "interaction_kwargs": _TURNS.format("interaction_kwargs"),
-    "multi_modal_data": "the engine takes text only",
-}
+NOT_ONE_TURN = ("tools_kwargs", "interaction_kwargs", "multi_modal_data")
 MESH = ("dp", "infer_tp", "infer_pp")
 
-patches.apply()
+apply(PATCHES)
 
 
 class Rollout(sglang_rollout.SGLangRollout):
@@ -51,23 +48,15 @@ class Rollout(sglang_rollout.SGLangRollout):
         self,
         config: RolloutConfig,
         model_config: HFModelConfig,
-        *,
         host: Host,
+        scheduler: Worker,
         server_arguments: dict[str, Any],
     ) -> None:
         self.host = host
         self.weight_version = 0
-        self._server_arguments = server_arguments
+        self._scheduler, self._server_arguments = scheduler, server_arguments
         current_host.set(host)
         super().__init__(config, model_config, device_mesh=None)
-
-    def _initialize_tools(self, *args: object) -> tuple[Any, ...]:
-        """Load no tools: `_inf.conversation` runs them."""
-        return [], {}, None, [], None
-
-    def _initialize_interactions(self, config: Any) -> dict[str, Any]:
-        """Load no interactions: `_inf.conversation` runs them."""
-        return {}
 
     def _init_distributed_env(self, *args: object, **kwargs: object) -> None:
         """Create the process groups without the line that Gloo prints for each group."""
@@ -89,7 +78,7 @@ class Rollout(sglang_rollout.SGLangRollout):
         """Build our `Engine`: verl looks the class up by its module's global name."""
         upstream = sglang_rollout.AsyncEngine
         sglang_rollout.AsyncEngine = functools.partial(
-            Engine, self._server_arguments, self.config.free_cache_engine
+            Engine, self._scheduler, self._server_arguments, self.config.free_cache_engine
         )
         try:
             super()._init_inference_engine(*args, **kwargs)
@@ -150,11 +139,6 @@ class Rollout(sglang_rollout.SGLangRollout):
         return self._server_arguments.get("device") == "cpu"
 
     @property
-    def context_length(self) -> int:
-        """The most tokens that one row may have, prompt and answer together."""
-        return int(self._server_arguments["context_length"])
-
-    @property
     def pool(self) -> tuple[int, int] | None:
         """Tokens of the KV cache and of one of its pages; None on a rank without an engine."""
         if self._engine is None:
@@ -170,10 +154,14 @@ class Rollout(sglang_rollout.SGLangRollout):
 
 def _check_one_turn(prompts: DataProto) -> None:
     """Refuse these columns unless they are empty; verl's datasets have them in every row."""
-    for name, instead in NOT_ONE_TURN.items():
+    for name in NOT_ONE_TURN:
         for row, value in enumerate(prompts.non_tensor_batch.get(name, ())):
             if value is not None and not is_empty(value):
-                raise ConfigError(f"non_tensor_batch[{name!r}][{row}]: {shown(value)}: {instead}.")
+                raise ConfigError(
+                    f"non_tensor_batch[{name!r}][{row}]: {shown(value)}: this call answers one "
+                    "turn of text; for tools and interactions use the engine's generate() or "
+                    "rollout_batch()."
+                )
 
 
 def _corrected(output: DataProto, rows: list[RequestOutput]) -> DataProto:
@@ -193,9 +181,7 @@ def _corrected(output: DataProto, rows: list[RequestOutput]) -> DataProto:
 
 
 def rollout_config(settings: dict[str, Any]) -> RolloutConfig:
-    """Build verl's typed config, whose nested parts are dataclasses too, from plain values.
-    `multi_turn` is off in it, because `_inf.conversation` runs the conversations."""
-    settings = {**settings, "multi_turn": {**settings["multi_turn"], "enable": False}}
+    """Build verl's typed config, whose nested parts are dataclasses too, from plain values."""
     parts = vars(RolloutConfig(name="sglang"))
     nested = {
         name: type(parts[name])(**value)

@@ -8,10 +8,9 @@ arguments returned here override that dict (`_inf.backends.verl.engine.Engine`).
 
 from __future__ import annotations
 
-import contextlib
-import socket
-from typing import Any, Literal
+from typing import Any
 
+from _inf.backends.verl.environment import Device, free_ports
 from _inf.config import Config
 from _inf.errors import ConfigError
 
@@ -24,15 +23,14 @@ CPU_KV_TOKENS = 16_384
 NEVER = 1e9
 ATTENTION, AMX = "attention_backend", "intel_amx"
 CPU_ATTENTION = "inf_cpu"  # `_inf.backends.verl.child.attention`
-PACK_WEIGHTS = "inf_pack_weights"  # not SGLang's: `_inf.backends.verl.child.packed_linear`
 
 
 def server_arguments(
-    config: Config, max_model_len: int, device: Literal["cuda", "cpu"], log_level: str
+    config: Config, max_model_len: int, device: Device, log_level: str
 ) -> dict[str, Any]:
     """Keyword arguments of `sglang.srt.server_args.ServerArgs` that replace verl's."""
     rollout = config.rollout
-    port, nccl_port = _free_ports(2)
+    port, nccl_port = free_ports(2)  # verl gives every engine of a rank the same ones
     chunk = rollout.max_num_batched_tokens if rollout.enable_chunked_prefill else -1
     arguments: dict[str, Any] = {
         "host": "127.0.0.1",
@@ -47,7 +45,7 @@ def server_arguments(
         "disable_cuda_graph": rollout.enforce_eager,
         "ep_size": rollout.expert_parallel_size,
         # verl sets fa3, which only Hopper GPUs have.
-        ATTENTION: attention_backend(config, device),
+        ATTENTION: None,
         "mm_attention_backend": None,
         # Overlapped, penalties and `output_ids` lag one token behind the sampled tokens.
         "disable_overlap_schedule": True,
@@ -68,33 +66,25 @@ def server_arguments(
     if device == "cpu":
         arguments |= {
             "device": "cpu",
+            # `child.attention` registers its own under this name.
+            ATTENTION: "torch_native",
             "sampling_backend": "pytorch",
             # Otherwise an idle scheduler burns a core.
             "sleep_on_idle": True,
-            PACK_WEIGHTS: config.pack_weights,
             "max_total_tokens": max(CPU_KV_TOKENS, CPU_KV_ROWS * max_model_len),
         }
     elif not config.pack_weights:
         raise ConfigError("pack_weights: only a CPU's weights are packed; leave it out on a GPU")
-    own = rollout.engine_kwargs.get("sglang") or {}
+    own = rollout.engine_kwargs["sglang"]
     if device == "cpu" and own.get("enable_torch_compile") and own.get(ATTENTION) != AMX:
         raise ConfigError(  # 0.5.9, `model_executor/cpu_graph_runner.py`
             "rollout.engine_kwargs.sglang.enable_torch_compile: on a CPU SGLang compiles a model "
             f"only for {ATTENTION} {AMX}, on a processor that has AMX; leave it out."
         )
-    return arguments | {name: value for name, value in own.items() if value is not None}
+    return arguments | {n: value for n, value in own.items() if value not in (None, CPU_ATTENTION)}
 
 
-def attention_backend(config: Config, device: Literal["cuda", "cpu"]) -> str | None:
+def attention_backend(config: Config, device: Device) -> str | None:
     """The config's attention backend, or the best for the device; None: SGLang chooses."""
-    own: str | None = (config.rollout.engine_kwargs.get("sglang") or {}).get(ATTENTION)
+    own: str | None = config.rollout.engine_kwargs["sglang"].get(ATTENTION)
     return own or (CPU_ATTENTION if device == "cpu" else None)
-
-
-def _free_ports(count: int) -> list[int]:
-    """Find ports that are free now; verl gives every engine of a rank the same ones."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for free in sockets:
-            free.bind(("127.0.0.1", 0))
-        return [free.getsockname()[1] for free in sockets]

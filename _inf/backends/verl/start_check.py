@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from _inf.backends.verl.support import architecture, is_measured
+from _inf.backends.verl.kv_memory import file_bytes
+from _inf.backends.verl.support import EXACT_ON_CPU, architecture
 from _inf.errors import ConfigError
 from _inf.runtime import quiet
 from _inf.types import CancelToken
@@ -28,21 +29,19 @@ TOKENS = 24
 WITHIN = 1e-3
 
 
-def check_unmeasured(
-    backend: Any, folder: Path, weight_bytes: int, *, trust_remote_code: bool
-) -> None:
-    """Compare the log probs of `TOKENS` tokens; `weight_bytes`: size of the folder's files.
+def check_unmeasured(backend: Any, folder: Path) -> None:
+    """Compare the log probs of `TOKENS` tokens with those of the model in `folder`.
 
     Warns if they cannot be compared: in half precision, for a large model, or for a model that
     Transformers does not load.
     """
     rollout = backend.rollout
     name = architecture(rollout.model_config.hf_config)
-    if rollout.pool is None or is_measured(name):  # no pool: another rank holds the engine
+    if name in EXACT_ON_CPU:
         return
     expected, ids = None, _token_ids(rollout)
-    if weight_bytes <= MOST_BYTES and rollout.dtype == torch.float32:
-        expected = _transformers_logprobs(folder, ids, trust_remote_code)
+    if file_bytes(folder) <= MOST_BYTES and rollout.dtype == torch.float32:
+        expected = _transformers_logprobs(folder, ids, rollout.model_config.trust_remote_code)
     if expected is None:
         warnings.warn(
             f"{name} was never compared with Transformers on SGLang 0.5.9; `inf check` does that.",

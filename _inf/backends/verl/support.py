@@ -1,16 +1,16 @@
 """Refuses models that SGLang 0.5.9 does not compute as Transformers does, before a start.
 
 In: a model's Transformers config, the device, the longest row. Out: nothing, or a `ConfigError`
-with one sentence. `TABLE` holds what was measured (tests/engine/test_architectures.py) or read in
-SGLang's source; docs/models.md shows it. Uses no tensors and imports nothing of SGLang.
+with one sentence. Its tables hold what was measured (tests/engine/test_architectures.py) or read in
+SGLang's source; docs/models.md shows them. Uses no tensors and imports nothing of SGLang.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from _inf.backends.verl.environment import Device
 from _inf.backends.verl.server import CPU_ATTENTION
 from _inf.errors import ConfigError
 from _inf.request.sampling import CAPTURE_EXPERTS
@@ -18,23 +18,6 @@ from _inf.request.sampling import CAPTURE_EXPERTS
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-Device = Literal["cpu", "cuda"]
-Verdict = Literal["exact", "refused"]
-
-WINDOWED_LAYER = "sliding_attention"
-
-
-@dataclasses.dataclass(frozen=True)
-class Support:
-    """The verdict for an architecture on a device (None: any). `reason`: how or why it is known."""
-
-    architecture: str
-    device: Device | None
-    verdict: Verdict
-    reason: str
-
-
-MEASURED = "compared with Transformers, token by token"
 NO_CLASS = (
     "SGLang 0.5.9 has no class for it, and what it does instead, running Transformers' own code, "
     "does not take this model's weights"
@@ -45,6 +28,7 @@ NO_SINKS = (
 )
 NO_KERNELS = "SGLang serves it with attention kernels of a GPU only; serve it on a GPU"
 STATE_SPACE = "its layers keep a state in place of keys and values, in CUDA kernels"
+# Compared with Transformers, token by token.
 EXACT_ON_CPU = """
     ArceeForCausalLM Cohere2ForCausalLM CohereForCausalLM Ernie4_5ForCausalLM Gemma2ForCausalLM
     Gemma3ForCausalLM GemmaForCausalLM Glm4ForCausalLM GPT2LMHeadModel GPTBigCodeForCausalLM
@@ -52,7 +36,8 @@ EXACT_ON_CPU = """
     Olmo3ForCausalLM OlmoeForCausalLM OlmoForCausalLM OPTForCausalLM Phi3ForCausalLM PhiForCausalLM
     Qwen2ForCausalLM Qwen2MoeForCausalLM Qwen3ForCausalLM Qwen3MoeForCausalLM SmolLM3ForCausalLM
     StableLmForCausalLM Starcoder2ForCausalLM
-"""
+""".split()
+# Names, the device (None: any), and why.
 REFUSED: tuple[tuple[str, Device | None, str], ...] = (
     ("GPTNeoXForCausalLM FalconForCausalLM BloomForCausalLM", None, NO_CLASS),
     ("MPTForCausalLM MptForCausalLM", None, NO_CLASS),
@@ -60,14 +45,6 @@ REFUSED: tuple[tuple[str, Device | None, str], ...] = (
     ("DeepseekV2ForCausalLM DeepseekV3ForCausalLM MiniCPM3ForCausalLM", "cpu", NO_MLA),
     ("GptOssForCausalLM", "cpu", NO_SINKS),
     ("Exaone4ForCausalLM", "cpu", NO_KERNELS),
-)
-TABLE: tuple[Support, ...] = (
-    *(Support(name, "cpu", "exact", MEASURED) for name in EXACT_ON_CPU.split()),
-    *(
-        Support(name, device, "refused", reason)
-        for names, device, reason in REFUSED
-        for name in names.split()
-    ),
 )
 # Classes of SGLang's that give their attention the window of a layer; the others ignore it.
 READS_WINDOW = """
@@ -103,11 +80,6 @@ def architecture(hf_config: PretrainedConfig) -> str:
     """The name of a model's class, as its config.json has it."""
     names = getattr(hf_config, "architectures", None) or [type(hf_config).__name__]
     return str(names[0])
-
-
-def is_measured(name: str) -> bool:
-    """Whether an architecture was compared with Transformers on any device."""
-    return any(entry.architecture == name and entry.verdict == "exact" for entry in TABLE)
 
 
 def check_support(
@@ -185,7 +157,7 @@ def _check_values(name: str, text: Any) -> None:
                 "in its place."
             )
     scaling, kind = _rope_scaling(text)
-    for key in UNREAD_ROPE if kind in ("yarn", "longrope") and is_measured(name) else ():
+    for key in UNREAD_ROPE if kind in ("yarn", "longrope") and name in EXACT_ON_CPU else ():
         if scaling.get(key) is not None:
             raise ConfigError(
                 f"model_path: {name} with rope_scaling.{key} {scaling[key]!r}: SGLang 0.5.9 does "
@@ -225,6 +197,6 @@ def _window(text: object) -> int | None:
     """How many tokens, itself included, a token of a windowed layer sees; None: all."""
     window = getattr(text, "sliding_window", None)
     kinds = getattr(text, "layer_types", None)
-    if not isinstance(window, int) or (kinds is not None and WINDOWED_LAYER not in kinds):
+    if not isinstance(window, int) or (kinds is not None and "sliding_attention" not in kinds):
         return None
     return window

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from sglang.srt.layers import logits_processor
@@ -34,6 +34,8 @@ NAME = "torch_native"
 GROUP_TOKENS = 2048
 # New tokens whose queries are computed at once beside a cached prefix or under a window.
 BLOCK = 256
+
+Caches: TypeAlias = tuple[torch.Tensor, torch.Tensor]  # a layer's keys and values
 
 
 def register_cpu_attention() -> None:
@@ -75,14 +77,14 @@ class CpuAttention(AttentionBackend):
         pool, window = batch.token_to_kv_pool, layer.sliding_window_size
         if save_kv_cache and k is not None:
             pool.set_kv_buffer(layer, batch.out_cache_loc, k, v)
-        keys, values = pool.get_key_buffer(layer.layer_id), pool.get_value_buffer(layer.layer_id)
+        caches = pool.get_kv_buffer(layer.layer_id)
         if window not in self._plans:
             decodes = batch.forward_mode.is_decode()
             self._plans[window] = decoding_groups(batch, window) if decodes else prefill_rows(batch)
         query = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
         output = q.new_empty(len(query), layer.tp_q_head_num, layer.v_head_dim)
         for part in self._plans[window]:
-            part.attend(query, output, keys, values, layer)
+            part.attend(query, output, caches, layer)
         return output.flatten(1)
 
     forward_decode = forward_extend
@@ -97,19 +99,14 @@ class DecodingGroup:
     mask: torch.Tensor  # n x 1 x 1 x longest: 0, and -inf past a row's end
 
     def attend(
-        self,
-        query: torch.Tensor,
-        output: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        layer: RadixAttention,
+        self, query: torch.Tensor, output: torch.Tensor, caches: Caches, layer: RadixAttention
     ) -> None:
         """Write these rows of `output`."""
-        heads = k_cache.shape[1]
+        heads = caches[0].shape[1]
         count, longest = self.slots.shape
         keys, values = (
             _gather(cache, self.slots, query.dtype).view(count, longest, heads, -1).transpose(1, 2)
-            for cache in (k_cache, v_cache)
+            for cache in caches
         )
         # Query heads that share keys are treated as several queries of one head.
         own = query[self.rows].view(count, heads, -1, query.shape[-1])
@@ -151,16 +148,11 @@ class PrefillRow:
     slots: torch.Tensor  # where in the cache all its tokens are, those before the new ones too
 
     def attend(
-        self,
-        query: torch.Tensor,
-        output: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        layer: RadixAttention,
+        self, query: torch.Tensor, output: torch.Tensor, caches: Caches, layer: RadixAttention
     ) -> None:
         """Write this row's tokens of `output`, block by block; all at once if no mask is needed
         because every token sees all tokens before it and none is cached."""
-        heads, window = k_cache.shape[1], layer.sliding_window_size
+        heads, window = caches[0].shape[1], layer.sliding_window_size
         # heads x query heads that share it x tokens x width, as a view without a copy
         own, target = (
             tensor[self.first : self.last].unflatten(1, (heads, -1)).permute(1, 2, 0, 3)
@@ -179,7 +171,7 @@ class PrefillRow:
                 .view(len(slots), heads, 1, -1)
                 .permute(1, 2, 0, 3)
                 .expand(-1, own.shape[1], -1, -1)
-                for cache in (k_cache, v_cache)
+                for cache in caches
             )
             block = own[:, :, start:end]
             mask = None if plain else _mask(block, len(slots), prefix + start - first, window)

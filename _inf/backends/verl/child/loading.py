@@ -133,8 +133,7 @@ class DroppedWeights:
         from _inf.backends.new_weights import expected_weights
 
         try:
-            config, trust = self._model.config, self._trust_remote_code
-            model = expected_weights(config, trust_remote_code=trust)
+            model = expected_weights(self._model.config, self._trust_remote_code)
         except Exception as failure:  # a config that Transformers has no class for
             print(f"inf: cannot tell whether {_some(names)} matter: {failure!r}", flush=True)
             return []

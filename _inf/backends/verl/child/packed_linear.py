@@ -34,13 +34,8 @@ def packed_linear(
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Wrap `UnquantizedLinearMethod.apply`."""
-    weight = layer.weight
-    packed = getattr(weight, _PACKED, None)
-    if packed is None:
-        if not _can_be_packed(layer):
-            return apply(self, layer, x, bias)
-        packed = pack(weight, keep_plain=False)
-    return multiply(x, packed, bias)
+    packed = _packed_weight(layer, keep_plain=False)
+    return apply(self, layer, x, bias) if packed is None else multiply(x, packed, bias)
 
 
 def packed_head(
@@ -52,13 +47,10 @@ def packed_head(
 ) -> torch.Tensor:
     """Wrap `LogitsProcessor._compute_lm_head`."""
     other_dtype = self.use_fp32_lm_head or get_global_server_args().rl_on_policy_target is not None
-    if other_dtype or not _can_be_packed(lm_head):
-        return compute(self, hidden_states, lm_head, *args)
-    weight = lm_head.weight
-    packed = getattr(weight, _PACKED, None)
+    packed = None if other_dtype else _packed_weight(lm_head, keep_plain=True)
     if packed is None:
-        packed = pack(weight, keep_plain=True)
-    return multiply(hidden_states.to(weight.dtype), packed)
+        return compute(self, hidden_states, lm_head, *args)
+    return multiply(hidden_states.to(packed.dtype), packed)
 
 
 def with_plain_weights(
@@ -76,10 +68,15 @@ def multiply(
     return _onednn._linear_pointwise(x, packed, bias, "none", [], "")
 
 
-def pack(weight: torch.nn.Parameter, *, keep_plain: bool) -> torch.Tensor:
-    """Pack a weight; its plain copy is freed unless `keep_plain`."""
+def _packed_weight(layer: torch.nn.Module, *, keep_plain: bool) -> torch.Tensor | None:
+    """Return the packed weight; pack it if that was not done yet, None if it cannot be packed. Its
+    plain copy is freed unless `keep_plain`."""
+    weight: Any = getattr(layer, "weight", None)
+    packed: torch.Tensor | None = getattr(weight, _PACKED, None)
+    if packed is not None or not _can_be_packed(layer, weight):
+        return packed
     with torch.inference_mode(False), torch.no_grad():
-        packed: torch.Tensor = _onednn._reorder_linear_weight(weight.data, None)
+        packed = _onednn._reorder_linear_weight(weight.data, None)
         if not keep_plain:
             weight.data = weight.new_full((1,), math.nan).expand(weight.shape)
     setattr(weight, _PACKED, packed)
@@ -94,8 +91,7 @@ def unpack_all(model: torch.nn.Module) -> None:
             weight.data = packed.to_dense()
 
 
-def _can_be_packed(layer: torch.nn.Module) -> bool:
-    weight = getattr(layer, "weight", None)
+def _can_be_packed(layer: torch.nn.Module, weight: object) -> bool:
     return (
         isinstance(weight, torch.nn.Parameter)
         and weight.dim() == 2
