@@ -17,7 +17,7 @@ from prompts import as_ids, token_prompts
 from reference import TIE, Reference, logprobs, until
 from tiny import END_OF_TEXT, IM_END, tiny_model
 
-from _inf.backends.verl.batch import data_proto
+from _inf.backends.verl.backend import data_proto
 from _inf.response.trainer_batch import column
 from inf import ConfigError, GenerationOutput, InferenceEngine, PromptError
 
