@@ -17,7 +17,6 @@ from prompts import as_ids, token_prompts
 from reference import TIE, Reference, logprobs, until
 from tiny import END_OF_TEXT, IM_END, tiny_model
 
-from _inf.backends.verl.backend import data_proto
 from _inf.response.trainer_batch import column
 from inf import ConfigError, GenerationOutput, InferenceEngine, PromptError
 
@@ -268,6 +267,8 @@ def test_samples_of_a_prompt_stand_together_and_each_ends_for_itself(served: Ser
 def raw_batch(engine: InferenceEngine, prompts: list[list[int]], **params: Any) -> Any:
     """The `DataProto` that a call's rows become."""
     call = engine._prepare([{"prompt_token_ids": ids} for ids in prompts], params)
+    from _inf.backends.verl.backend import data_proto  # needs the engine's environment
+
     return data_proto(call.requests(), engine._backend.model)
 
 
