@@ -229,8 +229,9 @@ class Trace:
     """One trajectory of a session of `engine.serve()`: what the model read and sampled.
 
     token_ids: everything after the prompt; response_mask: 1 for a sampled id and 0 for one of the
-    template, with the log prob 0.0. messages: the conversation with its answers (none of a prompt
-    of ids). finish_reasons, weight_versions: one per answer. reward: None until it is set.
+    template, with the log prob 0.0 (NaN: the engine is a client of a server that gives none).
+    messages: the conversation with its answers (none of a prompt of ids). finish_reasons,
+    weight_versions: one per answer. reward: None until it is set.
     forked_from: the trace whose messages it shares, and how many; None if it shares none.
     """
 

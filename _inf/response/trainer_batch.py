@@ -6,6 +6,7 @@ different calls can be concatenated. Knows nothing of text or rewards.
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -17,6 +18,10 @@ from _inf.response.decode import decoded_text, whole_response
 from _inf.response.output import GenerationOutput
 from _inf.types import Prompt, RequestOutput, Tokenizer, Trace
 
+OTHER_LOGPROBS = (
+    "the server's log probs are of another definition with these parameters; use temperature 1 "
+    "without penalties, or another backend."
+)
 # The names of our own columns, with and without tools.
 TENSORS = (
     "prompts",
@@ -110,10 +115,7 @@ def trainer_batch(
     """Build the batch. `rows` are prompt-major; `widths`: tokens of the prompts and the responses;
     `given`: columns with a value per prompt, repeated for its rows."""
     if None in output.logprobs:
-        raise ConfigError(
-            "rollout_batch(): the server's log probs are of another definition with these "
-            "parameters; use temperature 1 without penalties, or another backend."
-        )
+        raise ConfigError(f"rollout_batch(): {OTHER_LOGPROBS}")
     n = len(rows) // len(prompts)
     prompt_ids = [prompts[row // n].token_ids for row in range(len(rows))]
     answers = [whole_response(row) for row in rows]
@@ -144,6 +146,8 @@ def traces_batch(
                     f"traces[{index}]: its {len(ids)} tokens are above {most}, the width of a "
                     f"batch; raise {name}."
                 )
+        if any(map(math.isnan, trace.logprobs)):
+            raise ConfigError(f"traces[{index}]: {OTHER_LOGPROBS}")
     given = [trace.reward for trace in traces] if rewards is None else list(rewards)
     prompts = [tuple(trace.prompt_token_ids) for trace in traces]
     order = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompts))}

@@ -166,6 +166,19 @@ def test_log_probs_in_openais_form_are_null_where_ours_are_defined_otherwise(
             assert '"error"' not in events and ("-1.5" in events) == known
 
 
+def test_trace_without_our_log_probs_has_nulls_and_makes_no_trainers_batch(
+    server: ScriptedServer,
+) -> None:
+    with connected(server) as engine, engine.serve() as served:
+        body = {"prompt": [5], "temperature": 0.7}
+        httpx.post(served.session_url("one") + "/completions", json=body).raise_for_status()
+        traces = served.base_url.replace("/v1", "/sessions/one/traces")
+        [trace] = httpx.get(traces).json()["traces"]
+        assert trace["token_ids"] and trace["logprobs"] == [None] * len(trace["token_ids"])
+        with pytest.raises(ConfigError, match=r"traces\[0\]: the server's log probs"):
+            engine.trainer_batch(served.traces("one"))
+
+
 def test_log_probs_of_a_server_with_our_definition_are_all_kept(
     server: ScriptedServer, vllm: VLLM
 ) -> None:

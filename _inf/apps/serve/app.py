@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import hmac
 import json
 import logging
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic_core import to_json
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from _inf.apps.serve.bodies import ChatBody, CompletionBody, RewardBody, read_body
@@ -137,7 +137,8 @@ class Service:
 
     async def traces(self, session: str) -> Response:
         traces = self.sessions.get(session).traces()
-        return JSONResponse({"traces": [dataclasses.asdict(trace) for trace in traces]})
+        text = to_json({"traces": traces}, inf_nan_mode="null")
+        return Response(text, media_type="application/json")
 
     async def reward(self, request: Request, session: str) -> Response:
         body = read_body(RewardBody, await read_bytes(request))
