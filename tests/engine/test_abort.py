@@ -91,12 +91,14 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield report | {"left": run.hear("left"), "end": ended(run)}
 
 
+@pytest.mark.slow
 def test_ctrl_c_that_the_caller_ignores_does_not_end_a_scheduler_that_starts(
     interrupted: dict[str, Any],
 ) -> None:
     assert interrupted["failure"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["process", "group", "async"])
 def test_ctrl_c_reaches_the_caller_and_the_engine_still_answers(
     interrupted: dict[str, Any], way: str, answer: Answer
@@ -104,10 +106,12 @@ def test_ctrl_c_reaches_the_caller_and_the_engine_still_answers(
     assert interrupted[way] == answer
 
 
+@pytest.mark.slow
 def test_interrupted_requests_are_forgotten(interrupted: dict[str, Any]) -> None:
     assert interrupted["left"] == 0
 
 
+@pytest.mark.slow
 def test_sys_exit_in_the_middle_keeps_its_code_and_leaves_no_child(
     interrupted: dict[str, Any],
 ) -> None:

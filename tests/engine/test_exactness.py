@@ -91,6 +91,7 @@ def test_greedy_answers_and_their_logprobs_are_those_of_transformers(
     assert_greedy(Transformers.of(engine.model_folder), prompts, answers, TOKENS)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not GSM8K, reason="INF_GSM8K does not name GSM8K's test.jsonl")
 def test_greedy_answers_to_gsm8k_are_those_of_transformers(
     engine: InferenceEngine, reference: Reference

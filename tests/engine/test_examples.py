@@ -142,6 +142,7 @@ def test_notebooks_outputs_are_committed(committed: Any) -> None:
     assert re.search(r"^strict: [1-9]\d* of 10$", said, re.M)  # some of them succeed
 
 
+@pytest.mark.slow
 def test_notebook_of_the_evaluation_runs(cells: dict[str, list[Any]]) -> None:
     streams = [out for outs in cells.values() for out in outs if out.output_type == "stream"]
     said = "".join(out.text for out in streams if out.name == "stdout")  # no progress bars
@@ -149,6 +150,7 @@ def test_notebook_of_the_evaluation_runs(cells: dict[str, list[Any]]) -> None:
     assert re.search(r"^groups with both: \d$", said, re.M)
 
 
+@pytest.mark.slow
 def test_notebook_cells_that_start_and_shut_down_an_engine_show_nothing(
     cells: dict[str, list[Any]],
 ) -> None:
@@ -156,15 +158,18 @@ def test_notebook_cells_that_start_and_shut_down_an_engine_show_nothing(
     assert cells[start] == [] == cells["engine.shutdown()"]
 
 
+@pytest.mark.slow
 def test_notebook_cells_generate_and_await_agenerate(cells: dict[str, list[Any]]) -> None:
     assert shown(cells[CELLS[0]])["text/plain"] == "True"
     assert shown(cells[CELLS[1]])["text/plain"] == "1"
 
 
+@pytest.mark.slow
 def test_notebooks_stop_button_interrupts_generate(cells: dict[str, list[Any]]) -> None:
     assert shown(cells[CELLS[2]])["text/plain"] == "True"
 
 
+@pytest.mark.slow
 def test_notebook_shows_an_output_as_a_table(cells: dict[str, list[Any]]) -> None:
     table = shown(cells[CELLS[3]])["text/html"]
     assert table.startswith("<table>")

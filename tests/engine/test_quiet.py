@@ -88,6 +88,7 @@ def debugged(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_inf_log_debug_shows_what_others_say(debugged: tuple[str, str]) -> None:
     _, err = debugged
     assert err.count("\n") > 20
@@ -96,6 +97,7 @@ def test_inf_log_debug_shows_what_others_say(debugged: tuple[str, str]) -> None:
     assert "UserWarning" in err
 
 
+@pytest.mark.slow
 def test_inf_log_debug_leaves_stdout_to_the_rows_of_the_configured_engine(
     debugged: tuple[str, str],
 ) -> None:

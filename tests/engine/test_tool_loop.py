@@ -733,7 +733,7 @@ def test_inf_chat_shows_the_calls_and_keeps_them_in_mind(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(f"{PRODUCT}\n{DOUBT}\n"))
-    Chat(caller, {}, None).run()
+    Chat(caller, {}, None, as_json=False).run()
     out, err = capsys.readouterr()
     assert out == f"{answer('84')}\n\n{answer('84')}\n"  # an empty line between answers
     assert 'calculator({"expression": "12 * 7"}) gave 84' in err

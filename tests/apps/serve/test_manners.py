@@ -151,6 +151,7 @@ rollout: {{dtype: float32, prompt_length: 512, response_length: 128, max_model_l
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_sigterm_finishes_what_is_under_way_and_exits_0(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG.format(model=tiny_model()))
     text = SERVING.replace("sys.argv[1]", repr(str(tmp_path / "config.yaml")))
