@@ -23,6 +23,7 @@ from _inf.backends.verl import launch
 from _inf.errors import EngineDeadError, InferenceError
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.host import Host
+from _inf.runtime.interpreter import let_openmp_wait_briefly
 from _inf.runtime.worker import Worker
 
 
@@ -257,8 +258,14 @@ def test_exit_without_a_shutdown_stops_the_processes_whoever_registered_first() 
 def test_server_is_shared_only_by_engines_that_inherit_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     before = launch._inherited()
     assert launch._inherited() == before
+    let_openmp_wait_briefly()  # as an engine on Transformers does in this process
+    assert launch._inherited() == before
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    assert launch._inherited() != before
+    monkeypatch.delenv("GOMP_SPINCOUNT")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert launch._inherited() != before
     monkeypatch.undo()
