@@ -268,6 +268,14 @@ def test_completions_stream_joins_to_the_whole_response(
         }
         for given in list[Any](answer.choices)
     }
+    for index, one in joined.items():  # the rows may have run beside others: near, not equal
+        expected = whole[index].pop("logprobs")
+        for name in ("token_logprobs", "top_logprobs"):
+            for value, other in zip(
+                one["logprobs"].pop(name, ()), expected.pop(name, ()), strict=True
+            ):
+                assert value == pytest.approx(other, abs=1e-4)
+        assert one.pop("logprobs") == expected
     assert joined == whole
     assert len(whole) == 2 * params.get("n", 1)
 
