@@ -76,5 +76,4 @@ def test_no_more_rows_run_at_once_than_max_num_seqs(tiny: InferenceEngine) -> No
         await batch
 
     asyncio.run(look())
-    assert max(running for running, _ in seen) == at_once
-    assert any(waiting for _, waiting in seen), "the engine was never seen with rows that wait"
+    assert max(running for running, _ in seen) == at_once < max(waiting for _, waiting in seen)

@@ -166,6 +166,12 @@ def test_greedy_is_temperature_zero_by_any_keyword(
     assert greedy(sampling) == (temperature == 0)
 
 
+def test_do_sample_false_beside_a_temperature_is_refused() -> None:
+    says = "do_sample: False means greedy, but temperature=0.5 is set too"
+    assert refusal(do_sample=False, temperature=0.5).startswith(says)
+    assert refusal(do_sample=False, temperature=math.nan).startswith("temperature: ")
+
+
 ASKING = [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}, {"seed": 0}, {"temperature": 0.7}]
 NEUTRAL = [{"top_p": 1}, {"top_k": -1}, {"min_p": 0}, {"logit_bias": {}}, {"max_tokens": 3}]
 
