@@ -212,31 +212,29 @@ def choices(
     output: GenerationOutput, tokenizer: Tokenizer, *, likeliest: int | None
 ) -> list[dict[str, Any]]:
     """Return one choice per row; `likeliest` as in `ChatRequest`."""
-    found = []
-    for index, row in enumerate(output):
-        ids = row.token_ids or []
-        logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
-        found.append(
-            {
-                "index": index,
-                "message": message(row),
-                "finish_reason": row.metadata["finish_reason"],
-                "logprobs": token_logprobs(ids, logprobs, row.top_logprobs, tokenizer, likeliest),
-            }
-        )
-    return found
+    return [
+        {
+            "index": index,
+            "message": message(row),
+            "finish_reason": row.metadata["finish_reason"],
+            "logprobs": token_logprobs(
+                row.token_ids or [], row.logprobs, row.top_logprobs, tokenizer, likeliest
+            ),
+        }
+        for index, row in enumerate(output)
+    ]
 
 
 def token_logprobs(
     ids: Sequence[int],
-    logprobs: Sequence[float],
+    logprobs: Sequence[float] | None,
     top_logprobs: Sequence[Mapping[int, float]] | None,
     tokenizer: Tokenizer,
     likeliest: int | None,
 ) -> dict[str, Any] | None:
     """Return an entry for every generated token, including the stop token; `likeliest` as in
     `ChatRequest`. None if a server gives no log probs by our definition."""
-    if likeliest is None or any(map(math.isnan, logprobs)):
+    if likeliest is None or logprobs is None or any(map(math.isnan, logprobs)):
         return None
     tops = top_logprobs or [{} for _ in ids]
     content = [

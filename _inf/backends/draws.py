@@ -50,6 +50,11 @@ def noise(seed: int, position: int, width: int) -> torch.Tensor:
     return torch.from_numpy(generator.standard_exponential(width)).float()
 
 
+def draw_by_seed(probs: torch.Tensor, seed: int, position: int) -> torch.Tensor:
+    """The token of one row, which depends on its probabilities, the seed and the position only."""
+    return (probs / noise(seed, position, len(probs)).to(probs.device)).argmax()
+
+
 def filtered(
     probs: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
 ) -> torch.Tensor:

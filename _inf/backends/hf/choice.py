@@ -109,8 +109,8 @@ class Chooser:
         tokens = draws.draw(probs, self._generator)
         for index, row in enumerate(rows):
             if row.params.seed is not None:
-                noise = draws.noise(row.params.seed, len(row.token_ids), probs.shape[1])
-                tokens[index] = (probs[index] / noise.to(probs.device)).argmax()
+                place = len(row.token_ids)
+                tokens[index] = draws.draw_by_seed(probs[index], row.params.seed, place)
         return tokens
 
     def _add(self, row: Row, token: int, logprob: float, top: list[tuple[int, float]]) -> None:

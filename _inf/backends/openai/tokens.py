@@ -89,15 +89,14 @@ class TokenAnswer(Answer):
 
     def output(self) -> RequestOutput:
         ids = list(self.token_ids)
-        logprobs = list(self.logprobs) if self.ours else [math.nan] * len(ids)
-        if len(logprobs) != len(ids):
+        if len(self.logprobs) != len(ids):
             raise ValueError("it has not one log prob per token")
         stop = self.stop_reason
         if stop is None and ids and ids[-1] in self.request.params.stop_token_ids:
             stop = ids[-1]  # vLLM does not name the model's own EOS
         return RequestOutput(
             token_ids=ids,
-            logprobs=logprobs,
+            logprobs=list(self.logprobs),
             prompt_logprobs=[],
             finish_reason=self.finish_reason,
             matched_stop=stop if self.finish_reason == "stop" else None,

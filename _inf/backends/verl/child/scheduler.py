@@ -105,11 +105,8 @@ def sample_by_seed(
 ) -> torch.Tensor:
     """Draw rows with a seed here, from the same filtered probabilities."""
     tokens = sample(self, probs, info, *args)
-    for row, params in enumerate(info.custom_params or []):
-        if params is not None and params.get(SEED) is not None:
-            noise = draws.noise(params[SEED], len(params["__req__"].output_ids), probs.shape[1])
-            kept = _filtered(probs[row], info, row)
-            tokens[row] = torch.argmax(kept / noise.to(kept.device))
+    for row, params, kept in _filtered_rows(probs, info, SEED):
+        tokens[row] = draws.draw_by_seed(kept, params[SEED], len(params["__req__"].output_ids))
     return tokens
 
 
@@ -118,9 +115,7 @@ def remember_kept(
 ) -> torch.Tensor:
     """Note which tokens the filters leave in rows that ask for them, before one is drawn."""
     vars(info)[KEPT] = {
-        row: _filtered(probs[row], info, row).nonzero()[:, 0]
-        for row, params in enumerate(info.custom_params or [])
-        if params is not None and params.get(SAMPLING_MASK)
+        row: kept.nonzero()[:, 0] for row, _, kept in _filtered_rows(probs, info, SAMPLING_MASK)
     }
     return sample(self, probs, info, *args)
 
@@ -153,12 +148,24 @@ def unpinned_without_a_gpu(
     )
 
 
-def _filtered(probs: torch.Tensor, info: SamplingBatchInfo, row: int) -> torch.Tensor:
-    """One row's probabilities, zero for tokens that top-k, top-p or min-p excludes."""
-    if not (info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling):
-        return probs
-    filters = (column[row, None, None] for column in (info.top_ks, info.top_ps, info.min_ps))
-    return draws.filtered(probs[None], *filters)[0]
+def _filtered_rows(
+    probs: torch.Tensor, info: SamplingBatchInfo, name: str
+) -> list[tuple[int, dict[str, Any], torch.Tensor]]:
+    """The rows whose `custom_params` set `name`: each one's number, these parameters, and its
+    probabilities, zero for tokens that top-k, top-p or min-p excludes."""
+    asked = [
+        (row, params)
+        for row, params in enumerate(info.custom_params or [])
+        if params is not None and params.get(name) is not None
+    ]
+    if not asked:
+        return []
+    rows = [row for row, _ in asked]
+    kept = probs[rows]
+    if info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling:
+        filters = (column[rows, None] for column in (info.top_ks, info.top_ps, info.min_ps))
+        kept = draws.filtered(kept, *filters)
+    return [(row, params, own) for (row, params), own in zip(asked, kept, strict=True)]
 
 
 def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:
