@@ -32,7 +32,7 @@ server arguments (`attention_backend: torch_native` and others, see
 `_inf/backends/verl/server.py`), and a `__main__` guard. It runs without any of our fixes of the
 scheduler, and with the detokenizer process that SGLang starts and that idles. Our engine's child
 runs with `GOMP_SPINCOUNT=10000` (idle OpenMP threads soon sleep); here all three do, unless the
-caller's environment says otherwise.
+caller's environment says otherwise. Large pages (`THP_MEM_ALLOC_ENABLE`) are ours alone.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from _inf.runtime.interpreter import OPENMP_SPINS
+from _inf.runtime.interpreter import TORCH_VARIABLES
 
 PROMPT_TOKENS = 64
 MIXED, MIXED_ROWS = "mixed", 64
@@ -129,7 +129,7 @@ class Contestant:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env={"GOMP_SPINCOUNT": OPENMP_SPINS, **os.environ},
+            env={"GOMP_SPINCOUNT": TORCH_VARIABLES["GOMP_SPINCOUNT"], **os.environ},
         )
         self.ready = self._answer(watched=False)
 

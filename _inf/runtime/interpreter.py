@@ -14,7 +14,11 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-OPENMP_SPINS = "10000"
+# What PyTorch reads when it is imported, for a model on a CPU. An OpenMP thread without work spins
+# before it sleeps for as long as the small operators between two products take; the default is 3
+# times slower beside other work. Large tensors are in pages of 2 MB, so that reading the weights
+# looks up fewer addresses; where the machine has none, nothing changes.
+TORCH_VARIABLES = {"GOMP_SPINCOUNT": "10000", "THP_MEM_ALLOC_ENABLE": "1"}
 
 
 @contextlib.contextmanager
@@ -49,11 +53,10 @@ def garbage_kept() -> Iterator[None]:
             gc.enable()
 
 
-def let_openmp_wait_briefly() -> None:
-    """Let an OpenMP thread without work spin before it sleeps for as long as the small operators
-    between two products take; the default is 3 times slower beside other work. It is read when
-    PyTorch is imported; the user's own setting stays."""
-    os.environ.setdefault("GOMP_SPINCOUNT", OPENMP_SPINS)
+def set_torch_variables() -> None:
+    """Set `TORCH_VARIABLES`; the user's own settings stay."""
+    for name, value in TORCH_VARIABLES.items():
+        os.environ.setdefault(name, value)
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
-from _inf.runtime.interpreter import let_openmp_wait_briefly
+from _inf.runtime.interpreter import set_torch_variables
 
 PR_SET_PDEATHSIG = 1
 
@@ -57,7 +57,7 @@ class Worker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(dir=self.log.parent)
-        let_openmp_wait_briefly()
+        set_torch_variables()
         with open(self.log, "ab", buffering=0) as log, open(os.devnull, "rb") as nothing:
             os.dup2(nothing.fileno(), 0)
             os.dup2(log.fileno(), 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,3 +90,14 @@ def test_weight_that_transformers_has_not_may_be_dropped() -> None:
     model = Model(WAYS["one by one"], set())
     DroppedWeights(model, trust_remote_code=False).watch()
     model.load_weights([("model.rotary_emb.inv_freq", torch.ones(8)), *weights()])
+
+
+def test_weights_are_in_large_pages(engine: InferenceEngine) -> None:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.exists() or "[never]" in setting.read_text():
+        pytest.skip("this machine gives no process large pages")
+    assert engine.rollout.host is not None
+    smaps = Path(f"/proc/{engine.rollout.host.children[0].pid}/smaps_rollup").read_text()
+    kilobytes = re.search(r"^AnonHugePages: +(\d+) kB$", smaps, re.MULTILINE)
+    assert kilobytes is not None
+    assert int(kilobytes[1]) > 0

@@ -62,7 +62,7 @@ def scheduler(process: psutil.Process) -> bool:
 # ─── The command ───
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # over a minute
 def test_killed_actor_and_killed_engine_lose_and_double_no_row(
     tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

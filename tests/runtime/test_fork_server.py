@@ -23,7 +23,7 @@ from _inf.backends.verl import launch
 from _inf.errors import EngineDeadError, InferenceError
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.host import Host
-from _inf.runtime.interpreter import let_openmp_wait_briefly
+from _inf.runtime.interpreter import set_torch_variables
 from _inf.runtime.worker import Worker
 
 
@@ -261,7 +261,7 @@ def test_server_is_shared_only_by_engines_that_inherit_the_same(
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     before = launch._inherited()
     assert launch._inherited() == before
-    let_openmp_wait_briefly()  # as an engine on Transformers does in this process
+    set_torch_variables()  # as an engine on Transformers does in this process
     assert launch._inherited() == before
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
     assert launch._inherited() != before

@@ -8,6 +8,6 @@ compute, so it is also what other backends are compared with. Imports neither ve
 `forward.py` has the model and its cache, `choice.py` and `grammar.py` choose tokens.
 """
 
-from _inf.runtime.interpreter import let_openmp_wait_briefly
+from _inf.runtime.interpreter import set_torch_variables
 
-let_openmp_wait_briefly()  # before PyTorch is imported
+set_torch_variables()  # before PyTorch is imported

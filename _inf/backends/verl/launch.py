@@ -30,7 +30,7 @@ from _inf.runtime.fork import check_start
 from _inf.runtime.fork_server import ForkServer
 from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
-from _inf.runtime.interpreter import OPENMP_SPINS, garbage_kept, interpreter_left_alone
+from _inf.runtime.interpreter import TORCH_VARIABLES, garbage_kept, interpreter_left_alone
 from _inf.runtime.worker import Worker
 from _inf.tools.loading import load_tools
 from _inf.types import Limits, ModelInfo
@@ -94,9 +94,9 @@ def fork_server_kept() -> Iterator[None]:
 
 def _inherited() -> object:
     """Return what a process inherits and reads once: the cores it may use, its niceness, and the
-    environment without the variable that pytest changes for every test. The fork server sets a
-    missing GOMP_SPINCOUNT itself, as the backend `hf` does in this process."""
-    variables = {"GOMP_SPINCOUNT": OPENMP_SPINS, **os.environ}
+    environment without the variable that pytest changes for every test. The fork server sets
+    those of `TORCH_VARIABLES` that are missing itself, as the backend `hf` does in this process."""
+    variables = {**TORCH_VARIABLES, **os.environ}
     variables.pop("PYTEST_CURRENT_TEST", None)
     return variables, os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
 

@@ -95,23 +95,24 @@ class DecodingGroup:
     """Rows of similar lengths with one new token each, so that the group has little padding."""
 
     rows: torch.Tensor  # n: their numbers in the batch
-    slots: torch.Tensor  # n x longest: where in the cache their tokens are
-    mask: torch.Tensor  # n x 1 x 1 x longest: 0, and -inf past a row's end
+    slots: torch.Tensor | slice  # n x longest: where in the cache their tokens are
+    shape: tuple[int, int]  # n, longest
+    mask: torch.Tensor | None  # n x 1 x 1 x longest: 0, and -inf past a row's end
 
     def attend(
         self, query: torch.Tensor, output: torch.Tensor, caches: Caches, layer: RadixAttention
     ) -> None:
         """Write these rows of `output`."""
         heads = caches[0].shape[1]
-        count, longest = self.slots.shape
         keys, values = (
-            _gather(cache, self.slots, query.dtype).view(count, longest, heads, -1).transpose(1, 2)
+            _gather(cache, self.slots, query.dtype).view(*self.shape, heads, -1).transpose(1, 2)
             for cache in caches
         )
         # Query heads that share keys are treated as several queries of one head.
-        own = query[self.rows].view(count, heads, -1, query.shape[-1])
-        result = _attend(own, keys, values, self.mask.to(query.dtype), layer)
-        output[self.rows] = result.reshape(count, -1, output.shape[-1])
+        own = query[self.rows].view(len(keys), heads, -1, query.shape[-1])
+        mask = None if self.mask is None else self.mask.to(query.dtype)
+        result = _attend(own, keys, values, mask, layer)
+        output[self.rows] = result.reshape(len(keys), -1, output.shape[-1])
 
 
 def decoding_groups(batch: ForwardBatch, window: int) -> list[DecodingGroup]:
@@ -135,8 +136,19 @@ def _decoding_group(batch: ForwardBatch, rows: torch.Tensor, starts: torch.Tenso
     over = tokens >= ends
     tokens = torch.where(over, starts, tokens)  # any token of the row, for finite values
     slots = batch.req_to_token_pool.req_to_token[batch.req_pool_indices[rows, None], tokens].long()
-    mask = torch.zeros(over.shape).masked_fill_(over, -math.inf)
-    return DecodingGroup(rows, slots, mask[:, None, None])
+    mask = torch.zeros(over.shape).masked_fill_(over, -math.inf)[:, None, None]
+    return DecodingGroup(
+        rows,
+        _run_of(slots[0]) if len(rows) == 1 else slots,
+        (len(rows), tokens.shape[1]),
+        mask if over.any() else None,
+    )
+
+
+def _run_of(slots: torch.Tensor) -> torch.Tensor | slice:
+    """The same slots as a slice if each follows the one before, so that nothing is copied."""
+    first, last = int(slots[0]), int(slots[-1]) + 1
+    return slice(first, last) if (slots.diff() == 1).all() else slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +187,7 @@ class PrefillRow:
             )
             block = own[:, :, start:end]
             mask = None if plain else _mask(block, len(slots), prefix + start - first, window)
-            target[:, :, start:end] = _attend(block, keys, values, mask, layer)
+            target[:, :, start:end] = _attend(block, keys, values, mask, layer, causal=plain)
 
 
 def prefill_rows(batch: ForwardBatch) -> list[PrefillRow]:
@@ -202,9 +214,10 @@ def _mask(block: torch.Tensor, keys: int, before: int, window: int) -> torch.Ten
     return mask if window < 0 else mask + hidden.tril(before - window - 1)
 
 
-def _gather(cache: torch.Tensor, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Copy whole rows of the cache; indexing would copy one number at a time."""
-    return embedding(slots, cache.flatten(1)).to(dtype)
+def _gather(cache: torch.Tensor, slots: torch.Tensor | slice, dtype: torch.dtype) -> torch.Tensor:
+    """Read whole rows of the cache; indexing would copy one number at a time."""
+    rows = cache.flatten(1)
+    return (rows[slots] if isinstance(slots, slice) else embedding(slots, rows)).to(dtype)
 
 
 def _attend(
@@ -213,14 +226,16 @@ def _attend(
     values: torch.Tensor,
     mask: torch.Tensor | None,
     layer: RadixAttention,
+    *,
+    causal: bool = False,
 ) -> torch.Tensor:
-    """Attend; without a mask a token sees those up to itself. With `layer.logit_cap` the scores go
-    through cap * tanh(score / cap) before the softmax."""
+    """Attend; a token sees the keys that the mask shows it, all without one, and if `causal` those
+    up to itself. With `layer.logit_cap` the scores go through cap * tanh(score / cap) before the
+    softmax."""
     if not layer.logit_cap:
-        causal = mask is None
         return scaled_dot_product_attention(
             query, keys, values, attn_mask=mask, is_causal=causal, scale=layer.scaling
         )
     scores = query @ keys.transpose(-1, -2) * layer.scaling
     cap_logits(scores, layer.logit_cap)
-    return torch.softmax(scores + mask, dim=-1) @ values
+    return torch.softmax(scores if mask is None else scores + mask, dim=-1) @ values

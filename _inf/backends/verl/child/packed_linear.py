@@ -65,7 +65,7 @@ def multiply(
     x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None
 ) -> torch.Tensor:
     """Return x @ weight.T + bias."""
-    return _onednn._linear_pointwise(x, packed, bias, "none", [], "")
+    return _onednn._linear_pointwise.default(x, packed, bias, "none", [], "")
 
 
 def _packed_weight(layer: torch.nn.Module, *, keep_plain: bool) -> torch.Tensor | None:
