@@ -8,7 +8,8 @@ own HTTP server, on this machine and in turn.
 N clients at once stream completions of token ids, each of TOKENS tokens. SGLang's server has our
 server arguments and its own tokenizer and detokenizer. The ratios' quartiles are of the runs of one
 pair, because a machine's speed drifts. A client reads its socket and parses nothing, so that it
-takes no time from the server.
+takes no time from the server. CPU s: the seconds of a core that our process used, without the
+engine's, for the same streams served and in process; unlike the speeds it drifts little.
 """
 
 from __future__ import annotations
@@ -80,12 +81,15 @@ def main(
 def measure(
     ours: Contestant, urls: dict[str, str], count: int, pairs: int, tokens: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Tokens per second and the median client's seconds to the first token, a run."""
-    found: dict[str, Any] = {name: {"rate": [], "first": []} for name in CONTESTANTS}
+    """Tokens per second, the median client's seconds to the first token, and the seconds of a core
+    that our process used without its children, a run."""
+    found: dict[str, Any] = {name: {"rate": [], "first": [], "cpu": []} for name in CONTESTANTS}
+    process = psutil.Process(ours.process.pid)
     for pair in range(-1, pairs):  # -1: the untimed run
         for name in CONTESTANTS if pair % 2 else reversed(CONTESTANTS):
             texts, _ = rows(str(count), tokens, seed=f"{count} {pair} {name}")  # none is cached
             prompts = ours.ask(texts=texts, cut=PROMPT_TOKENS)
+            before = sum(process.cpu_times()[:2])
             if name == "in process":
                 answer = ours.ask(prompts=prompts, tokens=tokens)
             else:
@@ -93,6 +97,7 @@ def measure(
             if pair >= 0:
                 found[name]["rate"].append(count * tokens / answer["seconds"])
                 found[name]["first"].append(statistics.median(answer["first"]))
+                found[name]["cpu"].append(sum(process.cpu_times()[:2]) - before)
         done = "warm" if pair < 0 else f"pair {pair + 1} of {pairs}"
         last = ", ".join(f"{n} {each['rate'][-1]:.1f}" for n, each in found.items() if each["rate"])
         Console(stderr=True).print(f"{count} clients: {done}  {last}", highlight=False)
@@ -215,6 +220,7 @@ def show(report: dict[str, Any]) -> None:
         "served/in process",
         "served/sglang",
         "first token/sglang's",
+        "CPU s, served, in process",
     )
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -226,6 +232,7 @@ def show(report: dict[str, Any]) -> None:
             ratio(rates["served"], rates["in process"]),
             ratio(rates["served"], rates["sglang"]),
             ratio(found["served"]["first"], found["sglang"]["first"]),
+            ", ".join(f"{statistics.median(found[n]['cpu']):.2f}" for n in CONTESTANTS[:2]),
         )
     console.print(table)
     console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
