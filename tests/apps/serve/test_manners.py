@@ -17,7 +17,7 @@ from serve_clients import client
 from tiny import tiny_model
 
 from _inf.apps.serve.keeper import EngineKeeper
-from _inf.apps.serve.server import InferenceServer
+from _inf.apps.serve.server import InferenceServer, _listen
 from inf import EngineDeadError, InferenceEngine
 
 LONG = {"prompt": "Go on", "temperature": 0, "max_tokens": 120, "ignore_eos": True, "n": 4}
@@ -33,6 +33,13 @@ def raw_request(server: InferenceServer, body: str) -> socket.socket:
     )
     connection.sendall((head + body).encode())
     return connection
+
+
+def test_connections_send_each_event_at_once() -> None:
+    with _listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize("stream", ["true", "false"])

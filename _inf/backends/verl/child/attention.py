@@ -95,9 +95,10 @@ class DecodingGroup:
     """Rows of similar lengths with one new token each, so that the group has little padding."""
 
     rows: torch.Tensor  # n: their numbers in the batch
-    slots: torch.Tensor | slice  # n x longest: where in the cache their tokens are
+    # n x longest: where in the cache their tokens are; a slice if one row's follow each other
+    slots: torch.Tensor | slice
     shape: tuple[int, int]  # n, longest
-    mask: torch.Tensor | None  # n x 1 x 1 x longest: 0, and -inf past a row's end
+    mask: torch.Tensor | None  # n x 1 x 1 x longest: 0, and -inf past a row's end; None: no such
 
     def attend(
         self, query: torch.Tensor, output: torch.Tensor, caches: Caches, layer: RadixAttention
