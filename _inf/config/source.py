@@ -63,6 +63,8 @@ def plain(value: object) -> Any:
     if isinstance(value, Mapping):
         if odd := [key for key in value if not isinstance(key, str)]:
             raise ConfigError(f"config: a key must be text, not {shown(odd[0])}; quote it")
+        if "" in value:
+            raise ConfigError("config: a key is empty; give it a name")
         return {key: plain(item) for key, item in value.items() if key != "_target_"}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]

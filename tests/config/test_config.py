@@ -128,6 +128,7 @@ def test_folder_loads_from_a_zip_and_imports_no_engine(tmp_path: Path) -> None:
         ("model_path: !!int ''\n", "c.yaml: not valid YAML: IndexError"),
         ("rollout: &r {multi_turn: *r}\n", "c.yaml"),  # OmegaConf or we, by its version
         ("5: x\n", "config: a key must be text, not 5"),
+        ("rollout: {n: [{'': '${oc.env:INF_NO_SUCH}'}]}\n", "config: a key is empty"),
         ("null: x\n", "c.yaml: not valid YAML: KeyValidationError: Incompatible key type"),
         ("model_path: ${nope}\n", "model_path: cannot be resolved: Interpolation key 'nope'"),
         ("model_path: ${model_path}\n", "model_path: cannot be resolved: Recursive"),
