@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -186,3 +187,19 @@ def test_flush_that_is_given_up_lets_the_next_one_through(tiny: InferenceEngine)
         return bool((await asyncio.wait_for(engine.flush_cache(), 20)).success)
 
     assert tiny.rollout.host.run(give_up_and_flush_again(), CancelToken())
+
+
+def test_flushes_of_calls_that_end_together_all_succeed(tiny: InferenceEngine) -> None:
+    engine, chance = tiny.rollout._engine, random.Random(0)
+
+    async def flush_often() -> bool:
+        for _ in range(200):
+            await asyncio.sleep(chance.random() / 500)
+            if not (await engine.flush_cache()).success:
+                return False
+        return True
+
+    async def all_of_them() -> list[bool]:
+        return await asyncio.wait_for(asyncio.gather(*(flush_often() for _ in range(4))), 60)
+
+    assert tiny.rollout.host.run(all_of_them(), CancelToken()) == [True] * 4

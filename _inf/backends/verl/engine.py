@@ -75,6 +75,7 @@ class Engine(sglang_rollout.AsyncEngine):
     ) -> None:
         self.free_cache = free_cache
         self.refusal: str | None = None  # the reason, while requests are refused
+        self._flushing = asyncio.Lock()
         unset: Any = None
         self.tokenizer_manager = self.send_to_rpc = unset
         host = current_host.get()
@@ -207,10 +208,16 @@ class Engine(sglang_rollout.AsyncEngine):
 
     async def flush_cache(self) -> Any:
         """Flush the prefix cache after a call only if `free_cache_engine` is on; verl always does.
-        Shielded, because after a cancelled flush SGLang never answers a later one."""
+        Shielded, because after a cancelled flush SGLang never answers a later one. One at a time:
+        where one begins just as another ends, SGLang fails a third one that waits
+        (`managers/tokenizer_communicator_mixin.py`, sglang 0.5.9)."""
         call = current_call.get(None)
         if call is None or self.free_cache:
-            return await asyncio.shield(super().flush_cache())
+            return await asyncio.shield(self._flush())
+
+    async def _flush(self) -> Any:
+        async with self._flushing:
+            return await super().flush_cache()
 
 
 def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:

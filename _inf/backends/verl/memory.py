@@ -60,7 +60,7 @@ async def wake_up(rollout: Rollout) -> None:
 async def drain(engine: Any) -> None:
     """Wait until the scheduler is idle (it may still be ending aborted requests) and its prefix
     cache is empty; weights may change or be freed only then."""
-    while not (await engine.tokenizer_manager.flush_cache()).success:
+    while not (await engine.flush_cache()).success:
         await asyncio.sleep(DRAIN_SECONDS)
 
 
