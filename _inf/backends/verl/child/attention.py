@@ -97,7 +97,6 @@ class DecodingGroup:
     rows: torch.Tensor  # n: their numbers in the batch
     # n x longest: where in the cache their tokens are; a slice if one row's follow each other
     slots: torch.Tensor | slice
-    shape: tuple[int, int]  # n, longest
     mask: torch.Tensor | None  # n x 1 x 1 x longest: 0, and -inf past a row's end; None: no such
 
     def attend(
@@ -106,7 +105,9 @@ class DecodingGroup:
         """Write these rows of `output`."""
         heads = caches[0].shape[1]
         keys, values = (
-            _gather(cache, self.slots, query.dtype).view(*self.shape, heads, -1).transpose(1, 2)
+            _gather(cache, self.slots, query.dtype)
+            .view(len(self.rows), -1, *cache.shape[1:])
+            .transpose(1, 2)
             for cache in caches
         )
         # Query heads that share keys are treated as several queries of one head.
@@ -141,7 +142,6 @@ def _decoding_group(batch: ForwardBatch, rows: torch.Tensor, starts: torch.Tenso
     return DecodingGroup(
         rows,
         _run_of(slots[0]) if len(rows) == 1 else slots,
-        (len(rows), tokens.shape[1]),
         mask if over.any() else None,
     )
 
