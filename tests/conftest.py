@@ -5,6 +5,7 @@ A test that breaks an engine takes `mortal`, or starts its own on a tiny model.
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Iterator
@@ -32,6 +33,17 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     named = config.args_source is pytest.Config.ArgsSource.ARGS
     shown = config.option.capture == "no"  # workers cannot print
     return 0 if named or shown or config.option.markexpr in ALONE else 2
+
+
+def pytest_sessionstart() -> None:
+    """Leaves the garbage collector off while the tests' modules are imported."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Lets no collection look through the imported modules, of which none is garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -113,15 +113,22 @@ def _converted(kind: str, digest: str, write: Callable[[Path], None], fault: str
 def _dequantized(gguf: Path) -> Path:
     from _inf.models import dequantize
 
-    digest = hashlib.blake2b(digest_size=16)
     try:
-        with gguf.open("rb") as file:
-            while chunk := file.read(1 << 22):
-                digest.update(chunk)
+        digest = _content_digest(gguf, _fingerprint([gguf]))
     except OSError as error:
         raise ConfigError(f"model_path: cannot read {gguf}: {error.strerror}") from None
     write = functools.partial(dequantize.write_folder, gguf)
-    return _converted("gguf", digest.hexdigest(), write, f"model_path: {gguf} cannot be used")
+    return _converted("gguf", digest, write, f"model_path: {gguf} cannot be used")
+
+
+@functools.cache
+def _content_digest(file: Path, fingerprint: str) -> str:
+    """Hash a file's content; again when its `fingerprint` has changed."""
+    digest = hashlib.blake2b(digest_size=16)
+    with file.open("rb") as content:
+        while chunk := content.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _verl_actor(folder: Path) -> Path | None:

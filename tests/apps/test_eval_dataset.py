@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import datasets
 import numpy
 import pandas
 import pytest
@@ -31,6 +30,8 @@ ROWS: list[dict[str, Any]] = [
 
 
 def test_every_form_gives_the_same_rows(tmp_path: Path) -> None:
+    import datasets  # seconds, which the other tests do not wait for
+
     table = pandas.DataFrame(ROWS)
     table.to_parquet(tmp_path / "rows.parquet")
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)) + "\n\n")

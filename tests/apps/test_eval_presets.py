@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas
 import pytest
-from verl.utils.reward_score import default_compute_score
 
 from _inf.apps.cli import main
 from _inf.apps.eval.dataset import read_examples
@@ -54,6 +53,10 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_rows_of_the_hubs_columns_are_asked_and_scored_as_verl_does(
     name: str, row: dict[str, Any], file: str, right: str, wrong: str, tmp_path: Path
 ) -> None:
+    from verl.utils.reward_score import (
+        default_compute_score,
+    )  # seconds, which the other tests do not wait for
+
     path = written(tmp_path / file, [row, row])
     rows = preset_rows(name, path)
     assert [each["extra_info"]["index"] for each in rows] == [0, 1]

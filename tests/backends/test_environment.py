@@ -176,6 +176,7 @@ def test_compiler_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.engine  # it takes as long as a start
 def test_sgl_kernel_imports_with_both_stubs(tmp_path):
     numa = stub_libraries.build_stub(tmp_path, stub_libraries.NUMA)  # before the system's, if any
     code = PREPARE.format(device="cpu") + (

@@ -149,7 +149,10 @@ def test_words_are_found_in_the_errors_of_other_servers(server: ScriptedServer, 
 def test_request_that_stays_unanswered_is_a_failure_of_that_row(
     server: ScriptedServer, status: int
 ) -> None:
-    server.script = refusing(status, message="Busy.")
+    busy, soon = {"error": {"message": "Busy."}}, {"retry-after-ms": "10"}
+    server.script = lambda path, body: (
+        Reply(busy, status=status, headers=soon) if body else echo(path, body)
+    )
     with connected(server, retries=2) as engine:
         with pytest.raises(RequestFailure, match=rf"^prompt 0: .*\({status}\): Busy"):
             engine.generate("a")

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import PeftModel
 from tiny import tiny_model
 from trained import adapter, loaded, verl_checkpoint, without_torchao
 from transformers import AutoTokenizer
@@ -142,6 +141,8 @@ def test_damaged_checkpoint_is_refused(
 def test_adapter_is_merged_into_its_base_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from peft import PeftModel  # seconds, which the other tests do not wait for
+
     base = tiny_model()
     peft = adapter(base, tmp_path / "adapter")
     folder = resolve_model(str(base), adapter_path=str(peft))
