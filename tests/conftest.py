@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # another worker beside it: one thread 
 from scripts import HANG_SECONDS, SETTINGS
 from tiny import tiny_model
 
+from _inf.runtime.interpreter import garbage_kept
 from inf import InferenceEngine
 
 TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enforce_eager": True}
@@ -35,15 +36,13 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if named or shown or config.option.markexpr in ALONE else 2
 
 
-def pytest_sessionstart() -> None:
-    """Leaves the garbage collector off while the tests' modules are imported."""
-    gc.disable()
-
-
-def pytest_collection_finish() -> None:
-    """Lets no collection look through the imported modules, of which none is garbage."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Lets no garbage collection look through the imported modules, of which none is garbage."""
+    with garbage_kept():
+        collected = yield
     gc.freeze()
-    gc.enable()
+    return collected
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

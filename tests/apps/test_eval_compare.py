@@ -54,7 +54,8 @@ def test_rows_are_paired_by_their_number_whatever_the_order_and_the_answers_per_
 
 
 def test_interval_is_the_bootstraps_of_the_paired_differences(tmp_path: Path) -> None:
-    import scipy.stats  # seconds, which the other tests do not wait for
+    # This takes seconds, which the other tests do not wait for.
+    import scipy.stats
 
     draw = random.Random(3)
     first = [row(i, float(draw.random() < 0.4)) for i in range(60)]

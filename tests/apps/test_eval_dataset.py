@@ -30,7 +30,8 @@ ROWS: list[dict[str, Any]] = [
 
 
 def test_every_form_gives_the_same_rows(tmp_path: Path) -> None:
-    import datasets  # seconds, which the other tests do not wait for
+    # This takes seconds, which the other tests do not wait for.
+    import datasets
 
     table = pandas.DataFrame(ROWS)
     table.to_parquet(tmp_path / "rows.parquet")

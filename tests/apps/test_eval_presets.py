@@ -53,9 +53,8 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_rows_of_the_hubs_columns_are_asked_and_scored_as_verl_does(
     name: str, row: dict[str, Any], file: str, right: str, wrong: str, tmp_path: Path
 ) -> None:
-    from verl.utils.reward_score import (
-        default_compute_score,
-    )  # seconds, which the other tests do not wait for
+    # This takes seconds, which the other tests do not wait for.
+    from verl.utils.reward_score import default_compute_score
 
     path = written(tmp_path / file, [row, row])
     rows = preset_rows(name, path)

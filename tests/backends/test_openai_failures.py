@@ -40,8 +40,9 @@ def connected(server: ScriptedServer, retries: int = 1, **config: Any) -> Infere
 
 
 def refusing(status: int, **error: Any) -> Script:
-    """Refuses what is posted."""
-    return lambda path, body: Reply({"error": error}, status=status) if body else echo(path, body)
+    """Refuses what is posted; a client that tries again need not wait."""
+    refusal = Reply({"error": error}, status=status, headers={"retry-after-ms": "10"})
+    return lambda path, body: refusal if body else echo(path, body)
 
 
 # ── The key ──────────────────────────────────────────────────────────────────────────────────────
@@ -149,10 +150,7 @@ def test_words_are_found_in_the_errors_of_other_servers(server: ScriptedServer, 
 def test_request_that_stays_unanswered_is_a_failure_of_that_row(
     server: ScriptedServer, status: int
 ) -> None:
-    busy, soon = {"error": {"message": "Busy."}}, {"retry-after-ms": "10"}
-    server.script = lambda path, body: (
-        Reply(busy, status=status, headers=soon) if body else echo(path, body)
-    )
+    server.script = refusing(status, message="Busy.")
     with connected(server, retries=2) as engine:
         with pytest.raises(RequestFailure, match=rf"^prompt 0: .*\({status}\): Busy"):
             engine.generate("a")

@@ -141,7 +141,8 @@ def test_damaged_checkpoint_is_refused(
 def test_adapter_is_merged_into_its_base_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from peft import PeftModel  # seconds, which the other tests do not wait for
+    # This takes seconds, which the other tests do not wait for.
+    from peft import PeftModel
 
     base = tiny_model()
     peft = adapter(base, tmp_path / "adapter")
