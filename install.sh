@@ -25,8 +25,8 @@ Usage: bash install.sh [--flash-attn]
 
 Creates .venv beside this file and installs into it the exact versions of requirements.lock, the
 embedded model and inf itself (editable). Needs Linux on x86-64, Python 3.10 to 3.12, a C compiler
-and 14 GB of disk; no GPU, no root. A second run installs what is missing; if nothing is missing, it
-takes seconds.
+and 14 GB of disk; no GPU, no root. With a GPU it also needs Python's headers (python3-dev), but not
+CUDA's toolkit. A second run installs what is missing; if nothing is missing, it takes seconds.
 
   --flash-attn   also build flash-attn, for training on this machine (needs nvcc of CUDA 12)
   --help         show this

@@ -32,12 +32,15 @@ class EngineFolder:
         self.log = self.path / "engine.log"
         self.log.touch(mode=0o600)
 
+    def read_log(self) -> str:
+        """The whole log; "" if it is gone."""
+        with contextlib.suppress(OSError):
+            return self.log.read_text(errors="replace")
+        return ""
+
     def end_of_log(self) -> str:
         """The last lines of the log, below a line that names its path."""
-        lines: list[str] = []
-        with contextlib.suppress(OSError):
-            lines = self.log.read_text(errors="replace").splitlines()
-        tail = "\n".join(lines[-LOG_TAIL_LINES:])
+        tail = "\n".join(self.read_log().splitlines()[-LOG_TAIL_LINES:])
         return f"The end of its log, {self.log}:\n{tail or '(empty)'}"
 
     def remove(self, *, keep_log: bool) -> None:

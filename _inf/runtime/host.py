@@ -43,7 +43,11 @@ EXIT_SECONDS = 2.0
 class Host:
     """Owns one engine thread. `start` once, `run` from any thread, `stop` any number of times."""
 
-    def __init__(self, hang_timeout: float | None = None) -> None:
+    def __init__(
+        self, hang_timeout: float | None = None, cause: Callable[[str], str] | None = None
+    ) -> None:
+        """cause: says in a sentence what a dead engine's log means; "" if it is not known."""
+        self._cause = cause
         self._folder = EngineFolder()
         self.folder, self.log = self._folder.path, self._folder.log
         self.children: list[WorkerProcess] = []
@@ -248,7 +252,8 @@ class Host:
         )
 
     def _report(self, what: str) -> EngineDeadError:
-        return EngineDeadError(f"{what}.\n{self._folder.end_of_log()}")
+        why = self._cause(self._folder.read_log()) if self._cause is not None else ""
+        return EngineDeadError(f"{what}. {why}".rstrip() + f"\n{self._folder.end_of_log()}")
 
     def stop(self) -> None:
         """Kill this engine's processes and end its thread. Safe to call twice."""

@@ -34,7 +34,7 @@ def engine_log_level() -> str:
 
 
 @contextlib.contextmanager
-def starting(model: str, takes: str = "about 15 seconds") -> Iterator[None]:
+def starting(model: str, takes: str) -> Iterator[None]:
     """Show on stderr that an engine is starting, until it has started."""
     text = f"Starting {model} ({takes}) ..."
     if level() in ("debug", "info"):

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from _inf.backends.verl import stub_libraries
+from _inf.backends.verl import cuda, stub_libraries
 from _inf.errors import ConfigError
 
 # Asked in a process of its own: cuInit freezes CUDA_VISIBLE_DEVICES, and must not precede a fork.
@@ -54,7 +54,8 @@ def devices(cuda):
 libraries = {name: load(name) for name in ("libcuda.so.1", "libnuma.so.1")}
 count, why = devices(libraries["libcuda.so.1"])
 missing = [name for name, library in libraries.items() if library is None]
-print(json.dumps({"devices": count, "why_none": why, "missing": missing}))
+paths = [line.split()[-1] for line in open("/proc/self/maps") if "libcuda.so" in line]
+print(json.dumps({"devices": count, "why_none": why, "missing": missing, "libcuda": paths[:1]}))
 """
 
 Device = Literal["cuda", "cpu"]
@@ -70,6 +71,7 @@ class Machine:
     devices: int
     why_none: str
     missing: tuple[stub_libraries.Library, ...]
+    libcuda: str = ""  # the path of the driver's library
 
 
 def check_pins() -> None:
@@ -130,6 +132,8 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
                 "use device: cpu, or auto to take what the machine has"
             )
         chosen: Device = "cuda" if machine.devices and device != "cpu" else "cpu"
+        if chosen == "cuda":
+            cuda.check_tools()
         stub_libraries.load(machine.missing)
         _set_rendezvous()
         _keep_compiled_code_private()
@@ -137,6 +141,7 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
         os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
         if chosen == "cuda":
             _set_for_cuda()
+            cuda.set_variables(machine.libcuda)
         else:
             _set_for_cpu(machine)
         _prepared = chosen
@@ -161,7 +166,7 @@ def probe() -> Machine:
         )
     answer = json.loads(done.stdout)
     missing = tuple(stub_libraries.LIBRARIES[soname] for soname in answer["missing"])
-    return Machine(answer["devices"], answer["why_none"], missing)
+    return Machine(answer["devices"], answer["why_none"], missing, "".join(answer["libcuda"]))
 
 
 def _keep_compiled_code_private() -> None:
@@ -231,6 +236,8 @@ def main() -> None:
     try:
         check_pins()
         machine = probe()
+        if machine.devices:
+            cuda.check_tools()
         for library in machine.missing:
             stub_libraries.stub(library)
     except ConfigError as error:

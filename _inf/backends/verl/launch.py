@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from _inf.backends.model_info import eos_token_ids, limits_of
-from _inf.backends.verl import environment, kv_memory
+from _inf.backends.verl import cuda, environment, kv_memory
 from _inf.backends.verl.child.setup import IMPORTS, SCHEDULER, SETUP
 from _inf.backends.verl.environment import Device
 from _inf.backends.verl.server import CPU_ATTENTION, attention_backend, server_arguments
@@ -41,22 +41,27 @@ if TYPE_CHECKING:
     from _inf.backends.verl.backend import VerlBackend
     from _inf.backends.verl.rollout import Rollout
 
+TAKES = {
+    "cpu": "about 15 seconds",
+    "cuda": "about a minute, and some minutes the first time, to compile kernels",
+}
 # Starts share environment variables, upstream's module globals and the default process group.
 _starting = threading.Lock()
 _forks: ForkServer | None = None  # the newest, which the next engine shares if it can
 
 
 def launch(config: Config) -> VerlBackend:
-    """Start an engine; takes about 15 seconds, nearly all of it for imports.
+    """Start an engine; takes about 15 seconds, nearly all of it for imports, and on a GPU longer:
+    CUDA graphs are captured, and at the first start kernels are compiled.
 
     Raises `ConfigError` before anything is started, `EngineDeadError` with the log's end if a
     child process dies during the start, `InferenceError` in a process that cannot have an engine.
     """
     check_start()
-    with _starting, quiet.starting(config.model_name):
-        device = environment.prepare(config.device)
+    device = environment.prepare(config.device)
+    with _starting, quiet.starting(config.model_name, TAKES[device]):
         folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
-        host = Host(config.hang_timeout)
+        host = Host(config.hang_timeout, cuda.cause if device == "cuda" else None)
         try:
             with quiet.third_party():
                 host.fork_server = _fork_server(config, device, host.log)

@@ -72,6 +72,8 @@ def _check(rollout: Rollout, verb: str) -> None:
 
 
 def _free_bytes() -> int:
+    """Free memory of this process's own GPU: with tensor parallelism verl names the other ranks'
+    in CUDA_VISIBLE_DEVICES when CUDA runs already, so that they are counted and cannot be used."""
     import torch
 
-    return sum(torch.cuda.mem_get_info(i)[0] for i in range(torch.cuda.device_count()))
+    return int(torch.cuda.mem_get_info()[0])

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from _inf.backends.verl import cuda
+from _inf.backends.verl.cuda import ATTENTION
 from _inf.backends.verl.environment import Device, free_ports
 from _inf.config import Config
 from _inf.errors import ConfigError
@@ -21,7 +23,7 @@ CONTEXT_SLACK = 7
 CPU_KV_ROWS = 4
 CPU_KV_TOKENS = 16_384
 NEVER = 1e9
-ATTENTION, AMX = "attention_backend", "intel_amx"
+AMX = "intel_amx"
 CPU_ATTENTION = "inf_cpu"  # `_inf.backends.verl.child.attention`
 
 
@@ -29,7 +31,7 @@ def server_arguments(
     config: Config, max_model_len: int, device: Device, log_level: str
 ) -> dict[str, Any]:
     """Keyword arguments of `sglang.srt.server_args.ServerArgs` that replace verl's."""
-    rollout = config.rollout
+    rollout, own = config.rollout, config.rollout.engine_kwargs["sglang"]
     port, nccl_port = free_ports(2)  # verl gives every engine of a rank the same ones
     chunk = rollout.max_num_batched_tokens if rollout.enable_chunked_prefill else -1
     arguments: dict[str, Any] = {
@@ -75,7 +77,8 @@ def server_arguments(
         }
     elif not config.pack_weights:
         raise ConfigError("pack_weights: only a CPU's weights are packed; leave it out on a GPU")
-    own = rollout.engine_kwargs["sglang"]
+    else:
+        arguments |= cuda.arguments(rollout.dtype, rollout.max_num_seqs, own)
     if device == "cpu" and own.get("enable_torch_compile") and own.get(ATTENTION) != AMX:
         raise ConfigError(  # 0.5.9, `model_executor/cpu_graph_runner.py`
             "rollout.engine_kwargs.sglang.enable_torch_compile: on a CPU SGLang compiles a model "

@@ -27,9 +27,11 @@ from sglang.srt.model_loader.loader import DefaultModelLoader
 from sglang.srt.models.commandr import CohereAttention
 from sglang.srt.models.gemma import GemmaForCausalLM
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+from sglang.srt.utils import is_cuda
 
 from _inf.backends.verl.child import (
     cpu_sampling,
+    cuda_kernels,
     fair_scheduling,
     fewer_operators,
     grammar,
@@ -51,6 +53,7 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
     # fmt: off
     return [
         *(packing() if pack_weights else ()),
+        *(cuda_kernels.rows() if is_cuda() else ()),
         Wrap(psutil.Process, "send_signal", exit_instead_of_sigquit,
              "managers/scheduler.py",
              "a child that fails sends SIGQUIT to its parent, which kills the caller's process"),

@@ -44,6 +44,8 @@ def set_up(log: Path, *, cpu_attention: bool, pack_weights: bool, trust_remote_c
     tqdm.tqdm.set_lock(threading.RLock())
     # A hundred lines about other models that this machine could not run.
     logging.getLogger("sglang.srt.models.registry").setLevel(logging.ERROR)
+    # Triton's products of float32 are TF32 otherwise, which has 10 bits of the mantissa's 23.
+    os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
     import sglang.srt.managers.scheduler  # noqa: F401  before it is patched
 
     from _inf.backends.verl.child.grammar import register_grammars

@@ -1,0 +1,126 @@
+"""What an NVIDIA GPU needs beside its driver, and the server arguments that depend on the GPU.
+
+Triton compiles a launcher for its kernels with a C compiler and Python's headers. SGLang 0.5.9 has
+most of its own kernels compiled in its wheels; `child/cuda_kernels.py` replaces those that it would
+compile at first use with CUDA's toolkit, and nothing is chosen here that needs the toolkit. Only
+`arguments` imports torch, after the process was prepared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from _inf.errors import ConfigError
+
+ATTENTION, TRITON = "attention_backend", "triton"
+FLOAT32 = ("float32", "float")
+HOPPER = 9  # the compute capability of the GPUs that FlashAttention 3 is compiled for
+# These have kernels for half precision only.
+HALF_PRECISION = "fa3 fa4 flashinfer flashmla cutlass_mla trtllm_mha trtllm_mla".split()
+# SGLang captures graphs for 256 rows at most on a GPU of this size (`server_args.py`), and runs
+# more rows without one; smaller GPUs have no memory for more.
+LARGE_MEMORY, MOST_GRAPH_ROWS, GRAPH_ROWS = 60 * 2**30, 512, 256
+# What the last traceback of a log says, and what it means.
+CAUSES = {
+    r"nvcc|ninja": "A kernel had to be compiled and could not be: that needs CUDA's toolkit "
+    "(nvcc) and ninja on PATH. Leave out the key of rollout.engine_kwargs.sglang that chose the "
+    "kernel, or install both.",
+    r"failed to dispatch data type": "A kernel does not take the engine's dtype; try "
+    "rollout.dtype: bfloat16.",
+    r"Python\.h": "Triton compiles with Python's headers, which are not installed (the package "
+    "python3-dev).",
+    r"no kernel image is available": "A kernel was not compiled for this GPU's generation.",
+    r"out of resource: shared memory": "A Triton kernel needs more shared memory than this GPU "
+    "has; set rollout.dtype: bfloat16, or another attention_backend.",
+    r"CUDA out of memory|OutOfMemoryError": "The GPU's memory is full; lower "
+    "rollout.gpu_memory_utilization or rollout.max_num_seqs, or free some memory.",
+}
+
+
+def check_tools() -> None:
+    """Raise `ConfigError` if the C compiler or the headers that Triton needs are missing."""
+    missing = []
+    if not any(map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")))):
+        missing.append("a C compiler (the package gcc)")
+    if not (headers := Path(sysconfig.get_path("include"), "Python.h")).is_file():
+        missing.append(f"Python's headers ({headers}; the package python3-dev)")
+    if missing:
+        raise ConfigError(
+            f"device: on a GPU Triton compiles kernels with {' and '.join(missing)}, which is "
+            "missing; install it, or use device: cpu"
+        )
+
+
+def set_variables(libcuda: str) -> None:
+    """Set what SGLang's and Triton's processes need to find CUDA's libraries.
+
+    libcuda: the path of the driver's library. The memory saver's library is preloaded into the
+    engine's process and needs libcudart, which only pip's package has, in a folder of its own.
+    """
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    spec = importlib.util.find_spec("nvidia.cuda_runtime")
+    for package in (spec and spec.submodule_search_locations) or ():
+        folders.append(str(Path(package, "lib")))
+    os.environ["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys(filter(None, folders)))
+    # Triton takes gcc or clang without CC, and links libcuda.so, which some machines have only
+    # as libcuda.so.1.
+    if not (shutil.which("gcc") or shutil.which("clang")):
+        os.environ.setdefault("CC", "cc")
+    with contextlib.suppress(ConfigError):  # without a cache folder Triton looks for itself
+        os.environ.setdefault("TRITON_LIBCUDA_PATH", str(_linkable(Path(libcuda))))
+
+
+def _linkable(libcuda: Path) -> Path:
+    """A folder with the driver's library under the names that a linker and a loader ask for."""
+    from _inf.models.cache import cache_root
+
+    folder = cache_root() / "libcuda"
+    folder.mkdir(exist_ok=True)
+    for name in ("libcuda.so", "libcuda.so.1"):
+        scratch = folder / f"{name}.{os.getpid()}"
+        scratch.symlink_to(libcuda)
+        scratch.replace(folder / name)
+    return folder
+
+
+def arguments(dtype: str, max_num_seqs: int, own: Mapping[str, Any]) -> dict[str, Any]:
+    """The server arguments for the GPU of this process.
+
+    own: the config's `engine_kwargs.sglang`. Raises `ConfigError` if it names an attention backend
+    that does not compute in `dtype`.
+    """
+    import torch
+
+    float32, backend = dtype in FLOAT32, own.get(ATTENTION)
+    if float32 and backend in HALF_PRECISION:
+        raise ConfigError(
+            f"rollout.engine_kwargs.sglang.{ATTENTION}: {backend} computes in half precision only, "
+            f"and rollout.dtype is {dtype}; leave it out, or use {TRITON}."
+        )
+    chosen: dict[str, Any] = {}
+    # Otherwise SGLang takes FlashAttention 3 on Hopper also in float32, and on other GPUs
+    # flashinfer, whose kernels need the toolkit.
+    if float32 or torch.cuda.get_device_capability()[0] != HOPPER:
+        chosen[ATTENTION] = TRITON
+    large = torch.cuda.get_device_properties(0).total_memory >= LARGE_MEMORY
+    if large and max_num_seqs > GRAPH_ROWS:
+        chosen["cuda_graph_max_bs"] = min(max_num_seqs, MOST_GRAPH_ROWS)
+    return chosen
+
+
+def cause(log: str) -> str:
+    """One sentence about a known fault in the last traceback of a GPU engine's log; "" if none.
+
+    Only there, because SGLang also logs failures that it can work around.
+    """
+    _, found, end = log.rpartition("Traceback (most recent call last)")
+    matches = (text for pattern, text in CAUSES.items() if found and re.search(pattern, end))
+    return next(matches, "")

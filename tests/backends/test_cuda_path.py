@@ -1,0 +1,244 @@
+"""The path on a GPU, as far as a machine without one can prove it.
+
+Programs that believe in an H100 import, resolve and compile what a start there does
+(`cuda_facts.py`), and the libraries of the wheels are searched for the kernels that it calls. No
+kernel runs here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_gpu import driver
+
+from _inf.backends.verl import cuda
+from _inf.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+SHARED_MEMORY = 232_448  # bytes of a block on an H100, at most
+
+
+def in_process_with_gpu(
+    folder: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a process that finds `fake_gpu`'s driver and has no variables of engines."""
+    kept = {key: os.environ[key] for key in ("HOME", "XDG_CACHE_HOME") if key in os.environ}
+    path = driver(folder)
+    kept |= {"PATH": f"{path}:{os.environ['PATH']}", "LD_LIBRARY_PATH": path}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**kept, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **variables},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+# ─── A process that believes in an H100 ───
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    script = str(Path(__file__).with_name("cuda_facts.py"))
+    done = in_process_with_gpu(tmp_path_factory.mktemp("driver"), script)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_what_a_start_imports_on_a_gpu_imports(facts: dict[str, Any]) -> None:
+    """The scheduler, FlashAttention 3, flashinfer, Triton's attention, both tables of patches."""
+    assert set(facts["imports"].values()) == {None}, facts["imports"]
+    assert "/sm90/" in facts["library"]
+
+
+@pytest.mark.slow
+def test_every_measured_architecture_has_its_class_on_a_gpu(facts: dict[str, Any]) -> None:
+    assert len(facts["models"]) == 28
+    assert set(facts["models"].values()) == {None}, facts["models"]
+
+
+@pytest.mark.slow
+def test_every_function_of_the_patch_tables_takes_upstreams_arguments(
+    facts: dict[str, Any],
+) -> None:
+    assert facts["misfits"] == []
+
+
+@pytest.mark.slow
+def test_norms_of_float32_use_no_kernel_and_those_of_bfloat16_sgl_kernels(
+    facts: dict[str, Any],
+) -> None:
+    norms = facts["norms"]
+    assert norms["RMSNorm float32"] is norms["GemmaRMSNorm float32"] is None
+    assert "'sgl_kernel::rmsnorm'" in norms["RMSNorm bfloat16"]
+    assert "'sgl_kernel::gemma_rmsnorm'" in norms["GemmaRMSNorm bfloat16"]
+
+
+@pytest.mark.slow
+def test_rotary_embeddings_of_every_head_size_call_a_kernel_of_the_wheel(
+    facts: dict[str, Any],
+) -> None:
+    """It is asked for tensors of a CPU, which it refuses by its name."""
+    for size, said in facts["ropes"].items():
+        kernel = "rotary_embedding" if size in ("16", "80", "96") else "apply_rope_pos_ids_cos_sin"
+        assert f"'sgl_kernel::{kernel}" in said
+
+
+@pytest.mark.slow
+def test_server_arguments_of_a_gpu(facts: dict[str, Any]) -> None:
+    args = facts["server_args"]
+    backends = {name: each["attention_backend"] for name, each in args.items() if "device" in each}
+    triton = {name for name, backend in backends.items() if backend != "fa3"}
+    assert triton == {"float32", "an A100"} and set(backends.values()) == {"fa3", "triton"}
+    assert args["fa3 in float32"].startswith("ConfigError: rollout.engine_kwargs.sglang.attention")
+    assert args["many rows"]["cuda_graph_bs"][-1] == 512
+    assert args["few rows"]["cuda_graph_bs"] == args["many rows, 24 GiB"]["cuda_graph_bs"]
+    assert not args["bfloat16"]["disable_cuda_graph"] and args["eager"]["disable_cuda_graph"]
+    asleep, awake = args["to sleep"], args["bfloat16"]
+    assert asleep["enable_memory_saver"] and asleep["enable_weights_cpu_backup"]
+    assert not awake["enable_memory_saver"] and not awake["enable_weights_cpu_backup"]
+    assert awake["sampling_backend"] == "flashinfer"
+
+
+@pytest.mark.slow
+def test_triton_attention_compiles_for_a_gpu_and_fits_without_tf32(facts: dict[str, Any]) -> None:
+    kernels = facts["attention"]
+    ours = [kernel for kernel in kernels if kernel["setting"] == "ieee"]
+    assert {kernel["kernel"] for kernel in ours} == {
+        "_fwd_kernel",
+        "_fwd_grouped_kernel_stage1",
+        "_fwd_kernel_stage2",
+    }
+    assert not any(kernel["tf32"] for kernel in ours)
+    assert max(kernel["shared"] for kernel in ours) <= SHARED_MEMORY
+    # What the setting is there for.
+    assert any(kernel["tf32"] for kernel in kernels if kernel not in ours)
+
+
+# ─── What `prepare` leaves in the environment ───
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("nvidia.cuda_runtime") is None, reason="torch brought no libcudart"
+)
+def test_library_of_the_memory_saver_can_be_preloaded(tmp_path: Path) -> None:
+    """Without it the engine's process ends with 127 where `free_cache_engine` is true."""
+    [site] = {Path(path).parent for path in importlib.util.find_spec("nvidia").submodule_search_locations}  # fmt: skip  # noqa: E501
+    hook = site / "torch_memory_saver_hook_mode_preload.abi3.so"
+    program = f"""
+import os, subprocess
+from _inf.backends.verl.environment import prepare
+preload = {{"LD_PRELOAD": {str(hook)!r}}}
+print(subprocess.run(["/bin/true"], env={{**os.environ, **preload}}, stderr=-3).returncode)
+prepare("cuda")
+print(subprocess.run(["/bin/true"], env={{**os.environ, **preload}}).returncode)
+"""
+    done = in_process_with_gpu(tmp_path, "-c", program)
+    assert done.stdout.split() == ["127", "0"], done.stderr
+
+
+def test_triton_finds_a_driver_that_the_linker_finds(tmp_path: Path) -> None:
+    """Some machines have only libcuda.so.1, and Triton links -lcuda."""
+    program = """
+import subprocess
+from _inf.backends.verl.environment import prepare
+prepare("cuda")
+from triton.backends.nvidia.driver import libcuda_dirs
+[folder] = libcuda_dirs()
+subprocess.run(["cc", "-shared", "-o", "/dev/null", "-L", folder, "-lcuda"], check=True)
+print(folder)
+"""
+    done = in_process_with_gpu(tmp_path, "-c", program, XDG_CACHE_HOME=str(tmp_path / "cache"))
+    assert done.stdout.strip() == str(tmp_path / "cache" / "inf" / "libcuda"), done.stderr
+
+
+def test_missing_compiler_and_headers_are_named_before_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda.check_tools()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(ConfigError, match="gcc"):
+        cuda.check_tools()
+    monkeypatch.undo()
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(ConfigError, match=re.escape(f"{tmp_path}/Python.h") + ".*python3-dev"):
+        cuda.check_tools()
+
+
+def test_cause_is_read_in_the_last_traceback_only() -> None:
+    warned = "Failed to load JIT KV-Cache kernel: [Errno 2] No such file or directory: 'nvcc'\n"
+    traceback = "Traceback (most recent call last)\n"
+    assert cuda.cause(warned) == cuda.cause(f"{warned}{traceback}ValueError") == ""
+    assert "toolkit" in cuda.cause(f"{traceback}{warned}")
+    assert "rollout.dtype" in cuda.cause(f"{traceback}RMSNorm failed to dispatch data type Float\n")
+    assert "gpu_memory_utilization" in cuda.cause(f"{traceback}CUDA out of memory. Tried")
+
+
+# ─── The kernels in the wheels ───
+
+HALVES = ("__nv_bfloat16", "__half")
+KERNELS = (
+    ("sm90/common_ops", r"flashinfer::norm::RMSNormKernel<8u, {}>", HALVES),
+    ("sm90/common_ops", r"flashinfer::norm::FusedAddRMSNormKernel<8u, {}>", HALVES),
+    ("sm90/common_ops", r"flashinfer::norm::GemmaRMSNorm<{}>", HALVES[:1]),
+    ("sm90/common_ops", r"flashinfer::norm::GemmaFusedAddRMSNorm<{}>", HALVES[:1]),
+    (
+        "sm90/common_ops",
+        r"flashinfer::BatchQKApplyRotaryPosIdsCosSinCacheEnhanced<{}, long>",
+        (*HALVES, "float"),
+    ),
+    (
+        "sm90/common_ops",
+        r"rotary_embedding_kernel<{}, true>",
+        ("c10::BFloat16", "c10::Half", "float"),
+    ),
+    ("sm90/common_ops", r"act_and_mul_kernel<{}, &\(float silu", (*HALVES, "float")),
+    ("sm90/common_ops", r"act_and_mul_kernel<{}, &\(float gelu_tanh", (*HALVES, "float")),
+    ("sm90/common_ops", r"act_and_mul_kernel<{}, &\(float gelu<", (*HALVES, "float")),
+    ("sm90/common_ops", r"sampling::TopKTopPSamplingFromProb<{}, int>", ("float",)),
+    ("sm90/common_ops", r"sampling::MinPSamplingFromProb<{}, int>", ("float",)),
+    ("sm90/common_ops", r"sampling::TopKRenormProb<{}, int>", ("float",)),
+    ("sm90/common_ops", r"sampling::TopPRenormProb<{}>", ("float",)),
+    ("sm90/common_ops", r"^{}\(at::Tensor", ("topk_softmax", "moe_align_block_size", "moe_sum")),
+    ("flash_ops", r"run_mha_fwd_<90, cutlass::bfloat16_t, {}", ("64", "96", "128", "256")),
+)
+
+
+def symbols(library: str) -> str:
+    [folder] = importlib.util.find_spec("sgl_kernel").submodule_search_locations
+    command = ["nm", "-D", "--defined-only", "-C", str(Path(folder, f"{library}.abi3.so"))]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return re.sub(r"^\w+ \w ", "", listing.stdout, flags=re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, str]:
+    if shutil.which("nm") is None:
+        pytest.skip("needs nm")
+    return {library: symbols(library) for library in {name for name, _, _ in KERNELS}}
+
+
+@pytest.mark.parametrize(("library", "kernel", "forms"), KERNELS)
+def test_wheel_has_the_kernels_that_the_path_calls(
+    kernels: dict[str, str], library: str, kernel: str, forms: tuple[str, ...]
+) -> None:
+    for form in forms:
+        pattern = kernel.format(re.escape(form))
+        assert re.search(pattern, kernels[library], re.MULTILINE), pattern
+
+
+def test_wheel_lacks_the_norms_that_are_computed_without_a_kernel(kernels: dict[str, str]) -> None:
+    """Once it has them, the rows of `child/cuda_kernels.py` can go."""
+    for kernel in ("RMSNormKernel<8u, float>", "GemmaRMSNorm<float>"):
+        assert f"norm::{kernel}" not in kernels["sm90/common_ops"]

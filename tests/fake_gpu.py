@@ -1,0 +1,66 @@
+"""A machine that looks like one with an H100, for programs that only import and compile.
+
+`driver` builds a library that answers as NVIDIA's does, and `FAKE` is the beginning of a program
+in which torch, SGLang and Triton believe in the GPU. No kernel can run there.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from _inf.backends.verl.stub_libraries import CUDA
+
+DRIVER = """
+int cuInit(unsigned flags) {{ return {init}; }}
+int cuDriverGetVersion(int *version) {{ *version = {version}; return 0; }}
+int cuDeviceGetCount(int *count) {{ *count = {count}; return 0; }}
+"""
+# `prepare` has been called in a process whose LD_LIBRARY_PATH begins with `driver`'s folder.
+FAKE = """
+import types
+import torch, triton
+from triton.backends.compiler import GPUTarget
+
+properties = types.SimpleNamespace(
+    name="NVIDIA H100 80GB HBM3", major=9, minor=0, total_memory=80 * 2**30, warp_size=32,
+    multi_processor_count=132, regs_per_multiprocessor=65536,
+    shared_memory_per_multiprocessor=233472,
+)
+answers = dict(
+    is_available=True, device_count=1, current_device=0, get_device_capability=(9, 0),
+    get_device_name=properties.name, get_device_properties=properties,
+    mem_get_info=(79 * 2**30, 80 * 2**30), is_current_stream_capturing=False, synchronize=None,
+)
+for name, answer in answers.items():
+    setattr(torch.cuda, name, lambda *args, answer=answer, **kwargs: answer)
+
+class Driver:
+    # Triton's, of a GPU for which it can compile and on which it can start nothing.
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+    def get_current_device(self):
+        return 0
+    def get_current_stream(self, device):
+        return 0
+    def get_active_torch_device(self):
+        return torch.device("cuda", 0)
+    def map_python_to_cpp_type(self, name):
+        return name
+
+triton.runtime.driver.set_active(Driver())
+"""
+
+
+def driver(folder: Path, *, init: int = 0, version: int = 12080, count: int = 2) -> str:
+    """A folder for LD_LIBRARY_PATH with a libcuda.so.1 that behaves like a real one, and with an
+    `nvidia-smi` for PATH."""
+    source, built = folder / "driver.c", folder / "libcuda.so.1"
+    others = "".join(f"int {name}(void) {{ return 0; }}\n" for name in CUDA.symbols.split())
+    source.write_text(DRIVER.format(init=init, version=version, count=count) + others)
+    command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", built, source]
+    subprocess.run(command, check=True, timeout=60)
+    tool = folder / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 81559\n")  # MiB of memory
+    tool.chmod(0o755)
+    return str(folder)
