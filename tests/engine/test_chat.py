@@ -97,7 +97,7 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
         sys.executable, arguments, env=env, cwd=tmp_path, encoding="utf-8", timeout=SECONDS
     )
     try:
-        terminal.expect_exact(f"Starting {tiny_model().name} ...")
+        terminal.expect_exact(f"Starting {tiny_model()} ...")
         terminal.expect_exact("You: ", timeout=START_SECONDS)
         family = descendants(psutil.Process(terminal.pid))
         assert family
