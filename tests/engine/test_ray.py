@@ -165,8 +165,10 @@ def test_what_other_work_uses_is_not_shared_out() -> None:
     assert share(machines, 3, CPU=16) == {"num_cpus": 3}
     with pytest.raises(ConfigError, match="of which 11 of 16 are free"):
         share(machines, 12, CPU=16)
-    with pytest.raises(ConfigError, match="GPUs, of which 0 of 8 are free"):  # and not on cores
+    with pytest.raises(ConfigError, match="GPUs, of which 0 of 8 are free; wait"):  # not on cores
         share(machines, 1, CPU=16, GPU=8)
+    with pytest.raises(ConfigError, match="0 of 0 are free; name another one in RAY_ADDRESS"):
+        share(machines, 1, "cuda")
 
 
 @pytest.fixture
@@ -212,7 +214,7 @@ def test_three_engines_on_two_machines_find_their_places_and_a_lost_one_ends_the
     def answers() -> list[dict[str, Any]]:
         return list(ray_run._answered(ray, actors, [(line, b"") for line in range(36)], 1))
 
-    share = share_of(ray.cluster_resources(), free_resources(), load_config(None, {}), 3)
+    share = share_of(ray.cluster_resources(), free_resources(ray), load_config(None, {}), 3)
     worker = ray.remote(max_restarts=-1, max_task_retries=-1, **share)(Worker)
     actors = [worker.remote() for _ in range(3)]
     first = answers()

@@ -61,7 +61,7 @@ def answer_on_ray(
     settings = {**config.to_dict(), "model_path": _anywhere(config.model_path)}
 
     with recording(out, total, on_error) as (stats, keep), cluster() as ray:
-        share = share_of(ray.cluster_resources(), free_resources(), config, workers)
+        share = share_of(ray.cluster_resources(), free_resources(ray), config, workers)
         at_once = calls_at_once(config, on_cpu="num_cpus" in share)
         worker = ray.remote(
             max_restarts=RETRIES,
@@ -77,11 +77,21 @@ def answer_on_ray(
     return stats
 
 
-def free_resources() -> list[dict[str, float]]:
-    """Return what each of the cluster's machines has free now, by name: CPU, GPU."""
+def free_resources(ray: Any) -> list[dict[str, float]]:
+    """Return what each of the cluster's machines has free now, by name: CPU, GPU; all that it has
+    where Ray does not tell."""
     from ray._private.state import available_resources_per_node
 
+    if _through_client():
+        return [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return list(available_resources_per_node().values())
+
+
+def _through_client() -> bool:
+    """Whether `RAY_ADDRESS` is ray://..., where Ray 2.60 does not tell the state of a cluster."""
+    from ray.util.client import ray as client
+
+    return bool(client.is_connected())
 
 
 def share_of(
@@ -99,11 +109,12 @@ def share_of(
     on_gpu = config.device == "cuda" or (config.device == "auto" and resources.get("GPU", 0) > 0)
     name, what = ("GPU", "GPUs") if on_gpu else ("CPU", "cores")
     machines, whole = [int(each.get(name, 0)) for each in free], int(resources.get(name, 0))
-    if workers > sum(machines):
-        later = ", or wait until other work on it has ended" if sum(machines) < whole else ""
+    if workers > (left := sum(machines)):
+        ways = [f"set it to {left} or less"] if left else []
+        ways += ["wait until other work on it has ended"] if left < whole else []
         raise ConfigError(
-            f"--workers: {workers} engines need one each of the cluster's {what}, of which "
-            f"{sum(machines)} of {whole} are free; set it to {sum(machines)} or less{later}."
+            f"--workers: {workers} engines need one each of the cluster's {what}, of which {left} "
+            f"of {whole} are free; {', or '.join(ways or ['name another one in RAY_ADDRESS'])}."
         )
     most = 1 if on_gpu else max(machines)
     fits = [size for size in range(1, most + 1) if sum(n // size for n in machines) >= workers]
@@ -146,10 +157,10 @@ def _next_block(ray: Any, pool: Any, actors: Sequence[Any]) -> Any:
     finished and an actor had no process: Ray itself waits for a place for ever."""
     from ray._private.state import actors as about
 
-    since = time.monotonic()
+    since, step = time.monotonic(), None if _through_client() else CHECK_SECONDS
     while True:
         try:
-            return pool.get_next_unordered(timeout=CHECK_SECONDS)
+            return pool.get_next_unordered(timeout=step)
         except ray.exceptions.RayError:  # also the worker's own TimeoutError
             raise
         except TimeoutError:
