@@ -1,4 +1,5 @@
-"""Reads files of JSON lines: the rows of evaluations, batches, rollouts and data sets."""
+"""Reads files of JSON lines: the rows of evaluations, batches, rollouts and data sets; writes JSON
+that every reader takes."""
 
 from __future__ import annotations
 
@@ -22,6 +23,18 @@ def json_lines(path: str | os.PathLike[str]) -> list[tuple[int, Any]]:
     if not texts:
         raise ConfigError(f"{path}: it has no rows.")
     return [(number, _value(text, f"{path}, line {number}")) for number, text in texts]
+
+
+def json_text(value: Any, **how: Any) -> str:
+    """Return `value` as JSON. NaN and infinite numbers, which JSON does not have, become null.
+
+    how: keywords of `json.dumps`.
+    """
+    try:
+        return json.dumps(value, allow_nan=False, **how)
+    except ValueError:
+        finite = json.loads(json.dumps(value, **how), parse_constant=lambda constant: None)
+        return json.dumps(finite, **how)
 
 
 def _value(text: bytes, where: str) -> Any:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
+from lm_eval.config.evaluate_config import EvaluatorConfig
 from lm_eval.models.utils import (
     handle_stop_sequences,
     maybe_truncate,
@@ -31,6 +32,7 @@ from inf import InferenceEngine
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
+NOT_GIVEN = EvaluatorConfig().device  # "cuda:0": what the command passes on by itself
 AT_ONCE = 512  # requests of one call; the harness's cache has them after it
 TokenRequest = tuple[tuple[str, str] | None, list[int], list[int]]  # texts, context, continuation
 
@@ -41,7 +43,8 @@ class InfLM(TemplateLM):
 
     config: of the engine; other arguments override its keys (`rollout.prompt_length=4096`).
     engine: one that runs already, in place of both. max_gen_toks: the most tokens of an answer, for
-    tasks that do not say it. The engine chooses how many rows run at once, so batch_size and
+    tasks that do not say it. device: auto, cuda or cpu; lm_eval's own default, cuda:0, means what
+    the config says. The engine chooses how many rows run at once, so batch_size and
     max_batch_size are not used.
     """
 
@@ -57,7 +60,8 @@ class InfLM(TemplateLM):
         **overrides: Any,
     ) -> None:
         super().__init__()
-        overrides |= {} if device is None else {"device": device}
+        if device not in (None, NOT_GIVEN):
+            overrides["device"] = device
         if engine is None:
             assignments = parse_assignments(f"{key}={value}" for key, value in overrides.items())
             engine = InferenceEngine(config, **assignments)

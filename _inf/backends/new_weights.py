@@ -25,6 +25,11 @@ NamedTensors = list[tuple[str, torch.Tensor]]
 # In older state dicts only; every engine computes them from the config.
 _ROTARY = re.compile(r".*\brotary_emb\.(inv_freq|cos_cached|sin_cached)")
 _SHOWN_FAULTS = 3
+DDP_PREFIX = "module."
+DDP_NAMES = (
+    "Names that begin with module. look like those of DistributedDataParallel: give the model "
+    "inside it (ddp.module), or its state dict. "
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +91,9 @@ def checked(weights: object, model: ExpectedWeights) -> NamedTensors:
     if len(faults) > _SHOWN_FAULTS:
         faults[_SHOWN_FAULTS:] = [f"and {len(faults) - _SHOWN_FAULTS} more"]
     if faults:
+        hint = DDP_NAMES if any(name.startswith(DDP_PREFIX) for name in tensors) else ""
         raise ConfigError(
-            f"weights: {'; '.join(faults)}. The engine keeps the weights that it has."
+            f"weights: {'; '.join(faults)}. {hint}The engine keeps the weights that it has."
         )
     return list(tensors.items())
 
@@ -113,7 +119,9 @@ def _fault(name: str, tensor: Any, model: ExpectedWeights) -> str | None:
     if shape is None:
         if "lora_" in name:
             return f"{name} is an adapter's; merge it first (peft: merge_and_unload)"
-        return f"this model has no {name}{did_you_mean(name, [*model.shapes, *model.tied])}"
+        near = did_you_mean(name, [*model.shapes, *model.tied]).removeprefix("; ")
+        near = "" if name.startswith(DDP_PREFIX) or not near else f" ({near})"
+        return f"this model has no {name}{near}"
     if not isinstance(tensor, torch.Tensor) or tensor.is_meta or not tensor.is_floating_point():
         what = f"{tensor.dtype} on {tensor.device}" if hasattr(tensor, "dtype") else shown(tensor)
         return f"{name} must be a tensor of floats with values, got {what}"

@@ -112,6 +112,18 @@ class RunningEngine:
         """The local folder of the model's files."""
         return self._backend.model.folder
 
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if "_finalizer" not in vars(self):
+            return f"<{name}: not started>"
+        if self.config.rollout.name == "openai":
+            about = f"openai, {self.config.base_url}"
+        else:
+            device = "cpu" if self.on_cpu else "cuda"
+            about = f"{self.config.rollout.name}, {device}, weight version {self.weight_version}"
+        state = ", shut down" if self.closed else ", dead: restart() starts it" if self.dead else ""
+        return f"<{name}: {self.config.model_name} ({about}){state}>"
+
     def __reduce__(self) -> Any:
         raise InferenceError(
             "An engine cannot be copied or sent to another process; make an InferenceEngine there, "

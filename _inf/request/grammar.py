@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError, did_you_mean, shown, strip_punctuation
+from _inf.tools.definition import schema_fault
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -94,7 +95,9 @@ def _checked_schema(text: str) -> str:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         path = _key_path("json_schema", *error.absolute_path)
-        raise ConfigError(f"{path}: {error.message} (JSON Schema draft 2020-12).") from None
+        fault = schema_fault(error)
+        end = "" if fault.endswith("?") else " (JSON Schema draft 2020-12)."
+        raise ConfigError(f"{path}: {fault}{end}") from None
     if schema is False:
         raise ConfigError("json_schema: nothing matches false.")
     schema = {} if schema is True else schema

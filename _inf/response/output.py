@@ -64,6 +64,7 @@ class GenerationRow:
         response_ids, response_mask: left out, or, after tools or interactions, without padding.
         matched_stop, matched_stop_id: the text that ended the row, and the id if it is a token.
         executed_tool_calls: the metadata's `tool_calls`.
+        A number of a tool or a reward that is NaN or infinite is None: JSON has none.
         """
         about = dict(self.metadata)
         ids, mask = about.pop("response_ids"), about.pop("response_mask")
@@ -79,7 +80,8 @@ class GenerationRow:
             size = about["response_tokens"]
             about |= {"response_ids": ids[:size], "response_mask": mask[:size]}
             about["executed_tool_calls"] = about.pop("tool_calls")
-        plain: dict[str, Any] = json.loads(json.dumps(row | about, default=_plain))
+        text = json.dumps(row | about, default=_plain)
+        plain: dict[str, Any] = json.loads(text, parse_constant=lambda constant: None)
         return plain
 
     def __repr__(self) -> str:

@@ -10,15 +10,19 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.types import Tool, ToolCall
 
+if TYPE_CHECKING:
+    from jsonschema import SchemaError
+
 Model = TypeVar("Model", bound=BaseModel)
 
+JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 MOST_FAULTS = 3
 MOST_FAULT_CHARACTERS = 300
 
@@ -111,10 +115,22 @@ def _checked_parameters(value: object) -> Any:
         Draft202012Validator.check_schema(parameters)
     except SchemaError as error:
         path = ".".join(map(str, error.path))
-        raise ValueError(f"{path}: {error.message}".removeprefix(": ")) from None
+        raise ValueError(f"{path}: {schema_fault(error)}".removeprefix(": ")) from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return parameters
+
+
+def schema_fault(error: SchemaError) -> str:
+    """Say what is wrong with a JSON schema; jsonschema's own message where that says it."""
+    if error.validator != "anyOf":  # in the schema of schemas, that is "type" alone
+        return str(error.message)
+    named = error.instance if isinstance(error.instance, list) else [error.instance]
+    for name in named:
+        if name not in JSON_TYPES:
+            hint = did_you_mean(name, JSON_TYPES) if isinstance(name, str) else ""
+            return f"{shown(name)} is no JSON type{hint or '; they are ' + ', '.join(JSON_TYPES)}"
+    return f"{shown(named)} must name one JSON type or more, each once"
 
 
 class _Function(BaseModel):

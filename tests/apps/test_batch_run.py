@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from _inf.apps.batch import runner
 from _inf.apps.batch.lines import parse
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import RunStats, answer, unanswered
@@ -138,6 +139,21 @@ def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_pat
     assert sorted(told) == [8, 31]
     assert (stats.lines, stats.tokens) == (49, 47)
     assert 1 < engine.most <= 4
+
+
+def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, out = write(tmp_path, [prompt(f"p{i}") for i in range(9)]), tmp_path / "out.jsonl"
+    with contextlib.suppress(EngineDeadError):
+        run(Echo(dies_at="p5"), source, out)
+    assert capsys.readouterr().err == ""  # within the first half minute
+    before = len(read(out))
+    monkeypatch.setattr(runner, "SAY_SECONDS", 0)
+    run(Echo(), source, out)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 9 - before
+    assert said[0].startswith(f"inf: {before + 1} of 9 lines, 1 tokens, ")
 
 
 def test_rows_come_in_the_order_of_their_lines_before_and_after_they_are_sorted(

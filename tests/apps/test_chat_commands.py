@@ -15,7 +15,10 @@ import pytest
 
 import inf
 from _inf.apps.cli import main
+from _inf.apps.cli.chat_params import NOT_STREAMED, ONLY_JSON, UNUSABLE
+from _inf.apps.cli.options import SAMPLING
 from _inf.config import load_config
+from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import check_params
 from inf import GenerationOutput, PromptError, StreamChunk
 
@@ -71,6 +74,27 @@ def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat: A
     assert code == 1 and bad == {"error": "prompt 0: it is bad"}
     assert first["completion"] == second["completion"] == ANSWER
     assert (first["turns"], second["turns"]) == (1, 3)
+
+
+@pytest.mark.parametrize("text", ['a\n"""\nb\n', "a\nb \\\n", 'a\n"""'])
+def test_input_that_ends_inside_a_message_is_named_and_not_sent(text: str, chat: Any) -> None:
+    code, out, err = chat(text)
+    assert (code, out) == (1, f"{ANSWER}\n")
+    assert "ended inside a message, which was not sent" in err
+    answer, error = map(json.loads, chat(text, "--json")[1].splitlines())
+    assert answer["completion"] == ANSWER and "was not sent" in error["error"]
+
+
+def test_ctrl_c_in_a_piped_answer_ends_the_chat(chat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def interrupted(self: Stub, messages: Any, **params: Any) -> Iterator[StreamChunk]:
+        asked.append(messages[-1]["content"])
+        yield StreamChunk(ANSWER[:5], [1], None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stub, "stream", interrupted)
+    assert chat("a\nb\n")[0] == 130 and asked == ["a"]
 
 
 @pytest.mark.parametrize("leave", ["/quit", "/exit"])
@@ -140,6 +164,37 @@ def test_bare_set_shows_what_was_set_and_what_the_config_says(chat: Any) -> None
 def test_set_of_nothing_is_refused(text: str, chat: Any) -> None:
     code, _, err = chat(f"{text}\n")
     assert code == 1 and err.startswith("inf: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("n 3", ["--json"]),
+        ("progress true", []),
+        ('tools [{"type": "function", "function": {"name": "f"}}]', ["--json"]),
+        ("logprobs 2", []),
+        ("prompt_logprobs true", []),
+        ("sampling_mask true", []),
+        ("num_beams 2", []),
+        ("max_tokens_per_turn 5", []),
+    ],
+)
+def test_set_of_what_a_chat_cannot_use_is_refused_by_name(
+    text: str, arguments: list[str], chat: Any
+) -> None:
+    code, _, err = chat(f"/set {text}\na\n", *arguments)
+    assert code == 1 and f"inf: {text.split()[0]}: " in err and "set: " not in err
+
+
+def test_every_keyword_is_usable_in_a_chat_or_refused_by_it() -> None:
+    refused = {*UNUSABLE, *ONLY_JSON, *NOT_STREAMED}
+    usable = {*SAMPLING, "tools_kwargs"} - refused
+    assert refused | usable == set(GenerateParams.__annotations__)
+    assert main(["chat", "--num-beams", "2"]) == 2
+
+
+def test_json_shows_the_log_probs_that_were_asked_for(chat: Any) -> None:
+    assert chat("/set logprobs 2\na\n", "--json")[0] == 0
 
 
 def test_answer_is_wrapped_at_words_on_a_terminal_alone(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
+from verl import DataProto
 
 from _inf.apps.check.findings import HALF, bounds, findings
 from _inf.apps.check.metrics import Pairs, comparison, distances, temperature_between
@@ -148,6 +151,37 @@ def test_padding_and_masked_tokens_of_a_batch_are_left_out() -> None:
     assert (both.context[:2] == both.context[2:]).all() and both.context[0] != both.context[1]
     columns["response_mask"] = torch.zeros(1, 4)
     with pytest.raises(ConfigError, match="no token whose response_mask is 1"):
+        read_batch(SimpleNamespace(batch=columns, non_tensor_batch={}, meta_info={}))
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.pkl"])
+def test_file_that_was_cut_is_named_with_its_form(name: str, tmp_path: Path) -> None:
+    path, column = tmp_path / name, torch.zeros(2, 300)
+    if path.suffix == ".pkl":
+        DataProto.from_dict({"input_ids": column}).save_to_disk(path)
+    else:
+        save_file({"input_ids": column}, path)
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match=rf"^against: .*{name} is not a .*file.* write it again"):
+        read_batch(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("attention_mask", (1, 7)),
+        ("old_log_probs", (2, 4)),
+        ("response_mask", (1, 3)),
+        ("responses", (4,)),
+    ],
+)
+def test_tensors_that_do_not_fit_together_are_named(name: str, shape: tuple[int, ...]) -> None:
+    columns = {
+        **{each: torch.ones(1, 6) for each in ("input_ids", "attention_mask")},
+        **{each: torch.ones(1, 4) for each in ("responses", "response_mask", "old_log_probs")},
+        name: torch.ones(shape),
+    }
+    with pytest.raises(ConfigError, match=rf"^against: {name} has the shape"):
         read_batch(SimpleNamespace(batch=columns, non_tensor_batch={}, meta_info={}))
 
 

@@ -58,6 +58,22 @@ def test_name_of_a_command_can_be_a_prompt(arguments: list[str], prompts: list[s
     assert prompts == ["chat"]
 
 
+@pytest.mark.parametrize("option", ["-n", "--n"])
+def test_number_of_answers_is_n(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    class Recorder:
+        def generate(self, prompt: str, **params: Any) -> GenerationOutput:
+            asked.append((prompt, params["n"]))
+            return GenerationOutput.empty()
+
+    monkeypatch.setattr(
+        inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(Recorder())
+    )
+    assert main(["Hello", option, "3"]) == main([option, "3", "Hello"]) == 0
+    assert asked == [("Hello", 3)] * 2
+
+
 def test_value_of_an_option_is_no_command(prompts: list[str]) -> None:
     assert main(["--stop", "chat", "Hello"]) == 0
     assert prompts == ["Hello"]

@@ -145,6 +145,17 @@ def test_trace_of_a_session_is_a_rollout_with_its_fork(tmp_path: Path) -> None:
     assert as_rollouts([trace]) == [rollout]
 
 
+@pytest.mark.parametrize("known", [[], [-0.5, 0.0]])
+def test_trace_of_a_server_without_log_probs_is_a_rollout_without_them(
+    known: list[float], tmp_path: Path
+) -> None:
+    logprobs = [*known, *[float("nan")] * (3 - len(known))]
+    trace = Trace("t", [1, 2], [3, 4, 5], [1, 0, 1], logprobs, [], ["stop", "stop"], [0, 0])
+    save_rollouts([trace], tmp_path / "a.jsonl")
+    [rollout] = load_rollouts(tmp_path / "a.jsonl")
+    assert rollout.logprobs is None and rollout.response_ids == [3, 4, 5]
+
+
 # ── Texts of tokens ──────────────────────────────────────────────────────────────────────────────
 
 

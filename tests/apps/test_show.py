@@ -211,6 +211,20 @@ def test_filters_by_finish_reason_reward_and_text(opened: Any) -> None:
     assert seen.count() == "40 of 40 rows"
 
 
+def test_row_in_error_is_marked_and_can_be_filtered(opened: Any) -> None:
+    seen = opened("two")
+    listed = seen.texts("#list button > .number:first-child")
+    assert [text for text in listed if text.endswith(" · error")] == ["8.0 · stop · error"]
+    seen.page.check("#errors")
+    assert seen.count() == "1 of 11 rows" and seen.chosen() == "8.0"
+    seen.page.select_option("#finish", "stop")  # the other file's row 8.0
+    assert seen.count() == "0 of 11 rows"
+    seen.page.click("button[type=reset]")
+    seen.page.locator("#list button").nth(10).wait_for()
+    assert seen.count() == "11 of 11 rows"
+    assert opened("some").page.is_disabled("#errors")
+
+
 # ── Keys ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -304,7 +318,8 @@ def test_every_text_has_contrast(scheme: str, opened: Any) -> None:
         seen.page.keyboard.press(key)
         seen.page.keyboard.press("m")
         found |= seen.page.evaluate(CONTRASTS)
-    assert {"token p0", "token p5", "caption", "error", "preview", "tool"} <= set(found)
+    shown = {"token p0", "token p5", "caption", "error", "in-error", "preview", "tool"}
+    assert shown <= set(found)
     assert {name: value for name, value in found.items() if value < 4.5} == {}
     colour = seen.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (int(re.findall(r"\d+", colour)[0]) < 128) == (scheme == "dark")

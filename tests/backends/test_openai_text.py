@@ -46,6 +46,13 @@ def weather(city: str) -> str:
     return f"Sunny in {city}"
 
 
+def test_engine_says_what_it_is_and_whether_it_runs(server: ScriptedServer) -> None:
+    with connected(server) as engine:
+        assert repr(engine) == f"<InferenceEngine: {MODEL} (openai, {server.base_url})>"
+    assert repr(engine).endswith(", shut down>")
+    assert repr(object.__new__(InferenceEngine)) == "<InferenceEngine: not started>"
+
+
 # ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -89,6 +89,44 @@ def test_three_forms_are_answered_as_generate_answers_and_bad_lines_are_named(
     assert '3 lines have an "error" in' in err
 
 
+def test_tool_choice_makes_any_model_call_in_every_form_of_line(
+    batch: Callable[..., Ran], tmp_path: Path
+) -> None:
+    talk = [{"role": "user", "content": "What is the capital?"}]
+    parameters = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": parameters}} for name in "fg"
+    ]
+    one = {"tools": tools, "tool_choice": {"type": "function", "function": {"name": "g"}}}
+    any_: dict[str, Any] = {"tools": tools, "tool_choice": "required"}
+    missing = {"type": "function", "function": {"name": "h"}}
+    lines = [
+        {"prompt": "Hello", **one},
+        {"messages": talk, **any_},
+        {"custom_id": "a", "body": {"messages": talk, "n": 2, "seed": 5, "temperature": 1, **any_}},
+        {"custom_id": "b", "body": {"messages": talk, **any_, "max_tokens": 3}},
+        {"prompt": "Hello", "tool_choice": "required"},
+        {"prompt": "Hello", "tools": tools, "tool_choice": missing},
+        {"prompt": "Hello", **one, "regex": "a"},
+    ]
+    source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
+    assert batch(source, out, "--max-tokens", 60)[0] == 1
+    first, second, third, fourth, *errors = read(out)
+    whole = third["response"]["body"]["choices"]
+    called = [[first], second["messages"][-1:], [choice["message"] for choice in whole]]
+    for message in [message for messages in called for message in messages]:
+        [call] = message["tool_calls"]
+        assert json.loads(call["function"]["arguments"])["x"] in (1, 2)
+    assert first["tool_calls"][0]["function"]["name"] == "g"
+    assert (first["completion"], first["finish_reason"]) == ("", "tool_calls")
+    assert [choice["finish_reason"] for choice in whole] == ["tool_calls"] * 2
+    [cut] = fourth["response"]["body"]["choices"]
+    assert cut["finish_reason"] == "length" and "tool_calls" not in cut["message"]
+    said = [row["error"]["message"] for row in errors]
+    assert [text.split(":")[0] for text in said] == ["tool_choice"] * 3
+    assert "needs tools" in said[0] and "no tool 'h'" in said[1] and "one grammar" in said[2]
+
+
 def test_openais_keys_are_answered_in_openais_form(
     batch: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
 ) -> None:

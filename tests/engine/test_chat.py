@@ -97,6 +97,7 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
         sys.executable, arguments, env=env, cwd=tmp_path, encoding="utf-8", timeout=SECONDS
     )
     try:
+        terminal.expect_exact(f"Starting {tiny_model()} ...")
         terminal.expect_exact("You: ", timeout=START_SECONDS)
         family = descendants(psutil.Process(terminal.pid))
         assert family
@@ -147,7 +148,10 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
         terminal.expect_exact("half a line")
         # CPython's input() misses a Ctrl-C in the instant of reading a key.
         assert until(lambda: pressed(terminal, "You: "), SECONDS)
+        terminal.sendline('"""')
+        terminal.expect_exact("...  ")
         terminal.sendeof()
+        terminal.expect_exact("ended inside a message, which was not sent")
         terminal.expect(pexpect.EOF)
         terminal.close()
         assert terminal.exitstatus == 0

@@ -208,4 +208,7 @@ def test_command_beyond_its_threshold_exits_with_1_and_a_wrong_one_with_2(
 def test_infinite_log_probs_do_not_pass(tiny: InferenceEngine, reference: InferenceEngine) -> None:
     batch = trainers_batch(tiny, reference)
     batch.batch["old_log_probs"][0, 0] = torch.nan
-    assert not inf.check(tiny, against=batch, **FEW).passed
+    report = inf.check(tiny, against=batch, **FEW)
+    assert not report.passed
+    said = json.loads(report.json(), parse_constant=pytest.fail)
+    assert said["metrics"]["logprobs_diff_max"] is None is said["worst"]["reference"]

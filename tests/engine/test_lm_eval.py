@@ -12,11 +12,13 @@ from typing import Any
 import lm_eval
 import pytest
 import yaml
+from lm_eval.config.evaluate_config import EvaluatorConfig
 from lm_eval.tasks import TaskManager
 
 import inf
 from _inf.apps.cli import main
 from _inf.apps.lm_eval import InfLM
+from _inf.config import Config, load_config
 from _inf.models.resolve import resolve_model
 from inf import ConfigError, InferenceEngine
 
@@ -49,8 +51,8 @@ TASKS = {"own_choice": CHOICE, "own_answer": ANSWER, "own_rolling": ROLLING}
 
 
 @pytest.fixture(scope="module")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> TaskManager:
-    """Three tasks of a folder's own."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three tasks and their rows."""
     folder = tmp_path_factory.mktemp("tasks")
     rows = [{**row, "text": TEXT * (index + 1)} for index, row in enumerate(QUESTIONS)]
     (folder / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
@@ -60,6 +62,12 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> TaskManager:
         (folder / f"{name}.yaml").write_text(
             yaml.safe_dump({**about, "test_split": "test", **task})
         )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tasks(folder: Path) -> TaskManager:
+    """The three tasks alone."""
     return TaskManager(include_path=str(folder), include_defaults=False)
 
 
@@ -159,6 +167,38 @@ def test_entry_point_names_the_model() -> None:
     named = re.search(r'^inf = "(.+):(.+)"$', section, re.M)
     assert named is not None
     assert getattr(importlib.import_module(named[1]), named[2]) is InfLM
+
+
+@pytest.fixture
+def made(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """The configs with which the model would have started the session's engine."""
+    configs: list[Config] = []
+
+    def started(config: Any = None, **overrides: Any) -> InferenceEngine:
+        configs.append(load_config(config, overrides))
+        return engine
+
+    monkeypatch.setattr("_inf.apps.lm_eval.InferenceEngine", started)
+    return configs
+
+
+def test_device_is_the_configs_unless_the_command_names_one(made: list[Config]) -> None:
+    for device in (EvaluatorConfig().device, None, "cpu"):
+        InfLM.create_from_arg_string("", {"device": device, "batch_size": 1})
+    assert [config.device for config in made] == ["auto", "auto", "cpu"]
+    with pytest.raises(ConfigError, match="^device: .* not 'mps'"):
+        InfLM(device="mps")
+
+
+@pytest.mark.slow  # lm_eval reads the names of all its own tasks
+def test_command_without_a_device_scores_a_task(
+    made: list[Config], folder: Path, tmp_path: Path
+) -> None:
+    files = ["--include_path", str(folder), "--output_path", str(tmp_path)]
+    assert main(["lm-eval", "--tasks", "own_choice", "--limit", "1", *files]) == 0
+    [results] = tmp_path.rglob("results_*.json")
+    assert 0 <= json.loads(results.read_text())["results"]["own_choice"]["acc,none"] <= 1
+    assert len(made) == 1
 
 
 def test_command_passes_its_arguments_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import json
 import random
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from test_batch import PROGRAM
 import inf
 from _inf.apps.batch import fingerprint
 from _inf.apps.cli import main
-from _inf.apps.ray.cluster import cluster
-from _inf.apps.ray.run import share_of
+from _inf.apps.ray import run as ray_run
+from _inf.apps.ray.cluster import LOCAL, cluster
+from _inf.apps.ray.run import free_resources, share_of
 from _inf.config import load_config
-from inf import ConfigError, InferenceEngine, InferenceWorker
+from inf import ConfigError, EngineDeadError, InferenceEngine, InferenceWorker
 
 ROWS = 300
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
@@ -122,27 +124,105 @@ def test_address_where_no_cluster_is_is_refused_by_name(
 # ─── What an engine gets ───
 
 
+def share(
+    machines: list[dict[str, float]], workers: int, device: str = "auto", **total: float
+) -> dict[str, int]:
+    """The share on machines with that much free, of a cluster that has no more than `total`."""
+    whole = total or {name: sum(each.get(name, 0) for each in machines) for name in ("CPU", "GPU")}
+    config = load_config(None, {"device": device, "rollout": {"max_num_seqs": 1024}})
+    return share_of(whole, machines, config, workers)
+
+
 @pytest.mark.parametrize(
-    ("resources", "device", "workers", "wanted"),
+    ("machines", "device", "workers", "wanted"),
     [
-        ({"CPU": 16.0, "GPU": 8.0}, "auto", 8, {"num_gpus": 1}),
-        ({"CPU": 16.0, "GPU": 8.0}, "cpu", 5, {"num_cpus": 3}),
-        ({"CPU": 2.0}, "auto", 2, {"num_cpus": 1}),
+        ([{"CPU": 16.0, "GPU": 8.0}], "auto", 8, {"num_gpus": 1}),
+        ([{"CPU": 16.0, "GPU": 8.0}], "cpu", 5, {"num_cpus": 3}),
+        ([{"CPU": 2.0}], "auto", 2, {"num_cpus": 1}),
+        ([{"CPU": 8.0}, {"CPU": 8.0}], "auto", 2, {"num_cpus": 8}),
+        ([{"CPU": 8.0}, {"CPU": 8.0}], "auto", 3, {"num_cpus": 4}),
+        ([{"CPU": 64.0}, {"CPU": 2.0}], "auto", 2, {"num_cpus": 32}),
+        ([{"CPU": 3.0}, {"CPU": 1.0}], "auto", 3, {"num_cpus": 1}),
+        ([{"CPU": 8.0, "GPU": 1.0}, {"GPU": 1.0}], "auto", 2, {"num_gpus": 1}),
     ],
 )
-def test_share_is_a_gpu_or_an_even_part_of_the_cores(
-    resources: dict[str, float], device: str, workers: int, wanted: dict[str, int]
+def test_share_is_a_gpu_or_as_many_cores_as_each_engine_finds_on_one_machine(
+    machines: list[dict[str, float]], device: str, workers: int, wanted: dict[str, int]
 ) -> None:
-    config = load_config(None, {"device": device, "rollout": {"max_num_seqs": 1024}})
-    assert share_of(resources, config, workers) == wanted
+    assert share(machines, workers, device) == wanted
 
 
-@pytest.mark.parametrize("resources", [{"CPU": 2.0}, {"CPU": 64.0, "GPU": 2.0}])
+@pytest.mark.parametrize("machines", [[{"CPU": 2.0}], [{"CPU": 64.0, "GPU": 1.0}, {"GPU": 1.5}]])
 def test_more_engines_than_the_cluster_has_resources_for_are_refused(
-    resources: dict[str, float],
+    machines: list[dict[str, float]],
 ) -> None:
     with pytest.raises(ConfigError, match="--workers: 3 engines .* set it to 2 or less"):
-        share_of(resources, load_config(None, {}), 3)
+        share(machines, 3)
+
+
+def test_what_other_work_uses_is_not_shared_out() -> None:
+    machines: list[dict[str, float]] = [{"CPU": 7.0}, {"CPU": 4.0}]
+    assert share(machines, 3, CPU=16) == {"num_cpus": 3}
+    with pytest.raises(ConfigError, match="of which 11 of 16 are free"):
+        share(machines, 12, CPU=16)
+    with pytest.raises(ConfigError, match="GPUs, of which 0 of 8 are free; wait"):  # not on cores
+        share(machines, 1, CPU=16, GPU=8)
+    with pytest.raises(ConfigError, match="0 of 0 are free; name another one in RAY_ADDRESS"):
+        share(machines, 1, "cuda")
+
+
+@pytest.fixture
+def two_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Ray's own cluster for tests: two machines that say they have 8 cores each, on loopback."""
+    import ray
+    from ray._private import ray_constants
+    from ray.cluster_utils import Cluster
+
+    with tempfile.TemporaryDirectory(prefix="inf-ray-", dir="/tmp") as folder:
+        (Path(folder) / "ray").mkdir()
+        for name, value in {
+            **LOCAL,
+            "RAY_TMPDIR": folder,
+            "RAY_BACKEND_LOG_LEVEL": "fatal",
+        }.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(ray_constants, "ENABLE_RAY_CLUSTER", False)
+        machine = {"num_cpus": 8, "object_store_memory": 80 * 2**20}
+        head = {**machine, "include_dashboard": False}
+        machines = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            machines.second = machines.add_node(**machine)
+            ray.init(machines.address, log_to_driver=False, logging_level="CRITICAL")
+            yield machines
+        finally:
+            ray.shutdown()
+            machines.shutdown()
+
+
+def test_three_engines_on_two_machines_find_their_places_and_a_lost_one_ends_the_wait(
+    two_machines: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    monkeypatch.setattr(ray_run, "PLACE_SECONDS", 3.0)
+    monkeypatch.setattr(ray_run, "CHECK_SECONDS", 0.5)
+
+    class Worker:
+        def __call__(self, block: dict[str, Any]) -> dict[str, Any]:
+            return {**block, "machine": ray.get_runtime_context().get_node_id()}
+
+    def answers() -> list[dict[str, Any]]:
+        return list(ray_run._answered(ray, actors, [(line, b"") for line in range(36)], 1))
+
+    share = share_of(ray.cluster_resources(), free_resources(ray), load_config(None, {}), 3)
+    worker = ray.remote(max_restarts=-1, max_task_retries=-1, **share)(Worker)
+    actors = [worker.remote() for _ in range(3)]
+    first = answers()
+    assert sorted(block["line"][0] for block in first) == list(range(36))
+    assert len({block["machine"] for block in first}) == 2
+    two_machines.remove_node(two_machines.second)
+    with pytest.raises(EngineDeadError, match="place for 2 of 3 engines"):
+        answers()
 
 
 # ─── The worker ───

@@ -154,6 +154,8 @@ def broken(model: Any, what: str) -> Any:
             state["base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"] = state[DOWN]
         case "late":
             return (pair for pair in [*state.items(), ("model.norm.bias", state[DOWN])])
+        case "ddp":
+            return {f"module.{name}": tensor for name, tensor in state.items()}
         case "no pairs":
             return list(state)
         case "nothing":
@@ -164,7 +166,8 @@ def broken(model: Any, what: str) -> Any:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("unknown", "no model.layers.3.mlp.dwon_proj.weight; did you mean '" + DOWN),
+        ("unknown", r"no model.layers.3.mlp.dwon_proj.weight \(did you mean '" + DOWN + r"'\?\)"),
+        ("ddp", r"no module\.model.* look like those of DistributedDataParallel: .*ddp\.module"),
         ("shape", DOWN + r" has the shape \(128, 64\), and the model's has \(64, 128\)"),
         ("missing", "1 of 134 are missing, first " + DOWN),
         ("nan", DOWN + " holds NaN"),

@@ -262,6 +262,23 @@ def test_what_cannot_be_enforced_is_refused_by_its_path(schema: Any, path: str) 
 
 
 @pytest.mark.parametrize(
+    ("type_", "says"),
+    [
+        ("objct", "'objct' is no JSON type; did you mean 'object'?"),
+        (["null", "int"], "'int' is no JSON type; did you mean 'integer'?"),
+        ("list", "'list' is no JSON type; they are object, array, "),
+        (3, "3 is no JSON type; they are object, array, "),
+        (["null", "null"], "must name one JSON type or more, each once"),
+    ],
+)
+def test_type_that_json_does_not_have_is_named_with_the_nearest(type_: Any, says: str) -> None:
+    with pytest.raises(ConfigError) as failure:
+        json_schema_text({"properties": {"a": {"type": type_}}})
+    assert str(failure.value).startswith("json_schema.properties.a.type: ")
+    assert says in str(failure.value)
+
+
+@pytest.mark.parametrize(
     "schema",
     [
         {"type": "array", "maxItems": 10**6},

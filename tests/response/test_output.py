@@ -400,6 +400,14 @@ def test_dicts_are_plain_json_without_padding(tokenizer: Any) -> None:
     }
 
 
+def test_reward_that_is_no_number_is_null_in_json(tokenizer: Any, tmp_path: Path) -> None:
+    talk = conversation(reward_scores={"f": float("nan"), "g": -np.inf})
+    answered = decoded(tokenizer, row([10, 11], transcript=talk))
+    assert answered.to_dict()[0]["reward_scores"] == {"f": None, "g": None}
+    answered.save(tmp_path / "a.jsonl")
+    json.loads((tmp_path / "a.jsonl").read_text(), parse_constant=pytest.fail)
+
+
 def test_dict_of_a_conversation_has_its_turns_and_whole_response(tokenizer: Any) -> None:
     said, cut = talked(tokenizer).to_dict()
     assert (said["response_ids"], said["response_mask"]) == ([10, 11, 12], [1, 1, 0])

@@ -12,13 +12,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from _inf.apps.openai_format import (
     BadRequest,
     ChatRequest,
     Form,
     Keywords,
+    NamedTool,
     choices,
     json_object,
     message,
@@ -30,18 +31,23 @@ from _inf.errors import ConfigError
 from _inf.response.output import GenerationOutput
 from _inf.types import Tokenizer
 
+MakeRow: TypeAlias = "Callable[[GenerationOutput], dict[str, Any] | Awaitable[dict[str, Any]]]"
 COPIED_KEYS = ("id", "metadata", "custom_id")  # of any form: they are copied to the answer
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A prompt with its own parameters, and `row`, which makes the output row of its answer."""
+    """A prompt with its own parameters, and `row`, which makes the output row of its answer.
+
+    tool_choice: "required" or the tool that must be called; None if no call is asked for.
+    """
 
     line: int
     prompt: Any
-    row: Callable[[GenerationOutput], dict[str, Any] | Awaitable[dict[str, Any]]]
+    row: MakeRow
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     copied: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tool_choice: str | NamedTool | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +72,6 @@ class _Line(Form):
 
 
 class _OneAnswer(_Line, Keywords):
-    tool_choice: Literal["auto", "none"] | None = None
     stream: Literal[False] | None = None
     n: Literal[1] | None = None
     logprobs: Literal[False] | None = None
@@ -97,7 +102,6 @@ class ConversationLine(_OneAnswer):
 class BatchChatRequest(ChatRequest):
     """A request whose answer is a line."""
 
-    tool_choice: Literal["auto", "none"] | None = None
     stream: Literal[False] | None = None
 
 
@@ -174,11 +178,15 @@ def _as_rollout(job: Job, tokenizer: Tokenizer) -> Job:
 def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
     match [name for name in ("prompt", "messages", "body") if value.get(name) is not None]:
         case ["prompt"]:
+            if isinstance(value["prompt"], list) and any(
+                isinstance(each, dict) for each in value["prompt"]
+            ):
+                raise BadRequest("prompt: it is a list of messages; name it 'messages'")
             prompt = read(PromptLine, value)
-            return Job(line, prompt.prompt, partial(prompt.row, value), prompt.keywords())
+            return _asking(prompt, line, prompt.prompt, partial(prompt.row, value))
         case ["messages"]:
             chat = read(ConversationLine, value)
-            return Job(line, chat.messages, partial(chat.row, value), chat.keywords())
+            return _asking(chat, line, chat.messages, partial(chat.row, value))
         case ["body"]:
             return _openai(value, line, model, tokenizer)
         case forms:
@@ -187,6 +195,13 @@ def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> 
                 f"it has {keys}; the forms of a line are "
                 '{"prompt": ...}, {"messages": ...} and {"custom_id": ..., "body": ...}'
             )
+
+
+def _asking(request: Keywords, line: int, prompt: Any, row: MakeRow) -> Job:
+    """The job of a line with the keywords of `request`."""
+    choice = request.tool_choice
+    asked = None if choice in ("auto", "none") else choice
+    return Job(line, prompt, row, request.keywords(), tool_choice=asked)
 
 
 def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
@@ -207,4 +222,4 @@ def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) 
         copied = {name: value[name] for name in COPIED_KEYS if name in value}
         return {"id": f"batch-{line}", **copied, "response": response, "error": None}
 
-    return Job(line, form.body.messages, row, form.body.keywords())
+    return _asking(form.body, line, form.body.messages, row)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from _inf.apps.json_lines import json_text
 from _inf.errors import ConfigError, InferenceError, shown
 
 NO_ROW = -1
@@ -185,4 +186,4 @@ def not_written(path: Path, failure: OSError) -> InferenceError:
 
 def _json_line(row: Mapping[str, Any]) -> bytes:
     # Half a character, which a tool call's arguments may have, becomes JSON's own escape.
-    return json.dumps(row, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+    return json_text(row, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"

@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch.lines import BadLine, Job, error_row, parse, read_lines
 from _inf.apps.batch.output_file import OutputFile, is_error
+from _inf.apps.openai_format import BadRequest
 from _inf.config import Config
 from _inf.errors import ConfigError, GenerationTimeout, PromptError, RequestFailure, ToolError
 from _inf.request.keywords import GenerateParams
 from _inf.request.seeds import prompt_seed
-from _inf.runtime.progress import progress
+from _inf.runtime.progress import progress, say
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
+SAY_SECONDS = 30.0  # between two lines about the progress
 CALLS_ON_CPU = 32  # more calls only slow each other down
 MOST_CALLS = 512  # InferenceEngine's threads
 
@@ -94,11 +96,14 @@ def answer(
 
 @contextlib.contextmanager
 def recording(out: OutputFile, total: int, on_error: OnError) -> Iterator[tuple[RunStats, Keep]]:
-    """Yield a run's totals and the function that writes a row; show a progress bar."""
+    """Yield a run's totals and the function that writes a row; show a progress bar, or where there
+    can be none a line now and then."""
     stats, start, before = RunStats(), time.monotonic(), out.answered
+    said = start
     with progress(before + total, None, before=before) as report:
 
         def keep(line: int, row: Mapping[str, Any], tokens: int) -> None:
+            nonlocal said
             out.append(line, row)
             stats.lines += 1
             stats.tokens += tokens
@@ -106,6 +111,10 @@ def recording(out: OutputFile, total: int, on_error: OnError) -> Iterator[tuple[
                 on_error(line, row["error"]["message"])
             if report:
                 report(before + stats.lines, stats.tokens)
+            elif (now := time.monotonic()) - said >= SAY_SECONDS:
+                said, stats.seconds = now, now - start
+                speed = f"{stats.tokens} tokens, {stats.tokens_per_second:.0f} tok/s"
+                say(f"inf: {before + stats.lines} of {before + total} lines, {speed}")
 
         yield stats, keep
     stats.seconds = time.monotonic() - start
@@ -121,12 +130,17 @@ async def answer_one(
     if params.get("seed") is not None and "seed" not in job.params:
         own["seed"] = prompt_seed(params["seed"], job.line - 1)  # as in one call
     try:
-        output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
+        if job.tool_choice is None:
+            output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
+        else:
+            from _inf.apps.batch.forced_call import answer_with_call  # imports a server's modules
+
+            output = await answer_with_call(engine, job, own)
     except GenerationTimeout as failure:
         return error_row(job, "timeout", str(failure)), 0
     except RequestFailure as failure:
         return error_row(job, "server_error", str(failure)), 0
-    except (PromptError, ConfigError, ToolError) as failure:
+    except (PromptError, ConfigError, ToolError, BadRequest) as failure:
         reason = str(failure).replace("prompt 0", "the prompt", 1)
         return error_row(job, "invalid_request", reason), 0
     row = job.row(output)

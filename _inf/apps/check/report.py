@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from _inf.apps.check.findings import Finding
 from _inf.apps.check.metrics import Pairs
+from _inf.apps.json_lines import json_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,10 +55,10 @@ class CheckReport:
     pairs: Pairs = dataclasses.field(repr=False)
 
     def json(self) -> str:
-        """Everything but the tokens, as one JSON object."""
+        """Everything but the tokens, as one JSON object; NaN and infinite numbers are null."""
         report = dataclasses.asdict(dataclasses.replace(self, pairs=None))  # type: ignore[arg-type]
         del report["pairs"]
-        return json.dumps(report)
+        return json_text(report)
 
     def table(self) -> Table:
         """Return the report as a table for a terminal."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError, shown
+from _inf.errors import ConfigError, error_text, shown
 
 ROLLOUT, TRAINER = "rollout_log_probs", "old_log_probs"
 NEEDED = ("input_ids", "attention_mask", "responses", "response_mask", TRAINER)
@@ -58,6 +58,7 @@ def read_batch(given: Any) -> TrainerBatch:
             f"against: the batch has no column {missing[0]}; it needs {', '.join(NEEDED)}, as "
             f"verl's trainer has them, and {ROLLOUT} unless the engine shall compute these."
         )
+    _check_shapes(columns)
     if ROLLOUT not in columns and about.get("temperature", 1) != 1:
         raise ConfigError(
             f"against: the batch has temperature {about['temperature']} and no column {ROLLOUT}; "
@@ -69,6 +70,19 @@ def read_batch(given: Any) -> TrainerBatch:
         raise ConfigError("against: the batch has no token whose response_mask is 1.")
     listed = [_messages(others.get(name)) for name in ("messages", "raw_prompt")]
     return TrainerBatch(rows, trainer, *listed)
+
+
+def _check_shapes(columns: Mapping[str, Any]) -> None:
+    """Refuse tensors that are not rows x tokens of the same rows."""
+    rows, width = columns["input_ids"].shape[0], columns["responses"].shape[-1]
+    for name in [*NEEDED, *([ROLLOUT] if ROLLOUT in columns else [])]:
+        shape, whole = tuple(columns[name].shape), tuple(columns["input_ids"].shape)
+        wrong = len(shape) != 2 or shape[0] != rows or shape[1] < width
+        if wrong or (name == "attention_mask" and shape != whole):
+            raise ConfigError(
+                f"against: {name} has the shape {shape}, which does not fit to input_ids, {whole}, "
+                f"and responses, {tuple(columns['responses'].shape)}."
+            )
 
 
 def read_rows(columns: Mapping[str, Any]) -> list[Row]:
@@ -102,16 +116,26 @@ def _columns(given: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[
         return given.batch, given.non_tensor_batch, given.meta_info
     if not Path(given).is_file():
         raise ConfigError(f"against: there is no file {given}.")
-    if Path(given).suffix == ".safetensors":
-        from safetensors.torch import load_file
+    return _loaded(Path(given))
 
-        return load_file(given), {}, {}
-    from verl import DataProto
 
+def _loaded(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+    """Load a file: .safetensors, else one of `DataProto.save_to_disk`."""
+    in_safetensors = path.suffix == ".safetensors"
     try:
-        batch = DataProto.load_from_disk(given)
-    except Exception as failure:
-        raise ConfigError(f"against: {given} is not a DataProto's file: {failure!r}.") from failure
+        if in_safetensors:
+            from safetensors.torch import load_file
+
+            return load_file(path), {}, {}
+        from verl import DataProto
+
+        batch = DataProto.load_from_disk(path)
+    except Exception as failure:  # SafetensorError, and whatever a pickle's classes raise
+        form = "a .safetensors file" if in_safetensors else "a file of DataProto.save_to_disk"
+        raise ConfigError(
+            f"against: {path} is not {form}, or it is damaged ({error_text(failure)}); write it "
+            "again."
+        ) from failure
     return _columns(batch)
 
 

@@ -15,7 +15,7 @@ from _inf.apps.cli.options import Options, takes_options
 def ask(
     prompt: Annotated[str, typer.Argument(help="The user's message.", show_default=False)],
     n: Annotated[
-        int | None, typer.Option(help="Answers to sample.", show_default="rollout.n")
+        int | None, typer.Option("--n", "-n", help="Answers to sample.", show_default="rollout.n")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
     **options: Any,

@@ -7,21 +7,20 @@ about an answer go to stderr. Earlier turns are reused from the engine's prefix 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from _inf.apps.cli.chat_params import assigned, check_usable, listed
 from _inf.apps.cli.options import Options, takes_options
 from _inf.apps.cli.wrap import WordWrap
+from _inf.config import Config
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import effective_params
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 # For the embedded model: a conversation needs more tokens than a question.
 LIMITS = ("rollout.prompt_length=3072", "rollout.response_length=1024")
-# Values of these are text; values of all others are parsed as JSON if possible.
-TEXTS = ("regex", "json_schema", "truncate_prompt")
 COMMANDS = ("help", "reset", "system", "save", "set", "quit", "exit")
 HELP = """/system TEXT   start again with that system prompt; without TEXT, with none
 /set NAME VALUE   a sampling parameter, such as temperature 0.2; none restores the default
@@ -62,7 +59,12 @@ def chat(
     answer may have 4096 tokens together.
     """
     call = Options(options)
-    with call.start(*(LIMITS if call.embedded else ())) as engine:
+    limits = LIMITS if call.embedded else ()
+    config = call.load(*limits)
+    check_usable(call.params, as_json=as_json, streams=_streams(config, as_json))
+    if _watched():  # the start takes seconds
+        _note(f"Starting {config.model_name} ...")
+    with call.start(*limits) as engine:
         conversation = Chat(engine, call.params, system, as_json)
         conversation.run()
     if conversation.failed and not sys.stdin.isatty():
@@ -80,9 +82,8 @@ class Chat:
     failed: bool = False
 
     def __post_init__(self) -> None:
-        has_tools = self.engine.config.rollout.multi_turn.tool_config_path is not None
-        self._streams = not has_tools and not self.as_json
-        self._watched = sys.stdin.isatty() and sys.stdout.isatty()
+        self._streams = _streams(self.engine.config, self.as_json)
+        self._watched = _watched()
         self._answered = False
         self._begin(self.system)
 
@@ -108,6 +109,10 @@ class Chat:
                     raise
                 typer.echo()
                 continue
+            except InferenceError as failure:  # the input ended inside a message
+                typer.echo("", nl=self._watched)
+                self._refused(failure)
+                return
             if text.strip():
                 running = self._handle(text)
 
@@ -120,11 +125,14 @@ class Chat:
         except EngineDeadError:
             raise
         except (InferenceError, OSError) as failure:
-            self.failed = True
-            typer.echo(f"inf: {failure}", err=True)
-            if self.as_json:
-                typer.echo(json.dumps({"error": str(failure)}))
+            self._refused(failure)
         return True
+
+    def _refused(self, failure: Exception) -> None:
+        self.failed = True
+        typer.echo(f"inf: {failure}", err=True)
+        if self.as_json:
+            typer.echo(json.dumps({"error": str(failure)}))
 
     def _answer(self, text: str) -> None:
         question = {"role": "user", "content": text}
@@ -144,6 +152,8 @@ class Chat:
                 answer, tokens = answer + chunk.text, tokens + len(chunk.token_ids)
                 finish = chunk.finish_reason
         except KeyboardInterrupt:
+            if not self._watched:
+                raise
             finish = "stopped"
         finally:
             typer.echo(wrap.end())
@@ -218,49 +228,45 @@ class Chat:
 
     def _set(self, assignment: str) -> None:
         if assignment:
-            match = re.fullmatch(r"([\w-]+)(?:\s*=\s*|\s+)(.+)", assignment)
-            if match is None:
-                raise InferenceError("/set: it needs NAME VALUE, such as temperature 0.2")
-            name, text = match.groups()
-            name = name.replace("-", "_")
-            params = self.params | {name: _value(name, text)}
-            params = {name: value for name, value in params.items() if value is not None}
+            params = assigned(self.params, assignment)
+            check_usable(params, as_json=self.as_json, streams=self._streams)
             self.engine.generate([], **cast(GenerateParams, params))  # refuses a wrong value
             self.params = params
         values = effective_params(self.params, self.engine.config.rollout)
         others = {name: value for name, value in values.items() if name not in self.params}
         if self.params:
-            _note(f"set: {_listed(self.params)}")
-        _note(f"by default: {_listed(others)}")
-
-
-def _value(name: str, text: str) -> Any:
-    """Parse the value of /set; a value that is not JSON is text, which `generate` may refuse."""
-    if text == "none":
-        return None
-    value = text
-    if name not in TEXTS:
-        with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(text)
-    return text if name == "stop" and not isinstance(value, list) else value
-
-
-def _listed(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in values.items())
+            _note(f"set: {listed(self.params)}")
+        _note(f"by default: {listed(others)}")
 
 
 def _read(prompt: str, more: str) -> str:
-    """Read one message; raise `EOFError` at the end of the input."""
+    """Read one message; raise `EOFError` at the end of the input, and `InferenceError` if it ends
+    inside the message."""
     line = input(prompt)
-    lines = []
-    if line.strip() == '"""':
-        while (line := input(more)).strip() != '"""':
-            lines.append(line)
-        return "\n".join(lines)
-    while line.endswith("\\"):
-        lines.append(line[:-1])
-        line = input(more)
+    lines, end = [], line.strip()
+    try:
+        if end == '"""':
+            while (line := input(more)).strip() != end:
+                lines.append(line)
+            return "\n".join(lines)
+        while line.endswith("\\"):
+            lines.append(line[:-1])
+            line = input(more)
+    except EOFError:
+        what = 'the line """ that ends it' if end == '"""' else "the line that \\ continues"
+        raise InferenceError(
+            f"the input ended inside a message, which was not sent: {what} is missing."
+        ) from None
     return "\n".join([*lines, line])
+
+
+def _streams(config: Config, as_json: bool) -> bool:
+    """Whether answers are shown while they are generated."""
+    return config.rollout.multi_turn.tool_config_path is None and not as_json
+
+
+def _watched() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _wrap() -> WordWrap:

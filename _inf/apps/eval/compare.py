@@ -8,7 +8,6 @@ engines.
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from _inf.apps.eval.dataset import UNKNOWN_SOURCE
-from _inf.apps.json_lines import json_lines
+from _inf.apps.json_lines import json_lines, json_text
 from _inf.errors import ConfigError, shown
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class Comparison:
         return self.overall.prompts - len(self.changed)
 
     def json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=1)
+        return json_text(dataclasses.asdict(self), indent=1)
 
     def table(self) -> str:
         named = self._named()

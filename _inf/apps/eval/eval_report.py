@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections import defaultdict
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from _inf.apps.json_lines import json_text
 from _inf.errors import shown
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class EvalReport:
     def json(self) -> str:
         """Everything but the rows."""
         values = {k: v for k, v in vars(self).items() if k != "rows"} | {"answers": len(self.rows)}
-        return json.dumps(values, indent=1, default=repr)
+        return json_text(values, indent=1, default=repr)
 
     def write(self, stem: Path) -> None:
         """Write STEM.summary.json."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from _inf.apps.batch import fingerprint
@@ -22,6 +23,8 @@ from _inf.errors import ConfigError, EngineDeadError, InferenceError
 
 # Blocks at once on one engine: while one waits for its longest line, the others keep it busy.
 BLOCKS_AT_ONCE = 4
+# How long Ray may look for a place for an actor, and how often that is asked.
+PLACE_SECONDS, CHECK_SECONDS = 120.0, 5.0
 # Restarts of an actor before the run ends with an error.
 RETRIES = 3
 
@@ -40,7 +43,8 @@ def answer_on_ray(
     """Answer `lines`, `total` of them, into `out` with `workers` engines on the cluster of
     `RAY_ADDRESS`, or on this machine's cores; `rollouts` as in `parse`.
 
-    Raises as `runner.answer`, and `ConfigError` if the cluster is too small.
+    Raises as `runner.answer`, `ConfigError` if the cluster is too small, and `EngineDeadError` if
+    an engine loses its place on it.
     """
     parallel = config.rollout.tensor_model_parallel_size * config.rollout.data_parallel_size
     if parallel > 1:
@@ -57,7 +61,7 @@ def answer_on_ray(
     settings = {**config.to_dict(), "model_path": _anywhere(config.model_path)}
 
     with recording(out, total, on_error) as (stats, keep), cluster() as ray:
-        share = share_of(ray.cluster_resources(), config, workers)
+        share = share_of(ray.cluster_resources(), free_resources(ray), config, workers)
         at_once = calls_at_once(config, on_cpu="num_cpus" in share)
         worker = ray.remote(
             max_restarts=RETRIES,
@@ -73,20 +77,48 @@ def answer_on_ray(
     return stats
 
 
-def share_of(resources: Mapping[str, float], config: Config, workers: int) -> dict[str, int]:
-    """Return the resources of one of `workers` engines: a GPU, or a number of cores.
+def free_resources(ray: Any) -> list[dict[str, float]]:
+    """Return what each of the cluster's machines has free now, by name: CPU, GPU; all that it has
+    where Ray does not tell."""
+    from ray._private.state import available_resources_per_node
 
-    Raises `ConfigError` if there are fewer GPUs or cores than engines.
+    if _through_client():
+        return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return list(available_resources_per_node().values())
+
+
+def _through_client() -> bool:
+    """Whether `RAY_ADDRESS` is ray://..., where Ray 2.60 does not tell the state of a cluster."""
+    from ray.util.client import ray as client
+
+    return bool(client.is_connected())
+
+
+def share_of(
+    resources: Mapping[str, float],
+    free: Sequence[Mapping[str, float]],
+    config: Config,
+    workers: int,
+) -> dict[str, int]:
+    """Return the resources of one of `workers` engines: a GPU, or a number of cores, of which
+    each machine has enough for its engines.
+
+    resources: of the whole cluster. free: of each machine, what other work leaves of it.
+    Raises `ConfigError` if there are fewer free GPUs or cores than engines.
     """
-    cpus, gpus = int(resources.get("CPU", 0)), int(resources.get("GPU", 0))
-    on_gpu = config.device == "cuda" or (config.device == "auto" and gpus > 0)
-    have, what = (gpus, "GPUs") if on_gpu else (cpus, "cores")
-    if workers > have:
+    on_gpu = config.device == "cuda" or (config.device == "auto" and resources.get("GPU", 0) > 0)
+    name, what = ("GPU", "GPUs") if on_gpu else ("CPU", "cores")
+    machines, whole = [int(each.get(name, 0)) for each in free], int(resources.get(name, 0))
+    if workers > (left := sum(machines)):
+        ways = [f"set it to {left} or less"] if left else []
+        ways += ["wait until other work on it has ended"] if left < whole else []
         raise ConfigError(
-            f"--workers: {workers} engines need one each of the cluster's {have} {what}; set it to "
-            f"{have} or less."
+            f"--workers: {workers} engines need one each of the cluster's {what}, of which {left} "
+            f"of {whole} are free; {', or '.join(ways or ['name another one in RAY_ADDRESS'])}."
         )
-    return {"num_gpus": 1} if on_gpu else {"num_cpus": cpus // workers}
+    most = 1 if on_gpu else max(machines)
+    fits = [size for size in range(1, most + 1) if sum(n // size for n in machines) >= workers]
+    return {"num_gpus" if on_gpu else "num_cpus": fits[-1]}
 
 
 def _anywhere(model_path: str | None) -> str | None:
@@ -105,16 +137,41 @@ def _answered(
     try:
         while block := list(itertools.islice(waiting, size)):
             if not pool.has_free():
-                yield pool.get_next_unordered()
+                yield _next_block(ray, pool, actors)
             numbers, texts = zip(*block, strict=True)
             pool.submit(
                 lambda actor, batch: actor.__call__.remote(batch), {"line": numbers, "text": texts}
             )
         while pool.has_next():
-            yield pool.get_next_unordered()
+            yield _next_block(ray, pool, actors)
     except ray.exceptions.RayTaskError as failure:
         if isinstance(failure.cause, InferenceError):
             raise failure.cause from None
         raise
     except ray.exceptions.RayError as failure:
         raise EngineDeadError(f"A worker was lost for good: {failure}") from failure
+
+
+def _next_block(ray: Any, pool: Any, actors: Sequence[Any]) -> Any:
+    """Return the next finished block. Raises `EngineDeadError` if for `PLACE_SECONDS` no block was
+    finished and an actor had no process: Ray itself waits for a place for ever."""
+    from ray._private.state import actors as about
+
+    since, step = time.monotonic(), None if _through_client() else CHECK_SECONDS
+    while True:
+        try:
+            return pool.get_next_unordered(timeout=step)
+        except ray.exceptions.RayError:  # also the worker's own TimeoutError
+            raise
+        except TimeoutError:
+            states = [about(actor._actor_id.hex()).get("State") for actor in actors]
+        if all(state == "ALIVE" for state in states):
+            since = time.monotonic()
+        elif time.monotonic() - since > PLACE_SECONDS:
+            alive = states.count("ALIVE")
+            raise EngineDeadError(
+                f"--workers: for {PLACE_SECONDS:.0f} seconds Ray has had a place for {alive} of "
+                f"{len(actors)} engines only: a machine was lost, or other work took its GPUs or "
+                f"cores. The same command resumes with the lines that have no answer, with fewer "
+                "--workers too."
+            )

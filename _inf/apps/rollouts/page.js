@@ -156,7 +156,9 @@ function entry(pair, place) {
   button.tabIndex = -1;
   const present = pair.sides.filter(Boolean);
   const rewards = pair.sides.map((row) => (row ? number(row.reward, 3) : "–")).join(" → ");
-  button.append(element("span", "number", `${pair.id} · ${finish(present[0])}`));
+  const name = element("span", "number", `${pair.id} · ${finish(present[0])}`);
+  if (present.some((row) => row.error)) name.append(" · ", element("span", "in-error", "error"));
+  button.append(name);
   button.append(element("span", "number", rewards));
   button.append(element("span", "preview", present[0].preview));
   button.addEventListener("click", () => choose(place));
@@ -175,6 +177,7 @@ function searched(row) {
 function passes(row) {
   const bound = (id) => ($(id).value === "" ? null : Number($(id).value));
   const low = bound("low"), high = bound("high");
+  if ($("errors").checked && !row.error) return false;
   if ($("finish").value && finish(row) !== $("finish").value) return false;
   if ((low !== null || high !== null) && typeof row.reward !== "number") return false;
   if (low !== null && row.reward < low) return false;
@@ -275,6 +278,7 @@ for (const reason of [...new Set(reasons)].sort()) {
   option.value = reason;
   $("finish").append(option);
 }
+$("errors").disabled = !rows.some((pair) => pair.sides.some((row) => row && row.error));
 $("title").textContent = document.title = files.join(" and ");
 $("detail").classList.toggle("pair", files.length > 1);
 document.body.classList.toggle("single", rows.length === 1);

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
+from _inf.apps.json_lines import json_text
 from _inf.apps.rollouts.rollout import Rollout
 
 PREVIEW = 120  # characters
@@ -61,7 +62,7 @@ def _filled(data: Mapping[str, Any]) -> str:
         "policy": f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'",
         "style": style,
         "script": script,
-        "data": json.dumps(data).replace("<", "\\u003c"),
+        "data": json_text(data).replace("<", "\\u003c"),
     }
     return re.sub(r"{{(\w+)}}", lambda match: parts[match[1]], _part("page.html"))
 

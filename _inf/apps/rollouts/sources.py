@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -105,6 +106,8 @@ def _of_answer(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _of_trace(trace: Trace) -> dict[str, Any]:
     row = dataclasses.asdict(trace)
+    if any(map(math.isnan, trace.logprobs)):  # the engine's server gave none, or of another kind
+        row["logprobs"] = None
     said = trace.messages[-1].get("content") if trace.messages else None
     return {
         "row_id": row.pop("id"),

@@ -111,7 +111,7 @@ def served_call(
         )
     forced = body.tool_choice if body.tool_choice not in ("auto", "none") else None
     if forced is not None:
-        keywords["json_schema"] = _call_schema(forced, list(rules.tools.values()), keywords)
+        keywords["json_schema"] = call_schema(forced, list(rules.tools.values()), keywords)
     seed = keywords.pop("seed", None)
     if seed is not None:
         seed = count("seed", seed, least=0, most=MOST_SEED - 1)
@@ -171,7 +171,7 @@ def _max_tokens(engine: InferenceEngine, prompts: list[Prompt], asked: int | Non
     return [min(engine.config.rollout.response_length, each) for each in left]
 
 
-def _call_schema(
+def call_schema(
     choice: str | NamedTool, tools: Sequence[Tool], keywords: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the schema of `{"name": ..., "arguments": {...}}` for the tools that may be called."""

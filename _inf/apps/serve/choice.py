@@ -117,7 +117,7 @@ class Choice:
         self.stop_reason = None if self.ended else stop
         self.content, self.finish_reason = self._text, chunk.finish_reason
         if self.call.forced:
-            calls = _forced_call(self._text)
+            calls = forced_call(self._text)
             self.content = "" if calls else self._text
         elif self._has_tools:
             self.content, calls = self._without_calls(self.output)
@@ -145,7 +145,7 @@ class Choice:
         return message
 
 
-def _forced_call(text: str) -> list[ToolCall]:
+def forced_call(text: str) -> list[ToolCall]:
     """The call that the grammar enforced; none if a limit or a stop string cut it."""
     try:
         call = json.loads(text)
