@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import architecture
 from prompts import as_ids, token_prompts
 from reference import WITHIN, Transformers, assert_greedy, assert_same_answers
 from scripts import environment, until
@@ -614,6 +615,19 @@ def test_quantization_without_its_package_is_a_sentence() -> None:
 def test_longer_rows_than_the_models_context_are_refused() -> None:
     with pytest.raises(ConfigError, match="max_model_len: 5000 tokens are more than 4096"):
         started(tiny_model(), max_model_len=5000)
+    with pytest.raises(ConfigError, match="max_model_len: 1025 tokens are more than 1024"):
+        started(architecture("llama-rope-llama3"), max_model_len=1025)
+
+
+def test_row_beyond_dynamic_ntks_context_does_not_depend_on_the_rows_before_it() -> None:
+    """Transformers' own factors stay those of the longest row that there ever was."""
+    short, long = (token_prompts(1, size, size, shortest=size)[0] for size in (1100, 1500))
+    with started(architecture("llama-rope-dynamic"), max_model_len=2048) as engine:
+        alone, _, again = (
+            engine.get_logprobs({"prompt_token_ids": ids[:-8]}, [ids[-8:]])[0]
+            for ids in (short, long, short)
+        )
+    assert again == pytest.approx(alone, abs=1e-4)
 
 
 @pytest.mark.parametrize("bits", ["4bit", "8bit"])

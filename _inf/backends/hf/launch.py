@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from _inf.backends.context import check_length, context_length
 from _inf.backends.hf.backend import HfBackend
 from _inf.backends.hf.choice import Chooser
 from _inf.backends.hf.decoding import Decoder
@@ -113,13 +114,7 @@ def _quantization(config: Config, device: torch.device) -> dict[str, Any]:
 def _limits(config: Config, hf_config: Any) -> Limits:
     text = hf_config.get_text_config()
     limits = limits_of(config, text.vocab_size)
-    scaling = getattr(text, "rope_scaling", None) or {}
-    context = getattr(text, "max_position_embeddings", None)
-    if context is not None and limits.total > (most := int(context * scaling.get("factor", 1.0))):
-        raise ConfigError(
-            f"rollout.max_model_len: {limits.total} tokens are more than {most}, the model's "
-            f"context; set rollout.max_model_len to {most} or less."
-        )
+    check_length(limits.total, context_length(text), "the model's context")
     return limits
 
 
