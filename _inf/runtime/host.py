@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError
+from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
 from _inf.runtime.engine_folder import EngineFolder
 from _inf.runtime.fork import check_process, note_engine
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
@@ -41,10 +41,14 @@ EXIT_SECONDS = 2.0
 
 
 class Host:
-    """Owns one engine thread. `start` once, `run` from any thread, `stop` any number of times."""
+    """Owns one engine thread. `start` once, `run` from any thread, `stop` any number of times.
 
-    def __init__(self, hang_timeout: float | None = None) -> None:
-        self._folder = EngineFolder()
+    hang_timeout: seconds of silence after which a child is killed. sockets: whether its processes
+    meet at sockets in its folder.
+    """
+
+    def __init__(self, hang_timeout: float | None = None, *, sockets: bool = False) -> None:
+        self._folder = EngineFolder(sockets=sockets)
         self.folder, self.log = self._folder.path, self._folder.log
         self.children: list[WorkerProcess] = []
         self.fork_server: ForkServer | None = None  # acquired; `stop` releases it
@@ -56,6 +60,7 @@ class Host:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._died, self._stop = asyncio.Event(), asyncio.Event()
         self._thread: threading.Thread | None = None
+        self._kept: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._submitting = threading.RLock()  # what was submitted before `stop` runs before it
         self._pid = os.getpid()
@@ -133,17 +138,32 @@ class Host:
             for child in self.children:
                 self._loop.add_reader(child.sentinel, self._on_exit, child)
             built.set_result(result)
-            watching = asyncio.ensure_future(self._watch())
+            self.keep("watch over its processes", self._watch())
             await self._stop.wait()
-            watching.cancel()
         finally:
-            for _ in range(2):  # `_or_death` of what was just submitted begins, and its work
+            for _ in range(2):  # `or_death` of what was just submitted begins, and its work
                 await asyncio.sleep(0)
             for task in (tasks := asyncio.all_tasks() - {asyncio.current_task()}):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             for close in self.on_stop:
                 close()
+
+    def keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`, which all calls need, until the engine ends; called on its thread. If it ends
+        earlier, the engine is dead: calls would wait for it without end."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._kept.discard(task)
+            if not task.cancelled():
+                how = task.exception()
+                self.declare_dead(
+                    f"The engine's {name} ended{f' with {error_text(how)}' if how else ''}"
+                )
+
+        task = asyncio.ensure_future(work)
+        self._kept.add(task)  # the event loop would let it be collected
+        task.add_done_callback(ended)
 
     def run(self, work: Coroutine[Any, Any, T], cancel: CancelToken) -> T:
         """Await a call's `work` on the engine's loop from another thread.
@@ -191,7 +211,7 @@ class Host:
             with self._submitting:
                 if self.death is not None or self._loop is None:
                     raise self.death or EngineDeadError("The engine has not been started.")
-                call = self._or_death(through(work))
+                call = self.or_death(through(work))
                 future = asyncio.run_coroutine_threadsafe(call, self._loop)
         except InferenceError:
             work.close()
@@ -199,7 +219,8 @@ class Host:
         cancel.admit(future)
         return future
 
-    async def _or_death(self, work: Coroutine[Any, Any, T]) -> T:
+    async def or_death(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work` on the engine's loop; raise if the engine dies meanwhile."""
         task, death = asyncio.ensure_future(work), asyncio.ensure_future(self._died.wait())
         try:
             await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)

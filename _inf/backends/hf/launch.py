@@ -5,7 +5,6 @@ In: `Config`. Out: an `HfBackend`. Takes seconds.
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,7 @@ def launch(config: Config) -> HfBackend:
             info = ModelInfo(tokenizer, eos, _limits(config, model.config), folder)
             forward = Forward(model, info.limits.total)
             decoder = _decoder(forward, Chooser(info, device), info.limits.total, config)
-            asyncio.ensure_future(decoder.serve())
+            host.keep("decoding", decoder.serve())
             host.on_stop.append(lambda: vars(forward).pop("model"))  # frees its memory
             return HfBackend(forward, decoder, host, info, tools, interactions)
 

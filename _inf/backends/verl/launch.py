@@ -56,7 +56,7 @@ def launch(config: Config) -> VerlBackend:
     with _starting, quiet.starting(config.model_name):
         device = environment.prepare(config.device)
         folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
-        host = Host(config.hang_timeout)
+        host = Host(config.hang_timeout, sockets=True)
         try:
             with quiet.third_party():
                 host.fork_server = _fork_server(config, device, host.log)

@@ -191,7 +191,7 @@ def _limits(name: str, text: Any, plain: bool) -> Iterator[tuple[int | None, str
         yield window, f"the sliding window of {name}, which SGLang ignores"
     scaling, kind = rope_scaling(text)
     if "alpha" not in scaling:  # another formula, of fixed factors
-        yield fixed_factors_length(text), CHANGING_FACTORS.get(kind, "")
+        yield fixed_factors_length(text), CHANGING_FACTORS.get(kind or "", "")
     yield context_length(text), "the model's context"
 
 
