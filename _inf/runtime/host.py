@@ -23,8 +23,6 @@ from collections.abc import Callable, Coroutine
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-import psutil
-
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
 from _inf.runtime.engine_folder import EngineFolder
 from _inf.runtime.fork import check_process, note_engine
@@ -252,7 +250,7 @@ class Host:
             if (what := watch.look()) is not None:
                 self.declare_dead(f"The engine hung: {what}; it was killed")
                 for child in self.children:
-                    _kill_tree(child)
+                    child.kill_tree()
 
     def declare_dead(self, what: str) -> None:
         """Make all running and later calls fail; called on the engine's thread."""
@@ -283,7 +281,7 @@ class Host:
                 "The engine was shut down; restart() brings up a new one."
             )
         for child in self.children:
-            _kill_tree(child)
+            child.kill_tree()
         if self.fork_server is not None:
             self.fork_server.release()
         if self._loop is not None:
@@ -292,17 +290,6 @@ class Host:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_SECONDS)
         self._folder.remove(keep_log=failed)
-
-
-def _kill_tree(child: WorkerProcess) -> None:
-    if child.pid is None or child.exitcode is not None:
-        return
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for process in psutil.Process(child.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-    child.kill()
-    child.join(JOIN_SECONDS)
 
 
 # The host of the engine that is being built or runs in this context.

@@ -15,6 +15,7 @@ import json
 import math
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,6 +31,7 @@ from tiny import VOCABULARY, save_tiny, tiny_model
 from tool_calling import CALCULATOR, TOOL_MODEL, question
 
 import inf
+from _inf.backends.hf import decoding
 from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "prompt_length": 512, "response_length": 128}
@@ -548,6 +550,25 @@ def test_failure_of_one_step_is_an_error_of_its_calls_only(
     assert len(hf.generate("a", **GREEDY)) == 1
 
 
+def test_failure_between_two_steps_ends_the_engine_and_all_calls_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError("full")
+
+    with started(tiny_model()) as engine:
+        stream = engine.stream("a", max_tokens=128, ignore_eos=True)
+        next(stream)
+        monkeypatch.setattr(decoding, "joined", full)
+        for call in (lambda: engine.generate("a", ignore_eos=True), lambda: list(stream)):
+            with pytest.raises(EngineDeadError, match="decoding ended with MemoryError: full"):
+                call()
+        assert engine.dead
+        monkeypatch.undo()
+        engine.restart()
+        assert len(engine.generate("a", **GREEDY)) == 1
+
+
 def test_stream_that_is_closed_leaves_no_row_behind(hf: InferenceEngine) -> None:
     stream = hf.stream("a", max_tokens=128, ignore_eos=True)
     next(stream)
@@ -628,6 +649,16 @@ def test_row_beyond_dynamic_ntks_context_does_not_depend_on_the_rows_before_it()
             for ids in (short, long, short)
         )
     assert again == pytest.approx(alone, abs=1e-4)
+
+
+def test_long_path_of_the_temporary_folder_is_no_matter_without_sockets(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 25)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with started(tiny_model()) as engine:
+        assert len(engine.generate("a", **GREEDY)) == 1
 
 
 @pytest.mark.parametrize("bits", ["4bit", "8bit"])

@@ -78,6 +78,8 @@ nested = []
 rollout = {"dtype": "float32", "prompt_length": 512, "response_length": 128,
            "max_model_len": 3900, "enforce_eager": True, "free_cache_engine": True,
            "tensor_model_parallel_size": 2, "multi_turn": {"format": "hermes"}}
+said["start"] = failed(lambda: InferenceEngine(
+    model_path=model, rollout={**rollout, "load_format": "sharded_state"}))
 with InferenceEngine(model_path=model, rollout=rollout) as engine:
     long = {"max_tokens": 3000, "ignore_eos": True}
     said["answer"] = rows(99)
@@ -156,6 +158,11 @@ def test_error_of_the_first_rank_is_that_of_all(ranks: list[dict[str, Any]]) -> 
             assert said[f"dead {call}"][0] == "EngineDeadError"
     assert ranks[0]["interrupt"][0] == "KeyboardInterrupt"
     assert ranks[1]["interrupt"][0] == "InferenceError"
+
+
+def test_start_that_fails_on_the_first_rank_fails_on_all(ranks: list[dict[str, Any]]) -> None:
+    assert ranks[0]["start"][0] == "EngineDeadError"
+    assert "Another rank of this tensor-parallel group failed" in ranks[1]["start"][1]
 
 
 def test_conversation_runs_once_also_where_its_tool_calls_the_engine(

@@ -82,13 +82,15 @@ class Rollout(sglang_rollout.SGLangRollout):
                     torch.distributed.destroy_process_group(group)
 
     def _init_inference_engine(self, *args: object, **kwargs: object) -> None:
-        """Build our `Engine`: verl looks the class up by its module's global name."""
+        """Build our `Engine`: verl looks the class up by its module's global name. The other ranks
+        of a group wait for it, and fail if it does."""
         upstream = sglang_rollout.AsyncEngine
         sglang_rollout.AsyncEngine = functools.partial(
             Engine, self._scheduler, self._server_arguments, self.config.free_cache_engine
         )
         try:
-            super()._init_inference_engine(*args, **kwargs)
+            start = super()._init_inference_engine
+            self.ranks.agreed(lambda: start(*args, **kwargs))
         finally:
             sglang_rollout.AsyncEngine = upstream
 
