@@ -15,7 +15,6 @@ import json
 import math
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -649,16 +648,6 @@ def test_row_beyond_dynamic_ntks_context_does_not_depend_on_the_rows_before_it()
             for ids in (short, long, short)
         )
     assert again == pytest.approx(alone, abs=1e-4)
-
-
-def test_long_path_of_the_temporary_folder_is_no_matter_without_sockets(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / ("long" * 25)
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    with started(tiny_model()) as engine:
-        assert len(engine.generate("a", **GREEDY)) == 1
 
 
 @pytest.mark.parametrize("bits", ["4bit", "8bit"])

@@ -7,12 +7,10 @@ group, the calls of both ranks, verl's rollout and the engine are the real ones.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-from scripts import START_SECONDS, environment
+from scripts import START_SECONDS, two_ranks
 from tool_calling import TOOL_MODEL, question
 
 pytestmark = pytest.mark.slow  # two processes, an engine
@@ -119,24 +117,9 @@ with open(sys.argv[2] + str(rank), "w") as file:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("ranks")
-    (folder / "program.py").write_text(PROGRAM % {"seconds": START_SECONDS})
-    own = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    own += ("ASCEND_RT_VISIBLE_DEVICES", "INF_CHOSEN_MASTER_PORT")
-    variables = {name: value for name, value in environment().items() if name not in own}
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-            *("program.py", str(TOOL_MODEL), "said", json.dumps(question("12 * 7"))),
-        ],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=2 * START_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads((folder / f"said{rank}").read_text()) for rank in range(2)]
+    program = PROGRAM % {"seconds": START_SECONDS}
+    asked = str(TOOL_MODEL), "said", json.dumps(question("12 * 7"))
+    return two_ranks(program, tmp_path_factory.mktemp("ranks"), *asked)
 
 
 def test_after_each_failure_both_ranks_get_the_rows_of_their_next_call(

@@ -64,7 +64,8 @@ def test_fork_of_a_process_that_has_had_an_engine_may_start_none(host: Host) -> 
 def test_only_the_error_of_a_started_engine_mentions_restart(host: Host) -> None:
     def build() -> None:
         about: dict[str, Any] = {"name": "scheduler 0", "pid": None, "exitcode": -9}
-        starting.children.append(SimpleNamespace(**about, join=lambda seconds: None))  # type: ignore[arg-type]
+        gone = SimpleNamespace(**about, join=lambda seconds: None, kill_tree=lambda: None)
+        starting.children.append(gone)  # type: ignore[arg-type]
         raise EOFError
 
     async def die() -> None:
