@@ -179,6 +179,8 @@ class InferenceEngine(RunningEngine):
         return self._stream(prompt, params).achunks()
 
     def _stream(self, prompt: object, params: GenerateParams) -> Stream:
+        if params.get("n") is None:
+            params = {**params, "n": 1}  # the config's is `generate`'s
         call = self._prepare(prompt, params)
         request, begin = call.streamed_request(), self._backend.stream
         return Stream(

@@ -71,13 +71,15 @@ def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
                 )
 
 
-def check_finite(logprobs: Sequence[float | None], row: int) -> None:
-    """Raise if a log prob is NaN or infinite: the logits were too."""
+def check_finite(logprobs: Sequence[float | None], row: int | None) -> None:
+    """Raise if a log prob is NaN or infinite: the logits were too. row: its place in the call; None
+    if it is the turn of a conversation, which knows its own."""
     if math.isfinite(sum(value for value in logprobs if value is not None)):
         return
     index = next(i for i, v in enumerate(logprobs) if v is not None and not math.isfinite(v))
+    what = "It" if row is None else f"Row {row} of this call"
     raise RequestFailure(
-        f"Row {row} of this call has the log prob {logprobs[index]} at token {index}: the model's "
+        f"{what} has the log prob {logprobs[index]} at token {index}: the model's "
         "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "
         "model was trained in bfloat16 (use bfloat16 or float32), or its weights diverged in "
         "training (load an earlier checkpoint)."

@@ -48,7 +48,8 @@ def check(document: dict[str, Any]) -> Config:
             path = ".".join(map(str, detail["loc"])) or "config"
             faults.setdefault(path, _wording(path, detail["type"], detail))
     else:
-        faults |= dict([*_hf_arguments(config), *_unread(config), *_unnamed_server(config)])
+        others = (_hf_arguments, _unread, _unnamed_server, _cache_of_one_rank)
+        faults |= dict(fault for each in others for fault in each(config))
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for path, fault in faults.items()))
     return config
@@ -123,6 +124,14 @@ def _unnamed_server(config: Config) -> Faults:
     for path, what in example.items() if config.rollout.name == "openai" else ():
         if getattr(config, path) is None:
             yield path, f"must be set, because rollout.name is openai: {what}"
+
+
+def _cache_of_one_rank(config: Config) -> Faults:
+    """Yield a fault for a cache beside tensor parallelism: the turns of conversations are in that
+    of a group's first rank only, so the ranks would not ask the engine for the same rows."""
+    if config.generation_cache and config.rollout.tensor_model_parallel_size > 1:
+        size = config.rollout.tensor_model_parallel_size
+        yield "generation_cache", f"must be 0 beside rollout.tensor_model_parallel_size {size}"
 
 
 def _wording(path: str, kind: str, detail: Mapping[str, Any]) -> str:

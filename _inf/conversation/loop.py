@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from _inf.conversation.episode import Episode
 from _inf.conversation.lifecycle import RowInteraction, RowTool
 from _inf.conversation.rules import DEFAULT_INTERACTION, ConversationBackend
-from _inf.errors import ConfigError, EngineDeadError, EngineRefusal
+from _inf.errors import ConfigError, EngineDeadError, EngineRefusal, RequestFailure
 from _inf.types import Report, RequestOutput
 
 
@@ -91,7 +91,12 @@ async def _turns(
     """Run turns until the conversation ends; return the rewards of the user's messages."""
     rewards: list[float | None] = []
     while not episode.over:
-        episode.add_assistant_turn(await backend.turn(episode.next_request()))
+        request = episode.next_request()
+        try:
+            answer = await backend.turn(request)
+        except RequestFailure as failure:
+            raise RequestFailure(f"turn {len(episode.outputs) + 1}: {failure}") from failure
+        episode.add_assistant_turn(answer)
         progressed()
         if episode.over:
             break

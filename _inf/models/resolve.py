@@ -183,7 +183,7 @@ def _lacking(folder: Path, trust_remote_code: bool = False) -> list[str]:
         weights = sorted(name for name in names if _WEIGHT_FILES.fullmatch(name))
         if "config.json" not in names:
             lacks.append("config.json")
-        elif "auto_map" in json.loads((folder / "config.json").read_text(encoding="utf-8")):
+        elif _has_code_of_its_own(folder / "config.json"):
             if trust_remote_code and not any(name.endswith(".py") for name in names):
                 lacks.append("its code (*.py)")
         if not weights:
@@ -197,6 +197,13 @@ def _lacking(folder: Path, trust_remote_code: bool = False) -> list[str]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"model_path: cannot read {folder}: {error}") from None
     return lacks + [f"the end of {name}" for name in weights if _is_cut_short(folder / name)]
+
+
+def _has_code_of_its_own(config: Path) -> bool:
+    """Whether classes of the model are in its folder; "owner/name--file.Class" is another one's."""
+    named = json.loads(config.read_text(encoding="utf-8")).get("auto_map") or {}
+    classes = [name for each in named.values() for name in (each if type(each) is list else [each])]
+    return any(name is not None and "--" not in name for name in classes)
 
 
 def _is_cut_short(file: Path) -> bool:

@@ -19,11 +19,13 @@ SOCKET, MOST_SOCKET_BYTES = "tmp12345678", 107  # as upstream names them; Linux,
 
 
 class EngineFolder:
-    """Creates the folder, in which the path of a socket is short enough for the kernel."""
+    """Creates the folder. sockets: whether it will have some, whose paths must be short enough for
+    the kernel."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sockets: bool) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="inf-engine-"))
-        if (excess := len(os.fsencode(self.path / SOCKET)) - MOST_SOCKET_BYTES) > 0:
+        excess = len(os.fsencode(self.path / SOCKET)) - MOST_SOCKET_BYTES
+        if sockets and excess > 0:
             self.path.rmdir()
             raise InferenceError(
                 f"{tempfile.gettempdir()}: the path of the temporary folder is {excess} bytes too "

@@ -23,9 +23,7 @@ from collections.abc import Callable, Coroutine
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
-import psutil
-
-from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError
+from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
 from _inf.runtime.engine_folder import EngineFolder
 from _inf.runtime.fork import check_process, note_engine
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
@@ -41,14 +39,22 @@ EXIT_SECONDS = 2.0
 
 
 class Host:
-    """Owns one engine thread. `start` once, `run` from any thread, `stop` any number of times."""
+    """Owns one engine thread. `start` once, `run` from any thread, `stop` any number of times.
+
+    hang_timeout: seconds of silence after which a child is killed. sockets: whether its processes
+    meet at sockets in its folder. cause: says in a sentence what a dead engine's log means; "" if
+    it is not known.
+    """
 
     def __init__(
-        self, hang_timeout: float | None = None, cause: Callable[[str], str] | None = None
+        self,
+        hang_timeout: float | None = None,
+        *,
+        sockets: bool = False,
+        cause: Callable[[str], str] | None = None,
     ) -> None:
-        """cause: says in a sentence what a dead engine's log means; "" if it is not known."""
         self._cause = cause
-        self._folder = EngineFolder()
+        self._folder = EngineFolder(sockets=sockets)
         self.folder, self.log = self._folder.path, self._folder.log
         self.children: list[WorkerProcess] = []
         self.fork_server: ForkServer | None = None  # acquired; `stop` releases it
@@ -60,6 +66,7 @@ class Host:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._died, self._stop = asyncio.Event(), asyncio.Event()
         self._thread: threading.Thread | None = None
+        self._kept: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._submitting = threading.RLock()  # what was submitted before `stop` runs before it
         self._pid = os.getpid()
@@ -137,17 +144,32 @@ class Host:
             for child in self.children:
                 self._loop.add_reader(child.sentinel, self._on_exit, child)
             built.set_result(result)
-            watching = asyncio.ensure_future(self._watch())
+            self.keep("watch over its processes", self._watch())
             await self._stop.wait()
-            watching.cancel()
         finally:
-            for _ in range(2):  # `_or_death` of what was just submitted begins, and its work
+            for _ in range(2):  # `or_death` of what was just submitted begins, and its work
                 await asyncio.sleep(0)
             for task in (tasks := asyncio.all_tasks() - {asyncio.current_task()}):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             for close in self.on_stop:
                 close()
+
+    def keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`, which all calls need, until the engine ends; called on its thread. If it ends
+        earlier, the engine is dead: calls would wait for it without end."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._kept.discard(task)
+            if not task.cancelled():
+                how = task.exception()
+                self.declare_dead(
+                    f"The engine's {name} ended{f' with {error_text(how)}' if how else ''}"
+                )
+
+        task = asyncio.ensure_future(work)
+        self._kept.add(task)  # the event loop would let it be collected
+        task.add_done_callback(ended)
 
     def run(self, work: Coroutine[Any, Any, T], cancel: CancelToken) -> T:
         """Await a call's `work` on the engine's loop from another thread.
@@ -195,7 +217,7 @@ class Host:
             with self._submitting:
                 if self.death is not None or self._loop is None:
                     raise self.death or EngineDeadError("The engine has not been started.")
-                call = self._or_death(through(work))
+                call = self.or_death(through(work))
                 future = asyncio.run_coroutine_threadsafe(call, self._loop)
         except InferenceError:
             work.close()
@@ -203,7 +225,8 @@ class Host:
         cancel.admit(future)
         return future
 
-    async def _or_death(self, work: Coroutine[Any, Any, T]) -> T:
+    async def or_death(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work` on the engine's loop; raise if the engine dies meanwhile."""
         task, death = asyncio.ensure_future(work), asyncio.ensure_future(self._died.wait())
         try:
             await asyncio.wait({task, death}, return_when=asyncio.FIRST_COMPLETED)
@@ -235,7 +258,7 @@ class Host:
             if (what := watch.look()) is not None:
                 self.declare_dead(f"The engine hung: {what}; it was killed")
                 for child in self.children:
-                    _kill_tree(child)
+                    child.kill_tree()
 
     def declare_dead(self, what: str) -> None:
         """Make all running and later calls fail; called on the engine's thread."""
@@ -267,7 +290,7 @@ class Host:
                 "The engine was shut down; restart() brings up a new one."
             )
         for child in self.children:
-            _kill_tree(child)
+            child.kill_tree()
         if self.fork_server is not None:
             self.fork_server.release()
         if self._loop is not None:
@@ -276,17 +299,6 @@ class Host:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_SECONDS)
         self._folder.remove(keep_log=failed)
-
-
-def _kill_tree(child: WorkerProcess) -> None:
-    if child.pid is None or child.exitcode is not None:
-        return
-    with contextlib.suppress(psutil.NoSuchProcess):
-        for process in psutil.Process(child.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-    child.kill()
-    child.join(JOIN_SECONDS)
 
 
 # The host of the engine that is being built or runs in this context.

@@ -13,6 +13,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 from _inf.errors import ConfigError
 
@@ -81,6 +82,40 @@ def third_party() -> Iterator[None]:
     for name in CHATTY:
         if (chatty := logging.getLogger(name)).level == logging.NOTSET:
             chatty.setLevel(logging.CRITICAL)  # our exceptions report the errors
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with no_warnings():
         yield
+
+
+class _Beginning:
+    """Matches texts that begin so, until it is over; in a filter's place for a pattern."""
+
+    def __init__(self, beginning: str) -> None:
+        self.beginning, self.over = beginning, False
+
+    def match(self, text: str) -> bool:
+        return not self.over and text.startswith(self.beginning)
+
+
+@contextlib.contextmanager
+def no_warnings(beginning: str = "") -> Iterator[None]:
+    """Hide warnings that begin so, on any thread; for several threads at once. The end of
+    `warnings.catch_warnings` puts back the filters that were there when it began, those of another
+    thread too, and then they stay."""
+    hidden = _Beginning(beginning)
+    added: Any = ("ignore", hidden, Warning, None, 0)
+    filters: Any = warnings.filters
+    filters.insert(0, added)
+    _filters_changed()
+    try:
+        yield
+    finally:
+        hidden.over = True  # it may be in a copy that someone puts back later
+        current: Any = warnings.filters
+        for each in (filters, current):
+            with contextlib.suppress(ValueError):
+                each.remove(added)
+        _filters_changed()
+
+
+def _filters_changed() -> None:
+    warnings._filters_mutated()  # type: ignore[attr-defined]

@@ -15,6 +15,8 @@ from _inf.errors import InferenceError
 
 T = TypeVar("T")
 
+IN_A_CALL = "A tool cannot change the engine that waits for it; do that between calls."
+
 
 # The innermost call that the current task is part of; set in the context of the call's own task.
 _current_call: contextvars.ContextVar[object] = contextvars.ContextVar("inf_call_of_lock")
@@ -56,9 +58,7 @@ class ReadWriteLock:
         `work` is finished even if its caller is gone, because a half update is unusable."""
         try:
             if _current_call.get(None) in self._calls:
-                raise InferenceError(
-                    "A tool cannot change the engine that waits for it; do that between calls."
-                )
+                raise InferenceError(IN_A_CALL)
             async with self._one_writer:
                 self._no_writer.clear()
                 try:

@@ -25,6 +25,7 @@ from typing import Any
 from _inf.runtime.interpreter import set_torch_variables
 
 PR_SET_PDEATHSIG = 1
+JOIN_SECONDS = 10.0
 
 
 class Worker:
@@ -84,6 +85,19 @@ class WorkerProcess(SpawnProcess):
     def start(self) -> None:
         with _main_module_hidden():
             super().start()
+
+    def kill_tree(self) -> None:
+        """Kill it and its children, if it runs."""
+        if self.pid is None or self.exitcode is not None:
+            return
+        import psutil
+
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for process in psutil.Process(self.pid).children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self.kill()
+        self.join(JOIN_SECONDS)
 
 
 @contextlib.contextmanager

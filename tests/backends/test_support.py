@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import transformers
-from architectures import LONGROPE, MODELS, YARN, config
+from architectures import LLAMA3, LONGROPE, MODELS, YARN, config
 
 from _inf.backends.verl.support import EXACT_ON_CPU, REFUSED, check_experts, check_support
 from inf import ConfigError
@@ -73,6 +73,12 @@ def test_layers_that_are_no_attention_need_a_gpu(kind: str) -> None:
             "LlamaForCausalLM",
             {"rope_scaling": {**YARN, "attention_factor": 0.5}},
             "rope_scaling.attention_factor 0.5: SGLang 0.5.9 does not read it",
+        ),
+        (
+            "Llama",
+            "LlamaForCausalLM",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+            "yarn without original_max_position_embeddings: SGLang 0.5.9 needs it",
         ),
     ],
 )
@@ -140,6 +146,20 @@ LIMITED = [
         },
         700,
         "the model's own context: beyond it dynamic NTK",
+    ),
+    (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {"max_position_embeddings": 700, "rope_scaling": LLAMA3},
+        700,
+        "the model's context",
+    ),
+    (
+        "Qwen2Config",
+        "Qwen2ForCausalLM",
+        {"max_position_embeddings": 700, "rope_scaling": YARN},
+        1024,
+        "the model's context",
     ),
 ]
 

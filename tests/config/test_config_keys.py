@@ -215,6 +215,13 @@ def test_expert_parallel_size_may_be_all_ranks() -> None:
     assert faults({"rollout": {**sizes, "expert_parallel_size": 2}})[0].endswith("= 4, not 2")
 
 
+def test_tensor_parallel_ranks_have_no_cache_of_answers() -> None:
+    of_one = {"rollout": {"tensor_model_parallel_size": 2}}
+    says = "generation_cache: must be 0 beside rollout.tensor_model_parallel_size 2"
+    assert faults(of_one | {"generation_cache": 9}) == [says]
+    assert load_config(of_one, {}).generation_cache == 0
+
+
 def test_all_faults_are_listed_in_one_error(tmp_path: Path) -> None:
     text = """
     rollout:

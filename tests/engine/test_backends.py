@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import torch
+from architectures import architecture
 from prompts import as_ids, token_prompts
 from reference import WITHIN, Transformers, assert_greedy, assert_same_answers
 from scripts import environment, until
@@ -29,6 +30,7 @@ from tiny import VOCABULARY, save_tiny, tiny_model
 from tool_calling import CALCULATOR, TOOL_MODEL, question
 
 import inf
+from _inf.backends.hf import decoding
 from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
 
 SETTINGS: dict[str, Any] = {"dtype": "float32", "prompt_length": 512, "response_length": 128}
@@ -547,6 +549,25 @@ def test_failure_of_one_step_is_an_error_of_its_calls_only(
     assert len(hf.generate("a", **GREEDY)) == 1
 
 
+def test_failure_between_two_steps_ends_the_engine_and_all_calls_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError("full")
+
+    with started(tiny_model()) as engine:
+        stream = engine.stream("a", max_tokens=128, ignore_eos=True)
+        next(stream)
+        monkeypatch.setattr(decoding, "joined", full)
+        for call in (lambda: engine.generate("a", ignore_eos=True), lambda: list(stream)):
+            with pytest.raises(EngineDeadError, match="decoding ended with MemoryError: full"):
+                call()
+        assert engine.dead
+        monkeypatch.undo()
+        engine.restart()
+        assert len(engine.generate("a", **GREEDY)) == 1
+
+
 def test_stream_that_is_closed_leaves_no_row_behind(hf: InferenceEngine) -> None:
     stream = hf.stream("a", max_tokens=128, ignore_eos=True)
     next(stream)
@@ -614,6 +635,19 @@ def test_quantization_without_its_package_is_a_sentence() -> None:
 def test_longer_rows_than_the_models_context_are_refused() -> None:
     with pytest.raises(ConfigError, match="max_model_len: 5000 tokens are more than 4096"):
         started(tiny_model(), max_model_len=5000)
+    with pytest.raises(ConfigError, match="max_model_len: 1025 tokens are more than 1024"):
+        started(architecture("llama-rope-llama3"), max_model_len=1025)
+
+
+def test_row_beyond_dynamic_ntks_context_does_not_depend_on_the_rows_before_it() -> None:
+    """Transformers' own factors stay those of the longest row that there ever was."""
+    short, long = (token_prompts(1, size, size, shortest=size)[0] for size in (1100, 1500))
+    with started(architecture("llama-rope-dynamic"), max_model_len=2048) as engine:
+        alone, _, again = (
+            engine.get_logprobs({"prompt_token_ids": ids[:-8]}, [ids[-8:]])[0]
+            for ids in (short, long, short)
+        )
+    assert again == pytest.approx(alone, abs=1e-4)
 
 
 @pytest.mark.parametrize("bits", ["4bit", "8bit"])

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 import inf
 from _inf.apps.check.report import CheckReport
-from _inf.backends.verl import weights
+from _inf.backends.verl.prefix_cache import PrefixCache
 from inf import InferenceEngine
 
 
@@ -158,8 +158,7 @@ def test_prefixes_cached_before_an_update_are_named(
 
     with hf(tiny_model()) as reference, monkeypatch.context() as patch:
         reference.update_weights(new)
-        patch.setattr(weights, "drain", keep_the_cache)
-        patch.setattr(rollouts_engine, "flush_cache", keep_the_cache)
+        patch.setattr(PrefixCache, "empty", keep_the_cache)
         patch.setattr(rollouts_engine, "update_weights_from_tensor", update_and_keep_the_cache)
         try:
             found = said(inf.check(tiny, **FEW))

@@ -268,6 +268,11 @@ def test_sampling_keys_of_the_config_are_the_calls_defaults(real: InferenceEngin
     assert [len(ids) for ids in answered.token_ids] == [30, 30]  # n, response_length, ignore_eos
     assert answered.token_ids[0] == answered.token_ids[1]  # temperature
     assert len(real.generate("Hello", n=1, max_tokens=3).token_ids) == 1
+    chunks = list(real.stream("Hello"))  # one answer, whatever the config's n
+    assert [i for chunk in chunks for i in chunk.token_ids] == answered.token_ids[0]
+    for n in (2, 0):
+        with pytest.raises(ConfigError, match="^n: "):
+            real.stream("Hello", n=n)
 
 
 def test_truncation_is_reported_and_keeps_the_asked_side(

@@ -15,6 +15,7 @@ import pytest
 from scripts import in_flight, until
 
 from _inf.backends.verl import memory
+from _inf.backends.verl.prefix_cache import PrefixCache
 from inf import ConfigError, InferenceEngine, InferenceError
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
@@ -89,6 +90,7 @@ class Accelerated:
         self.config = self._engine = self.tokenizer_manager = self
         self.free_cache_engine = True
         self.refusal: str | None = None
+        self.prefix_cache = PrefixCache(self.flush_cache)
 
     async def flush_cache(self) -> Any:
         """Idle when it is asked a second time."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from prompts import as_ids, token_prompts
-from scripts import START_SECONDS, environment
+from scripts import two_ranks
 from tiny import tiny_model
 
 from inf import InferenceEngine
@@ -59,25 +57,8 @@ def ranks(tiny: InferenceEngine, tmp_path_factory: pytest.TempPathFactory) -> li
         "call": CALL,
         "seeded": SEEDED,
     }
-    (folder / "program.py").write_text(PROGRAM)
     (folder / "asked.json").write_text(json.dumps(asked))
-    # This process has settled its own rendezvous, and torchrun settles theirs.
-    own = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    own += ("ASCEND_RT_VISIBLE_DEVICES", "INF_CHOSEN_MASTER_PORT")
-    variables = {name: value for name, value in environment().items() if name not in own}
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-            *("program.py", "asked.json", "said"),
-        ],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=2 * START_SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads((folder / f"said{rank}").read_text()) for rank in range(2)]
+    return two_ranks(PROGRAM, folder, "asked.json", "said")
 
 
 def test_each_rank_gets_its_own_rows_as_one_process_would(

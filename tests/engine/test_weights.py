@@ -15,6 +15,7 @@ from prompts import as_ids, token_prompts
 from reference import Reference, assert_same_answers, logprobs
 from scripts import in_flight, until
 from tiny import tiny_model
+from tool_calling import schema
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from inf import ConfigError, EngineDeadError, InferenceEngine, InferenceError
@@ -355,6 +356,10 @@ def test_call_with_a_row_that_is_not_finite_fails_and_the_others_go_on(
         ):
             with pytest.raises(InferenceError, match="log prob nan.*float16"):
                 ask()
+        tools: dict[str, Any] = {"tools": [schema("look", "place")], "truncate_prompt": "left"}
+        likely = {BROKEN: 100.0}
+        [told] = served.generate("a", logit_bias=likely, **tools, **sampling).metadata
+        assert told["error"].startswith("RequestFailure: turn 1: It has the log prob nan")
         with pytest.raises(InferenceError, match="Row 1 .*log prob nan"):
             served.get_logprobs(as_ids([[5, 6], [5, BROKEN]]), [[7], [7]])
         output = beside.result(timeout=60)

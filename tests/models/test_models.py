@@ -606,6 +606,19 @@ def test_code_comes_from_the_hub_only_where_it_is_trusted(
     assert {file.name for file in trusted.iterdir()} - plain == {"modeling_x.py"}
 
 
+@pytest.mark.parametrize("where", ["org/code--x.X", ["org/code--x.X", None]])
+def test_cached_model_whose_code_is_in_another_repository_is_complete(
+    folder: Path, endpoint: Callable[..., None], where: object
+) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": where}
+    (folder / "config.json").write_text(json.dumps(config))
+    with hub(folder, endpoint):
+        cached = resolve_model("org/model", trust_remote_code=True)
+    endpoint("http://127.0.0.1:9")  # nobody is there any more
+    assert resolve_model("org/model", trust_remote_code=True) == cached
+
+
 def test_hub_repository_of_ggufs_alone_is_refused_with_the_way_out(
     tmp_path: Path, endpoint: Callable[..., None]
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 from _inf.errors import EngineDeadError, InferenceError
 from _inf.runtime import fork
 from _inf.runtime.host import Host
+from _inf.runtime.watch import Watch
 from _inf.types import CancelToken
 
 
@@ -63,7 +64,8 @@ def test_fork_of_a_process_that_has_had_an_engine_may_start_none(host: Host) -> 
 def test_only_the_error_of_a_started_engine_mentions_restart(host: Host) -> None:
     def build() -> None:
         about: dict[str, Any] = {"name": "scheduler 0", "pid": None, "exitcode": -9}
-        starting.children.append(SimpleNamespace(**about, join=lambda seconds: None))  # type: ignore[arg-type]
+        gone = SimpleNamespace(**about, join=lambda seconds: None, kill_tree=lambda: None)
+        starting.children.append(gone)  # type: ignore[arg-type]
         raise EOFError
 
     async def die() -> None:
@@ -106,5 +108,29 @@ def test_temporary_folder_with_a_path_too_long_for_sockets_is_refused(
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     with pytest.raises(InferenceError, match="the engine's sockets; set TMPDIR"):
-        Host()
+        Host(sockets=True)
     assert not list(folder.iterdir())
+    Host().stop()  # of a backend without child processes
+
+
+def test_engine_is_dead_when_what_all_its_calls_wait_for_ends(host: Host) -> None:
+    async def decode() -> None:
+        await asyncio.sleep(0.1)
+        raise MemoryError("no more")
+
+    host.start(lambda: host.keep("decoding", decode()))
+    for _ in range(2):  # the one that waits, and a later one
+        with pytest.raises(EngineDeadError, match="decoding ended with MemoryError: no more"):
+            host.run(asyncio.sleep(60), CancelToken())
+
+
+def test_watch_that_fails_does_not_leave_calls_unwatched(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(self: Watch) -> None:
+        raise PermissionError("no /proc here")
+
+    monkeypatch.setattr(Watch, "look", look)
+    host.start(lambda: None)
+    with pytest.raises(EngineDeadError, match="watch over its processes ended with PermissionErr"):
+        host.run(asyncio.sleep(60), CancelToken())

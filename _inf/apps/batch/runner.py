@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import inspect
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,6 +22,7 @@ from _inf.config import Config
 from _inf.errors import ConfigError, GenerationTimeout, PromptError, RequestFailure, ToolError
 from _inf.request.keywords import GenerateParams
 from _inf.request.seeds import prompt_seed
+from _inf.runtime import quiet
 from _inf.runtime.progress import progress, say
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ def answer(
     async def workers(keep: Keep) -> None:
         await asyncio.gather(*(worker(keep) for _ in range(at_once)))
 
-    with recording(out, total, on_error) as (stats, keep), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "n: ")  # a greedy line's equal samples
+    # A greedy line's equal samples.
+    with recording(out, total, on_error) as (stats, keep), quiet.no_warnings("n: "):
         asyncio.run(workers(keep))
     return stats
 

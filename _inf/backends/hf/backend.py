@@ -104,7 +104,7 @@ class HfBackend(Lacking):
         self,
         request: Request,
         call: object,
-        number: int = 0,
+        number: int | None = 0,
         put: Callable[[RequestOutput], None] | None = None,
     ) -> Row:
         end: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()
@@ -137,7 +137,7 @@ class HfBackend(Lacking):
         return self.host.submit(answer(), cancel)
 
     async def turn(self, request: Request) -> RequestOutput:
-        return await self._row(request, object()).done
+        return await self._row(request, object(), None).done
 
     def converse(
         self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken

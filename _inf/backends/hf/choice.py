@@ -22,12 +22,12 @@ from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams, Tokeni
 
 @dataclasses.dataclass(eq=False)
 class Row:
-    """A request on its way. call: the same object for all rows of a call; number: its place there.
-    put: gets the output so far at each token. done: its end."""
+    """A request on its way. call: the same object for all rows of a call; number: its place there,
+    None for a turn of a conversation. put: gets the output so far at each token. done: its end."""
 
     request: Request
     call: object
-    number: int
+    number: int | None
     weight_version: int
     grammar: Grammar | None
     done: Future[RequestOutput]

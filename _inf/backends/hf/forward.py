@@ -14,6 +14,8 @@ import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
+from _inf.backends.context import fixed_factors_length
+
 PAD = 0  # any id: it is masked
 
 
@@ -26,13 +28,12 @@ class Forward:
         self.model = model
         self.device: torch.device = model.device
         text = model.config.get_text_config()
-        scaling = getattr(text, "rope_scaling", None) or {}
-        kind = scaling.get("rope_type", scaling.get("type"))
-        original = getattr(text, "original_max_position_embeddings", None)
-        original = original or scaling.get("original_max_position_embeddings")
-        short = total <= (original or text.max_position_embeddings) if kind else True
-        fixed = short or kind not in ("dynamic", "longrope")
-        self.cached = fixed and bool(model._supports_default_dynamic_cache())
+        fixed = fixed_factors_length(text)
+        same = fixed is None or total <= fixed
+        self.cached = same and bool(model._supports_default_dynamic_cache())
+        # Their factors follow the longest row that there ever was (Transformers 4.57,
+        # `dynamic_frequency_update`).
+        self._dynamic = [m for m in model.modules() if "dynamic" in str(vars(m).get("rope_type"))]
         self._accepted = inspect.signature(model.forward).parameters.keys()
 
     def __call__(
@@ -59,6 +60,8 @@ class Forward:
             "use_cache": cache is not None,
             "logits_to_keep": keep,
         }
+        for rope in self._dynamic:
+            rope.max_seq_len_cached = 0  # it computes them again, for these rows
         with torch.no_grad():
             output = self.model(
                 input_ids=ids.to(self.device),

@@ -5,7 +5,6 @@ In: `Config`. Out: an `HfBackend`. Takes seconds.
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from _inf.backends.context import check_length, context_length
 from _inf.backends.hf.backend import HfBackend
 from _inf.backends.hf.choice import Chooser
 from _inf.backends.hf.decoding import Decoder
@@ -53,7 +53,7 @@ def launch(config: Config) -> HfBackend:
             info = ModelInfo(tokenizer, eos, _limits(config, model.config), folder)
             forward = Forward(model, info.limits.total)
             decoder = _decoder(forward, Chooser(info, device), info.limits.total, config)
-            asyncio.ensure_future(decoder.serve())
+            host.keep("decoding", decoder.serve())
             host.on_stop.append(lambda: vars(forward).pop("model"))  # frees its memory
             return HfBackend(forward, decoder, host, info, tools, interactions)
 
@@ -113,13 +113,7 @@ def _quantization(config: Config, device: torch.device) -> dict[str, Any]:
 def _limits(config: Config, hf_config: Any) -> Limits:
     text = hf_config.get_text_config()
     limits = limits_of(config, text.vocab_size)
-    scaling = getattr(text, "rope_scaling", None) or {}
-    context = getattr(text, "max_position_embeddings", None)
-    if context is not None and limits.total > (most := int(context * scaling.get("factor", 1.0))):
-        raise ConfigError(
-            f"rollout.max_model_len: {limits.total} tokens are more than {most}, the model's "
-            f"context; set rollout.max_model_len to {most} or less."
-        )
+    check_length(limits.total, context_length(text), "the model's context")
     return limits
 
 

@@ -39,7 +39,7 @@ def launch(config: Config) -> OpenAIBackend:
 
     def build() -> Server:
         server = Server(access, config.hang_timeout, config.rollout.max_num_seqs)
-        server.open = asyncio.ensure_future(_until_end(server))
+        host.keep("connection", _until_end(server))
         return server
 
     server = host.start(build)

@@ -6,7 +6,6 @@ ours only (`failures.py`). Used on one event loop.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
@@ -28,7 +27,6 @@ class Server:
     def __init__(self, access: Access, silence: float | None, most: int) -> None:
         self.access = access
         self.pace = Pace(most)
-        self.open: asyncio.Task[None] | None = None  # kept here: the loop does not
         timeout = httpx.Timeout(silence, connect=CONNECT_SECONDS, pool=None)
         self.client = openai.AsyncOpenAI(
             base_url=access.base_url,

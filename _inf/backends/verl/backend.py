@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -17,11 +18,13 @@ import torch
 from _inf.backends import new_weights
 from _inf.backends.base import SUPPORTS
 from _inf.backends.verl import memory, weights
-from _inf.backends.verl.engine import Call, current_call
+from _inf.backends.verl.call import Call, current_call
 from _inf.backends.verl.rollout import DataProto, Rollout
 from _inf.backends.verl.sampling import sglang_params
+from _inf.errors import InferenceError
 from _inf.response.trainer_batch import column
 from _inf.runtime.host import Host
+from _inf.runtime.read_write_lock import IN_A_CALL
 from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
 
 
@@ -78,18 +81,17 @@ class VerlBackend:
     def converse(
         self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
     ) -> list[RequestOutput]:
-        """Called on all ranks of a tensor-parallel group; the first rank runs the conversations."""
-        outputs: list[RequestOutput] = []
-        if self.rollout._engine is not None:
-            outputs = self._host.run(self._run_rows(rows, Call(self._host, cancel)), cancel)
-        return self.rollout.from_first_rank(outputs)
+        call = Call(self._host, cancel)
+        return self.rollout.on_first_rank(
+            "converse", lambda: self._host.run(self._run_rows(rows, call), cancel)
+        )
 
     async def _run_rows(
         self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], call: Call
     ) -> list[RequestOutput]:
         current_call.set(call)  # in this task, and in the tasks that `rows` starts
         outputs = await rows()
-        await self.rollout.engine().flush_cache()  # only if `free_cache_engine` is on
+        await self.rollout.engine().empty_after_call()
         return outputs
 
     def score(
@@ -105,7 +107,9 @@ class VerlBackend:
                 engine.score(ids, start, call, row, likeliest)
                 for row, (ids, start) in enumerate(sequences)
             )
-            return list(await asyncio.gather(*scored))
+            outputs = list(await asyncio.gather(*scored))
+            await engine.empty_after_call()
+            return outputs
 
         return self._host.run(score_all(), cancel)
 
@@ -120,14 +124,32 @@ class VerlBackend:
     def update_weights(self, new: Any, version: int | None) -> int:
         """Check the new weights, then load them while no call runs."""
         new_weights.check_version(version)
-        tensors = new_weights.checked(new, self._expected_weights)
-        return self._host.run_alone(weights.send(self.rollout, tensors, version))
+        ranks, begun = self.rollout.ranks, threading.Lock()
+        if ranks.size > 1 and current_call.get(None) is not None:
+            raise InferenceError(IN_A_CALL)  # which has the ranks' turn
+        with ranks.turn:
+            tensors = ranks.agreed(lambda: self._checked(new))
+            try:
+                return self._host.run_alone(weights.send(self.rollout, tensors, version, begun))
+            except BaseException as failure:
+                if begun.acquire(blocking=False):  # the other ranks wait for `send`
+                    ranks.agree(failure)
+                raise
+
+    def _checked(self, new: Any) -> new_weights.NamedTensors:
+        if self._host.death is not None:
+            raise self._host.death
+        return new_weights.checked(new, self._expected_weights)
 
     def sleep(self) -> SleepResult:
-        return self._host.run_alone(memory.sleep(self.rollout))
+        return self.rollout.on_first_rank(
+            "sleep", lambda: self._host.run_alone(memory.sleep(self.rollout))
+        )
 
     def wake_up(self) -> None:
-        self._host.run_alone(memory.wake_up(self.rollout))
+        self.rollout.on_first_rank(
+            "wake_up", lambda: self._host.run_alone(memory.wake_up(self.rollout))
+        )
 
 
 def data_proto(requests: Sequence[Request], model: ModelInfo) -> DataProto:

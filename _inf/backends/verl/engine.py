@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import contextvars
-import dataclasses
 import functools
 import math
 import uuid
@@ -20,7 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from _inf.backends.base import check_finite
+from _inf.backends.verl.call import Call, current_call
 from _inf.backends.verl.child.heartbeat import last_heartbeat
+from _inf.backends.verl.prefix_cache import PrefixCache
 from _inf.backends.verl.sampling import (
     LOGPROB_START,
     ROUTED_EXPERTS,
@@ -29,10 +29,10 @@ from _inf.backends.verl.sampling import (
     TOP_PROMPT_LOGPROBS,
 )
 from _inf.errors import EngineRefusal, InferenceError, RequestFailure
-from _inf.runtime.host import Host, current_host
+from _inf.runtime.host import current_host
 from _inf.runtime.interpreter import interpreter_left_alone
 from _inf.runtime.worker import Worker
-from _inf.types import CancelToken, RequestOutput
+from _inf.types import RequestOutput
 
 with interpreter_left_alone():
     from sglang.srt.entrypoints.engine import init_tokenizer_manager
@@ -41,26 +41,6 @@ with interpreter_left_alone():
 
 REPORT_SECONDS = 0.25
 SENT_AT_ONCE = 64  # rows, then other calls may send; sending a thousand takes half a second
-
-
-@dataclasses.dataclass
-class Call:
-    """Data of one call that verl does not pass on: sampling parameters per row in (None: verl's
-    own, for all rows), outputs per row out."""
-
-    host: Host
-    cancel: CancelToken
-    sampling_params: list[dict[str, Any]] | None = None
-    report: Callable[[int, int], None] | None = None
-    rows: list[RequestOutput] = dataclasses.field(default_factory=list)
-    name: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
-
-    def rid(self, row: int | str) -> str:
-        """A request's id; the scheduler recognizes a call's rows by the part before the dash."""
-        return f"{self.name}-{row}"
-
-
-current_call: contextvars.ContextVar[Call] = contextvars.ContextVar("inf_call")
 
 
 class Engine(sglang_rollout.AsyncEngine):
@@ -75,10 +55,13 @@ class Engine(sglang_rollout.AsyncEngine):
     ) -> None:
         self.free_cache = free_cache
         self.refusal: str | None = None  # the reason, while requests are refused
-        self._flushing = asyncio.Lock()
+        self.update_failure: Exception | None = None
+        self.prefix_cache = PrefixCache(super().flush_cache)
+        self._abandoned: set[str] = set()  # requests that are being aborted
         unset: Any = None
         self.tokenizer_manager = self.send_to_rpc = unset
         host = current_host.get()
+        self.or_death = host.or_death
         self.run_scheduler_process_func = scheduler
         self.init_tokenizer_manager_func = self._init_tokenizer_manager
         host.on_stop.append(self._close_sockets)
@@ -166,11 +149,12 @@ class Engine(sglang_rollout.AsyncEngine):
             outputs = await super().async_generate(**_arguments(ids, params, rid), stream=True)
             async for output in outputs:
                 put(_row(output, params))
+        await self.empty_after_call()
 
     async def turn(self, ids: list[int], params: dict[str, Any]) -> RequestOutput:
         """Send one turn of a conversation as one request."""
         name = current_call.get().rid(uuid.uuid4().hex)
-        return _row(await self._request(ids, params, name), params)
+        return _row(await self._request(ids, params, name), params, None)
 
     async def score(
         self, ids: list[int], start: int, call: Call, row: int, likeliest: int
@@ -188,36 +172,45 @@ class Engine(sglang_rollout.AsyncEngine):
         if state is None:
             return
         manager.abort_request(rid=rid)
+        self._abandoned.add(rid)
 
         async def forget() -> None:
             while not state.finished:
                 state.event.clear()
                 await state.event.wait()
             manager.rid_to_state.pop(rid, None)
+            self._abandoned.discard(rid)
 
         task = asyncio.ensure_future(forget())
         manager.asyncio_tasks.add(task)
         task.add_done_callback(manager.asyncio_tasks.discard)
 
     async def update_weights_from_tensor(self, update_weights_request: Any) -> tuple[bool, str]:
-        """Raise if SGLang refused the weights; verl ignores its answer."""
-        done, message = await super().update_weights_from_tensor(update_weights_request)
-        if not done:
-            raise InferenceError(f"The engine refused the weights: {message}")
-        return done, message
+        """Keep SGLang's refusal, which verl ignores, or the failure, for `weights.send`. Raised
+        here, it would leave the other ranks of a group waiting for the next part of the weights."""
+        if self.update_failure is None:
+            try:
+                sending = super().update_weights_from_tensor(update_weights_request)
+                done, message = await self.or_death(sending)
+                if not done:
+                    raise InferenceError(f"The engine refused the weights: {message}")
+            except Exception as failure:
+                self.update_failure = failure
+        return self.update_failure is None, str(self.update_failure)
 
-    async def flush_cache(self) -> Any:
-        """Flush the prefix cache after a call only if `free_cache_engine` is on; verl always does.
-        Shielded, because after a cancelled flush SGLang never answers a later one. One at a time:
-        where one begins just as another ends, SGLang fails a third one that waits
-        (`managers/tokenizer_communicator_mixin.py`, sglang 0.5.9)."""
-        call = current_call.get(None)
-        if call is None or self.free_cache:
-            return await asyncio.shield(self._flush())
+    async def flush_cache(self) -> None:
+        """verl's, after every call, where `free_cache_engine` decides, and after new weights."""
+        if current_call.get(None) is None:
+            await self.prefix_cache.empty()
+        else:
+            await self.empty_after_call()
 
-    async def _flush(self) -> Any:
-        async with self._flushing:
-            return await super().flush_cache()
+    async def empty_after_call(self) -> None:
+        """Empty the prefix cache if `free_cache_engine` is on. While other calls run SGLang cannot;
+        the last of them does it, unless that fails: then the next call that succeeds."""
+        if self.free_cache:
+            states = self.tokenizer_manager.rid_to_state
+            await self.prefix_cache.empty(others=lambda: bool(states.keys() - self._abandoned))
 
 
 def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
@@ -245,7 +238,7 @@ def _logit_processor() -> str:
     return str(RepetitionPenaltyProcessor.to_str())
 
 
-def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> RequestOutput:
+def _row(output: dict[str, Any], params: dict[str, Any], row: int | None = 0) -> RequestOutput:
     meta, ids = output["meta_info"], list(output["output_ids"])
     finish = meta["finish_reason"] or {"type": None}
     if finish["type"] == "abort":

@@ -61,7 +61,8 @@ def launch(config: Config) -> VerlBackend:
     device = environment.prepare(config.device)
     with _starting, quiet.starting(config.model_name, TAKES[device]):
         folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
-        host = Host(config.hang_timeout, cuda.cause if device == "cuda" else None)
+        cause = cuda.cause if device == "cuda" else None
+        host = Host(config.hang_timeout, sockets=True, cause=cause)
         try:
             with quiet.third_party():
                 host.fork_server = _fork_server(config, device, host.log)
@@ -127,9 +128,13 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     eos = eos_token_ids(model_config.generation_config, model_config.tokenizer)
     model = ModelInfo(model_config.tokenizer, eos, limits, folder)
     backend = VerlBackend(rollout, host, model, tools, interactions)
-    # Another rank of its group may have the engine, and dummy weights are not the folder's.
-    if rollout.pool is not None and config.rollout.load_format != "dummy":
-        check_unmeasured(backend, folder)
+
+    def check() -> None:
+        # Another rank of its group may have the engine, and dummy weights are not the folder's.
+        if rollout.pool is not None and config.rollout.load_format != "dummy":
+            check_unmeasured(backend, folder)
+
+    rollout.ranks.agreed(check)
     return backend
 
 
@@ -166,8 +171,12 @@ def _start(
         if reason := kv_memory.refused(log, config):
             raise ConfigError(reason) from death
         raise
-    if rollout.pool is not None:
-        kv_memory.check_held(rollout.pool, arguments["context_length"], config)
+
+    def check() -> None:
+        if rollout.pool is not None:
+            kv_memory.check_held(rollout.pool, arguments["context_length"], config)
+
+    rollout.ranks.agreed(check)
     return rollout
 
 

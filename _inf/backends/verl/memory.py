@@ -7,8 +7,7 @@ without a release. Here a release waits for the running calls, and neither is do
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from _inf.errors import ConfigError, InferenceError
 from _inf.types import SleepResult
@@ -21,7 +20,6 @@ ON_CPU = (
     "The prefix cache was emptied, but on a CPU its memory and the weights' stay the engine's: "
     "SGLang's memory saver is CUDA's. shutdown() frees them."
 )
-DRAIN_SECONDS = 0.02
 # In the order in which verl must resume them.
 PARTS = ["weights", "kv_cache"]
 
@@ -35,7 +33,7 @@ async def sleep(rollout: Rollout) -> SleepResult:
             return SleepResult(0, "It was asleep already.")
         if engine.refusal is not None:
             raise InferenceError(engine.refusal)
-        await drain(engine)
+        await engine.prefix_cache.empty()
         engine.refusal = ASLEEP
     if rollout.on_cpu:
         return SleepResult(0, ON_CPU)
@@ -55,13 +53,6 @@ async def wake_up(rollout: Rollout) -> None:
         await rollout.resume(PARTS)
     if engine is not None:
         engine.refusal = None
-
-
-async def drain(engine: Any) -> None:
-    """Wait until the scheduler is idle (it may still be ending aborted requests) and its prefix
-    cache is empty; weights may change or be freed only then."""
-    while not (await engine.flush_cache()).success:
-        await asyncio.sleep(DRAIN_SECONDS)
 
 
 def _check(rollout: Rollout, verb: str) -> None:

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from _inf.backends.verl.engine import current_call, sglang_rollout
+from _inf.backends.verl.call import current_call
+from _inf.backends.verl.engine import sglang_rollout
 from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.runtime.host import current_host
 from _inf.runtime.interpreter import interpreter_left_alone
@@ -39,8 +40,15 @@ class _Module:
 
 
 def _run_until_complete(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a call's work; its failure is raised in `_broadcast`, where the other ranks wait."""
     call = current_call.get()
-    return call.host.run(work, call.cancel)
+    if call.failure is not None:
+        work.close()
+        return None
+    try:
+        return call.host.run(work, call.cancel)
+    except BaseException as failure:
+        call.failure = failure
 
 
 def _process(target: Any, **kwargs: object) -> Any:
@@ -64,8 +72,16 @@ def _broadcast(
     dist_group: Any,
     **kwargs: object,
 ) -> list[Any]:
-    alone = torch.distributed.get_world_size(dist_group) == 1
-    return data if alone else list(broadcast(data, rank, dist_group, **kwargs))
+    call = current_call.get(None)
+    if call is None:  # while an engine starts
+        alone = torch.distributed.get_world_size(dist_group) == 1
+        return data if alone else list(broadcast(data, rank, dist_group, **kwargs))
+    if call.ranks is not None:
+        answer = (data, call.rows)
+        data, call.rows = call.ranks.from_first_rank(call.asked, answer, call.failure)
+    elif call.failure is not None:
+        raise call.failure
+    return data
 
 
 async def _declare_dead_on_failure(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -90,12 +106,13 @@ PATCHES = (
             "it works on the main thread only, and in no running event loop"),
     Replace(sglang_rollout, "dist", _Module(torch.distributed, barrier=lambda: None), _VERL,
             "in each call all ranks of the world wait at a barrier: a rank with fewer prompts, or "
-            "with a refused prompt, would block the others; tensor-parallel groups wait in "
+            "with a refused prompt, would block the others; tensor-parallel groups meet in "
             "`broadcast_pyobj` anyway"),
     Replace(sglang_rollout, "mp", _PROCESSES, _VERL,
             "it sets the start method of the whole process"),
     Wrap(sglang_rollout, "broadcast_pyobj", _broadcast, _VERL,
-         "it pickles every answer even for a group of one"),
+         "it pickles every answer even for a group of one, and if the first rank fails before it, "
+         "the others wait there and take its next answer for theirs"),
     Replace(sglang_engine, "mp", _PROCESSES, "sglang 0.5.9, srt/entrypoints/engine.py",
             "its children outlive a killed parent, and nothing notices when they die"),
     Replace(sglang_engine, "configure_logger", lambda *args, **kwargs: None,

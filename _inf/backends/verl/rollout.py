@@ -15,16 +15,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from typing import Any
+import hashlib
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from verl import DataProto
 from verl.workers.config import HFModelConfig, RolloutConfig
 
-from _inf.backends.verl.engine import Call, Engine, current_call, sglang_rollout
+from _inf.backends.verl.call import Call, current_call
+from _inf.backends.verl.engine import Engine, sglang_rollout
 from _inf.backends.verl.patch_table import apply
 from _inf.backends.verl.patches import PATCHES
+from _inf.backends.verl.tensor_parallel import Ranks
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.request.prompts import is_empty
 from _inf.response.trainer_batch import column
@@ -34,6 +38,8 @@ from _inf.runtime.worker import Worker
 from _inf.types import CancelToken, Report, RequestOutput
 
 __all__ = ["DataProto", "HFModelConfig", "Rollout", "rollout_config"]
+
+T = TypeVar("T")
 
 NOT_ONE_TURN = ("tools_kwargs", "interaction_kwargs", "multi_modal_data")
 MESH = ("dp", "infer_tp", "infer_pp")
@@ -65,6 +71,7 @@ class Rollout(sglang_rollout.SGLangRollout):
             shape = self._device_mesh_cpu.mesh.shape
             # verl's workers pass a mesh; `update_weights` gathers over its `infer_tp`.
             self.device_mesh = init_device_mesh("cpu", shape, mesh_dim_names=MESH)
+        self.ranks = Ranks(self._device_mesh_cpu)
         self.host.on_stop.append(self._leave_groups)
 
     def _leave_groups(self) -> None:
@@ -75,13 +82,15 @@ class Rollout(sglang_rollout.SGLangRollout):
                     torch.distributed.destroy_process_group(group)
 
     def _init_inference_engine(self, *args: object, **kwargs: object) -> None:
-        """Build our `Engine`: verl looks the class up by its module's global name."""
+        """Build our `Engine`: verl looks the class up by its module's global name. The other ranks
+        of a group wait for it, and fail if it does."""
         upstream = sglang_rollout.AsyncEngine
         sglang_rollout.AsyncEngine = functools.partial(
             Engine, self._scheduler, self._server_arguments, self.config.free_cache_engine
         )
         try:
-            super()._init_inference_engine(*args, **kwargs)
+            start = super()._init_inference_engine
+            self.ranks.agreed(lambda: start(*args, **kwargs))
         finally:
             sglang_rollout.AsyncEngine = upstream
 
@@ -99,28 +108,25 @@ class Rollout(sglang_rollout.SGLangRollout):
         _check_one_turn(prompts)
         params = prompts.non_tensor_batch.pop("sampling_params", None)
         per_row = None if params is None else list(params)
-        call = Call(self.host, cancel or CancelToken(), per_row, report)
+        ranks = self._ranks_of_call()
+        asked = "" if ranks is None or ranks.size == 1 else _digest(prompts, per_row)
+        call = Call(self.host, cancel or CancelToken(), per_row, report, ranks, asked)
         token = current_call.set(call)
         try:
-            output = super().generate_sequences(prompts, **kwargs)
+            with contextlib.nullcontext() if ranks is None else ranks.turn:
+                output = super().generate_sequences(prompts, **kwargs)
         finally:
             current_call.reset(token)
-        rows = self.from_first_rank(call.rows)
-        return _corrected(output, rows) if rows else output
+        return _corrected(output, call.rows) if call.rows else output
 
-    def from_first_rank(self, rows: list[RequestOutput]) -> list[RequestOutput]:
-        """Send the rows of a tensor-parallel group's first rank to all of its ranks."""
-        if self._tp_size == 1:
-            return rows
-        group = self._device_mesh_cpu["tp"]
-        [shared] = sglang_rollout.broadcast_pyobj(
-            [rows],
-            self._rank,
-            group.get_group(),
-            src=int(group.mesh[0]),
-            force_cpu_device=True,
-        )
-        return list(shared)
+    def _ranks_of_call(self) -> Ranks | None:
+        """The ranks that make the call that begins here; of one by a tool there is only this."""
+        return self.ranks if current_call.get(None) is None else None
+
+    def on_first_rank(self, call: str, work: Callable[[], T]) -> T:
+        """Do `work`, called on all ranks of a tensor-parallel group, on the first of them."""
+        ranks = self._ranks_of_call()
+        return work() if ranks is None else ranks.shared(call, work)
 
     def engine(self) -> Engine:
         """The engine, which only the first rank of a tensor-parallel group has."""
@@ -150,6 +156,12 @@ class Rollout(sglang_rollout.SGLangRollout):
     def dtype(self) -> torch.dtype:
         """The dtype in which the engine computes, also if the config says auto."""
         return self._engine.tokenizer_manager.model_config.dtype
+
+
+def _digest(prompts: DataProto, params: list[dict[str, Any]] | None) -> str:
+    """Tells one call from another, the same on every rank that makes it."""
+    ids = prompts.batch["input_ids"].tolist()
+    return hashlib.blake2b(repr((ids, params)).encode(), digest_size=16).hexdigest()
 
 
 def _check_one_turn(prompts: DataProto) -> None:

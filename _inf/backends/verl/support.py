@@ -10,6 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from _inf.backends.context import (
+    ORIGINAL,
+    check_length,
+    context_length,
+    fixed_factors_length,
+    original_context,
+    rope_scaling,
+)
 from _inf.backends.verl.environment import Device
 from _inf.backends.verl.server import CPU_ATTENTION
 from _inf.errors import ConfigError
@@ -72,6 +80,13 @@ UNREAD: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
 )
 # Keys of rope scaling that Transformers reads and SGLang does not.
 UNREAD_ROPE = ("attention_factor", "mscale", "mscale_all_dim")
+# Why rows end where the factors of a kind of rope scaling change.
+CHANGING_FACTORS = {
+    "dynamic": "the model's own context: beyond it dynamic NTK scaling changes with a row's "
+    "length, which SGLang does not do",
+    "longrope": "the length up to which longrope uses its short factors: with one longer row, "
+    "SGLang changes the factors of all rows in the batch",
+}
 ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 STATE_KEYS = ("mamba_", "ssm_", "conv_L_cache", "linear_num_")
 
@@ -116,11 +131,7 @@ def check_support(
             f"caps of {name}; leave it out."
         )
     for limit, reason in _limits(name, text, plain):
-        if max_model_len > limit:
-            raise ConfigError(
-                f"rollout.max_model_len: {max_model_len} tokens are more than {limit}, {reason}; "
-                f"set rollout.max_model_len to {limit} or less."
-            )
+        check_length(max_model_len, limit, reason)
 
 
 def check_experts(hf_config: PretrainedConfig, server_arguments: Mapping[str, Any]) -> None:
@@ -156,7 +167,15 @@ def _check_values(name: str, text: Any) -> None:
                 f"model_path: {name} with {key} {value!r}: SGLang 0.5.9 would compute {known[0]!r} "
                 "in its place."
             )
-    scaling, kind = _rope_scaling(text)
+    scaling, kind = rope_scaling(text)
+    # Transformers reads it for longrope outside of rope_scaling, SGLang in both places.
+    original = scaling.get(ORIGINAL) if kind == "yarn" else original_context(text)
+    if kind in ("yarn", "longrope") and original is None:
+        raise ConfigError(
+            f"model_path: {name} with rope_scaling {kind} without {ORIGINAL}: SGLang 0.5.9 needs "
+            "it; add it to rope_scaling in the model's config.json (Transformers takes "
+            f"max_position_embeddings, {text.max_position_embeddings}, in its place)."
+        )
     for key in UNREAD_ROPE if kind in ("yarn", "longrope") and name in EXACT_ON_CPU else ():
         if scaling.get(key) is not None:
             raise ConfigError(
@@ -165,32 +184,15 @@ def _check_values(name: str, text: Any) -> None:
             )
 
 
-def _limits(name: str, text: Any, plain: bool) -> Iterator[tuple[int, str]]:
+def _limits(name: str, text: Any, plain: bool) -> Iterator[tuple[int | None, str]]:
     """The lengths up to which SGLang computes a row as Transformers does, each with its reason."""
     window = _window(text)
     if window is not None and (plain or name not in READS_WINDOW):
         yield window, f"the sliding window of {name}, which SGLang ignores"
-    context = text.max_position_embeddings
-    scaling, kind = _rope_scaling(text)
-    if kind == "longrope":
-        original = getattr(text, "original_max_position_embeddings", context)
-        yield (
-            scaling.get("original_max_position_embeddings") or original,
-            "the length up to which longrope uses its short factors: with one longer row, "
-            "SGLang changes the factors of all rows in the batch",
-        )
-    elif kind == "dynamic" and "alpha" not in scaling:
-        yield (
-            context,
-            "the model's own context: beyond it dynamic NTK scaling changes with a row's "
-            "length, which SGLang does not do",
-        )
-    yield int(context * scaling.get("factor", 1.0)), "the model's context"
-
-
-def _rope_scaling(text: object) -> tuple[dict[str, Any], str | None]:
-    scaling = getattr(text, "rope_scaling", None) or {}
-    return scaling, scaling.get("rope_type", scaling.get("type"))
+    scaling, kind = rope_scaling(text)
+    if "alpha" not in scaling:  # another formula, of fixed factors
+        yield fixed_factors_length(text), CHANGING_FACTORS.get(kind or "", "")
+    yield context_length(text), "the model's context"
 
 
 def _window(text: object) -> int | None:

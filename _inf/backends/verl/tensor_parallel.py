@@ -1,0 +1,107 @@
+"""Keeps the ranks of a tensor-parallel group in step: an answer or an error of one is that of all.
+
+In: on every rank the same calls in the same order. Out: on every rank the first rank's value, or
+the error of the rank that failed. Only the first rank has an engine; the others wait for it, so a
+rank that failed without a word would be answered, at its next call, with the rows of this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from _inf.errors import EngineDeadError, InferenceError, error_text
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """The group of this process; of one rank without tensor parallelism.
+
+    mesh: verl's, on CPUs, of which the part `tp` is the group.
+    """
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._group, self._ranks = mesh.get_group("tp"), mesh["tp"].mesh.tolist()
+        self.size, self.rank = len(self._ranks), mesh.get_rank()
+        self.first = self.rank == self._ranks[0]
+        # Held during a call, because two at once would take each other's answers.
+        self.turn = threading.RLock() if self.size > 1 else contextlib.nullcontext()
+
+    def shared(self, call: str, work: Callable[[], T]) -> T:
+        """Do `work` on the first rank; return its value, or raise its error, on every rank."""
+        if self.size == 1:
+            return work()
+        value, failure = None, None
+        with self.turn:
+            try:
+                value = work() if self.first else None
+            except BaseException as error:
+                failure = error
+            shared: T = self.from_first_rank(call, value, failure)
+        return shared
+
+    def from_first_rank(self, call: str, value: Any, failure: BaseException | None) -> Any:
+        """Send the first rank's value or failure to every rank. call: what this rank is doing."""
+        if self.size == 1:
+            if failure is not None:
+                raise failure
+            return value
+        sent = [(call, value, _for_others(failure))] if self.first else [None]
+        try:
+            dist.broadcast_object_list(sent, src=self._ranks[0], group=self._group)
+        except (RuntimeError, ValueError) as lost:  # Gloo's, and torch's after `shutdown`
+            raise failure or EngineDeadError(
+                f"A rank of this tensor-parallel group is gone: {error_text(lost)}."
+            ) from lost
+        if failure is not None:
+            raise failure
+        theirs, value, error = sent[0] or (None, None, None)
+        if theirs != call:
+            raise InferenceError(
+                f"Rank {self.rank} is in another call than the first rank of its tensor-parallel "
+                "group: all ranks must make the same calls in the same order, on one thread."
+            )
+        if error is not None:
+            raise error
+        return value
+
+    def agree(self, failure: BaseException | None) -> None:
+        """Raise on every rank if one has failed; its own failure where it has one."""
+        if self.size > 1:
+            failures: list[Any] = [None] * self.size
+            try:
+                dist.all_gather_object(failures, _for_others(failure), group=self._group)
+            except (RuntimeError, ValueError) as lost:
+                raise failure or EngineDeadError(
+                    f"A rank of this tensor-parallel group is gone: {error_text(lost)}."
+                ) from lost
+            failure = failure or next(filter(None, failures), None)
+        if failure is not None:
+            raise failure
+
+    def agreed(self, work: Callable[[], T]) -> T:
+        """Do `work` on every rank; raise on all of them if it fails on one."""
+        try:
+            value = work()
+        except BaseException as failure:
+            self.agree(failure)
+            raise
+        self.agree(None)
+        return value
+
+
+def _for_others(failure: BaseException | None) -> InferenceError | None:
+    """The failure as another rank raises it; any exception of ours is made of its text."""
+    if failure is None:
+        return None
+    if isinstance(failure, InferenceError):
+        return type(failure)(str(failure))
+    return InferenceError(
+        f"Another rank of this tensor-parallel group failed: {error_text(failure)}."
+    )

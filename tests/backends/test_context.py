@@ -1,0 +1,108 @@
+"""The context of a model with scaled rotary factors, beside SGLang's and Transformers' own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from architectures import CONTEXT, LLAMA3, LONGROPE, MODELS, YARN, config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from _inf.backends.context import ORIGINAL, context_length, fixed_factors_length
+from _inf.backends.verl import environment
+
+EXTENDED = {ORIGINAL: 256}
+LINEAR: dict[str, Any] = {"rope_type": "linear", "factor": 2.0}
+DYNAMIC: dict[str, Any] = {"rope_type": "dynamic", "factor": 2.0}
+HALF_YARN = {**YARN, "factor": 2.0}
+# By name: rope_scaling, other keys, the context.
+ROPES: dict[str, tuple[dict[str, Any] | None, dict[str, Any], int]] = {
+    "none": (None, {}, CONTEXT),
+    "default": ({"rope_type": "default"}, {}, CONTEXT),
+    "linear": (LINEAR, {}, 2 * CONTEXT),
+    "linear, extended": (LINEAR | EXTENDED, {}, CONTEXT),
+    "dynamic": (DYNAMIC, {}, 2 * CONTEXT),
+    "dynamic, extended": (DYNAMIC | EXTENDED, {}, CONTEXT),
+    "llama3": (LLAMA3, {}, CONTEXT),
+    "yarn, extended": (YARN, {}, 4 * 256),
+    "yarn, not extended": ({**YARN, ORIGINAL: CONTEXT}, {}, 4 * CONTEXT),
+    "yarn, a third number": (HALF_YARN, {}, 2 * 256),
+    "yarn, original left out": ({"rope_type": "yarn", "factor": 4.0}, {}, 4 * CONTEXT),
+    "longrope": (LONGROPE | EXTENDED, EXTENDED, CONTEXT),
+    "longrope with a factor": ({**LONGROPE, "factor": 4.0}, EXTENDED, CONTEXT),
+}
+# Where SGLang's own number is another one, and why ours is right.
+OTHERWISE = {
+    "yarn, not extended": CONTEXT,  # as Qwen's pages tell its users to write it
+    "yarn, a third number": CONTEXT,  # its own factors end at 512, see below
+    "longrope with a factor": 4 * CONTEXT,  # Transformers takes the factor from both lengths
+}
+
+
+def scaled(rope: str) -> Any:
+    scaling, others, _ = ROPES[rope]
+    own = {"hidden_size": 64, "num_attention_heads": 4, "max_position_embeddings": CONTEXT}
+    return transformers.LlamaConfig(**own, rope_scaling=scaling and {**scaling}, **others)
+
+
+@pytest.mark.parametrize("rope", ROPES)
+def test_context_is_the_one_after_scaling_wherever_the_config_says_it(rope: str) -> None:
+    assert context_length(scaled(rope)) == ROPES[rope][2]
+
+
+def test_gemma_3_has_its_context_after_its_linear_scaling() -> None:
+    own = {"max_position_embeddings": 131_072, "rope_scaling": {"rope_type": "linear", "factor": 8}}
+    assert context_length(transformers.Gemma3TextConfig(**own)) == 131_072
+
+
+def test_factors_that_change_with_the_longest_row_are_named() -> None:
+    fixed = {rope: fixed_factors_length(scaled(rope)) for rope in ROPES}
+    assert {rope: length for rope, length in fixed.items() if length is not None} == {
+        "dynamic": CONTEXT,
+        "dynamic, extended": CONTEXT,
+        "longrope": 256,
+        "longrope with a factor": 256,
+    }
+
+
+@pytest.fixture(scope="module")
+def sglang_rope() -> Any:
+    environment.prepare("auto")
+    from sglang.srt.layers import rotary_embedding
+
+    with pytest.MonkeyPatch.context() as patch:
+        arguments = SimpleNamespace(rl_on_policy_target=None)
+        patch.setattr(rotary_embedding, "get_global_server_args", lambda: arguments)
+        yield rotary_embedding.get_rope
+
+
+@pytest.mark.engine  # it imports SGLang
+@pytest.mark.parametrize("name", [*MODELS, *ROPES])
+def test_context_equals_sglangs_but_where_that_is_wrong(name: str, sglang_rope: Any) -> None:
+    from sglang.srt.utils.hf_transformers_utils import get_context_length
+
+    about = scaled(name) if name in ROPES else config(name)
+    assert get_context_length(about) == OTHERWISE.get(name, context_length(about))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    "rope", ["linear", "llama3", *(r for r in ROPES if r.startswith("yarn, "))]
+)
+def test_sglangs_factors_are_those_of_transformers_up_to_the_context(
+    rope: str, sglang_rope: Any
+) -> None:
+    about = scaled(rope)
+    scaling = about.rope_scaling
+    if rope == "yarn, original left out":
+        with pytest.raises(KeyError):  # `check_support` refuses it
+            sglang_rope(16, 16, CONTEXT, 10_000, True, scaling, torch.float32)
+        return
+    frequencies, factor = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](about, "cpu")
+    angles = torch.arange(ROPES[rope][2])[:, None] * frequencies
+    expected = torch.cat([angles.cos() * factor, angles.sin() * factor], dim=-1)
+    own = sglang_rope(16, 16, CONTEXT, 10_000, True, scaling, torch.float32).cos_sin_cache
+    torch.testing.assert_close(own, expected, atol=1e-6, rtol=0)  # neither shorter nor longer

@@ -1,0 +1,48 @@
+"""Flushes of a scheduler that refuses them; of SGLang's own in `tests/engine/`."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from _inf.backends.verl import prefix_cache
+from _inf.backends.verl.prefix_cache import PrefixCache
+from inf import InferenceError
+
+
+class Scheduler:
+    """Refuses so many flushes."""
+
+    def __init__(self, refusals: int) -> None:
+        self.asked, self.refusals = 0, refusals
+
+    async def flush(self) -> SimpleNamespace:
+        self.asked += 1
+        return SimpleNamespace(success=self.asked > self.refusals)
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_cache, "FIRST_PAUSE", 0.0)
+
+
+def test_refused_flush_is_tried_again() -> None:
+    scheduler = Scheduler(refusals=5)
+    asyncio.run(PrefixCache(scheduler.flush).empty())
+    assert scheduler.asked == 6
+
+
+def test_flush_that_is_refused_without_end_is_an_error() -> None:
+    scheduler = Scheduler(refusals=10**9)
+    with pytest.raises(InferenceError, match="refused .* to empty its prefix cache"):
+        asyncio.run(PrefixCache(scheduler.flush).empty())
+    assert scheduler.asked == prefix_cache.MOST_REFUSALS
+
+
+def test_flush_beside_other_calls_is_left_to_them() -> None:
+    scheduler = Scheduler(refusals=10**9)
+    others = iter([False, False, True])
+    asyncio.run(PrefixCache(scheduler.flush).empty(others=lambda: next(others)))
+    assert scheduler.asked == 3

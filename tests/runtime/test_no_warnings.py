@@ -1,0 +1,56 @@
+"""Warnings that are hidden while something starts, on several threads at once."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+
+from _inf.runtime import quiet
+
+
+def warned() -> list[str]:
+    """What is shown of two warnings."""
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.warn("n: one", stacklevel=1)
+        warnings.warn("two", stacklevel=1)
+    return [str(each.message) for each in shown]
+
+
+@pytest.fixture(autouse=True)
+def _show_all() -> object:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        yield
+
+
+def test_starts_that_overlap_hide_warnings_until_each_has_ended_and_leave_no_filter() -> None:
+    before = list(warnings.filters)
+    first, second = quiet.no_warnings(), quiet.no_warnings()
+    first.__enter__()
+    thread = threading.Thread(target=second.__enter__)
+    thread.start()
+    thread.join()
+    first.__exit__(None, None, None)
+    assert warned() == []
+    thread = threading.Thread(target=second.__exit__, args=(None, None, None))
+    thread.start()
+    thread.join()
+    assert warned() == ["n: one", "two"]
+    assert list(warnings.filters) == before
+
+
+def test_filters_that_are_put_back_after_a_start_hide_nothing() -> None:
+    hidden, others = quiet.no_warnings(), warnings.catch_warnings()
+    hidden.__enter__()
+    others.__enter__()  # keeps the filters of now
+    with warnings.catch_warnings():
+        hidden.__exit__(None, None, None)
+    others.__exit__(None, None, None)
+    assert warned() == ["n: one", "two"]
+
+
+def test_only_warnings_that_begin_so_are_hidden() -> None:
+    with quiet.no_warnings("n: "):
+        assert warned() == ["two"]
