@@ -63,8 +63,8 @@ def _evaluate(
     if log is not None:
         check_tracker(log)
     examples = read_examples(rows(), prompt_key=prompt_key, shuffle_seed=shuffle_seed)
-    run = EvalRun(examples, name, reward, n, out, params, reward_timeout, limit)
-    run.reward_workers, run.rescore = reward_workers, rescore
+    how = (reward_timeout, limit, reward_workers, rescore)
+    run = EvalRun(examples, name, reward, n, out, params, *how)
     report = run.run(
         config, call.start, restart, first_errors("answer"), lambda text: say(f"inf: {text}")
     )

@@ -88,8 +88,8 @@ def evaluate(
     with contextlib.ExitStack() as stack:
         stem = Path(out or stack.enter_context(tempfile.TemporaryDirectory()) + "/rows")
         name = str(data) if isinstance(data, str | os.PathLike) else type(data).__name__
-        evaluation = EvalRun(examples, name, reward, n, stem, params, reward_timeout, limit)
-        evaluation.reward_workers, evaluation.rescore = reward_workers, rescore
+        how = (reward_timeout, limit, reward_workers, rescore)
+        evaluation = EvalRun(examples, name, reward, n, stem, params, *how)
         report = evaluation.run(engine.config, lambda: contextlib.nullcontext(engine), restart)
         if out is not None:
             report.write(evaluation.stem)
