@@ -79,3 +79,11 @@ def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engin
     assert json.loads(capfd.readouterr().out)["unscored"] == 0
     assert main(command) == 0 and main([*command, "--limit", "2"]) == 0
     assert Stub.starts == 2
+
+
+def test_help_of_the_command_has_its_options_and_its_benchmarks(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["eval", "--help"]) == 0
+    said = capfd.readouterr().out
+    assert all(word in said for word in ("--reward-workers", "--rescore", "gsm8k", "compare"))

@@ -138,3 +138,21 @@ def test_unfinished_and_missing_files_are_named(
     assert "resume it first" in err
     assert main(["eval", "compare", str(whole), str(tmp_path / "c.jsonl")]) == 2
     assert "c.jsonl cannot be read" in capsys.readouterr().err
+
+
+def test_runs_scored_by_different_rewards_are_compared_with_that_said(tmp_path: Path) -> None:
+    def by(name: str | None, reward: float) -> list[dict[str, Any]]:
+        return [row(i, reward, **({"scored_by": name} if name else {})) for i in range(3)]
+
+    same = compared(tmp_path, by("a.py:f 12ab", 0.0), by("/moved/a.py:f 12ab", 1.0))
+    assert same.same_reward and "scored by" not in same.table()
+    other = compared(tmp_path, by("a.py:f 12ab", 0.0), by("a.py:f 34cd", 1.0))
+    said = other.table()
+    assert not other.same_reward and "Not scored by the same reward function" in said
+    assert "A was scored by a.py:f 12ab" in said and "B was scored by a.py:f 34cd" in said
+    assert json.loads(other.json())["scored_by"] == [["a.py:f 12ab"], ["a.py:f 34cd"]]
+    for unsure in ("judge 12ab?", None):  # uses what cannot be compared; rows that do not say it
+        found = compared(tmp_path, by(unsure, 0.0), by(unsure, 1.0))
+        assert not found.same_reward and "Maybe not scored by the same" in found.table()
+    mixed = [*by("f 1", 0.0)[:2], *by("f 2", 0.0)[2:]]
+    assert not compared(tmp_path, mixed, mixed).same_reward

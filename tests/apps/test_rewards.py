@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,9 @@ import psutil
 import pytest
 from scripts import GONE_SECONDS, alive, until
 
-from _inf.apps.eval.reward import RewardError, RewardPool, RewardProcess, function_name
+from _inf.apps.eval import reward_worker
+from _inf.apps.eval.reward import RewardPool, reward_workers
+from _inf.apps.eval.reward_worker import RewardError, RewardWorker
 from _inf.errors import ConfigError
 
 FUNCTIONS = """
@@ -44,6 +49,24 @@ def troubled(data_source, solution_str, ground_truth, extra_info=None):
         time.sleep(600)
     if solution_str == "die":
         os._exit(3)
+    return os.getpid()
+
+under_way = 0
+
+async def five(solution_str, **rest):
+    global under_way
+    if solution_str == "block":
+        time.sleep(600)
+    under_way += 1
+    while under_way < 5 or solution_str == "hang":
+        await asyncio.sleep(0.01)
+    return os.getpid()
+
+def two(solution_str, **rest):
+    folder = solution_str
+    open(os.path.join(folder, str(os.getpid())), "w").close()
+    while len(os.listdir(folder)) < 2:
+        time.sleep(0.01)
     return os.getpid()
 """
 
@@ -76,9 +99,16 @@ def test_numbers_and_dicts_are_rewards_and_everything_else_says_what_it_is(file:
                 score(pool, text)
 
 
-def test_async_function_is_awaited(file: Path) -> None:
+def test_async_function_is_awaited_and_a_sync_ones_awaitable_too(file: Path) -> None:
     with RewardPool(f"{file}:later") as pool:
         assert score(pool, "0.75").value == 0.75
+    with RewardPool(lambda solution_str, **rest: asyncio.sleep(0.01, float(solution_str))) as pool:
+        assert score(pool, "0.25").value == 0.25
+
+
+def test_file_without_a_name_has_verls_function(file: Path) -> None:
+    with RewardPool(str(file)) as pool:
+        assert score(pool, "float").value == 0.5
 
 
 def test_call_that_raises_hangs_or_dies_fails_alone(file: Path) -> None:
@@ -96,12 +126,82 @@ def test_call_that_raises_hangs_or_dies_fails_alone(file: Path) -> None:
         assert all(score(pool, "x").value > 0 for _ in range(4))
 
 
+def test_async_calls_of_one_worker_run_side_by_side_and_a_late_one_fails_alone(file: Path) -> None:
+    with RewardPool(f"{file}:five", seconds=5, workers=1) as pool:
+        late, *others = [
+            pool.submit("source", text, "truth", {}) for text in ("hang", *"abcd")
+        ]  # each of the five waits for the others
+        assert len({call.result(60).value for call in others}) == 1
+        with pytest.raises(RewardError, match="longer than 5 s"):
+            late.result(60)
+        assert score(pool, "x").value == others[0].result().value  # the process goes on
+
+
+def test_async_function_that_blocks_its_worker_costs_only_the_calls_there(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reward_worker, "GRACE_SECONDS", 0.5)
+    with RewardPool(f"{file}:five", seconds=2, workers=1) as pool:
+        calls = [pool.submit("source", text, "truth", {}) for text in ("block", "a")]
+        with pytest.raises(RewardError, match="longer than 2 s"):
+            calls[0].result(60)
+        with pytest.raises(RewardError, match="another call was under way"):
+            calls[1].result(60)
+        again = [pool.submit("source", text, "truth", {}) for text in "abcde"]
+        assert len({call.result(60).value for call in again}) == 1  # in a new process
+
+
+def test_sync_calls_run_in_as_many_processes_as_asked_for(file: Path, tmp_path: Path) -> None:
+    with RewardPool(f"{file}:two", seconds=60, workers=2) as pool:
+        calls = [pool.submit("source", str(tmp_path), "truth", {}) for _ in range(2)]
+        assert len({call.result(60).value for call in calls}) == 2
+    assert reward_workers(None) in range(1, 9)
+    with pytest.raises(ConfigError, match="reward_workers: it must be 0 or more, not -1"):
+        RewardPool(None, workers=-1)
+
+
+def test_without_workers_the_callers_own_objects_are_used_and_a_late_call_is_left_behind() -> None:
+    seen, gate = list[str](), threading.Event()
+
+    def judge(solution_str: str, **rest: Any) -> int:
+        seen.append(solution_str)
+        if solution_str == "hang":
+            gate.wait(60)
+        return os.getpid()
+
+    async def later(**rest: Any) -> int:
+        return os.getpid()
+
+    with RewardPool(judge, seconds=1, workers=0) as pool:
+        assert score(pool, "a").value == os.getpid()
+        with pytest.raises(RewardError, match="longer than 1 s"):
+            score(pool, "hang")
+        assert score(pool, "b").value == os.getpid() and seen == ["a", "hang", "b"]
+        gate.set()
+    with RewardPool(later, workers=0) as pool:
+        assert score(pool, "a").value == os.getpid()
+
+
+class Client:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def test_function_that_cannot_be_sent_to_a_process_is_refused_with_what_it_uses() -> None:
+    client = Client()
+    said = (
+        r"<locals>.<lambda> .*It uses client \(Client\).*inside of the function.*reward_workers=0"
+    )
+    with pytest.raises(ConfigError, match=said):
+        RewardPool(lambda **rest: client)
+
+
 def test_calls_under_way_end_with_the_pool(file: Path) -> None:
     with RewardPool(f"{file}:troubled") as pool:
         score(pool, "x")
         call = pool.submit("source", "hang", "truth", {})
         time.sleep(0.5)
-    with pytest.raises(RewardError, match="exit code -9"):
+    with pytest.raises(CancelledError):
         call.result(10)
 
 
@@ -130,19 +230,37 @@ def test_function_of_a_notebook_runs_though_no_file_has_it() -> None:
 
 @pytest.mark.parametrize(
     ("named", "said"),
-    [("rewards.py", "FILE.py:compute_score"), ("missing.py:compute_score", "no file missing.py")],
+    [
+        ("rewards", "FILE.py:compute_score"),
+        ("missing.py:compute_score", "no file missing.py"),
+        ("missing.py", "no file missing.py"),
+        (3, "must be a function, not 3"),
+    ],
 )
-def test_name_of_another_form_or_without_a_file_is_refused(named: str, said: str) -> None:
+def test_name_of_another_form_or_without_a_file_is_refused(named: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         RewardPool(named)
 
 
-def test_function_that_the_file_lacks_is_named(file: Path) -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def compute_scor(**rest): ...", "no function named 'compute_score'; did you mean"),
+        ("import nothing_of_that_name", "ModuleNotFoundError: .*nothing_of_that_name"),
+        ("def compute_score(:", "SyntaxError"),
+        ("def compute_score(answer): ...", "missing a required argument: 'answer'.*keywords data_"),
+    ],
+)
+def test_function_that_cannot_be_loaded_is_refused_with_the_reason(
+    text: str, said: str, workers: int, tmp_path: Path
+) -> None:
+    (tmp_path / "reward.py").write_text(text)
     with (
-        RewardPool(f"{file}:compute_scor") as pool,
-        pytest.raises(RewardError, match="no attribute 'compute_scor'"),
+        pytest.raises(ConfigError, match=said),
+        RewardPool(str(tmp_path / "reward.py"), workers=workers) as pool,
     ):
-        score(pool, "x")
+        pool.load()
 
 
 def test_source_that_verls_function_does_not_know_ends_the_run(
@@ -150,7 +268,7 @@ def test_source_that_verls_function_does_not_know_ends_the_run(
 ) -> None:
     from verl.utils.reward_score import default_compute_score
 
-    def in_process(process: RewardProcess, arguments: dict[str, Any], seconds: float) -> Any:
+    async def here(worker: RewardWorker, arguments: dict[str, Any], seconds: float) -> Any:
         try:
             return default_compute_score(**arguments)
         except Exception as failure:  # as its process says it
@@ -158,14 +276,11 @@ def test_source_that_verls_function_does_not_know_ends_the_run(
                 f"the reward function raised {type(failure).__name__}: {failure}"
             ) from None
 
-    monkeypatch.setattr(RewardProcess, "call", in_process)
+    async def nothing(worker: RewardWorker) -> None: ...
+
+    monkeypatch.setattr(RewardWorker, "start", nothing)
+    monkeypatch.setattr(RewardWorker, "call", here)
     with RewardPool(None) as pool:
         assert pool.submit("openai/gsm8k", "#### 5", "5", {}).result(60).value == 1.0
         with pytest.raises(ConfigError, match="data_source 'own': .* give a function of your own"):
             pool.submit("own", "#### 5", "5", {}).result(60)
-
-
-def test_runs_are_described_by_the_functions_name(file: Path) -> None:
-    assert function_name(None).endswith("default_compute_score")
-    assert function_name("a.py:b") == "a.py:b"
-    assert function_name(score) == "score"

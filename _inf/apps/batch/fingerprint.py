@@ -6,21 +6,29 @@ run that ran out of memory can be resumed with less.
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import hashlib
+import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 from _inf.config import Config
+from _inf.errors import ConfigError
+from _inf.models.cache import cache_root
 from _inf.models.resolve import resolve_model
 
 ROLLOUT = (
     *("temperature", "top_k", "top_p", "do_sample", "ignore_eos", "prompt_length"),
     *("response_length", "max_model_len", "dtype", "load_format", "engine_kwargs", "multi_turn"),
 )
-END = 1 << 20
+BLOCK = 1 << 22
+READERS = 8
 # The version of reading lines, writing rows and drawing seeds: increase it when the same file and
 # options would give other rows.
-FORMAT = 3
+FORMAT = 4
 
 
 def of_config(config: Config) -> dict[str, Any]:
@@ -45,23 +53,49 @@ def _of_model(config: Config) -> str:
 
 
 def of_model(folder: Path) -> str:
-    """Hash the names, sizes, beginnings and ends of a model's files."""
+    """Hash the names and the whole contents of a model's files: the same for a copy of them, on
+    another machine too, and another one after any change in place."""
+    names = (path for path in folder.iterdir() if not path.name.startswith("."))  # of caches
+    files = sorted(path for path in names if path.is_file())
+    with concurrent.futures.ThreadPoolExecutor(READERS) as readers:
+        contents = list(readers.map(_remembered, files))
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if path.is_file()):
-        if path.name.startswith("."):  # files of our cache and of the Hub
-            continue
-        size = path.stat().st_size
-        digest.update(f"{path.name}\0{size}\0".encode())
-        with open(path, "rb") as file:
-            digest.update(file.read(END))
-            file.seek(max(0, size - END))
-            digest.update(file.read(END))
+    for path, content in zip(files, contents, strict=True):
+        digest.update(f"{path.name}\0{content}\0".encode())
     return digest.hexdigest()
 
 
 def of_file(path: Path) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(END):
+        while block := file.read(BLOCK):
             digest.update(block)
     return digest.hexdigest()
+
+
+def _remembered(path: Path) -> str:
+    """`of_file`, kept in the cache folder until the file's size, times or inode are others."""
+    status = _status(path)
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError, ConfigError):
+        known = json.loads(_note(path).read_bytes())
+        if known["status"] == status:
+            return str(known["digest"])
+    digest = of_file(path)
+    with contextlib.suppress(OSError, ConfigError):  # a cache that cannot be written
+        if status == _status(path):
+            note = _note(path)
+            note.parent.mkdir(exist_ok=True)
+            new = note.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+            new.write_text(json.dumps({"status": status, "digest": digest}))
+            new.replace(note)
+    return digest
+
+
+def _status(path: Path) -> list[int]:
+    found = path.stat()  # the time of the last change of the inode cannot be set back
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev]
+
+
+def _note(path: Path) -> Path:
+    name = hashlib.blake2b(str(path.resolve()).encode(errors="surrogateescape"), digest_size=16)
+    return cache_root() / "digests" / f"{name.hexdigest()}.json"

@@ -137,6 +137,12 @@ class OutputFile:
         """Yield the rows in the order of their lines."""
         return map(json.loads, self._texts())
 
+    def row(self, line: int) -> dict[str, Any]:
+        """Return the row of a line that has one."""
+        with open(self.path, "rb") as file:
+            file.seek(self._offsets[line - 1])
+            return dict(json.loads(file.readline()))
+
     def _texts(self) -> Iterator[bytes]:
         with open(self.path, "rb") as file:
             for offset in self._offsets:

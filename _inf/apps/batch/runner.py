@@ -73,25 +73,31 @@ def answer(
 ) -> RunStats:
     """Answer `jobs`, `total` of them, into `out`.
 
+    Arguments and errors as of `answer_each`. Written rows stay.
+    """
+    with recording(out, total, on_error) as (stats, keep):
+        asyncio.run(answer_each(engine, jobs, params, keep))
+    return stats
+
+
+async def answer_each(
+    engine: InferenceEngine, jobs: Iterable[Job | BadLine], params: Mapping[str, Any], keep: Keep
+) -> None:
+    """Answer jobs, and call `keep` for each when it is finished.
+
     params: for all jobs; a job's own override them. A job that cannot be answered gets a row with
-    the reason. Raises errors that end the run: `EngineDeadError`, a full disk. Written rows stay.
+    the reason. Raises errors that end the run: `EngineDeadError`, a full disk.
     """
     engine.generate([], **cast(GenerateParams, params))  # refuse wrong ones once, not per line
-    at_once = calls_at_once(engine.config, engine.on_cpu)
-
     waiting = iter(jobs)
 
-    async def worker(keep: Keep) -> None:
+    async def worker() -> None:
         for job in waiting:  # shared: a free worker takes the next job
             keep(job.line, *await answer_one(engine, job, params))
 
-    async def workers(keep: Keep) -> None:
-        await asyncio.gather(*(worker(keep) for _ in range(at_once)))
-
-    # A greedy line's equal samples.
-    with recording(out, total, on_error) as (stats, keep), quiet.no_warnings("n: "):
-        asyncio.run(workers(keep))
-    return stats
+    at_once = calls_at_once(engine.config, engine.on_cpu)
+    with quiet.no_warnings("n: "):  # a greedy line's equal samples
+        await asyncio.gather(*(worker() for _ in range(at_once)))
 
 
 @contextlib.contextmanager

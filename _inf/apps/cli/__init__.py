@@ -68,13 +68,6 @@ class Commands(DefaultCommand):
                 f"As a prompt it is: inf ask {word}"
             )
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        self.commands[ASK].format_options(ctx, formatter)
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [(name, each.get_short_help_str(limit=80)) for name, each in self.commands.items()]
-            )
-
 
 app = typer.Typer(
     cls=Commands,

@@ -16,6 +16,7 @@ from _inf.apps.eval.evaluate import EvalRun
 from _inf.apps.eval.presets import PRESETS, preset_rows
 from _inf.apps.eval.reward import SECONDS
 from _inf.apps.eval.tracking import check_tracker, global_step, log_metrics
+from _inf.runtime.progress import say
 
 FILE = Annotated[
     Path | None, typer.Option("--data", help="The problems, as on the Hub; else the Hub's.")
@@ -31,13 +32,23 @@ def _evaluate(
     tools: list[Any] | None = None,
     *,
     reward: Annotated[
-        str | None, typer.Option(metavar="FILE.py:NAME", help="A reward function; else verl's.")
+        str | None,
+        typer.Option(
+            metavar="FILE.py[:NAME]", help="A reward function, compute_score of FILE; else verl's."
+        ),
     ] = None,
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Answers per row.")] = 1,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first LIMIT rows.")] = None,
     shuffle_seed: Annotated[int | None, typer.Option(help="Shuffle the rows first.")] = None,
     reward_timeout: Annotated[float, typer.Option(help="Seconds for one reward.")] = SECONDS,
-    restart: Annotated[bool, typer.Option("--restart", help="Start again.")] = False,
+    reward_workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Processes that call it; 0: this one.", show_default="cores, <= 8"
+        ),
+    ] = None,
+    rescore: Annotated[bool, typer.Option("--rescore", help="Score stored answers again.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Start again, without them.")] = False,
     log: Annotated[
         str | None,
         typer.Option(metavar="TRACKER", help="wandb, mlflow, trackio or tensorboard."),
@@ -52,8 +63,11 @@ def _evaluate(
     if log is not None:
         check_tracker(log)
     examples = read_examples(rows(), prompt_key=prompt_key, shuffle_seed=shuffle_seed)
-    run = EvalRun(examples, name, reward, n, out, params, reward_timeout, limit)
-    report = run.run(config, call.start, restart, first_errors("answer"))
+    how = (reward_timeout, limit, reward_workers, rescore)
+    run = EvalRun(examples, name, reward, n, out, params, *how)
+    report = run.run(
+        config, call.start, restart, first_errors("answer"), lambda text: say(f"inf: {text}")
+    )
     report.write(run.stem)
     report.plot().savefig(f"{run.stem}.png", dpi=120)
     typer.echo(report.json() if as_json else report.table())
@@ -64,7 +78,7 @@ def _evaluate(
     if report.unscored:
         typer.echo(
             f'inf: {report.unscored} answers have no reward: "error" in their rows says why; the '
-            "same command asks for them again",
+            "same command tries them again, and keeps the answers that are there",
             err=True,
         )
         raise typer.Exit(1)
@@ -92,7 +106,7 @@ def data(
     """Answer each row of DATA, score the answers, and print verl's validation metrics.
 
     Writes OUT.jsonl, OUT.summary.json and OUT.png. After a stop, the same command resumes, also
-    with a higher LIMIT.
+    with a higher LIMIT. With another reward function it scores the stored answers again.
     """
     _evaluate(lambda: source, str(source), out, prompt_key, **options)
 

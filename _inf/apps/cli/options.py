@@ -138,6 +138,14 @@ class DefaultCommand(TyperGroup):
             args = [self.default_command, *args]
         return super().parse_args(ctx, args)
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Show the default command's options too."""
+        self.commands[self.default_command].format_options(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, each.get_short_help_str(limit=80)) for name, each in self.commands.items()]
+            )
+
     def check_default(self, ctx: Any, args: list[str]) -> None:
         """Refuse what the default command should not get."""
 

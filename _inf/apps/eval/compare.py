@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from _inf.apps.eval.dataset import UNKNOWN_SOURCE
+from _inf.apps.eval.reward_version import UNSURE, digest_of
 from _inf.apps.json_lines import json_lines, json_text
 from _inf.errors import ConfigError, shown
 
@@ -77,7 +78,8 @@ class Comparison:
     overall: over all prompts. by_source: by data source. changed: the prompts whose mean
     reward is another, the greatest differences first. only_in_a, only_in_b: row numbers that the
     other run does not have. without_reward: row numbers of both whose answers have no reward in one
-    of them. unscored: answers without a reward, of A and of B.
+    of them. unscored: answers without a reward, of A and of B. scored_by: the versions of the
+    reward functions that scored A and B, as their rows name them.
     """
 
     a: str
@@ -89,6 +91,13 @@ class Comparison:
     only_in_b: list[int]
     without_reward: list[int]
     unscored: tuple[int, int]
+    scored_by: tuple[list[str], list[str]]
+
+    @property
+    def same_reward(self) -> bool:
+        """Whether one version of one reward function scored all answers of both."""
+        a, b = ({digest_of(name) for name in names} for names in self.scored_by)
+        return a == b and len(a) == 1 and not any(digest.endswith(UNSURE) for digest in a)
 
     @property
     def equal(self) -> int:
@@ -104,6 +113,7 @@ class Comparison:
         lines = [
             f"A: {self.a}",
             f"B: {self.b}",
+            *self._about_rewards(),
             f"{'':<{width}}  prompts        A        B    B - A  95 % interval",
         ]
         for name, each in named:
@@ -123,6 +133,19 @@ class Comparison:
 
     def _named(self) -> list[tuple[str, Difference]]:
         return [("all", self.overall), *self.by_source.items()]
+
+    def _about_rewards(self) -> list[str]:
+        if self.same_reward:
+            return []
+        nobody = "a function that its rows do not name"
+        a, b = (", ".join(names) or nobody for names in self.scored_by)
+        sure = "maybe not" if a == b else "not"
+        return [
+            f"{sure.capitalize()} scored by the same reward function, so B - A may come from that:",
+            f"  A was scored by {a}",
+            f"  B was scored by {b}",
+            "  The run's own command with one --reward for both scores their stored answers again.",
+        ]
 
     def _left_out(self) -> list[str]:
         """What is not in the differences."""
@@ -195,6 +218,7 @@ def compare(a: Path, b: Path) -> Comparison:
         only_in_b=sorted(second.keys() - first.keys()),
         without_reward=sorted(set(both) - {pair.number for pair in pairs}),
         unscored=(_unscored(first), _unscored(second)),
+        scored_by=(_scored_by(first), _scored_by(second)),
     )
 
 
@@ -236,6 +260,12 @@ def _rewards(rows: Sequence[Row]) -> list[float]:
 
 def _unscored(run: Run) -> int:
     return sum(len(rows) - len(_rewards(rows)) for rows in run.values())
+
+
+def _scored_by(run: Run) -> list[str]:
+    """Of rows that an older version wrote, none."""
+    rows = [row for rows in run.values() for row in rows if row["reward"] is not None]
+    return sorted({str(row["scored_by"]) for row in rows if row.get("scored_by")})
 
 
 def _some(numbers: Sequence[int]) -> str:

@@ -24,11 +24,14 @@ class EvalReport:
     rows: a dict per answer: `number` (of the data's row), `sample`, `data_source`, `prompt`,
         `ground_truth`, `completion`, `reward`, `reward_extra`, `finish_reason`, tokens; with tools
         `messages` and `tool_calls`; `error` where there is no answer or no reward.
-    limit: of the data's rows; None for all. parameters: all sampling keywords with the values used,
+    limit: of the data's rows; None for all. reward_version: of the function; it changes with its
+        code and the values that it uses. parameters: all sampling keywords with the values used,
         also those from the config.
     unscored: answers that are missing or have no reward; their prompts are not in `metrics`.
-    cut_by_length: the share of answers that ended at a limit.
+    cut_by_length: the share of all answers that ended at a limit.
     tokens_per_second: of this run alone; None if an earlier run had answered all.
+    answers_kept, rewards_kept: how many are of an earlier run. rescored_because: why stored answers
+        with a reward were scored again, if they were.
     """
 
     metrics: dict[str, float]
@@ -37,6 +40,7 @@ class EvalReport:
     data: str
     limit: int | None
     reward: str
+    reward_version: str
     n: int
     parameters: dict[str, Any]
     unscored: int
@@ -44,11 +48,25 @@ class EvalReport:
     completion_tokens: int
     tokens_per_second: float | None
     date: str
+    answers_kept: int = 0
+    rewards_kept: int = 0
+    rescored_because: str | None = None
 
     def json(self) -> str:
         """Everything but the rows."""
         values = {k: v for k, v in vars(self).items() if k != "rows"} | {"answers": len(self.rows)}
         return json_text(values, indent=1, default=repr)
+
+    def without_reward(self) -> str:
+        """Say how many answers have no reward, and the first reason."""
+        if not self.unscored:
+            return ""
+        reasons = [row["error"]["message"] for row in self.rows if row.get("error")]
+        none = "" if self.metrics else ", so there are no metrics"
+        first = f" The first: {reasons[0]}" if reasons else ""
+        return (
+            f"{self.unscored} answers have no reward{none}; 'error' in their rows says why.{first}"
+        )
 
     def write(self, stem: Path) -> None:
         """Write STEM.summary.json."""
@@ -67,7 +85,11 @@ class EvalReport:
         speed = "" if self.tokens_per_second is None else f", {self.tokens_per_second:.0f} tok/s"
         counts = f"{len(self.rows)} answers, {self.unscored} without a reward"
         cut = f"{self.cut_by_length:.1%} cut by length{speed}"
-        return "\n".join([str(self), f"{counts}, {cut}", *lines])
+        kept = []
+        if self.answers_kept:
+            why = f"; scored again: {self.rescored_because}" if self.rescored_because else ""
+            kept = [f"resumed: {self.answers_kept} answers, {self.rewards_kept} rewards{why}"]
+        return "\n".join([str(self), f"{counts}, {cut}", *kept, *lines])
 
     def plot(self) -> Figure:
         """Draw the rewards and the lengths of the answers, by data source."""

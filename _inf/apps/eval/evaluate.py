@@ -6,8 +6,6 @@ stopped run resumes, and an `EvalReport`.
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import contextlib
 import dataclasses
 import datetime
@@ -15,6 +13,7 @@ import hashlib
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,11 +22,14 @@ from typing import TYPE_CHECKING, Any
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import Job
 from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import OnError, RunStats, answer
+from _inf.apps.batch.runner import OnError, answer_each
 from _inf.apps.eval.dataset import Example, check_for_verls_reward, read_examples
 from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.metrics import metrics
-from _inf.apps.eval.reward import SECONDS, RewardError, RewardFunction, RewardPool, function_name
+from _inf.apps.eval.reward import SECONDS, RewardPool
+from _inf.apps.eval.reward_process import RewardFunction
+from _inf.apps.eval.scoring import Tally, Tell, answer_and_score, run
+from _inf.apps.eval.stored import Stored, stored_answers
 from _inf.apps.rollouts.sources import answer_fields
 from _inf.config import Config
 from _inf.errors import ConfigError
@@ -52,6 +54,8 @@ def evaluate(
     limit: int | None = None,
     shuffle_seed: int | None = None,
     reward_timeout: float = SECONDS,
+    reward_workers: int | None = None,
+    rescore: bool = False,
     restart: bool = False,
     **params: Any,
 ) -> EvalReport:
@@ -62,31 +66,44 @@ def evaluate(
         `tools_kwargs` and `interaction_kwargs` the call gets.
     reward: `compute_score(data_source, solution_str, ground_truth, extra_info)`, sync or async,
         which returns a number or a dict with `score`; also as "FILE.py:NAME". By default verl's
-        `default_compute_score`. It runs in processes of its own, `reward_timeout` seconds a call.
+        `default_compute_score`. It is loaded before anything is asked.
+    reward_timeout: seconds for one call of it.
+    reward_workers: the processes that call it; by default one for each core, at most 8. A process
+        has one call of a sync function under way, or up to 32 of an async one. 0: a thread of this
+        process calls it.
     n: answers per row; pass@k and the standard errors need several. With n=1 answers are greedy
         unless a temperature, a filter or a seed is given.
     out: the stem of the files that are written: STEM.jsonl, which a later call resumes unless
         `restart`, also with a higher `limit`, and STEM.summary.json. Without it nothing is kept.
+        Stored answers stay when the reward has changed, and are scored again.
+    rescore: score all stored answers again: where the reward depends on something that is neither
+        its code nor a value that it uses, such as a file that it reads.
     params: `generate`'s keywords.
 
     Raises `ConfigError` for data, a reward or keywords of another form, before anything is sent. An
-    answer that cannot be given or scored is a row with an `error`, and counts in `unscored`.
+    answer that cannot be given or scored is a row with an `error`, and counts in `unscored`; a
+    warning says so.
     """
     examples = read_examples(data, prompt_key=prompt_key, shuffle_seed=shuffle_seed)
     with contextlib.ExitStack() as stack:
         stem = Path(out or stack.enter_context(tempfile.TemporaryDirectory()) + "/rows")
         name = str(data) if isinstance(data, str | os.PathLike) else type(data).__name__
-        run = EvalRun(examples, name, reward, n, stem, params, reward_timeout, limit)
-        report = run.run(engine.config, lambda: contextlib.nullcontext(engine), restart)
+        how = (reward_timeout, limit, reward_workers, rescore)
+        evaluation = EvalRun(examples, name, reward, n, stem, params, *how)
+        report = evaluation.run(engine.config, lambda: contextlib.nullcontext(engine), restart)
         if out is not None:
-            report.write(run.stem)
+            report.write(evaluation.stem)
+    if report.unscored:
+        warnings.warn(report.without_reward(), stacklevel=2)
+    if report.rescored_because and not rescore:
+        warnings.warn(f"answers were scored again: {report.rescored_because}", stacklevel=2)
     return report
 
 
 @dataclasses.dataclass
 class EvalRun:
     """One evaluation. data: the data's name. limit: of the examples; a later run of the same files
-    may have a higher one."""
+    may have a higher one. The others: as of `evaluate`."""
 
     examples: Sequence[Example]
     data: str
@@ -96,6 +113,8 @@ class EvalRun:
     params: dict[str, Any]
     reward_timeout: float = SECONDS
     limit: int | None = None
+    reward_workers: int | None = None
+    rescore: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("n", self.n), ("limit", self.limit)):
@@ -116,27 +135,65 @@ class EvalRun:
         start: Callable[[], contextlib.AbstractContextManager[InferenceEngine]],
         restart: bool,
         on_error: OnError = lambda line, reason: None,
+        tell: Tell = lambda text: None,
     ) -> EvalReport:
         """Answer and score what the file of rows lacks, and report. start: called for the engine if
-        there is anything to answer. on_error: called with an answer's number and the reason."""
+        there is anything to answer. on_error: called with an answer's number and the reason. tell:
+        called with what was resumed, and with the progress now and then."""
         used = effective_params(self.params, config.rollout)
         if self.n > 1 and not used["temperature"]:
             raise ConfigError(
                 f"n: {self.n} greedy answers of one prompt are all the same; give a temperature."
             )
-        stats, wanted = RunStats(), len(self.examples) * self.n
-        with (
-            OutputFile(Path(f"{self.stem}.jsonl")) as file,
-            RewardPool(self.reward, self.reward_timeout) as pool,
-        ):
+        pool = RewardPool(self.reward, self.reward_timeout, self.reward_workers)
+        wanted = len(self.examples) * self.n
+        with OutputFile(Path(f"{self.stem}.jsonl")) as file, pool:
             file.begin(self._about(config), restart)
-            if left := [line for line in range(1, wanted + 1) if not file.has_answer(line)]:
-                with start() as engine:
-                    jobs = [self._job(line, engine, pool) for line in left]
-                    stats = _answer(engine, jobs, file, self.params, self._naming(on_error))
+            stored = stored_answers(file, wanted, pool.version, self.rescore)
+            if stored.answers:
+                tell(str(stored))
+            tally = Tally(wanted, stored.answers, stored.rewards, tell)
+            self._finish(file, pool, stored, tally, start, self._naming(on_error))
             rows = [row for row in file.rows() if row["line"] <= wanted]
+        return self._report(config, used, rows, pool, stored, tally)
+
+    def _finish(
+        self,
+        file: OutputFile,
+        pool: RewardPool,
+        stored: Stored,
+        tally: Tally,
+        start: Callable[[], contextlib.AbstractContextManager[InferenceEngine]],
+        on_error: OnError,
+    ) -> None:
+        if not stored.to_answer and not stored.to_score:
+            return
+        if self.reward is not None:
+            pool.load()  # before an engine starts
+        answering = None
+        with contextlib.ExitStack() as stack:
+            if stored.to_answer:
+                engine = stack.enter_context(start())
+                jobs = [self._job(line, engine) for line in stored.to_answer]
+                answering = partial(answer_each, engine, jobs, self.params)
+            run(
+                answer_and_score(
+                    file, pool, stored.to_score, self._arguments, answering, tally, on_error
+                )
+            )
+
+    def _report(
+        self,
+        config: Config,
+        used: dict[str, Any],
+        rows: list[dict[str, Any]],
+        pool: RewardPool,
+        stored: Stored,
+        tally: Tally,
+    ) -> EvalReport:
         scored = [row for row in rows if row.get("reward") is not None]
-        cut = sum(row["finish_reason"] == "length" for row in scored)
+        answered = [row for row in rows if "completion_tokens" in row]
+        cut = sum(row.get("finish_reason") == "length" for row in answered)
         schemas = self._schemas()
         return EvalReport(
             metrics=metrics(scored, self.n),
@@ -144,24 +201,26 @@ class EvalRun:
             model=config.model_name,
             data=self.data,
             limit=self.limit,
-            reward=function_name(self.reward),
+            reward=pool.version.name,
+            reward_version=pool.version.digest,
             n=self.n,
             parameters=used | ({"tools": schemas} if schemas else {}),
-            unscored=wanted - len(scored),
-            cut_by_length=cut / max(1, len(scored)),
-            completion_tokens=sum(row["completion_tokens"] for row in scored),
-            tokens_per_second=stats.tokens_per_second or None,
+            unscored=len(self.examples) * self.n - len(scored),
+            cut_by_length=cut / max(1, len(answered)),
+            completion_tokens=sum(row["completion_tokens"] for row in answered),
+            tokens_per_second=tally.tokens_per_second,
             date=datetime.date.today().isoformat(),
+            answers_kept=stored.answers,
+            rewards_kept=stored.rewards,
+            rescored_because=stored.why,
         )
 
     def _about(self, config: Config) -> dict[str, Any]:
-        """What the rows depend on; of a reward function in a file, also the file's hash."""
-        file = self.reward.rpartition(":")[0] if isinstance(self.reward, str) else None
+        """What the answers depend on. A row says itself which reward function scored it."""
         return {
             **fingerprint.of_config(config),
             "parameters": {**self.params, "timeout": None, "tools": self._schemas()},
             "n": self.n,
-            "reward": [function_name(self.reward), file and fingerprint.of_file(Path(file))],
             "data": self._digest,
         }
 
@@ -169,18 +228,19 @@ class EvalRun:
         tools = self.params.get("tools")
         return None if tools is None else [tool.schema for tool in as_tools(tools)]
 
+    def _example(self, line: int) -> Example:
+        return self.examples[(line - 1) // self.n]
+
     def _naming(self, on_error: OnError) -> OnError:
         """`on_error`, with the number of the data's row in the reason."""
 
         def named(line: int, reason: str) -> None:
-            number = self.examples[(line - 1) // self.n].number
-            on_error(line, f"row {number} of the data: {reason}")
+            on_error(line, f"row {self._example(line).number} of the data: {reason}")
 
         return named
 
-    def _job(self, line: int, engine: InferenceEngine, pool: RewardPool) -> Job:
-        index, sample = divmod(line - 1, self.n)
-        example = self.examples[index]
+    def _job(self, line: int, engine: InferenceEngine) -> Job:
+        example, sample = self._example(line), (line - 1) % self.n
         turns, given = engine.config.rollout.multi_turn, self.params.get("tools")
         about = {  # what also a row without an answer has
             "number": example.number,
@@ -191,9 +251,9 @@ class EvalRun:
             "row_id": f"{example.number}.{sample}",
         }
 
-        async def row(output: GenerationOutput) -> dict[str, Any]:
+        def row(output: GenerationOutput) -> dict[str, Any]:
             [answer] = output
-            return about | await _scored(answer, example, engine.tokenizer, pool)
+            return about | _answered(answer, example, engine.tokenizer)
 
         params = example.params(
             tools=bool(turns.tool_config_path if given is None else given),
@@ -201,50 +261,31 @@ class EvalRun:
         )
         return Job(line, example.prompt, row, params, about)
 
-
-def _answer(
-    engine: InferenceEngine,
-    jobs: list[Job],
-    file: OutputFile,
-    params: dict[str, Any],
-    on_error: OnError,
-) -> RunStats:
-    """Answer the jobs, on another thread if this one runs an event loop, as a notebook's does."""
-    work = partial(answer, engine, jobs, file, params, total=len(jobs), on_error=on_error)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return work()
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        try:
-            return thread.submit(work).result()
-        finally:
-            jobs.clear()  # interrupted: the calls under way end, and no others begin
+    def _arguments(self, row: dict[str, Any]) -> dict[str, Any]:
+        """What the reward function gets for a row with an answer."""
+        example = self._example(row["line"])
+        turns = {
+            "num_turns": row.get("num_turns"),
+            "rollout_reward_scores": row.get("reward_scores", {}),
+        }
+        return {
+            "data_source": example.data_source,
+            "solution_str": row.get("solution_str", row.get("completion", "")),
+            "ground_truth": example.ground_truth,
+            "extra_info": {**example.extra_info, **turns},
+        }
 
 
-async def _scored(
-    answer: GenerationRow, example: Example, tokenizer: Tokenizer, pool: RewardPool
-) -> dict[str, Any]:
-    """What a row says of its answer, with the reward, or the error of the reward function."""
+def _answered(answer: GenerationRow, example: Example, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What a row says of its answer; `solution_str` where it is not the completion."""
     about = answer.metadata
     row: dict[str, Any] = {
         "ground_truth": example.ground_truth,
         **{name: about[name] for name in ("prompt_tokens", "completion_tokens")},
         **answer_fields(answer, tokenizer),
     }
-    extra_info = {
-        **example.extra_info,
-        "num_turns": about.get("num_turns"),
-        "rollout_reward_scores": about.get("reward_scores", {}),
-    }
-    call = pool.submit(
-        example.data_source, _solution(row, example, tokenizer), example.ground_truth, extra_info
-    )
-    try:
-        reward = await asyncio.wrap_future(call)
-    except RewardError as failure:
-        return row | {"error": {"code": "reward_error", "message": str(failure)}}
-    return row | {"reward": reward.value, "reward_extra": reward.extra}
+    solution = _solution(row, example, tokenizer)
+    return row | ({} if solution == row.get("completion") else {"solution_str": solution})
 
 
 def _solution(row: Mapping[str, Any], example: Example, tokenizer: Tokenizer) -> str:
@@ -254,4 +295,4 @@ def _solution(row: Mapping[str, Any], example: Example, tokenizer: Tokenizer) ->
         return decoded_text(row["response_ids"], tokenizer, skip_special_tokens=True)
     asked = 1 if isinstance(example.prompt, str) else len(example.prompt)  # of a server of texts
     said = [message.get("content") or "" for message in row.get("messages", [])[asked:]]
-    return "\n".join(said) or str(row["completion"])
+    return "\n".join(said) or str(row.get("completion", ""))

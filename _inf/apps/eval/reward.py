@@ -1,4 +1,4 @@
-"""Calls a reward function of verl's form, in processes of its own, each call bounded in time.
+"""Calls a reward function of verl's form, several calls at once, each bounded in time.
 
 In: `compute_score(data_source, solution_str, ground_truth, extra_info)`, sync or async, that
 returns a number, or a dict with `score`; verl's `default_compute_score`, or one of the user. Out:
@@ -7,34 +7,29 @@ returns a number, or a dict with `score`; verl's `default_compute_score`, or one
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import contextlib
 import dataclasses
 import math
-import multiprocessing
 import os
-import queue
-import subprocess
-import sys
-from collections.abc import Callable
-from multiprocessing.connection import Connection
+import threading
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cloudpickle
 
-from _inf.errors import ConfigError, InferenceError, shown
+from _inf.apps.eval.reward_process import RewardFunction, load
+from _inf.apps.eval.reward_version import RewardVersion, version_of
+from _inf.apps.eval.reward_worker import RewardError, RewardWorker
+from _inf.errors import ConfigError, error_text, shown
 
-RewardFunction = Callable[..., Any]
-WORKERS = 2
+MOST_WORKERS = 8  # by default
 SECONDS = 60.0  # of one call
-START_SECONDS = 120.0
-EXIT_SECONDS = 10.0
+CALLS_AT_ONCE = 32  # of an async function, in each worker
 DEFAULT_NAME = "compute_score"
-PROGRAM = "from _inf.apps.eval.reward_process import serve; serve({file}, {parent})"
-
-
-class RewardError(InferenceError):
-    """A reward function gave no reward for one row; the message says why."""
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,22 +56,58 @@ class Reward:
 
 
 class RewardPool:
-    """Scores rows in `WORKERS` processes, which start at the first call; a context manager.
+    """Scores rows in up to `workers` processes, each started when those before it are busy; a
+    context manager.
 
     function: a function, "FILE.py:NAME", or None for verl's `default_compute_score`.
-    seconds: of one call; a call that takes longer is ended together with its process.
+    seconds: of one call; a call that takes longer is an error, and a sync function's process ends.
+    workers: None for a process for each core, at most 8; 0 for a thread of this process.
+
+    Raises `ConfigError` for a function that cannot be loaded or sent to a process.
     """
 
-    def __init__(self, function: RewardFunction | str | None, seconds: float = SECONDS) -> None:
-        if isinstance(function, str):
-            check_named(function)
-        pickled = cloudpickle.dumps(function)
-        self._verls, self._seconds = function is None, seconds
-        self._threads = concurrent.futures.ThreadPoolExecutor(WORKERS, "inf-reward")
-        self._processes: queue.SimpleQueue[RewardProcess] = queue.SimpleQueue()
-        self._all = [RewardProcess(pickled) for _ in range(WORKERS)]
-        for process in self._all:
-            self._processes.put(process)
+    def __init__(
+        self,
+        function: RewardFunction | str | None,
+        seconds: float = SECONDS,
+        workers: int | None = None,
+    ) -> None:
+        self._reward = function = named(function)
+        self._seconds = seconds
+        self._most = reward_workers(workers)
+        self._runs: bytes | RewardFunction
+        in_process = None
+        if self._most:
+            self._runs = _pickled(function)
+        else:
+            self._most, self._runs = 1, _loaded(function)
+            in_process = self._runs if isinstance(function, str) else None
+        self.version: RewardVersion = version_of(function, in_process)
+        self._workers: list[RewardWorker] = []
+        self._waiting = 0  # calls without a place in a worker
+        self._growing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def at_once(self) -> int:
+        """The most calls under way."""
+        return self._most * CALLS_AT_ONCE
+
+    def __enter__(self) -> RewardPool:
+        self._loop = asyncio.new_event_loop()
+        self._places: asyncio.Queue[RewardWorker] = asyncio.Queue()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="inf-rewards")
+        self._thread.daemon = True
+        self._thread.start()  # workers die with the thread that started them
+        return self
+
+    def load(self) -> None:
+        """Load the function in a first worker. Raises `ConfigError`."""
+        try:
+            self._run(self._grow()).result()
+        except RewardError as failure:
+            name = shown(self._reward) if isinstance(self._reward, str) else self.version.name
+            raise ConfigError(f"reward: {name} cannot be used: {failure}") from None
 
     def submit(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any]
@@ -89,109 +120,117 @@ class RewardPool:
             "ground_truth": ground_truth,
             "extra_info": extra_info,
         }
-        return self._threads.submit(self._score, arguments)
+        return self._run(self._score(arguments))
 
-    def _score(self, arguments: dict[str, Any]) -> Reward:
-        process = self._processes.get()
+    def _run(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _score(self, arguments: dict[str, Any]) -> Reward:
+        worker = await self._place()
         try:
-            return Reward.of(process.call(arguments, self._seconds))
+            return Reward.of(await worker.call(arguments, self._seconds))
         except RewardError as failure:
-            if self._verls and "NotImplementedError" in str(failure):
+            if self._reward is None and "NotImplementedError" in str(failure):
                 raise ConfigError(
                     f"data_source {arguments['data_source']!r}: verl's default_compute_score has "
                     "no reward for it; give a function of your own (--reward FILE.py:NAME)."
                 ) from None
             raise
         finally:
-            self._processes.put(process)
+            self._places.put_nowait(worker)
 
-    def __enter__(self) -> RewardPool:
-        return self
+    async def _place(self) -> RewardWorker:
+        self._waiting += 1
+        self._grow_if_busy()
+        try:
+            return await self._places.get()
+        finally:
+            self._waiting -= 1
+
+    def _grow_if_busy(self) -> None:
+        busy = self._waiting > self._places.qsize()
+        if busy and not self._growing and len(self._workers) < self._most:
+            self._growing = True
+            task = self._loop.create_task(self._grow_quietly())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _grow_quietly(self) -> None:
+        with contextlib.suppress(RewardError):  # the next call starts it again, and says why not
+            await self._grow()
+
+    async def _grow(self) -> None:
+        """Start one more worker; one at a time, because the calls may be over before the next."""
+        worker = RewardWorker(self._runs)
+        self._workers.append(worker)
+        try:
+            await worker.start()
+        finally:
+            self._growing = False
+            for _ in range(CALLS_AT_ONCE if worker.is_async else 1):
+                self._places.put_nowait(worker)
+        self._grow_if_busy()
 
     def __exit__(self, *exc_info: object) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        for process in self._all:
-            process.kill()  # a call under way then fails
-        self._threads.shutdown()
-        for process in self._all:
-            process.close()
+        async def end() -> None:
+            for worker in self._workers:
+                worker.close("the evaluation has ended.")
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        self._run(end()).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
-class RewardProcess:
-    """One process with the function in it; started when it is first called, and again after its
-    death. Used by one thread at a time."""
-
-    def __init__(self, pickled: bytes) -> None:
-        self._pickled = pickled
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
-
-    def call(self, arguments: dict[str, Any], seconds: float) -> Any:
-        """Return what the function returns. Raises `RewardError`."""
-        if self._process is None:
-            self._start()
-        return self._answer(arguments, seconds)
-
-    def _start(self) -> None:
-        self._connection, theirs = multiprocessing.Pipe()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM.format(file=theirs.fileno(), parent=os.getpid())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-        try:
-            self._answer(self._pickled, START_SECONDS)
-        except RewardError:  # it has no function: the next call starts another one
-            self.close()
-            raise
-
-    def _answer(self, message: Any, seconds: float) -> Any:
-        """Send, and wait for the answer: ("returned", value) or ("raised", text)."""
-        assert self._connection is not None and self._process is not None
-        try:
-            self._connection.send(message)
-            if not self._connection.poll(seconds):
-                self.close()
-                raise RewardError(f"the reward function took longer than {seconds:g} s.")
-            kind, value = self._connection.recv()
-        except (EOFError, OSError):
-            code = self._process.wait(EXIT_SECONDS)
-            self.close()
-            raise RewardError(
-                f"the process of the reward function ended with exit code {code}."
-            ) from None
-        if kind == "raised":
-            raise RewardError(f"the reward function raised {value}")
-        return value
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-
-    def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(EXIT_SECONDS)
-        if self._connection is not None:
-            self._connection.close()
-        self._process = self._connection = None
+def reward_workers(workers: int | None) -> int:
+    """Return the number of processes: by default that of the cores, at most 8."""
+    if workers is None:
+        return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise ConfigError(f"reward_workers: it must be 0 or more, not {shown(workers)}.")
+    return workers
 
 
-def check_named(named: str) -> None:
-    """Refuse a name of another form than FILE.py:NAME, and a file that is not there."""
-    file, _, name = named.rpartition(":")
+def named(function: RewardFunction | str | None) -> RewardFunction | str | None:
+    """Return "FILE.py:NAME" for "FILE.py" too, whose function has verl's name.
+
+    Raises `ConfigError` for a name of another form, and for a file that is not there.
+    """
+    if not isinstance(function, str):
+        if function is not None and not callable(function):
+            raise ConfigError(f"reward: it must be a function, not {shown(function)}.")
+        return function
+    file, colon, name = function.rpartition(":")
+    if function.endswith(".py"):
+        file, name = function, DEFAULT_NAME
     if not file or not name.isidentifier():
-        raise ConfigError(f"reward {named!r}: name a file and a function, FILE.py:{DEFAULT_NAME}.")
+        raise ConfigError(
+            f"reward {function!r}: name a file and a function, FILE.py:{DEFAULT_NAME}."
+        )
     if not Path(file).is_file():
-        raise ConfigError(f"reward {named!r}: there is no file {file}.")
+        raise ConfigError(f"reward {function!r}: there is no file {file}.")
+    return f"{file}:{name}"
 
 
-def function_name(function: RewardFunction | str | None) -> str:
-    """How a run's description names the function."""
-    if function is None:
-        return "verl.utils.reward_score.default_compute_score"
-    return function if isinstance(function, str) else getattr(function, "__qualname__", "reward")
+def _pickled(function: RewardFunction | str | None) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(function))
+    except Exception as failure:  # of any class: objects pickle themselves
+        version = version_of(function)
+        held = f" It uses {', '.join(version.unknown)}." if version.unknown else ""
+        raise ConfigError(
+            f"reward: {version.name} cannot be sent to the processes that call it "
+            f"({error_text(failure)}).{held} Make such an object inside of the function, name the "
+            "function as FILE.py:NAME, or set reward_workers=0: it is then called in this process."
+        ) from None
+
+
+def _loaded(function: RewardFunction | str | None) -> RewardFunction:
+    try:
+        return load(function)
+    except Exception as failure:
+        raise ConfigError(f"reward: {function!r} cannot be used: {error_text(failure)}") from None

@@ -1,16 +1,22 @@
-"""The process in which a reward function runs: answers one call after another until its end.
+"""Where a reward function runs: a process of its own, or a thread of the caller's.
 
-It is started by `reward.py`, imports nothing of an engine, and prints to stderr what the function
-prints.
+It is started by `reward_worker.py`, imports nothing of an engine, and answers calls until its
+connection is closed: a sync function one after another, an async one side by side. A process prints
+to stderr what the function prints.
+
+Messages in: (number, arguments, seconds). Out: first ("returned", whether it is async) or
+("raised", text); then for each call (number, "started", None) and (number, kind, value).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import inspect
 import json
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -19,43 +25,102 @@ from typing import Any
 
 import cloudpickle
 
+from _inf.errors import did_you_mean
 from _inf.runtime.worker import die_with
+
+RewardFunction = Callable[..., Any]
+KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
 def serve(file: int, parent: int) -> None:
-    """Take the pickled function, then the arguments of each call."""
+    """Run as a process: take the pickled function, then calls."""
     die_with(parent)  # also in a call that never ends
     sys.stdout = sys.stderr
     connection = Connection(file)
+    pickled = connection.recv()
+    answer_calls(connection, lambda: load(cloudpickle.loads(pickled)))
+
+
+def answer_calls(connection: Connection, loaded: Callable[[], RewardFunction]) -> None:
+    """Answer calls of the function that `loaded` returns."""
     try:
-        function: Callable[..., Any] | None = None
-        while True:
-            message = connection.recv()
-            try:
-                if isinstance(message, bytes):
-                    function = load(cloudpickle.loads(message))
-                    result = None
-                else:
-                    assert function is not None
-                    result = function(**message)
-                    if inspect.isawaitable(result):
-                        result = asyncio.run(_awaited(result))
-                # Raises for what a row of the output cannot have.
-                answer = ("returned", json.loads(json.dumps(result, default=_plain)))
-            except Exception as failure:
-                last = traceback.extract_tb(failure.__traceback__)[-1]
-                where = f"{Path(last.filename).name}, line {last.lineno}"
-                answer = ("raised", f"{type(failure).__name__}: {failure} ({where})")
-            connection.send(answer)
-    except EOFError:
+        function = loaded()
+        _check_keywords(function)
+    except Exception as failure:
+        connection.send(("raised", _described(failure)))
+        return
+    try:
+        if is_async(function):
+            connection.send(("returned", True))
+            asyncio.run(_side_by_side(connection, function))
+        else:
+            connection.send(("returned", False))
+            _one_by_one(connection, function)
+    except (EOFError, OSError):  # the caller has ended it
         pass
+
+
+def is_async(function: RewardFunction) -> bool:
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
+def _one_by_one(connection: Connection, function: RewardFunction) -> None:
+    loop = asyncio.new_event_loop()  # for the awaitable that a sync function may return
+    while True:
+        number, arguments, _ = connection.recv()
+        connection.send((number, "started", None))
+        try:
+            result = function(**arguments)
+            if inspect.isawaitable(result):
+                result = loop.run_until_complete(_awaited(result))
+            answer = ("returned", _json(result))
+        except Exception as failure:
+            answer = ("raised", _described(failure))
+        connection.send((number, *answer))
+
+
+async def _side_by_side(connection: Connection, function: RewardFunction) -> None:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    running: set[asyncio.Task[None]] = set()
+
+    async def call(number: int, arguments: dict[str, Any], seconds: float) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        timer = loop.call_later(seconds, task.cancel)
+        with contextlib.suppress(OSError):  # the caller has ended it
+            connection.send((number, "started", None))
+            try:
+                answer = ("returned", _json(await function(**arguments)))
+            except asyncio.CancelledError:
+                answer = ("late", None)
+            except Exception as failure:
+                answer = ("raised", _described(failure))
+            timer.cancel()
+            connection.send((number, *answer))
+
+    def begin(message: tuple[int, dict[str, Any], float]) -> None:
+        task = loop.create_task(call(*message))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    def read() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            try:
+                while True:
+                    loop.call_soon_threadsafe(begin, connection.recv())
+            except (EOFError, OSError):
+                loop.call_soon_threadsafe(ended.set)
+
+    # A thread, so that the caller can always send, also while the function keeps the loop busy.
+    threading.Thread(target=read, daemon=True).start()
+    await ended.wait()
 
 
 async def _awaited(result: Any) -> Any:
     return await result
 
 
-def load(function: Callable[..., Any] | str | None) -> Callable[..., Any]:
+def load(function: RewardFunction | str | None) -> RewardFunction:
     """The function itself, one of a file, or verl's default."""
     if function is None:
         from verl.utils.reward_score import default_compute_score
@@ -64,13 +129,46 @@ def load(function: Callable[..., Any] | str | None) -> Callable[..., Any]:
     if not isinstance(function, str):
         return function
     path, _, name = function.rpartition(":")
-    sys.path.append(str(Path(path).resolve().parent))
+    if (folder := str(Path(path).resolve().parent)) not in sys.path:
+        sys.path.append(folder)
     spec = importlib.util.spec_from_file_location("custom_module", path)  # verl's name for it
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return getattr(module, name)  # type: ignore[no-any-return]
+    found = getattr(module, name, None)
+    if not callable(found):
+        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        what = "no function" if found is None else "something else than a function"
+        raise AttributeError(f"the file has {what} named {name!r}{did_you_mean(name, known)}")
+    return found  # type: ignore[no-any-return]
+
+
+def _check_keywords(function: RewardFunction) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of a function in C
+        return
+    try:
+        signature.bind(**dict.fromkeys(KEYWORDS))
+    except TypeError as failure:
+        raise TypeError(
+            f"{failure}; verl calls it with the keywords {', '.join(KEYWORDS)}"
+        ) from None
+
+
+def _described(failure: Exception) -> str:
+    frames = traceback.extract_tb(failure.__traceback__)
+    where = [frame for frame in frames if "importlib" not in frame.filename]
+    place = f" ({Path(where[-1].filename).name}, line {where[-1].lineno})" if where else ""
+    if isinstance(failure, SyntaxError):  # says its place itself
+        place = ""
+    return f"{type(failure).__name__}: {failure}{place}"
+
+
+def _json(result: Any) -> Any:
+    """Raise for what a row of the output cannot have."""
+    return json.loads(json.dumps(result, default=_plain))
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,228 @@
+"""What an evaluation keeps of an earlier run, with a stub as the engine: answers always, rewards of
+the same function only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inf
+from _inf.apps.cli import main
+from _inf.apps.eval import scoring
+from _inf.config import load_config
+from inf import ConfigError, EngineDeadError, GenerationOutput
+
+ROWS = [{"prompt": f"Count from {i}.", "data_source": "own"} for i in range(4)]
+Eval = Callable[..., tuple[int, str, str]]
+
+
+class Stub:
+    """Answers each prompt with its number of this process; every answer is cut."""
+
+    config = load_config(None, {})
+    tokenizer = None
+    on_cpu = True
+    asked = 0
+    wait: Callable[[int], bool] | None = None  # for the answer with this number
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
+        return GenerationOutput.empty()
+
+    async def agenerate(self, prompt: Any, **params: Any) -> GenerationOutput:
+        Stub.asked += 1
+        number = Stub.asked
+        while Stub.wait and Stub.wait(number):
+            await asyncio.sleep(0.01)
+        about: dict[str, Any] = {"finish_reason": "length", "prompt_tokens": 9}
+        about |= {"completion_tokens": 3, "response_ids": [], "response_mask": []}
+        return GenerationOutput([f"answer {number}"], [None], [None], [about])
+
+    def __enter__(self) -> Stub:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setattr(inf, "InferenceEngine", Stub)
+    monkeypatch.setattr(Stub, "asked", 0)
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    yield
+
+
+@pytest.fixture
+def evaluate(capfd: pytest.CaptureFixture[str]) -> Eval:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        command = ["eval", "rows.jsonl", "--reward", "reward.py", *arguments]
+        return (main(command), *capfd.readouterr())
+
+    return run
+
+
+def rows(name: str = "eval.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(name).read_text().splitlines()]
+
+
+def reward_file(body: str, name: str = "reward.py") -> None:
+    text = "def compute_score(solution_str, ground_truth, extra_info, data_source):\n"
+    Path(name).write_text(text + textwrap.indent(textwrap.dedent(body), "    "))
+
+
+# ─── The command ───
+
+
+def test_edited_reward_file_scores_the_stored_answers_again_and_says_so(evaluate: Eval) -> None:
+    reward_file("return 1.0")
+    assert evaluate()[0] == 0
+    first = rows()
+    code, out, err = evaluate()
+    assert code == 0 and "resumed 4 of 4 answers, 4 with their rewards" in err
+    assert "resumed: 4 answers, 4 rewards" in out and rows() == first
+    reward_file("return 0.25")
+    code, out, err = evaluate()
+    assert code == 0 and Stub.asked == 4
+    assert "0 with their rewards; 4 are scored again: their rewards are of another version" in err
+    assert [row["reward"] for row in rows()] == [0.25] * 4
+    assert [row["completion"] for row in rows()] == [row["completion"] for row in first]
+    about = json.loads(Path("eval.summary.json").read_text())
+    assert (about["answers_kept"], about["rewards_kept"]) == (4, 0)
+
+
+def test_edited_module_of_a_reward_file_scores_again(evaluate: Eval) -> None:
+    Path("rules_of_reward.py").write_text("VALUE = 1.0\n")
+    reward_file("import rules_of_reward\nreturn rules_of_reward.VALUE")
+    evaluate()
+    Path("rules_of_reward.py").write_text("VALUE = 0.5  # other\n")
+    evaluate()
+    assert [row["reward"] for row in rows()] == [0.5] * 4 and Stub.asked == 4
+
+
+def test_rescore_computes_rewards_again_and_keeps_the_answers(evaluate: Eval) -> None:
+    Path("value.txt").write_text("1")  # which no version knows
+    reward_file("return float(open('value.txt').read())")
+    evaluate()
+    Path("value.txt").write_text("0.5")
+    evaluate()
+    assert {row["reward"] for row in rows()} == {1.0}
+    _, _, err = evaluate("--rescore")
+    assert {row["reward"] for row in rows()} == {0.5} and Stub.asked == 4
+    assert "4 are scored again: --rescore" in err
+
+
+def test_reward_that_cannot_load_is_refused_before_anything_is_asked(evaluate: Eval) -> None:
+    Path("reward.py").write_text("import no_such_module\ndef compute_score(**rest): return 1\n")
+    code, _, err = evaluate()
+    assert (code, Stub.asked) == (2, 0)
+    assert "reward.py" in err and "no_such_module" in err
+    reward_file("return 1.0")
+    assert evaluate()[0] == 0 and Stub.asked == 4
+
+
+def test_answers_whose_reward_failed_are_only_scored_again(evaluate: Eval) -> None:
+    reward_file("raise KeyError(solution_str)")
+    code, out, err = evaluate()
+    assert code == 1 and "4 answers, 4 without a reward, 100.0% cut by length" in out
+    assert {row["error"]["code"] for row in rows()} == {"reward_error"}
+    reward_file("return 1.0")
+    assert evaluate()[0] == 0 and Stub.asked == 4
+    assert all("error" not in row and row["reward"] == 1.0 for row in rows())
+
+
+def test_stopped_run_scores_the_answers_that_it_has_and_asks_for_the_others(
+    evaluate: Eval,
+) -> None:
+    reward_file("return 1.0")
+    evaluate()
+    first, second, *_ = rows()
+    for name in ("reward_extra", "scored_by"):
+        del second[name]
+    second["reward"] = None  # stopped between the answer and its reward
+    Path("eval.jsonl").write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+    code, _, err = evaluate()
+    assert code == 0 and Stub.asked == 6
+    assert "resumed 2 of 4 answers, 1 with their rewards" in err
+    found = rows()
+    assert [row["line"] for row in found] == [1, 2, 3, 4] and found[0] == first
+    assert found[1]["completion"] == second["completion"] and found[1]["reward"] == 1.0
+
+
+def test_answers_are_scored_while_others_are_being_generated(
+    evaluate: Eval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward_file("open('scored', 'w').close()\nreturn 1.0")
+    late = lambda number: number > 1 and not Path("scored").exists()  # noqa: E731
+    monkeypatch.setattr(Stub, "wait", late)
+    assert evaluate()[0] == 0 and len(rows()) == 4
+
+
+def test_dead_engine_leaves_its_answers_to_be_scored(
+    evaluate: Eval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(number: int) -> bool:
+        if number == 3:
+            raise EngineDeadError("the scheduler died")
+        return number == 4  # for ever
+
+    reward_file("return 1.0")
+    monkeypatch.setattr(Stub, "wait", dies)
+    code, _, err = evaluate()
+    assert code == 1 and "the scheduler died" in err
+    assert [row["line"] for row in rows()][:2] == [1, 2]
+    monkeypatch.setattr(Stub, "wait", None)
+    assert evaluate()[0] == 0 and Stub.asked == 6
+
+
+def test_progress_is_said_in_lines_where_there_is_no_terminal(
+    evaluate: Eval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "SAY_SECONDS", 0.0)
+    reward_file("return 1.0")
+    _, _, err = evaluate()
+    assert "inf: 4 of 4 scored, 4 answered" in err
+
+
+# ─── In Python ───
+
+
+def of_function(reward: Any, **more: Any) -> Any:
+    return inf.evaluate(Stub(), ROWS, reward=reward, out="run", **more)  # type: ignore[arg-type]
+
+
+def test_functions_with_one_name_do_not_take_each_others_rewards() -> None:
+    assert {row["reward"] for row in of_function(lambda **rest: 1.0).rows} == {1.0}
+    with pytest.warns(UserWarning, match="scored again: .*another version of .*<lambda>"):
+        report = of_function(lambda **rest: 0.5)
+    assert {row["reward"] for row in report.rows} == {0.5} and Stub.asked == 4
+    assert (report.answers_kept, report.rewards_kept) == (4, 0)
+    assert of_function(lambda **rest: 0.5).rewards_kept == 4
+
+
+def test_reward_with_an_object_of_its_caller_runs_there_and_is_always_scored_again() -> None:
+    client = threading.Lock()
+
+    def judge(**rest: Any) -> float:
+        return 1.0 if client else 0.0
+
+    with pytest.raises(ConfigError, match="It uses client"):
+        of_function(judge)
+    assert of_function(judge, reward_workers=0).metrics and Stub.asked == 4
+    with pytest.warns(UserWarning, match="uses client .*of which nobody can say"):
+        report = of_function(judge, reward_workers=0)
+    assert (report.answers_kept, report.rewards_kept, Stub.asked) == (4, 0, 4)
+
+
+def test_rows_without_rewards_are_a_warning_with_the_reason() -> None:
+    with pytest.warns(UserWarning, match="4 answers have no reward, so .* number, not None"):
+        assert of_function(lambda **rest: None).metrics == {}

@@ -1,0 +1,201 @@
+"""What a reward function is known by: whatever it computes with, and nothing else."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from _inf.apps.eval.reward_version import RewardVersion, version_of
+
+
+def made(text: str) -> Any:
+    """`reward` of a notebook's cell, as text."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(textwrap.dedent(text), namespace)
+    return namespace["reward"]
+
+
+def same(first: RewardVersion, second: RewardVersion) -> bool:
+    return second.scored(str(first))
+
+
+def closing_over(value: Any) -> Callable[..., Any]:
+    return lambda **rest: value
+
+
+CHANGES = {
+    "code": ("reward = lambda **rest: 1", "reward = lambda **rest: 2"),
+    "default": ("def reward(k=1, **rest): return k", "def reward(k=2, **rest): return k"),
+    "global": (
+        "X = 1\ndef reward(**rest): return X",
+        "X = 2\ndef reward(**rest): return X",
+    ),
+    "global in an inner function": (
+        "X = {1}\ndef reward(**rest): return [x for x in (1, 2) if (lambda: x in X)()]",
+        "X = {2}\ndef reward(**rest): return [x for x in (1, 2) if (lambda: x in X)()]",
+    ),
+    "function that it calls": (
+        "def rule(s): return s == 'a'\ndef reward(s, **rest): return rule(s)",
+        "def rule(s): return s == 'b'\ndef reward(s, **rest): return rule(s)",
+    ),
+    "constant of a set": (
+        "reward = lambda s, **rest: s in {'a', 'b'}",
+        "reward = lambda s, **rest: s in {'a', 'c'}",
+    ),
+    "method": (
+        "class Judge:\n    def __call__(self, **rest): return 1\nreward = Judge()",
+        "class Judge:\n    def __call__(self, **rest): return 2\nreward = Judge()",
+    ),
+    "attribute of an instance": (
+        "class Judge:\n    def __init__(self): self.k = 1\nreward = Judge()",
+        "class Judge:\n    def __init__(self): self.k = 2\nreward = Judge()",
+    ),
+    "pattern": (
+        "import re\nX = re.compile('a')\nreward = lambda s, **rest: X.match(s)",
+        "import re\nX = re.compile('b')\nreward = lambda s, **rest: X.match(s)",
+    ),
+    "array": (
+        "import numpy\nX = numpy.zeros(9)\nreward = lambda **rest: X.sum()",
+        "import numpy\nX = numpy.ones(9)\nreward = lambda **rest: X.sum()",
+    ),
+    "function behind a decorator": (
+        "import functools\n@functools.cache\ndef reward(s): return 1",
+        "import functools\n@functools.cache\ndef reward(s): return 2",
+    ),
+    "bound argument": (
+        "import functools\nreward = functools.partial(int, base=2)",
+        "import functools\nreward = functools.partial(int, base=8)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_changed_function_is_another_and_an_equal_one_the_same(what: str) -> None:
+    first, second = (version_of(made(text)) for text in CHANGES[what])
+    assert not first.unknown and not same(first, second)
+    assert same(first, version_of(made(CHANGES[what][0])))
+
+
+def test_values_of_a_closure_count() -> None:
+    assert same(version_of(closing_over([1, "a"])), version_of(closing_over([1, "a"])))
+    assert not same(version_of(closing_over([1, "a"])), version_of(closing_over([1, "b"])))
+
+
+def test_comments_and_what_the_function_does_not_read_do_not_count() -> None:
+    first = made("X = Y = 1\ndef reward(**rest): return X")
+    second = made("X = 1; Y = 2\n\n# Another line.\ndef reward(**rest):\n    return X  # and this")
+    assert same(version_of(first), version_of(second))
+
+
+def test_every_process_describes_a_function_alike() -> None:
+    program = (
+        "import re, datetime\n"
+        "from _inf.apps.eval.reward_version import version_of\n"
+        "X = {'a', 'b', 'c', ('d', 4)}, re.compile('x'), datetime.date(2026, 1, 2)\n"
+        "class Judge:\n    words = frozenset({'e', 'f'})\n"
+        "def reward(s, **rest): return s in {'g', 'h', 'i'} or Judge() or X\n"
+        "print(version_of(reward))\n"
+    )
+    path = os.pathsep.join(filter(None, sys.path))
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in "1234"
+    }
+    assert len(found) == 1 and "?" not in found.pop()
+
+
+class Client:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def test_value_that_cannot_be_read_is_named_and_never_counts_as_the_same() -> None:
+    judge = closing_over(Client())
+    version = version_of(judge)
+    assert version.unknown == ("value (Client)",)
+    assert not same(version, version_of(judge))
+    assert not same(version, version_of(functools.partial(judge, k=1)))
+
+
+# ─── Files and modules ───
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A reward file that imports modules, one of them in a function."""
+    (tmp_path / "reward_rules").mkdir()
+    for name, text in {
+        "reward.py": "from reward_rules import strict\n"
+        "def compute_score(**rest):\n    import reward_late\n    return strict.rule(1)\n",
+        "reward_rules/__init__.py": "",
+        "reward_rules/strict.py": "from . import words\nrule = lambda x: words.LIST\n",
+        "reward_rules/words.py": "import json\nLIST = ['a']\n",
+        "reward_late.py": "X = 1\n",
+        "reward_unused.py": "X = 1\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("reward_")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    "file", ["reward.py", "reward_rules/strict.py", "reward_rules/words.py", "reward_late.py"]
+)
+def test_file_is_another_when_a_module_that_it_imports_has_changed(file: str, folder: Path) -> None:
+    reward = f"{folder / 'reward.py'}:compute_score"
+    first = version_of(reward)
+    (folder / file).write_text((folder / file).read_text() + "# nothing\n")
+    (folder / "reward_unused.py").write_text("X = 2\n")
+    assert same(first, version_of(reward))
+    (folder / file).write_text((folder / file).read_text() + "Y = 2\n")
+    assert not same(first, version_of(reward))
+    assert not same(first, version_of(f"{folder / 'reward.py'}:other"))
+
+
+def test_moved_file_is_the_same_function(folder: Path) -> None:
+    first = version_of(f"{folder / 'reward.py'}:compute_score")
+    moved = folder.rename(folder.with_name("moved"))
+    assert same(first, version_of(f"{moved / 'reward.py'}:compute_score"))
+
+
+def test_module_that_a_notebooks_function_uses_counts_with_its_file_and_its_values(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    strict = importlib.import_module("reward_rules.strict")
+    reward = made("from reward_rules import strict\nreward = lambda **rest: strict.rule(1)")
+    first = version_of(reward)
+    with monkeypatch.context() as patch:
+        patch.setattr(strict.words, "LIST", ["b"])  # what a call in this process sees
+        assert not same(first, version_of(reward))
+    assert same(first, version_of(reward))
+    (folder / "reward_rules" / "words.py").write_text("LIST = ['b']\n")  # what a new process sees
+    assert not same(first, version_of(reward))
+
+
+def test_client_that_a_module_makes_itself_is_known_by_the_modules_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "reward_client.py").write_text(
+        "import threading\nclient = threading.Lock()\ndef judge(**rest): return client\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    judge = importlib.import_module("reward_client").judge
+    assert same(version_of(judge), version_of(judge))
