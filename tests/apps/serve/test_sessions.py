@@ -338,6 +338,21 @@ def test_request_without_the_key_opens_no_session(tiny: InferenceEngine) -> None
             assert server.sessions() == names
 
 
+def test_sessions_are_bounded_in_memory(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("_inf.apps.serve.sessions.MOST_BYTES", 100_000)
+    ask = {"messages": [user("Hi") | {"name": "x" * 60_000}], "max_tokens": 1}
+    with tiny.serve() as server:
+        for name, status in (("a", 200), ("b", 200), ("b", 429), ("c", 429)):
+            url = f"{server.session_url(name)}/chat/completions"
+            assert httpx.post(url, json=ask, timeout=60).status_code == status
+        assert server.sessions() == ["a", "b"] and len(server.traces("b")) == 1
+        httpx.delete(server.session_url("a").removesuffix("/v1")).raise_for_status()
+        assert httpx.post(url, json=ask, timeout=60).status_code == 200
+        assert httpx.post(url, json=ask, timeout=60).status_code == 429
+
+
 def test_first_requests_at_once_are_of_one_session(tiny_server: InferenceServer) -> None:
     openai = session(tiny_server, "at-once")
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
