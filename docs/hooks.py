@@ -21,6 +21,7 @@ TOP_PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "CHANGELOG.md": "CHANGELOG.md",
+    "SECURITY.md": "SECURITY.md",
 }
 
 
