@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -41,6 +42,17 @@ def user(text: str) -> dict[str, Any]:
 
 def said(answer: Any) -> Any:
     return answer.choices[0].message
+
+
+@pytest.fixture(autouse=True)
+def sessions_of_the_test_alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Names may be used again, by the same test too when it is repeated."""
+    names = {"tiny_server", "caller_server"} & {*request.fixturenames}
+    servers = [request.getfixturevalue(name) for name in names]
+    yield
+    for server in servers:
+        for name in server.sessions():
+            httpx.delete(server.session_url(name).removesuffix("/v1")).raise_for_status()
 
 
 # ─── Recorded ids ───
