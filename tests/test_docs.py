@@ -23,8 +23,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 
 @pytest.fixture(scope="module")
-def hooks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hooks", DOCS / "hooks.py")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -38,32 +38,45 @@ def paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield from paths(value, f"{above}{name}.")
 
 
-# ── docs/config.md ───────────────────────────────────────────────────────────────────────────────
+# ── What is generated ────────────────────────────────────────────────────────────────────────────
 
 
-def test_page_of_config_keys_has_every_key(hooks: ModuleType) -> None:
-    assert hooks.KEYS_GO_HERE in (DOCS / "config.md").read_text()
-    listed = {path for path, _, _ in hooks.config_keys()}
+@pytest.mark.parametrize("name", ["api", "backends", "config"])
+def test_generated_page_is_current(name: str, generate: ModuleType) -> None:
+    page = (DOCS / f"{name}.md").read_text()
+    assert generate.PART.search(page)
+    assert generate.generated(page) == page, "run: .venv/bin/python docs/generate.py"
+
+
+def test_page_of_the_api_has_every_public_name() -> None:
+    page = (DOCS / "api.md").read_text()
+    not_there = [name for name in inf.__all__ if f"### `{name}`" not in page]
+    assert not_there == ["Config"]  # docs/config.md has its keys
+
+
+def test_page_of_config_keys_has_every_key(generate: ModuleType) -> None:
+    listed = {path for path, _, _ in generate.config_keys()}
     assert listed >= set(paths(Config().to_dict())) - {"rollout.engine_kwargs.sglang"}
-    page = hooks.keys_page()
+    page = (DOCS / "config.md").read_text()
     for path in listed:
         assert f"`{path.rpartition('.')[2]}`" in page or f"## `{path}`" in page, path
 
 
-def test_page_of_config_keys_says_type_bounds_and_default(hooks: ModuleType) -> None:
-    rows = [line for line in hooks.keys_page().splitlines() if line.startswith("| `")]
+def test_page_of_config_keys_says_type_bounds_and_default() -> None:
+    page = (DOCS / "config.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
     (row,) = (row for row in rows if row.startswith("| `gpu_memory_utilization`"))
     assert "number, above 0, below 1" in row and "`0.5`" in row
     (row,) = (row for row in rows if row.startswith("| `hang_timeout`"))
     assert "or null" in row and "`600.0`" in row
 
 
-def test_lists_in_docstrings_become_lists_and_prose_stays_prose(hooks: ModuleType) -> None:
+def test_lists_in_docstrings_become_lists_and_prose_stays_prose(generate: ModuleType) -> None:
     text = (
         "Does it.\n\nfirst: a thing\n    and more of it:\n    inner: deeper\n"
         "second, third: others\nAfter them.\n\nIn prose a line may begin with a\nword: and a colon."
     )
-    assert hooks.as_markdown(text).split("\n") == [
+    assert generate.as_markdown(text).split("\n") == [
         "Does it.",
         "",
         "",
@@ -79,12 +92,15 @@ def test_lists_in_docstrings_become_lists_and_prose_stays_prose(hooks: ModuleTyp
     ]
 
 
-# ── docs/backends.md ─────────────────────────────────────────────────────────────────────────────
+def test_long_signature_has_a_line_for_each_parameter(generate: ModuleType) -> None:
+    signature = f"f(a: dict[str, int] = {{}}, *, {'b' * 80}: tuple[int, ...] = (1, 2)) -> int"
+    lines = generate._in_lines(signature).split("\n")
+    last = f"    {'b' * 80}: tuple[int, ...] = (1, 2),"
+    assert lines == ["f(", "    a: dict[str, int] = {},", "    *,", last, ") -> int"]
 
 
-def test_page_of_backends_has_each_feature_of_each(hooks: ModuleType) -> None:
-    assert hooks.FEATURES_GO_HERE in (DOCS / "backends.md").read_text()
-    head, _, *rows = hooks.features_table().splitlines()
+def test_page_of_backends_has_each_feature_of_each(generate: ModuleType) -> None:
+    head, _, *rows = generate.features_table().splitlines()
     assert head == (
         "| feature | calls and keywords | `sglang` | `hf` | `openai` "
         "| `openai with tokenizer_path` |"

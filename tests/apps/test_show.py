@@ -17,6 +17,15 @@ from inf import Rollout, as_rollouts
 
 HOSTILE = '</script><img src=x onerror="window.ran = 1"><script>window.ran = 1</script>{{script}}'
 PIXEL = "https://example.invalid/x.png"
+CALL = {"name": HOSTILE, "arguments": {HOSTILE: HOSTILE}}
+HOSTILE_FIELDS: list[dict[str, Any]] = [
+    {"row_id": HOSTILE, "uid": HOSTILE, "finish_reason": HOSTILE, "completion": HOSTILE},
+    {"prompt_texts": [HOSTILE, "\u2028"], "response_texts": [HOSTILE] * 10},
+    {"reward_scores": {HOSTILE: HOSTILE}, "timings": {HOSTILE: 1.0}, "tool_calls": [CALL]},
+    {"data_source": HOSTILE, "ground_truth": {HOSTILE: [HOSTILE]}, "__proto__": {"x": HOSTILE}},
+    {"messages": [{"role": "user", "content": [{"type": HOSTILE, "text": HOSTILE}]}]},
+    {"messages": [{"role": "assistant", "content": None, "tool_calls": HOSTILE, HOSTILE: 1}]},
+]
 LOGPROBS = [-0.01, -0.2, -0.6, -1.5, -2.5, -6.0]  # one for each step of tint
 
 
@@ -91,7 +100,11 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     many = as_rollouts([row(number) for number in range(1000)])
     fewer = [row(number, reward=9.0, completion="other") for number in (2, 0, 7)]
     beside = as_rollouts([*fewer, row(5000), {"row_id": "8.0", "error": {"message": HOSTILE}}])
+    hostile = [row(number, **fields) for number, fields in enumerate(HOSTILE_FIELDS)]
     texts = {
+        "hostile": page(
+            [(HOSTILE, as_rollouts([*hostile, {"prompt": HOSTILE, "error": HOSTILE}]))]
+        ),
         "some": page([("a.jsonl", many[:40])]),
         "many": page([("a.jsonl", many)]),
         "two": page([(HOSTILE, many[:10]), ("b.jsonl", beside)]),
@@ -170,6 +183,20 @@ def test_hostile_text_is_shown_and_runs_nothing(opened: Any) -> None:
     assert json.dumps({"name": HOSTILE}, indent=1) in seen.texts(".message pre")
     assert any(PIXEL in text for text in seen.texts("details pre"))
     assert seen.page.locator("#detail b, #detail script, #detail img").count() == 0
+
+
+def test_no_field_of_a_row_can_run_anything(opened: Any) -> None:
+    """Each row in turn, with all that is folded; `opened` looks at what has run."""
+    seen = opened("hostile")
+    assert seen.texts("h1") == [HOSTILE] and HOSTILE in seen.texts("#finish option")
+    for _ in range(len(HOSTILE_FIELDS) + 1):
+        for summary in seen.page.locator("#detail summary").all():
+            summary.click()
+        assert seen.page.locator("article").count() == 1
+        assert HOSTILE[:30] in str(seen.page.text_content("#detail"))
+        assert seen.page.locator("#detail :is(script, img, b)").count() == 0
+        seen.page.keyboard.press("j")
+    assert seen.chosen() == str(len(HOSTILE_FIELDS))
 
 
 def test_pages_policy_lets_nothing_of_the_data_run(opened: Any, paths: dict[str, Path]) -> None:

@@ -241,8 +241,8 @@ def test_failed_turn_with_tools_ends_its_row_only(server: ScriptedServer) -> Non
 
 
 def test_silent_server_is_a_failure_that_names_the_key(server: ScriptedServer) -> None:
-    with connected(server, retries=0, hang_timeout=0.3) as engine:
-        server.script = lambda path, body: Reply({}, wait=3)
+    with connected(server, retries=0, hang_timeout=2) as engine:
+        server.script = lambda path, body: Reply({}, wait=20)
         with pytest.raises(RequestFailure, match="hang_timeout"):
             engine.generate("a")
 

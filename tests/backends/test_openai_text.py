@@ -210,7 +210,7 @@ def test_tools_run_between_turns(server: ScriptedServer) -> None:
 def test_short_call_does_not_wait_for_all_rows_of_a_long_one_with_tools(
     server: ScriptedServer,
 ) -> None:
-    server.script = lambda path, body: Reply(echo(path, body).body, wait=0.01 if body else 0)
+    server.script = lambda path, body: Reply(echo(path, body).body, wait=0.05 if body else 0)
     with connected(server, rollout={"max_num_seqs": 1}) as engine:
         asked = [f"a{number}" for number in range(40)]
         long = threading.Thread(target=engine.generate, args=(asked,), kwargs={"tools": [weather]})

@@ -280,7 +280,8 @@ def test_row_is_the_same_alone_and_in_any_batch(backend: InferenceEngine) -> Non
 
 
 def test_samples_are_next_to_each_other_and_differ(backend: InferenceEngine) -> None:
-    output = backend.generate(as_ids(PROMPTS[:3]), n=4, temperature=1.0, max_tokens=16)
+    sampled: dict[str, Any] = {"temperature": 1.0, "max_tokens": 16, "ignore_eos": True}
+    output = backend.generate(as_ids(PROMPTS[:3]), n=4, **sampled)
     about = [(row["prompt_index"], row["sample_index"]) for row in output.metadata]
     assert about == [(prompt, sample) for prompt in range(3) for sample in range(4)]
     assert len({tuple(ids) for ids in output.token_ids}) == 12

@@ -289,7 +289,8 @@ def test_grammar_holds_against_a_bias(tiny: InferenceEngine) -> None:
 
 
 def assert_follows(drawn: Sequence[int], probabilities: torch.Tensor) -> None:
-    """Chi-square; tokens expected fewer than five times are counted together."""
+    """Chi-square; tokens expected fewer than five times are counted together. Unseeded draws have
+    no other test; right ones fail this one once in ten million runs."""
     expected = probabilities.double() / probabilities.double().sum() * len(drawn)
     counts = Counter(drawn)
     common = [token for token in range(len(expected)) if expected[token] >= 5]
@@ -304,7 +305,7 @@ def assert_follows(drawn: Sequence[int], probabilities: torch.Tensor) -> None:
         seen[due.index(min(due))] += sum(counts.values())
         due[due.index(min(due))] += rest
     assert len(due) > 2, "the prompt is too sure of its answer to show anything"
-    assert chisquare(seen, due).pvalue > 1e-4
+    assert chisquare(seen, due).pvalue > 1e-7
 
 
 def test_first_tokens_come_as_often_as_the_model_says(
@@ -338,7 +339,7 @@ def test_top_logprobs_are_transformers_likeliest_and_the_sampled_token(
 ) -> None:
     ids = token_prompts(10, 60, seed=12)
     output = tiny.generate(
-        as_ids(ids), temperature=temperature, max_tokens=16, ignore_eos=True, logprobs=3
+        as_ids(ids), temperature=temperature, seed=1, max_tokens=16, ignore_eos=True, logprobs=3
     )
     assert output.top_logprobs is not None and output[0].top_logprobs == output.top_logprobs[0]
     rows = zip(ids, output.token_ids, output.logprobs, output.top_logprobs, strict=True)

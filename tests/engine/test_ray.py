@@ -121,6 +121,32 @@ def test_address_where_no_cluster_is_is_refused_by_name(
             pass
 
 
+ALONE = """
+import os
+from pathlib import Path
+from _inf.apps.ray.cluster import cluster
+
+with cluster() as ray:
+    node = ray._private.worker._global_node
+    session = Path(node.get_session_dir_path())
+    say("modes", [folder.stat().st_mode & 0o777 for folder in (session, *session.parents)])
+    say("mode", os.environ["RAY_AUTH_MODE"])
+    say("home", [str(each) for each in Path.home().rglob("*") if each.is_file()])
+    say("answer", ray.get(ray.remote(lambda: 7).remote()))
+"""
+
+
+@pytest.mark.slow
+def test_other_users_can_neither_read_its_files_nor_give_it_work(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    with script(ALONE, tmp_path / "run", variables={"HOME": str(tmp_path / "home")}) as run:
+        assert 0o700 in run.hear("modes")[1:]
+        assert run.hear("mode") == "token"  # Ray then accepts nothing without its token,
+        assert run.hear("home") == []  # which it would write where all can read it
+        assert run.hear("answer") == 7
+        assert run.exit_code() == 0, run.err
+
+
 # ─── What an engine gets ───
 
 

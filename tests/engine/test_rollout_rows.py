@@ -18,7 +18,8 @@ from _inf.apps.cli import main
 from _inf.types import Trace
 from inf import ConfigError, InferenceEngine, load_rollouts, rollouts_to_data_proto
 
-SAMPLED: dict[str, Any] = {"temperature": 1.0, "max_tokens": 20, "stop_token_ids": list(range(99))}
+SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 3, "max_tokens": 20}
+SAMPLED["stop_token_ids"] = list(range(99))  # so that rows end at several lengths
 PROMPTS = ["Hi", [{"role": "user", "content": "What is it, and why?"}]]
 
 
@@ -190,7 +191,7 @@ def test_rows_of_an_evaluation_are_rollouts(tiny: InferenceEngine, tmp_path: Pat
         return 0.5
 
     asked = [{"prompt": PROMPTS[1], "extra_info": {"right": right}} for right in (True, False)]
-    report = inf.evaluate(tiny, asked, reward=reward, n=2, out=tmp_path / "run", seed=3, **SAMPLED)
+    report = inf.evaluate(tiny, asked, reward=reward, n=2, out=tmp_path / "run", **SAMPLED)
     rows = load_rollouts(tmp_path / "run.jsonl")
     assert [each.row_id for each in rows] == ["0.0", "0.1", "1.0", "1.1"]
     assert [each.reward for each in rows] == [0.5, 0.5, None, None]

@@ -130,7 +130,7 @@ def test_one_seed_for_all_gives_equal_prompts_different_answers_that_come_again(
 
 def test_what_asks_for_sampling_samples_on_the_greedy_default(engine):
     for asked in ({"top_p": 0.95}, {"top_k": 50}, {"min_p": 0.01}):
-        output = engine.generate(SHORT[0], n=6, max_tokens=12, **asked)
+        output = engine.generate(SHORT[0], n=16, max_tokens=12, **asked)
         assert len({tuple(ids) for ids in output.token_ids}) > 1
     seeded = engine.generate(SHORT[0], n=4, seed=1, max_tokens=12)
     assert len({tuple(ids) for ids in seeded.token_ids}) == 4

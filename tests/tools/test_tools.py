@@ -323,6 +323,7 @@ def test_the_callers_cancellation_comes_out_and_reaches_the_tool() -> None:
     seen: list[str] = []
 
     async def watched() -> None:
+        seen.append("begun")
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
@@ -333,14 +334,15 @@ def test_the_callers_cancellation_comes_out_and_reaches_the_tool() -> None:
         limits: dict[str, Any] = {"timeout": 60, "max_length": 99, "side": "left"}
         call = execute(tool(watched), {}, instance_id="", execute_kwargs={}, **limits)
         task = asyncio.ensure_future(call)
-        await asyncio.sleep(0.05)
+        while not seen:
+            await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         await asyncio.sleep(0)
 
-    asyncio.run(cancel())
-    assert seen == ["cancelled"]
+    asyncio.run(asyncio.wait_for(cancel(), 60))
+    assert seen == ["begun", "cancelled"]
 
 
 def test_a_tool_cannot_change_the_recorded_arguments() -> None:

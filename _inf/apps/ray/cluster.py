@@ -1,8 +1,10 @@
 """Connects to Ray, and corrects what `ray.init` does on a single machine (ray 2.60).
 
 Ray listens on every interface (`_private/services.py` refuses 127.0.0.1 unless
-`ENABLE_RAY_CLUSTER` is off), keeps logs and spilled objects where all users can read them, sends
-usage statistics, and prints messages. A cluster that is already running is not changed.
+`ENABLE_RAY_CLUSTER` is off), lets all users write into its folder (`_private/utils.py`), writes the
+token without which it accepts no work into a file that they may read
+(`_private/authentication/authentication_token_setup.py`), sends usage statistics, and prints
+messages. A cluster that is already running is not changed.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -45,11 +48,13 @@ def cluster() -> Iterator[Any]:
             folder = tempfile.mkdtemp(prefix="inf-ray-", dir="/tmp")  # sockets need a short path
             ended.callback(shutil.rmtree, folder, ignore_errors=True)
             os.environ.update(LOCAL)
+            if "RAY_AUTH_TOKEN_PATH" not in os.environ:
+                os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
             ray_constants.ENABLE_RAY_CLUSTER = False  # it is set when Ray is imported
             # Files that an engine leaves are removed with Ray's own files.
             how["runtime_env"] = {"env_vars": {"TMPDIR": folder}}
             with quiet.descriptors():
-                ray.init(address="local", include_dashboard=False, _temp_dir=folder, **how)
+                ray.init(address="local", include_dashboard=False, _temp_dir=f"{folder}/ray", **how)
         ended.callback(ray.shutdown)
         yield ray
 

@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import hmac
 import json
-import logging
+import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -23,17 +23,21 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from _inf.apps.serve.bodies import ChatBody, CompletionBody, RewardBody, read_body
 from _inf.apps.serve.calls import ServedCall, served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
-from _inf.apps.serve.errors import RETRY_SECONDS, RequestError, add_handlers, error_of
+from _inf.apps.serve.errors import (
+    RETRY_SECONDS,
+    RequestError,
+    add_handlers,
+    error_of,
+    log_bug,
+)
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.metrics import CountRequests, Metrics
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses
 from _inf.apps.serve.sessions import Sessions
-from _inf.errors import EngineDeadError, InferenceError
+from _inf.errors import EngineDeadError, InferenceError, shown
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
-
-logger = logging.getLogger("inf.serve")
 
 BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -126,8 +130,8 @@ class Service:
                 self.keeper.notice()
             if not begun:
                 raise
-            if not isinstance(failure, InferenceError):  # a bug; its message may have a prompt
-                logger.error("A stream failed with %s.", type(failure).__name__)
+            if not isinstance(failure, InferenceError):
+                log_bug(failure)
             yield f"data: {json.dumps(error_of(failure)[1])}\n\n"
             return
         call.record(responses.choices)
@@ -153,7 +157,7 @@ class Service:
 
     async def health(self) -> Response:
         status = self.keeper.status
-        about = {"status": status, "restarts": self.keeper.restarts, "model": self.model}
+        about = {"status": status, "restarts": self.keeper.restarts}
         if status == "ok":  # requests are answered now
             return JSONResponse(about)
         return JSONResponse(about, 503, {"Retry-After": str(RETRY_SECONDS)})
@@ -164,9 +168,11 @@ class Service:
 
 def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     """Build the application. Without an `api_key` it answers only requests to this machine's own
-    names, so that no web page can reach it under a name of its own."""
+    names, and none that a web page of another site sends."""
     app = FastAPI(openapi_url=None)
-    router = APIRouter(dependencies=[Depends(_key_check(api_key))] if api_key else [])
+    own_names = [*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host]
+    check = _key_check(api_key) if api_key else _origin_check(own_names)
+    router = APIRouter(dependencies=[Depends(check)])
     for prefix in ("/v1", "/sessions/{session}/v1"):
         router.add_api_route(f"{prefix}/chat/completions", service.chat, methods=["POST"])
         router.add_api_route(f"{prefix}/completions", service.completion, methods=["POST"])
@@ -180,8 +186,7 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     app.add_api_route("/health", service.health)
     add_handlers(app)
     if api_key is None:
-        own = f"[{host}]" if ":" in host else host
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK_NAMES, own])
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=own_names)
     app.add_middleware(CountRequests, metrics=service.metrics)
     return app
 
@@ -193,5 +198,18 @@ def _key_check(api_key: str) -> Callable[[Request], Awaitable[None]]:
         given = request.headers.get("Authorization", "")
         if not hmac.compare_digest(given.encode(), expected):
             raise RequestError(401, "The API key is missing or wrong.", code="invalid_api_key")
+
+    return check
+
+
+def _origin_check(own_names: Sequence[str]) -> Callable[[Request], Awaitable[None]]:
+    """A browser sends the POST of any site's page, if its body is called plain text, without asking
+    first; the header `Origin` then says whose page it is."""
+    own = rf"https?://({'|'.join(map(re.escape, own_names))})(:\d+)?"
+
+    async def check(request: Request) -> None:
+        origin = request.headers.get("Origin")
+        if origin is not None and not re.fullmatch(own, origin):
+            raise RequestError(403, f"A page of {shown(origin)} may not send requests.")
 
     return check

@@ -44,6 +44,16 @@ class ServedKeywords(Keywords):
             raise ValueError("prompt_logprobs: a stream does not give them")
         return self
 
+    @model_validator(mode="after")
+    def _refuse_templates(self) -> ServedKeywords:
+        """A template is a program: its loops could keep a thread busy for ever."""
+        if "chat_template" in (self.chat_template_kwargs or {}):
+            raise ValueError(
+                "chat_template_kwargs.chat_template: a request cannot bring a template; change the "
+                "one in the model's folder"
+            )
+        return self
+
     def keywords(self) -> dict[str, Any]:
         """Return `generate`'s keywords; `n` is 1, because each choice is a row of its own."""
         named = {**super().keywords(), "n": 1}

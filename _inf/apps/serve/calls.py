@@ -8,6 +8,7 @@ their place. Every refusal is one of `generate`'s exceptions, or a `BadRequest`.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
@@ -149,7 +150,8 @@ def _prompts(
         prompts = tokenize(forms, template, limits)
         return prompts, rules, [session.completion(each.token_ids) for each in prompts if session]
     messages = cast("list[Message]", forms[0])
-    start = session.chat(messages, json.dumps([tools, given]), template)
+    context = hashlib.sha256(json.dumps([tools, given]).encode()).hexdigest()
+    start = session.chat(messages, context, template)
     prompts = tokenize([messages if start.ids is None else start.ids], template, limits)
     return prompts, rules, [start.rendered() if prompts[0].truncated_tokens else start]
 

@@ -1,17 +1,21 @@
 """Turns exceptions into OpenAI's error bodies.
 
 In: an exception of this library, or of FastAPI's routing. Out: a response with a status and
-`{"error": {"message", "type", "param", "code"}}`.
+`{"error": {"message", "type", "param", "code"}}`. Of any other exception only the place is logged,
+because its message may have a prompt.
 """
 
 from __future__ import annotations
 
+import logging
+import traceback
 from concurrent.futures import CancelledError  # of a call, when its engine is stopped
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from _inf.apps.openai_format import BadRequest
 from _inf.errors import (
@@ -23,6 +27,8 @@ from _inf.errors import (
     PromptTooLongError,
     ToolError,
 )
+
+logger = logging.getLogger("inf.serve")
 
 RETRY_SECONDS = 5
 
@@ -88,6 +94,37 @@ def add_handlers(app: FastAPI) -> None:
         where = f"{request.method} {request.url.path}"
         return _response(RequestError(failure.status_code, f"{where}: {failure.detail}"))
 
-    for kind in (BadRequest, InferenceError, CancelledError, Exception):
+    for kind in (BadRequest, InferenceError, CancelledError):
         app.add_exception_handler(kind, refused)
     app.add_exception_handler(HTTPException, not_found)
+    app.add_middleware(AnswerBugs)
+
+
+def log_bug(failure: Exception) -> None:
+    """Log an exception's type and the lines of code that it came through."""
+    where = "".join(traceback.format_tb(failure.__traceback__))
+    logger.error("A request failed with %s:\n%s", type(failure).__name__, where)
+
+
+class AnswerBugs:
+    """ASGI middleware: answers any other exception with a 500. As a handler of the application this
+    would raise it again, and uvicorn would log its message (starlette 1.10, `errors.py`)."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except Exception as failure:
+            log_bug(failure)
+            if begun:  # the server closes the connection
+                raise InferenceError("A response ended before its end.") from None
+            await _response(failure)(scope, receive, send)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 import re
 import threading
 import time
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_SESSIONS = 1024
 MOST_TRACES = 1024  # of a session
+MOST_BYTES = 4 * 2**30  # of all sessions, estimated
+BYTES_PER_ID = 88  # with its mask and its log prob, in Python's lists
 SESSION_SECONDS = 6 * 3600.0  # without a request
 SESSION_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 
@@ -80,6 +83,8 @@ class Session:
         self.name = name
         self._traces: dict[str, Trace] = {}
         self._answers: list[Answer] = []
+        self._sizes: dict[str, int] = {}  # of each trace, in bytes
+        self.size = 0
         self._lock = threading.Lock()
         self.used = time.monotonic()
 
@@ -145,8 +150,11 @@ class Session:
                 weight_versions=[*trace.weight_versions, output.weight_version],
             )
             self._traces[trace.id] = trace
-            size = len(trace.token_ids)
-            self._answers.append(Answer(trace.id, start.context, len(messages), size, choice.ended))
+            size = _size(trace)
+            self.size += size - self._sizes.get(trace.id, 0)
+            self._sizes[trace.id] = size
+            end = len(trace.token_ids)
+            self._answers.append(Answer(trace.id, start.context, len(messages), end, choice.ended))
 
     def _continued(self, start: Start, prompt_ids: list[int]) -> Trace:
         """Return the trace that an answer continues, or a new one."""
@@ -165,6 +173,12 @@ class Session:
                 raise BadRequest(f"trace: this session has no trace {shown(trace)}")
             for name in self._traces if trace is None else [trace]:
                 self._traces[name] = dataclasses.replace(self._traces[name], reward=reward)
+
+
+def _size(trace: Trace) -> int:
+    """The memory that a trace takes, estimated in bytes."""
+    ids = len(trace.prompt_token_ids) + len(trace.token_ids)
+    return ids * BYTES_PER_ID + len(json.dumps(trace.messages))
 
 
 def _ids_to(answer: Answer, trace: Trace) -> list[int]:
@@ -215,6 +229,9 @@ class Sessions:
             session = self._open.get(name) or self._new.get(name)
             if session is None:
                 self._drop_old()
+            if sum(each.size for each in self._open.values()) >= MOST_BYTES:
+                raise RequestError(429, f"The open sessions hold {MOST_BYTES} bytes; delete some.")
+            if session is None:
                 if len(self._open) + len(self._new) >= MOST_SESSIONS:
                     raise RequestError(429, f"{MOST_SESSIONS} sessions are open; delete some.")
                 session = self._new[name] = Session(name)

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from openai import OpenAI
 
 from _inf.apps.serve.server import InferenceServer
 
 KEY = "none-is-needed"
-DIGITS = 3  # the same token's log prob depends a little on the batch that it is computed in
+WITHIN = 1e-3  # the same token's log prob depends a little on the batch that it is computed in
 
 
 def client(server: InferenceServer, **more: Any) -> OpenAI:
@@ -32,13 +33,13 @@ class Joined:
 
 
 def logprobs_of(part: Any) -> list[Any]:
-    """The tokens' log probs of a part of a response, rounded."""
+    """The tokens' log probs of a part of a response; those of two parts are compared loosely."""
     content = (part.logprobs.content or []) if part.logprobs else []
     return [
         (
             each.token,
             each.bytes,
-            round(each.logprob, DIGITS),
+            pytest.approx(each.logprob, rel=0, abs=WITHIN),
             [top.token for top in each.top_logprobs],
         )
         for each in content

@@ -21,7 +21,7 @@ from _inf.apps.serve.server import InferenceServer, _listen
 from inf import EngineDeadError, InferenceEngine
 
 LONG = {"prompt": "Go on", "temperature": 0, "max_tokens": 120, "ignore_eos": True, "n": 4}
-ABORT_SECONDS = 3.0
+ABORT_SECONDS = 6.0  # a request that is left alone takes longer
 
 
 def raw_request(server: InferenceServer, body: str) -> socket.socket:

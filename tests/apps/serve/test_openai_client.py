@@ -168,6 +168,7 @@ def test_json_schema_is_enforced(stream: bool, tiny_client: OpenAI, model: str) 
         model=model,
         messages=ASK,
         temperature=1.0,
+        seed=5,
         n=4,
         max_tokens=60,
         stream=stream,
@@ -304,7 +305,7 @@ def test_responses_and_events_are_of_the_packages_own_types(
     route: str, tiny_server: InferenceServer
 ) -> None:
     whole, event = TYPES[route]
-    body: dict[str, Any] = {"n": 2, "temperature": 1.0, "max_tokens": 4, "prompt": "Hi"}
+    body: dict[str, Any] = {"n": 2, "temperature": 1.0, "seed": 1, "max_tokens": 4, "prompt": "Hi"}
     if route == "/chat/completions":
         body |= {"messages": ASK, "logprobs": True, "top_logprobs": 2}
         del body["prompt"]

@@ -16,6 +16,7 @@ from serve_clients import client
 from _inf.apps.cli import main
 from _inf.apps.serve.bodies import ChatBody, CompletionBody
 from _inf.apps.serve.connections import MOST_BODY_BYTES
+from _inf.apps.serve.responses import ChatResponses
 from _inf.apps.serve.server import InferenceServer
 from inf import ConfigError, InferenceEngine
 
@@ -68,6 +69,7 @@ def error(response: httpx.Response) -> dict[str, Any]:
         (CHAT, {"stop_token_ids": [-1]}, "stop_token_ids"),
         (CHAT, {"stream": True, "seed": -1}, "seed"),
         (CHAT, {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
+        (CHAT, {"chat_template_kwargs": {"chat_template": "Hi"}}, "chat_template_kwargs"),
         (CHAT, {"truncate_prompt": "up"}, "truncate_prompt"),
         (COMPLETION, {"prompt": []}, "prompt"),
         (COMPLETION, {"prompt": [[]]}, "prompt"),
@@ -255,7 +257,8 @@ def test_requests_need_the_key_and_it_is_in_no_log(
                 response = httpx.get(url, headers=headers)
                 assert response.status_code == 401
                 assert error(response)["code"] == "invalid_api_key"
-        assert httpx.get(f"{root}/health").status_code == 200
+        health = httpx.get(f"{root}/health")
+        assert health.status_code == 200 and tiny.config.model_name not in health.text
         right = client(server, api_key="correct-horse")
         prompt = "a secret prompt"
         right.completions.create(model=tiny.config.model_name, prompt=prompt, max_tokens=1)
@@ -271,6 +274,56 @@ def test_other_names_of_this_machine_are_refused_without_a_key(
     assert httpx.get(url, headers={"Host": "localhost:8000"}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://evil.example", 403),
+        ("http://localhost.evil.example", 403),
+        ("http://evil.example/127.0.0.1", 403),
+        ("null", 403),
+        ("http://[", 403),
+        ("http://localhost:3000", 200),
+        ("http://[::1]", 200),
+    ],
+)
+def test_page_of_another_site_may_not_send_requests(
+    origin: str, status: int, tiny_server: InferenceServer
+) -> None:
+    """Browsers send such a request without asking the server first."""
+    headers = {"Origin": origin, "Content-Type": "text/plain"}
+    text = json.dumps({"prompt": "Hi", "max_tokens": 1})
+    for url in (tiny_server.base_url, tiny_server.session_url("of-a-page")):
+        response = httpx.post(f"{url}/completions", content=text, headers=headers, timeout=60)
+        assert response.status_code == status
+        assert status == 200 or error(response)["type"] == "invalid_request_error"
+    assert ("of-a-page" in tiny_server.sessions()) == (status == 200)
+    httpx.delete(tiny_server.session_url("of-a-page").removesuffix("/v1"))
+
+
 def test_no_other_origin_may_read_the_answers(http: httpx.Client) -> None:
     response = http.get("/models", headers={"Origin": "https://evil.example"})
     assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+@pytest.mark.parametrize(("stream", "method"), [(False, "whole"), (True, "events")])
+def test_exception_of_a_bug_is_a_500_and_its_message_is_in_no_log(
+    stream: bool,
+    method: str,
+    http: httpx.Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    secret = "a prompt"
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError(secret)
+
+    caplog.set_level(logging.DEBUG)
+    with monkeypatch.context() as broken:
+        broken.setattr(ChatResponses, method, fail)
+        response = http.post(CHAT, json={"messages": ASK, "max_tokens": 1, "stream": stream})
+    assert response.status_code == 500 and error(response)["type"] == "server_error"
+    said = response.text + caplog.text + "".join(capfd.readouterr())
+    assert secret not in said
+    assert "RuntimeError" in caplog.text and "in fail" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from inf import ConfigError, InferenceEngine, InferenceError
 
 pytestmark = pytest.mark.engine
 EXTRA = {"extra_body": {"return_token_ids": True}}
+SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 3}
 
 
 def session(server: InferenceServer, name: str) -> OpenAI:
@@ -42,6 +44,17 @@ def said(answer: Any) -> Any:
     return answer.choices[0].message
 
 
+@pytest.fixture(autouse=True)
+def sessions_of_the_test_alone(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Names may be used again, by the same test too when it is repeated."""
+    names = {"tiny_server", "caller_server"} & {*request.fixturenames}
+    servers = [request.getfixturevalue(name) for name in names]
+    yield
+    for server in servers:
+        for name in server.sessions():
+            httpx.delete(server.session_url(name).removesuffix("/v1")).raise_for_status()
+
+
 # ─── Recorded ids ───
 
 
@@ -54,8 +67,7 @@ def test_each_prompt_begins_with_the_recorded_ids(
     mask: list[int] = []
     for turn in range(4):
         messages.append(user(f"Turn {turn}"))
-        params: dict[str, Any] = {"temperature": 1.0, "max_tokens": 10, "stream": stream}
-        answer = ask(openai, messages, **params)
+        answer = ask(openai, messages, **SAMPLED, max_tokens=10, stream=stream)
         [choice], prompt = joined_chat(answer) if stream else whole_chat(answer)
         assert prompt[: len(whole)] == whole
         mask += [0] * (len(prompt) - len(whole)) + [1] * len(choice.ids)
@@ -78,7 +90,7 @@ def test_continued_answer_is_the_one_to_its_ids(
 ) -> None:
     openai = session(tiny_server, "greedy")
     messages = [user("One")]
-    messages.append(said(ask(openai, messages, temperature=1.0, max_tokens=8)))
+    messages.append(said(ask(openai, messages, **SAMPLED, max_tokens=8)))
     messages.append(user("Two"))
     [choice], prompt = whole_chat(ask(openai, messages, temperature=0, max_tokens=12))
     row = tiny.generate({"prompt_token_ids": prompt}, temperature=0, max_tokens=12)[0]
@@ -146,9 +158,9 @@ def test_second_answer_to_the_same_history_keeps_the_recorded_ids(
 ) -> None:
     openai = session(tiny_server, "again")
     messages = [user("One")]
-    messages += [said(ask(openai, messages, max_tokens=6, temperature=1.0)), user("Two")]
-    for _ in range(2):
-        ask(openai, messages, max_tokens=6, temperature=1.0)
+    messages += [said(ask(openai, messages, max_tokens=6, **SAMPLED)), user("Two")]
+    for seed in range(2):
+        ask(openai, messages, max_tokens=6, temperature=1.0, seed=seed)
     first, second = tiny_server.traces("again")
     assert second.forked_from == (first.id, 2)
     recorded = first.prompt_token_ids + first.token_ids
@@ -158,7 +170,7 @@ def test_second_answer_to_the_same_history_keeps_the_recorded_ids(
 
 def test_choices_of_one_request_are_traces_of_their_own(tiny_server: InferenceServer) -> None:
     openai = session(tiny_server, "choices")
-    answer = ask(openai, [user("One")], n=3, temperature=1.0, max_tokens=8)
+    answer = ask(openai, [user("One")], n=3, **SAMPLED, max_tokens=8)
     choices, prompt = whole_chat(answer)
     traces = tiny_server.traces("choices")
     assert [trace.token_ids for trace in traces] == [choice.ids for choice in choices]
@@ -178,9 +190,10 @@ def test_other_tools_begin_a_trace_of_their_own(caller_server: InferenceServer) 
 
 def test_prompts_of_ids_go_on_too(tiny: InferenceEngine, tiny_server: InferenceServer) -> None:
     openai, ids = session(tiny_server, "tokens"), [10, 11, 12]
+    whole = {"extra_body": {"return_token_ids": True, "ignore_eos": True}}  # always four tokens
     for _ in range(3):
         answer: Any = openai.completions.create(
-            model=tiny.config.model_name, prompt=ids, max_tokens=4, temperature=1.0, **EXTRA
+            model=tiny.config.model_name, prompt=ids, max_tokens=4, temperature=1.0, **whole
         )
         ids = ids + answer.choices[0].token_ids + [20, 21]
     [trace] = tiny_server.traces("tokens")
@@ -202,7 +215,8 @@ def random_conversation(server: InferenceServer, name: str) -> None:
     recorded: list[int] = []
     for _ in range(rng.randint(2, 5)):
         tools = {"tools": [CALCULATOR]}
-        answer = ask(openai, messages, temperature=rng.choice([0, 1.0]), max_tokens=40, **tools)
+        how = {"temperature": rng.choice([0, 1.0]), "seed": rng.randrange(2**31)}
+        answer = ask(openai, messages, **how, max_tokens=40, **tools)
         [choice], prompt = whole_chat(answer)
         assert prompt[: len(recorded)] == recorded, (name, messages)
         message = said(answer)
@@ -248,7 +262,7 @@ def test_batch_of_traces_has_the_columns_of_rollout_batch(
 ) -> None:
     openai = session(tiny_server, "batch")
     messages = [user("One")]
-    first = ask(openai, messages, n=2, temperature=1.0, max_tokens=8)
+    first = ask(openai, messages, n=2, **SAMPLED, max_tokens=8)
     ask(openai, [*messages, said(first), user("Two")], max_tokens=8)
     traces = tiny_server.traces("batch")
     batch = tiny.trainer_batch(traces, rewards=[1.0, 0.25])
@@ -336,6 +350,21 @@ def test_request_without_the_key_opens_no_session(tiny: InferenceEngine) -> None
             headers = {"Authorization": f"Bearer {key}"}
             httpx.post(url, json={"prompt": "Hi", "max_tokens": 1}, headers=headers)
             assert server.sessions() == names
+
+
+def test_sessions_are_bounded_in_memory(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("_inf.apps.serve.sessions.MOST_BYTES", 100_000)
+    ask = {"messages": [user("Hi") | {"name": "x" * 60_000}], "max_tokens": 1}
+    with tiny.serve() as server:
+        for name, status in (("a", 200), ("b", 200), ("b", 429), ("c", 429)):
+            url = f"{server.session_url(name)}/chat/completions"
+            assert httpx.post(url, json=ask, timeout=60).status_code == status
+        assert server.sessions() == ["a", "b"] and len(server.traces("b")) == 1
+        httpx.delete(server.session_url("a").removesuffix("/v1")).raise_for_status()
+        assert httpx.post(url, json=ask, timeout=60).status_code == 200
+        assert httpx.post(url, json=ask, timeout=60).status_code == 429
 
 
 def test_first_requests_at_once_are_of_one_session(tiny_server: InferenceServer) -> None:

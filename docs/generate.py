@@ -1,0 +1,273 @@
+"""Writes what the pages of docs/ take from the code: python docs/generate.py.
+
+In a page, what stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced by the part
+of that name: `config keys`, `features of the backends`, or `api NAME`, the signature and the
+docstring of a name and of its public members.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+sys.path.insert(0, str(ROOT))
+
+from _inf.backends.base import FEATURES, SUPPORTS  # noqa: E402
+from _inf.config.schema import Config  # noqa: E402
+
+PART = re.compile(r"<!-- generated: (?P<name>.+?) -->\n.*?<!-- end -->", re.DOTALL)
+LINE_LENGTH = 88  # of a signature
+PAGE_NAME = re.compile(r"\bdocs/(\w+)\.md\b")  # in docstrings
+
+
+def generated(page: str) -> str:
+    """Return the text of a page with its generated parts made anew."""
+
+    def part(found: re.Match[str]) -> str:
+        match found["name"].split():
+            case ["config", "keys"]:
+                text = keys_page()
+            case ["features", *_]:
+                text = features_table()
+            case [_, name]:
+                text = api(name)
+        return f"<!-- generated: {found['name']} -->\n\n{text}\n\n<!-- end -->"
+
+    return PART.sub(part, page)
+
+
+def main() -> None:
+    """Write the pages that are not current."""
+    for path in sorted(DOCS.glob("*.md")):
+        page = path.read_text()
+        if (current := generated(page)) != page:
+            path.write_text(current)
+            print(f"{path.relative_to(ROOT)}: written")
+
+
+# ── Signatures and docstrings ────────────────────────────────────────────────────────────────────
+
+
+@cache
+def _sources() -> griffe.ModulesCollection:
+    """The source of `inf` and `_inf`, read without importing it."""
+    loader = griffe.GriffeLoader(search_paths=[ROOT])
+    loader.load("inf")
+    loader.load("_inf")
+    loader.resolve_aliases(external=False)
+    return loader.modules_collection
+
+
+def api(name: str) -> str:
+    """A section on a name: its signature, its docstring, and those of its public members."""
+    found = _target(_sources()[name])
+    parts = [f"### `{found.name}`", _code(found), _prose(found)]
+    if found.is_class:
+        own = found.members
+        members = [*own.values(), *(v for k, v in found.inherited_members.items() if k not in own)]
+        known = [_target(each) for each in members if each.docstring and each.name[0] != "_"]
+        parts.append(
+            "\n".join(
+                f"- `{each.name}: {each.annotation}`: {_prose(each)}"
+                for each in known
+                if each.is_attribute
+            )
+        )
+        for each in known:
+            if each.is_function:
+                parts += [f"#### `{each.name}`", _code(each), _prose(each)]
+    return "\n\n".join(filter(None, parts))
+
+
+def _target(found: Any) -> Any:
+    return found.final_target if found.is_alias else found
+
+
+def _prose(found: Any) -> str:
+    text = as_markdown(found.docstring.value) if found.docstring else ""
+    return re.sub(r"\n{3,}", "\n\n", PAGE_NAME.sub(r"[docs/\1.md](\1.md)", text))
+
+
+def _code(found: Any) -> str:
+    """The signature of a class or a function."""
+    if found.is_function:
+        signature = found.signature(name=("async " if "async" in found.labels else "") + found.name)
+        code = _in_lines(signature)
+    elif init := found.all_members.get("__init__"):
+        code = _in_lines(_target(init).signature(name=found.name).removesuffix(" -> None"))
+    else:
+        code = f"class {found.name}({', '.join(map(str, found.bases))})"
+        if "TypedDict" in code:
+            fields = found.members.values()
+            code += ":\n" + "\n".join(f"    {each.name}: {each.annotation}" for each in fields)
+    code = code.replace("'", '"')
+    return f"```python\n{code}\n```"
+
+
+def _in_lines(signature: str) -> str:
+    """A signature, with a line for each parameter if it is long."""
+    if len(signature) <= LINE_LENGTH:
+        return signature
+    code, depth = "", 0
+    for character in signature:
+        if depth == 1 and character == ")":
+            code += ",\n"
+        depth += (character in "([{") - (character in ")]}")
+        code += character
+        if depth == 1 and character in ",(":
+            code += "\n   "  # and the space behind a comma
+    return code.replace("(\n   ", "(\n    ", 1)
+
+
+# ── The table of what each backend can do ────────────────────────────────────────────────────────
+
+
+def features_table() -> str:
+    """A row for each feature, with its calls and keywords, and a column for each backend."""
+    lines = [f"| feature | calls and keywords | {' | '.join(f'`{name}`' for name in SUPPORTS)} |"]
+    lines.append("|---" * (2 + len(SUPPORTS)) + "|")
+    for feature, names in FEATURES.items():
+        offered = ["yes" if feature in own else "no" for own in SUPPORTS.values()]
+        words = ", ".join(f"`{name}`" for name in names)
+        lines.append(f"| {feature} | {words} | {' | '.join(offered)} |")
+    return "\n".join(lines)
+
+
+# ── The table of every config key ────────────────────────────────────────────────────────────────
+
+
+def config_keys() -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """(path, JSON schema, definitions) of every section and key, a section before its keys."""
+    schema = Config.model_json_schema()
+    yield from _keys("", schema, schema.get("$defs", {}))
+
+
+def _keys(
+    path: str, section: dict[str, Any], definitions: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    for name, key in section.get("properties", {}).items():
+        here = f"{path}.{name}" if path else name
+        key = {**definitions[key["$ref"].rpartition("/")[2]], **key} if "$ref" in key else key
+        yield here, key, definitions
+        yield from _keys(here, key, definitions)
+
+
+def keys_page() -> str:
+    """A heading for each section and a table for its keys."""
+    tables: dict[str, list[str]] = {"": []}
+    about = {"": "At the top of the file."}
+    for path, key, _ in config_keys():
+        if "properties" in key:
+            about[path] = _one_line(key.get("description", ""))
+            tables[path] = []
+            continue
+        section, _, name = path.rpartition(".")
+        cells = (f"`{name}`", _type(key), _value(key.get("default")), _one_line(_text(key)))
+        tables[section].append("| " + " | ".join(cells) + " |")
+    head = "| key | type | default | |\n|---|---|---|---|\n"
+    parts = [
+        f"## {f'`{path}`' if path else 'Top level'}\n\n{about[path]}\n\n" + head + "\n".join(rows)
+        for path, rows in tables.items()
+        if rows
+    ]
+    return "\n\n".join(parts)
+
+
+def _text(key: dict[str, Any]) -> str:
+    """What a key is for; of a key that may be null pydantic keeps that at either level."""
+    return str(key.get("description", ""))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _type(key: dict[str, Any]) -> str:
+    """`whole number, at least 1, or null`."""
+    if "anyOf" in key:
+        kinds = [_type(option) for option in key["anyOf"]]
+        return " or ".join(sorted(kinds, key="null".__eq__))
+    if "enum" in key or "const" in key:
+        return ", ".join(_value(value) for value in key.get("enum", [key.get("const")]))
+    names = {
+        "integer": "whole number",
+        "number": "number",
+        "string": "text",
+        "boolean": "true or false",
+        "object": "mapping",
+        "array": "list",
+    }
+    kind = names.get(key.get("type", ""), key.get("type", "anything"))
+    if kind == "list" and "items" in key:
+        kind = f"list of: {_type(key['items'])}"
+    bounds = {
+        "minimum": "at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
+    for bound, words in bounds.items():
+        if bound in key and key[bound] != 2**31 - 1:  # that one is any 32-bit number
+            kind += f", {words} {key[bound]:g}"
+    return kind
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return f"`{str(value).lower()}`".replace("none", "null")
+    return f"`{value}`"
+
+
+# ── Docstrings ───────────────────────────────────────────────────────────────────────────────────
+
+ENTRY = re.compile(r"(\w+(?: \([^()]*\))?(?:, \w+(?: \([^()]*\))?)*): (.+)")
+
+
+def as_markdown(docstring: str) -> str:
+    """Our docstrings' lists (`name: text`, continued and nested by indentation) as Markdown's."""
+    lines = docstring.splitlines()
+    done: list[str] = []
+    entries: list[int] = []  # the indentation of each list entry that a line may still belong to
+    for number, line in enumerate(lines):
+        text, indent = line.strip(), _indent(line)
+        if not text:
+            done.append("")
+            continue
+        closed = bool(entries) and indent <= entries[-1]
+        while entries and indent <= entries[-1]:
+            entries.pop()
+        in_prose = bool(done) and bool(done[-1]) and not closed and not done[-1].endswith(":")
+        entry = None if in_prose else ENTRY.fullmatch(text)
+        if entry and (closed or _is_entry(lines, number)):
+            if not closed:
+                done.append("")  # Markdown begins a list after an empty line only
+            done.append(f"{'    ' * len(entries)}- **{entry[1]}**: {entry[2]}")
+            entries.append(indent)
+        elif closed or not done or not done[-1]:
+            done += ["", "    " * len(entries) + text]
+        else:
+            done[-1] += f" {text}"
+    return "\n".join(done).strip()
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _is_entry(lines: list[str], number: int) -> bool:
+    """Whether the line is an entry and not prose, whose next line would go on below it."""
+    following = lines[number + 1] if number + 1 < len(lines) else ""
+    beside = bool(following) and _indent(following) == _indent(lines[number])
+    return not beside or ENTRY.fullmatch(following.strip()) is not None
+
+
+if __name__ == "__main__":
+    main()
