@@ -20,7 +20,7 @@ from typing import Any
 SAMPLING: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "ignore_eos": True}
 # Of our server arguments, what `default` is told too: without these it is another comparison.
 SAME = ("model_path", "dtype", "device", "mem_fraction_static", "trust_remote_code", "log_level")
-# And these if the config sets them; and all of `ON_CPU`, where SGLang does not choose what it needs.
+# And these if the config sets them; on a CPU all three, because SGLang does not choose them there.
 BACKENDS = ("attention_backend", "sampling_backend")
 ON_CPU = (*BACKENDS, "max_total_tokens")
 
