@@ -84,7 +84,8 @@ def main(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Raw numbers go here.")] = None,
 ) -> None:
-    report = {"machine": machine(), "command": sys.argv, "tokens": tokens, "loads": {}}
+    report: dict[str, Any] = {"machine": machine(), "command": sys.argv, "tokens": tokens}
+    report["loads"] = {}
     with Race(contestants.split(","), config, assignments or []) as race:
         report |= {"engine": race.running["ours"].ready["engine"], "failures": race.failures}
         report["bandwidth"] = race.ask("transformers", bandwidth=True)

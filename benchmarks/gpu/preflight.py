@@ -33,10 +33,14 @@ def driver_and_torch_see_the_gpu(setting: Setting) -> Any:
     import torch
 
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
-    said = subprocess.run(query, capture_output=True, text=True, timeout=60)
+    said = "not found"
+    if shutil.which(query[0]):
+        asked = subprocess.run(query, capture_output=True, text=True, timeout=60)
+        said = asked.stdout.strip() or asked.stderr.strip()
+    assert torch.cuda.is_available(), f"torch sees no GPU; nvidia-smi: {said}"
     properties = torch.cuda.get_device_properties(0)
     return {
-        "nvidia_smi": said.stdout.strip() or said.stderr.strip(),
+        "nvidia_smi": said,
         "device": torch.cuda.get_device_name(0),
         "capability": torch.cuda.get_device_capability(0),
         "gb": round(properties.total_memory / 1e9, 1),

@@ -61,7 +61,7 @@ def line(result: Result) -> str:
     word = {True: "ok", False: "FAILED", None: "-"}[result["passed"]]
     detail = result["detail"]
     text = detail if isinstance(detail, str) else json.dumps(detail, default=str)
-    text = "" if detail is None else text.partition("\n")[0][:SHOWN]
+    text = "" if detail is None else " ".join(text[:SHOWN].split())
     return f"{word:6} {result['part']}: {result['check']} ({result['seconds']:.1f} s) {text}"
 
 

@@ -81,11 +81,19 @@ class Setting:
 
     @functools.cached_property
     def model(self) -> Path:
-        """The folder of the random model, which the first part that needs it builds."""
-        folder = self.work / "model"
-        if not folder.exists():  # in a process of its own, which leaves no memory of the GPU in use
+        """The folder of the random model, which the first part that needs it builds: in a process
+        of its own, which leaves no memory of the GPU in use."""
+        folder, failure = self.work / "model", self.work / "model.failed"
+        if failure.exists():
+            raise Skip(f"there is no random model: {failure.read_text()}")
+        if not folder.exists():
             program = Path(__file__).with_name("model.py")
-            subprocess.run([sys.executable, program, folder, self.device], check=True)
+            command = [sys.executable, str(program), str(folder), self.device]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                print(done.stderr[-1500:], flush=True)
+                failure.write_text(f"{done.stderr.strip()}\n".splitlines()[-1])
+                raise RuntimeError(f"no random model: {failure.read_text()}")
         return folder
 
     def machine_keys(self) -> list[str]:
@@ -110,8 +118,9 @@ class Setting:
         self.running = engine
         return engine
 
-    def engine(self) -> InferenceEngine:
-        """The engine of this part, if one has started."""
+    def engine(self) -> Any:
+        """The `InferenceEngine` of this part, if one has started; its rows have ids and log probs,
+        which their types say may be None."""
         if self.running is None:
             raise Skip(self.why_none)
         return self.running
@@ -153,7 +162,9 @@ def without_eager(keys: tuple[str, ...]) -> list[str]:
 def answer(engine: InferenceEngine, prompt: str = PROMPTS[0]) -> list[int]:
     """The greedy answer of a row alone, which is the same each time: rows of one call may be
     computed in other batches the next time, and bfloat16 then rounds otherwise."""
-    return engine.generate(prompt, **GREEDY).token_ids[0]
+    ids = engine.generate(prompt, **GREEDY).token_ids[0]
+    assert ids is not None
+    return ids
 
 
 def answers(engine: InferenceEngine) -> list[list[int]]:
