@@ -17,7 +17,7 @@ from results import Skip
 from setting import GREEDY, PROMPTS, ROOT, Setting, answer
 
 # Tokens per second of ours, over those of raw SGLang with the same arguments.
-LEAST_OF_RAW = 0.9
+LEAST_OF_RAW = 0.97  # as docs/performance.md requires on a CPU
 ROWS = 64
 
 
