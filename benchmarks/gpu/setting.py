@@ -9,7 +9,6 @@ import importlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -171,18 +170,14 @@ def answers(engine: InferenceEngine) -> list[list[int]]:
     return [answer(engine, prompt) for prompt in PROMPTS]
 
 
-def goes_idle(engine: InferenceEngine) -> bool:
+def goes_idle(engine: Any) -> bool:
     """Whether no request is in flight soon."""
-    return until(lambda: not engine.rollout._engine.tokenizer_manager.rid_to_state, IDLE_SECONDS)
-
-
-def until(true: Callable[[], bool], seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not true():
-        if time.monotonic() > end:
-            return False
+    end = time.monotonic() + IDLE_SECONDS
+    while (
+        busy := engine.rollout._engine.tokenizer_manager.rid_to_state
+    ) and time.monotonic() < end:
         time.sleep(0.02)
-    return True
+    return not busy
 
 
 def absent(package: str) -> bool:
