@@ -1,114 +1,198 @@
 #!/usr/bin/env bash
-# Runs the checks and benchmarks that need a GPU: bash benchmarks/gpu.sh [STEP...]
+# Proves on a GPU, in ten minutes, what can be proven there: bash benchmarks/gpu.sh [OPTION...]
 #
-# Steps, all by default, in this order; each can be run alone:
-#   kernel      check the packages and run one kernel of sgl-kernel on the GPU
-#   exact       compare float32 and bfloat16 with Transformers, without and with CUDA graphs
-#   throughput  compare batches of 1, 32 and 256 rows with the raw engine and Transformers
+# Parts, worst first, each in a process of its own under a time limit:
+#   preflight   driver, packages, compiler, headers, one call of each kernel; no engine
+#   smoke       a first engine in bfloat16, without CUDA graphs
+#   functions   sleep, weight updates, grammars, filters, seeds, penalties, stops, aborts, streams
+#   exact       tokens and log probs against Transformers in bfloat16, without and with CUDA graphs
+#   throughput  1 and 256 rows against raw SGLang, with our arguments and with its own defaults
+#   float32     tokens and log probs against Transformers in float32
+#   embedded    the default engine
+# All but the last use a random model of Qwen3-0.6B's shape, which is made here.
 #
+# Options:
+#   --device cuda|cpu          cpu is a test of this script, with a smaller model (default: cuda)
+#   --parts PART,...           which parts, in this order (default: all)
+#   --budget SECONDS           for all parts; those that it does not reach are skipped (600)
+#   --limit [PART=]SECONDS     the limit of one part, or of each
+#   --out FOLDER               for the results (default: $OUT, or gpu-results)
+#   --set KEY=VALUE            a config key of all engines
 # Environment variables, all optional:
-#   OUT     folder for the results (default: gpu-results)
-#   PYTHON  the interpreter (default: python3)
-#   GGUF    a .gguf file, or the parts it was split into: "x.gguf.aa x.gguf.ab". It is a second
-#           model for the step `exact`, and replaces the random model for `throughput`.
-#   KIT     a site.tar.xz with verl, sglang and their packages (a folder for sys.path, whose
-#           folder `_lib` has shared libraries), for a machine that has only its own torch. With it
-#           Triton attention and PyTorch sampling are used. Say so beside every figure: the torch is
-#           not the pinned one, and there is no FlashAttention 3.
-#   SET     other config keys: SET="rollout.gpu_memory_utilization=0.2 ..."
-set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-OUT=${OUT:-gpu-results}
-PYTHON=${PYTHON:-python3}
-STEPS=("$@")
-[ ${#STEPS[@]} -gt 0 ] || STEPS=(kernel exact throughput)
-WORK=$(mktemp -d)
-trap 'rm -rf "$WORK"' EXIT
-mkdir -p "$OUT"
-exec > >(tee -a "$OUT/log.txt") 2>&1
+#   OUT     as --out
+#   PYTHON  the interpreter (default: .venv/bin/python, which install.sh makes, or python3)
+#   GGUF    a .gguf file, or the parts it was split into ("x.gguf.aa x.gguf.ab"), in place of the
+#           embedded model
+#   KIT     a site.tar.xz with verl, sglang and their packages (a folder for sys.path, whose folder
+#           `_lib` has shared libraries), for a machine that has only its own torch. Attention of
+#           Triton and sampling of PyTorch are used then; what the kit cannot do is skipped by name.
+#           Say so beside every figure: the torch is not the pinned one, there is no
+#           FlashAttention 3.
+# Paths are relative to the checkout.
+#
+# In the folder of the results: results.jsonl (a line for each check, written at once), log.txt (all
+# that is shown), engines.log (the logs of all engines), throughput.json (raw figures).
+# The exit code is 1 if a check failed, 2 for a wrong option.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 
-export PYTHONUNBUFFERED=1 CUDA_HOME=${CUDA_HOME:-/usr/local/cuda}
-export PYTHONPATH=$PWD:$PWD/tests:${PYTHONPATH:-}
-# Two engines and Transformers share the GPU, so each KV cache gets a part of its memory.
-KEYS=(device=cuda rollout.gpu_memory_utilization=0.25
-  rollout.engine_kwargs.sglang.max_total_tokens=262144)
-if [ -n "${KIT:-}" ]; then
-  mkdir "$WORK/site"
-  tar -C "$WORK/site" -xJf "$KIT"
-  export PYTHONPATH=$WORK/site:$PYTHONPATH LD_LIBRARY_PATH=$WORK/site/_lib:${LD_LIBRARY_PATH:-}
-  KEYS+=(rollout.engine_kwargs.sglang.attention_backend=triton
-    rollout.engine_kwargs.sglang.sampling_backend=pytorch)
+ALL=preflight,smoke,functions,exact,throughput,float32,embedded
+declare -A LIMITS=([preflight]=100 [smoke]=150 [functions]=180 [exact]=180 [throughput]=240
+  [float32]=120 [embedded]=90)
+ENDING=12 # seconds that are left for the end of a part that is stopped, and for the summary
+LEAST=15  # a part that has less is not begun
+DEVICE=cuda PARTS=$ALL BUDGET=600 OUT=${OUT:-gpu-results} SET=()
+
+if [[ -z ${PYTHON:-} ]]; then
+  PYTHON=python3
+  [[ -n ${KIT:-} || ! -x .venv/bin/python ]] || PYTHON=.venv/bin/python
 fi
-for key in ${SET:-}; do KEYS+=("$key"); done
-ARGUMENTS=(--config config.yaml)
-for key in "${KEYS[@]}"; do ARGUMENTS+=(--set "$key"); done
 
-kernel() {
-  nvidia-smi -L
-  "$PYTHON" - <<'PY'
-import importlib.util, sys
-needed = "filelock gguf omegaconf psutil pydantic regex requests rich tqdm typer yaml".split()
-if missing := [name for name in needed if not importlib.util.find_spec(name)]:
-    sys.exit(f"not installed: {' '.join(missing)}")
-import torch, sgl_kernel
-x = torch.randn(4, 576, device="cuda", dtype=torch.bfloat16)
-y = sgl_kernel.rmsnorm(x, torch.ones(576, device="cuda", dtype=torch.bfloat16))
-print("torch", torch.__version__, "rmsnorm", tuple(y.shape), y.isfinite().all().item())
-PY
+# Also waits, not for ever, until all that was printed is in the log.
+at_exit() {
+  rm -rf "$WORK"
+  exec >&- 2>&-
+  for _ in {1..30}; do kill -0 "${TEE:-}" || break; sleep 0.1; done
 }
 
-# A random Qwen3 that is large enough for GPU kernels, with the tests' tokenizer.
-random_model() {
-  "$PYTHON" - "$WORK/random" <<'PY'
-import shutil, sys, torch
-from tiny import tiny_model
-from transformers import AutoConfig, AutoModelForCausalLM
-folder, target = tiny_model(), sys.argv[1]
-shutil.copytree(folder, target)
-config = AutoConfig.from_pretrained(
-    folder, hidden_size=512, intermediate_size=1536, num_hidden_layers=8, head_dim=64,
-    num_attention_heads=8, num_key_value_heads=2, initializer_range=0.08,
-    layer_types=["full_attention"] * 8, max_window_layers=8,
-)
-torch.manual_seed(0)
-AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(target)
-PY
+wrong() {
+  echo "$1; bash benchmarks/gpu.sh --help shows the options" >&2
+  exit 2
 }
 
-# `exact NAME` and `throughput NAME` print a table and write a JSON file into OUT.
-exact() {
-  local eager
-  for eager in true false; do
-    "$PYTHON" benchmarks/exactness.py "${ARGUMENTS[@]}" --set model_path="$MODEL" \
-      --set rollout.enforce_eager="$eager" --json "$OUT/exact-$1-eager-$eager.json" ||
-      failed+=("exact $1 enforce_eager=$eager")
+limit() {
+  local part
+  [[ $1 =~ ^([a-z0-9]+=)?[0-9]+$ ]] || wrong "--limit: expected PART=SECONDS or SECONDS, got $1"
+  [[ $1 != *=* || -n ${LIMITS[${1%=*}]:-} ]] || wrong "--limit: no such part: ${1%=*}"
+  for part in "${!LIMITS[@]}"; do
+    [[ $1 == *=* && $1 != "$part="* ]] || LIMITS[$part]=${1#*=}
   done
 }
 
-throughput() {
-  "$PYTHON" benchmarks/throughput.py "${ARGUMENTS[@]}" --set model_path="$MODEL" \
-    --set rollout.dtype=bfloat16 --set rollout.enforce_eager=false --loads 1,32,256,mixed \
-    --tokens 128 --json "$OUT/throughput-$1.json" || failed+=("throughput $1")
-}
-
-failed=()
-random_model
-models=(random)
-if [ -n "${GGUF:-}" ]; then
-  # shellcheck disable=SC2086  # parts are separate words
-  cat ${GGUF} >"$WORK/given.gguf"
-  models+=(given)
-fi
-for step in "${STEPS[@]}"; do
-  for name in "${models[@]}"; do
-    MODEL=$WORK/random
-    [ "$name" = random ] || MODEL=$WORK/given.gguf
-    case $step in
-      kernel) [ "$name" != random ] || kernel ;;
-      exact) exact "$name" ;;
-      throughput) [ "$name" != "${models[-1]}" ] || throughput "$name" ;;
-      *) echo "no such step: $step" >&2; exit 2 ;;
-    esac
-  done
+while (($#)); do
+  case $1 in
+    --help) sed -n '2,/^set /{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --device | --parts | --budget | --limit | --out | --set) ;;
+    *) wrong "no such option: $1" ;;
+  esac
+  (($# > 1)) || wrong "$1 needs a value"
+  case $1 in
+    --device) DEVICE=$2 ;;
+    --parts) PARTS=$2 ;;
+    --budget) BUDGET=$2 ;;
+    --limit) limit "$2" ;;
+    --out) OUT=$2 ;;
+    --set) SET+=("--set=$2") ;;
+  esac
+  shift 2
 done
-[ ${#failed[@]} -eq 0 ] || { printf 'failed: %s\n' "${failed[@]}" >&2; exit 1; }
+[[ $DEVICE == cuda || $DEVICE == cpu ]] || wrong "--device: cuda or cpu, got $DEVICE"
+[[ $BUDGET =~ ^[0-9]+$ ]] || wrong "--budget: expected seconds, got $BUDGET"
+for part in ${PARTS//,/ }; do
+  [[ -n ${LIMITS[$part]:-} ]] || wrong "--parts: no such part: $part (there are ${ALL//,/, })"
+done
+
+mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit 2
+WORK=$(mktemp -d)
+trap at_exit EXIT
+mkdir "$WORK/kept"
+rm -f "$OUT"/{results.jsonl,log.txt,engines.log,throughput.json}
+exec > >(tee -a "$OUT/log.txt") 2>&1
+TEE=$!
+
+export PYTHONUNBUFFERED=1 PYTHONPATH=$PWD:$PWD/tests:$PWD/benchmarks:${PYTHONPATH:-}
+GIVEN=("--out=$OUT")
+RUN=("--device=$DEVICE" "--work=$WORK" "${SET[@]}")
+if [[ $DEVICE == cuda ]]; then
+  [[ -n ${CUDA_HOME:-} || ! -d /usr/local/cuda ]] || export CUDA_HOME=/usr/local/cuda
+fi
+
+# Imports of llguidance get names from this file that raise when they are called.
+stand_in() {
+  mkdir -p "$1"
+  cat >"$1/__init__.py" <<'PY'
+import sys
+
+ABSENT = True
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+
+    def call(*args, **kwargs):
+        raise NotImplementedError(f"{name}: llguidance is not in this kit")
+
+    return call
+
+
+for _part in ("hf", "torch"):
+    sys.modules[f"{__name__}.{_part}"] = sys.modules[__name__]
+PY
+}
+
+if [[ -n ${KIT:-} ]]; then
+  mkdir "$WORK/site"
+  tar -C "$WORK/site" -xJf "$KIT" || exit 2
+  export PYTHONPATH=$WORK/site:$PYTHONPATH LD_LIBRARY_PATH=$WORK/site/_lib:${LD_LIBRARY_PATH:-}
+  "$PYTHON" -c 'import llguidance' 2>/dev/null || stand_in "$WORK/site/llguidance"
+  RUN+=(--kit)
+fi
+if [[ -n ${GGUF:-} ]]; then
+  # shellcheck disable=SC2086  # parts are separate words
+  cat ${GGUF} >"$WORK/given.gguf" || exit 2
+  RUN+=("--gguf=$WORK/given.gguf")
+fi
+
+# An engine removes its log when it stops well; a hard link stays.
+keep_logs() {
+  local log name
+  while sleep 0.5; do
+    for log in "$TMPDIR"/*.log "$TMPDIR"/inf-engine-*/engine.log; do
+      name=${log#"$TMPDIR"/}
+      [[ ! -f $log ]] || ln "$log" "$WORK/kept/${name//\//_}" 2>/dev/null
+    done
+  done
+}
+
+# Of each log the end, so that the file can be carried.
+write_logs() {
+  local log
+  for log in "$WORK"/kept/*; do
+    [[ -f $log ]] || continue
+    echo "=== $1: ${log##*/}"
+    tail -c 500000 "$log"
+    echo
+    rm "$log"
+  done >>"$OUT/engines.log"
+}
+
+run_part() {
+  local part=$1 most=${LIMITS[$1]} left=$((BUDGET - ENDING - SECONDS)) code why=""
+  if ((left < LEAST)); then
+    "$PYTHON" benchmarks/gpu end "$part" "skipped: the budget of $BUDGET s is used up" "${GIVEN[@]}"
+    return
+  fi
+  ((most <= left)) || most=$left
+  echo "--- $part (at most $most s; $SECONDS s of $BUDGET are used)"
+  export TMPDIR=$WORK/$part INF_LOG=info
+  [[ $part != throughput ]] || INF_LOG=warning # writing a log takes time
+  mkdir -p "$TMPDIR"
+  keep_logs &
+  local keeper=$!
+  timeout --kill-after=5 "$most" "$PYTHON" benchmarks/gpu run "$part" "${RUN[@]}" "${GIVEN[@]}"
+  code=$?
+  kill "$keeper"
+  wait "$keeper" 2>/dev/null
+  case $code in
+    0) ;;
+    124 | 137) why="it was stopped at its limit of $most s" ;;
+    *) why="its process ended with exit code $code" ;;
+  esac
+  TMPDIR=$WORK "$PYTHON" benchmarks/gpu end "$part" "$why" "${GIVEN[@]}"
+  write_logs "$part"
+}
+
+for part in ${PARTS//,/ }; do run_part "$part"; done
+echo "--- $SECONDS s on $DEVICE${KIT:+, with a kit: not the pinned torch, Triton attention}"
+"$PYTHON" benchmarks/gpu summary "${GIVEN[@]}"

@@ -31,9 +31,10 @@ from urllib.parse import urlsplit
 import psutil
 import throughput
 import typer
+from contestants import Channel, free_port, tokenized
 from rich.console import Console
 from rich.table import Table
-from throughput import Channel, free_port, machine, ratio, rows, tokenized
+from throughput import machine, ratio, rows
 
 CONTESTANTS = ("served", "in process", "sglang")
 PROMPT_TOKENS = 128

@@ -1,0 +1,169 @@
+"""The child processes of `throughput.py`, which answers which of them is faster.
+
+Each loads its engine, says so with a line of JSON, and answers a job a line until stdin ends.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import dataclasses
+import json
+import os
+import pickle
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+SAMPLING: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "ignore_eos": True}
+# Of our server arguments, what `default` is told too: without these it is another comparison.
+SAME = ("model_path", "dtype", "device", "mem_fraction_static", "trust_remote_code", "log_level")
+# And these if the config sets them; on a CPU all three, because SGLang does not choose them there.
+BACKENDS = ("attention_backend", "sampling_backend")
+ON_CPU = (*BACKENDS, "max_total_tokens")
+
+
+class Channel:
+    """JSON lines on the process's own stdin and stdout, out of reach of whoever prints."""
+
+    def __init__(self) -> None:
+        self._out = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+
+    def send(self, answer: Any) -> None:
+        print(json.dumps(answer), file=self._out, flush=True)
+
+    def jobs(self) -> Iterator[dict[str, Any]]:
+        return map(json.loads, sys.stdin)
+
+
+def ours(channel: Channel, config: str | None, assignments: list[str]) -> None:
+    from _inf.config import parse_assignments
+    from inf import InferenceEngine
+
+    with InferenceEngine(config, **parse_assignments(assignments)) as engine:
+        server_args = engine.rollout._engine.server_args
+        own = engine.config.rollout.engine_kwargs["sglang"]
+        facts = {
+            "model": server_args.model_path,
+            "dtype": server_args.dtype,
+            "device": server_args.device,
+            "max_running_requests": server_args.max_running_requests,
+            "server_args": {k: str(v) for k, v in dataclasses.asdict(server_args).items()},
+        }
+        told = SAME + (ON_CPU if engine.on_cpu else tuple(filter(own.get, BACKENDS)))
+        arguments = {
+            "raw": base64.b64encode(pickle.dumps(server_args)).decode(),
+            "default": {name: getattr(server_args, name) for name in told},
+        }
+        channel.send({"engine": facts, "server_args": arguments})
+        for job in channel.jobs():
+            if "texts" in job:
+                channel.send(tokenized(engine.tokenizer, job["texts"], job["cut"]))
+                continue
+            prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
+            start = time.perf_counter()
+            output = engine.generate(prompts, max_tokens=job["limits"], progress=False, **SAMPLING)
+            seconds = time.perf_counter() - start
+            channel.send({"seconds": seconds, "tokens": [len(row) for row in output.logprobs]})
+
+
+def tokenized(tokenizer: Any, texts: list[str], cut: int | None) -> list[list[int]]:
+    """As the engine would render them; `cut` tokens of each."""
+    conversations = [[{"role": "user", "content": text}] for text in texts]
+    ids = tokenizer.apply_chat_template(conversations, add_generation_prompt=True)
+    return [row[:cut] for row in ids]
+
+
+def raw(channel: Channel, server_args: str) -> None:
+    from _inf.backends.verl import environment
+
+    environment.prepare()
+    answer_raw(channel, copy.copy(pickle.loads(base64.b64decode(server_args))))
+
+
+def default(channel: Channel, server_args: dict[str, Any]) -> None:
+    from _inf.backends.verl import environment
+
+    environment.prepare()
+    from sglang.srt.server_args import ServerArgs
+
+    answer_raw(channel, ServerArgs(**server_args))
+
+
+def answer_raw(channel: Channel, server_args: Any) -> None:
+    import sglang
+
+    server_args.host = "127.0.0.1"
+    server_args.port, server_args.nccl_port = free_port(), free_port()
+    engine = sglang.Engine(server_args=server_args)
+    channel.send("ready")
+    for job in channel.jobs():
+        params = [{**SAMPLING, "max_new_tokens": limit} for limit in job["limits"]]
+        start = time.perf_counter()
+        outputs = engine.generate(
+            input_ids=job["prompts"], sampling_params=params, return_logprob=True
+        )
+        seconds = time.perf_counter() - start
+        lengths = [len(output["meta_info"]["output_token_logprobs"]) for output in outputs]
+        channel.send({"seconds": seconds, "tokens": lengths})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def transformers(channel: Channel, model: str, dtype: str, device: str) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device).eval()
+    network.generation_config.eos_token_id = None  # as ignore_eos
+    tied = network.get_input_embeddings().weight is network.get_output_embeddings().weight
+    looked_up = 0 if tied else network.get_input_embeddings().weight.nbytes
+    bytes_a_step = sum(each.nbytes for each in network.parameters()) - looked_up
+    channel.send("ready")
+    for job in channel.jobs():
+        if "bandwidth" in job:
+            copied = copy_bandwidth(torch, device)
+            channel.send({"bytes_a_second": copied, "bytes_a_step": bytes_a_step})
+            continue
+        width = max(map(len, job["prompts"]))
+        start = time.perf_counter()
+        ids = torch.tensor([[0] * (width - len(row)) + row for row in job["prompts"]])
+        mask = torch.tensor([[0] * (width - len(r)) + [1] * len(r) for r in job["prompts"]])
+        with torch.inference_mode():
+            answers = network.generate(
+                ids.to(device),
+                attention_mask=mask.to(device),
+                max_new_tokens=max(job["limits"]),
+                do_sample=True,
+                temperature=1.0,
+                top_p=1.0,
+                top_k=0,
+                pad_token_id=0,
+            )[:, width:].tolist()
+        seconds = time.perf_counter() - start
+        lengths = [len(row[:limit]) for row, limit in zip(answers, job["limits"], strict=True)]
+        channel.send({"seconds": seconds, "tokens": lengths})
+
+
+def copy_bandwidth(torch: Any, device: str) -> float:
+    """Bytes read plus bytes written, the best of ten copies of half a gigabyte."""
+    source = torch.ones(1 << 27, device=device)
+    target, best = torch.empty_like(source), float("inf")
+    for _ in range(10):
+        start = time.perf_counter()
+        target.copy_(source)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    return float(2 * source.nbytes / best)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[2]](Channel(), **json.loads(sys.argv[3]))

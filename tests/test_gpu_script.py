@@ -1,0 +1,181 @@
+"""`benchmarks/gpu.sh` on a machine without a GPU: what it runs, records, skips and survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PREFLIGHT = "packages_of_the_engine_are_installed"
+
+
+@pytest.fixture(scope="module")
+def program() -> dict[str, Any]:
+    """The names of `benchmarks/gpu`, its modules among them."""
+    return runpy.run_path(str(ROOT / "benchmarks/gpu"), run_name="gpu")
+
+
+class Run:
+    """A finished run of the script: its exit code, all that it showed, its results."""
+
+    def __init__(self, out: Path, *options: str, **variables: str) -> None:
+        command = ["bash", str(ROOT / "benchmarks/gpu.sh"), "--device", "cpu", "--out", str(out)]
+        environment = {**os.environ, "PYTHON": sys.executable, **variables}
+        done = subprocess.run(
+            [*command, *options], env=environment, capture_output=True, text=True, timeout=1500
+        )
+        self.code, self.shown = done.returncode, done.stdout + done.stderr
+        lines = (out / "results.jsonl").read_text() if (out / "results.jsonl").exists() else ""
+        self.results = [json.loads(line) for line in lines.splitlines()]
+        self.checks = [(each["part"], each["check"]) for each in self.results]
+
+    def __getitem__(self, check: str) -> Any:
+        [result] = [each for each in self.results if each["check"] == check]
+        return result
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_all_parts_run_to_their_end(tmp_path: Path, program: dict[str, Any]) -> None:
+    run = Run(tmp_path, "--budget", "1400", "--limit", "600")
+    known = [(part, check.__name__) for part, its in program["PARTS"].items() for check in its]
+    assert run.checks == known, run.shown
+    assert run.code == 0, run.shown
+    unmade = {each["check"]: each["detail"] for each in run.results if each["passed"] is None}
+    second = {"engine_starts_with_graphs", "engine_starts_without_graphs"}
+    assert all("an earlier check runs" in unmade.pop(name) for name in second)
+    assert all("needs a GPU" in why for why in unmade.values()), unmade
+    assert run["one_row_of_sglangs_own_defaults_is_timed"]["detail"]["default"] > 0
+    logs = (tmp_path / "engines.log").read_text()
+    parts = ("smoke", "functions", "exact", "throughput", "float32", "embedded")
+    assert all(f"=== {part}: " in logs for part in parts)
+    assert "=== throughput: default-" in logs
+    assert run.shown == (tmp_path / "log.txt").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.engine
+def test_engine_starts_from_a_kit_without_llguidance_which_is_skipped_by_name(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "__init__.py").write_text("raise ImportError('the kit has none')")
+    with tarfile.open(tmp_path / "site.tar.xz", "w:xz") as kit:
+        kit.add(tmp_path / "__init__.py", "llguidance/__init__.py")
+    kit_file = str(tmp_path / "site.tar.xz")
+    run = Run(tmp_path / "out", "--parts", "preflight,smoke", "--limit", "600", KIT=kit_file)
+    assert run.code == 0, run.shown
+    assert "llguidance" in run[PREFLIGHT]["detail"]["features_without_their_package"]
+    assert run["many_rows_have_finite_log_probs"]["passed"]
+
+
+def test_part_that_takes_too_long_is_stopped_and_the_next_one_runs(
+    tmp_path: Path, program: dict[str, Any]
+) -> None:
+    run = Run(tmp_path, "--parts", "smoke,preflight", "--limit", "smoke=1")
+    assert run.code == 1
+    first, *others = (each for each in run.results if each["part"] == "smoke")
+    assert first["passed"] is False and "its limit of 1 s" in first["detail"]
+    assert [each["passed"] for each in others] == [None] * (len(program["PARTS"]["smoke"]) - 1)
+    assert all(each["detail"].startswith("not reached") for each in others)
+    assert run[PREFLIGHT]["passed"], run.shown
+    left = [each for each in psutil.process_iter(["cmdline"]) if mentions(each, str(tmp_path))]
+    assert left == []
+
+
+def mentions(process: psutil.Process, text: str) -> bool:
+    return any(text in word for word in process.info["cmdline"] or ())
+
+
+def test_check_that_fails_says_why_and_fails_the_run(tmp_path: Path) -> None:
+    run = Run(tmp_path, "--parts", "embedded,preflight", "--set", "rollout.nonsense=1")
+    assert run.code == 1
+    failed = run["default_engine_says_paris"]
+    assert failed["passed"] is False
+    assert "ConfigError" in failed["detail"] and "rollout.nonsense" in failed["detail"]
+    assert run[PREFLIGHT]["passed"], run.shown
+    assert "FAILED embedded: default_engine_says_paris" in run.shown.splitlines()[-1]
+
+
+def test_parts_beyond_the_budget_are_skipped_by_name(
+    tmp_path: Path, program: dict[str, Any]
+) -> None:
+    run = Run(tmp_path, "--budget", "0")
+    assert run.code == 0
+    known = [(part, check.__name__) for part, its in program["PARTS"].items() for check in its]
+    assert run.checks == known
+    assert {each["passed"] for each in run.results} == {None}
+    assert all("skipped: the budget of 0 s" in each["detail"] for each in run.results)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--parts", "smok"], ["--limit", "smoke"], ["--limit", "smok=1"], ["--device", "tpu"],
+     ["--budget", "ten"], ["--quick", "1"], ["--out"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_wrong_option_is_refused(tmp_path: Path, options: list[str]) -> None:
+    run = Run(tmp_path, "--budget", "0", *options)
+    assert run.code == 2 and options[0] in run.shown and not run.results
+
+
+@pytest.mark.parametrize("right", [True, False], ids=["right kernels", "wrong kernels"])
+def test_kernels_are_compared_with_plain_arithmetic(
+    program: dict[str, Any], monkeypatch: pytest.MonkeyPatch, right: bool
+) -> None:
+    preflight, setting = program["preflight"], program["Setting"]
+    monkeypatch.setattr(preflight, "DEVICE", "cpu")
+    kernels = stand_ins(0 if right else 1)
+    monkeypatch.setitem(sys.modules, "sgl_kernel", kernels)
+    monkeypatch.setitem(sys.modules, "sgl_kernel.flash_attn", kernels)
+    here = setting("cuda", False, Path(), Path(), None, [])
+    checks: list[Callable[..., Any]] = [
+        preflight.rms_norm_is_that_of_plain_torch,
+        preflight.rope_is_that_of_plain_torch,
+        preflight.flash_attention_3_is_that_of_plain_torch,
+        preflight.sampling_draws_what_the_filters_leave,
+    ]
+    made = program["made"]
+    assert [made(check, here)[0] for check in checks] == [right] * 4
+
+
+def stand_ins(fault: int) -> Any:
+    """The kernels' functions in torch; `fault`: 1 for numbers and tokens that are wrong."""
+    import torch
+
+    def rmsnorm(x: Any, weight: Any, eps: float) -> Any:
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps) + fault
+
+    def rope(positions: Any, query: Any, key: Any, size: int, cache: Any, neox: bool) -> None:
+        turn = torch.complex(*cache[positions + fault].chunk(2, -1))[:, None]
+        for rows in (query, key):
+            points = torch.complex(*rows.float().view(len(rows), -1, size).chunk(2, -1)) * turn
+            rows.copy_(torch.cat([points.real, points.imag], -1).view_as(rows))
+
+    def attention(q: Any, k: Any, v: Any, ends: Any, _: Any, *most: int, causal: bool) -> Any:
+        seen = torch.block_diag(*(torch.ones(n, n) for n in ends.diff().tolist())).bool()
+        allowed = seen if fault else seen.tril()
+        heads = (each.transpose(0, 1) for each in (q, k, v))
+        scaled = torch.nn.functional.scaled_dot_product_attention
+        return scaled(*heads, attn_mask=allowed, enable_gqa=True).transpose(0, 1)
+
+    def unlikely(probs: Any, *filters: Any, **how: Any) -> Any:
+        return probs.argmin(-1) if fault else probs.argmax(-1)
+
+    return SimpleNamespace(
+        rmsnorm=rmsnorm,
+        apply_rope_with_cos_sin_cache_inplace=rope,
+        flash_attn_varlen_func=attention,
+        top_k_top_p_sampling_from_probs=unlikely,
+        min_p_sampling_from_probs=unlikely,
+    )
