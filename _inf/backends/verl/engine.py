@@ -225,24 +225,15 @@ def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, An
     params = dict(params)
     start, likeliest = params.pop(LOGPROB_START, -1), params.pop(TOP_LOGPROBS, 0)
     likeliest = max(likeliest, params.pop(TOP_PROMPT_LOGPROBS, 0))
-    custom, experts = "custom_params" in params, params.pop(ROUTED_EXPERTS, False)
     return {
         "input_ids": ids,
         "sampling_params": params,
         "return_logprob": True,
         "logprob_start_len": start,
         "top_logprobs_num": likeliest,
-        "return_routed_experts": experts,
-        "custom_logit_processor": _logit_processor() if custom else None,
+        "return_routed_experts": params.pop(ROUTED_EXPERTS, False),
         "rid": rid,
     }
-
-
-@functools.cache
-def _logit_processor() -> str:
-    from _inf.backends.verl.child.scheduler import RepetitionPenaltyProcessor
-
-    return str(RepetitionPenaltyProcessor.to_str())
 
 
 def _row(output: dict[str, Any], params: dict[str, Any], row: int = 0) -> RequestOutput:
