@@ -32,7 +32,8 @@ def draw(probs: torch.Tensor, generator: torch.Generator | None = None) -> torch
     which chooses a block of tokens by the blocks' sums, and then a token of that block.
     """
     if probs.device.type != "cpu":
-        # As `torch.multinomial`, which reads all of it three more times and waits for the result.
+        # As `torch.multinomial`, which reads all of it three more times, and ends the process at a
+        # NaN; here a row of NaN gets a token like any other.
         noise = torch.empty_like(probs).exponential_(generator=generator)
         return (probs / noise).argmax(-1)
     rows, width = probs.shape

@@ -40,6 +40,8 @@ with interpreter_left_alone():
     from verl.workers.rollout.sglang_rollout import sglang_rollout as sglang_rollout
 
 REPORT_SECONDS = 0.25
+# An answer, for verl's `_post_process_outputs`: it takes longer to pad answers than to decode them.
+ONE_TOKEN = {"meta_info": {"output_token_logprobs": [(0.0, 0, None)]}}
 SENT_AT_ONCE = 64  # rows, then other calls may send; sending a thousand takes half a second
 
 
@@ -52,6 +54,7 @@ class Call:
     cancel: CancelToken
     sampling_params: list[dict[str, Any]] | None = None
     report: Callable[[int, int], None] | None = None
+    rows_only: bool = False  # verl need not make tensors of the answers
     rows: list[RequestOutput] = dataclasses.field(default_factory=list)
     name: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -130,7 +133,7 @@ class Engine(sglang_rollout.AsyncEngine):
             call.rows.append(_row(output, params, row))
         if call.report is not None:
             call.report(len(call.rows), sum(row.completion_tokens for row in call.rows))
-        return outputs
+        return [ONE_TOKEN] * len(outputs) if call.rows_only else outputs
 
     async def _report(self, call: Call, rows: int, requests: Sequence[asyncio.Task[Any]]) -> None:
         """Call `call.report`, if it is set, with the progress of the rows until cancelled."""

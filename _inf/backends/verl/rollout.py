@@ -97,16 +97,27 @@ class Rollout(sglang_rollout.SGLangRollout):
         engine's thread with the numbers of finished rows and generated tokens. Raises `ConfigError`
         for a column that asks for more than one turn."""
         _check_one_turn(prompts)
+        call = Call(self.host, cancel or CancelToken(), report=report)
+        output, rows = self._run(prompts, call, **kwargs)
+        return _corrected(output, rows) if rows else output
+
+    def generate_rows(
+        self, prompts: DataProto, cancel: CancelToken, report: Report | None
+    ) -> list[RequestOutput]:
+        """As `generate_sequences`, without its tensors: only the engine's raw answers."""
+        return self._run(prompts, Call(self.host, cancel, report=report, rows_only=True))[1]
+
+    def _run(
+        self, prompts: DataProto, call: Call, **kwargs: object
+    ) -> tuple[DataProto, list[RequestOutput]]:
         params = prompts.non_tensor_batch.pop("sampling_params", None)
-        per_row = None if params is None else list(params)
-        call = Call(self.host, cancel or CancelToken(), per_row, report)
+        call.sampling_params = None if params is None else list(params)
         token = current_call.set(call)
         try:
             output = super().generate_sequences(prompts, **kwargs)
         finally:
             current_call.reset(token)
-        rows = self.from_first_rank(call.rows)
-        return _corrected(output, rows) if rows else output
+        return output, self.from_first_rank(call.rows)
 
     def from_first_rank(self, rows: list[RequestOutput]) -> list[RequestOutput]:
         """Send the rows of a tensor-parallel group's first rank to all of its ranks."""

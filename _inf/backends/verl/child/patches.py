@@ -89,7 +89,7 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
         Wrap(sampler, "sampling_from_probs_torch", drawing.sample,
              "layers/sampler.py",
              "torch.multinomial draws a random number for each token of the vocabulary, on one "
-             "core; on a GPU it waits twice for the device"),
+             "core; on a GPU a row of NaN ends the process"),
         Wrap(sampler, "top_k_top_p_min_p_sampling_from_probs_torch", drawing.sample_filtered,
              "layers/sampler.py", "it sorts the whole vocabulary to keep a few tokens"),
         Wrap(Sampler, "_sample_from_probs", drawing.sample_own_rows,
