@@ -1,19 +1,27 @@
 """Draws tokens from probabilities, on a CPU in a small part of the time of PyTorch's own operators,
 and by a row's seed, so that a seed gives the same tokens on every backend that draws here.
 
-In: probabilities and a row's seed and filters. Out: tokens, noise, and probabilities without the
-excluded tokens. Knows no engine.
+In: probabilities and the rows' seeds and filters. Out: tokens, noise, and probabilities without the
+excluded tokens. Knows no engine. On a GPU nothing here waits for the device, except `filtered`,
+once.
 """
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import math
+from collections.abc import Sequence
 
 import numpy
 import torch
 
 LIKELIEST = 1024  # tokens that are sorted first: as a rule the filters exclude all others
+# Tokens whose noise is computed at once: on a CPU they stay in a core's cache.
+AT_ONCE = {"cpu": 2**18}
+AT_ONCE_ELSEWHERE = 2**25
+# Odd numbers that mix 32 and 64 bits well: those of lowbias32 and splitmix64, public domain.
+STEP, FIRST, SECOND = 0x9E3779B1 - 2**32, 0x7FEB352D, 0x846CA68B - 2**32
+MIXERS = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)
 
 
 def draw(probs: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
@@ -24,7 +32,10 @@ def draw(probs: torch.Tensor, generator: torch.Generator | None = None) -> torch
     which chooses a block of tokens by the blocks' sums, and then a token of that block.
     """
     if probs.device.type != "cpu":
-        return torch.multinomial(probs, 1, generator=generator)[:, 0]
+        # As `torch.multinomial`, which reads all of it three more times, and ends the process at a
+        # NaN; here a row of NaN gets a token like any other.
+        noise = torch.empty_like(probs).exponential_(generator=generator)
+        return (probs / noise).argmax(-1)
     rows, width = probs.shape
     size = math.isqrt(width) + 1
     blocks = torch.nn.functional.pad(probs, (0, -width % size)).view(rows, -1, size)
@@ -43,16 +54,70 @@ def _first_above(sums: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(sums, torch.minimum(target, below), right=True)
 
 
-def noise(seed: int, position: int, width: int) -> torch.Tensor:
-    """Exponential noise from the seed and position only; argmax(probs / noise) samples probs."""
-    digest = hashlib.blake2b(f"{seed} {position}".encode(), digest_size=16).digest()
-    generator = numpy.random.Generator(numpy.random.PCG64(int.from_bytes(digest, "big")))
-    return torch.from_numpy(generator.standard_exponential(width)).float()
+def draw_rows(
+    probs: torch.Tensor,
+    seeds: Sequence[int | None],
+    positions: Sequence[int],
+    generator: torch.Generator | None = None,
+) -> torch.Tensor:
+    """One token of each row, by its seed, or by chance where that is None."""
+    seeded = [row for row, seed in enumerate(seeds) if seed is not None]
+    if not seeded:
+        return draw(probs, generator)
+    known = [seed for seed in seeds if seed is not None]
+    places = [positions[row] for row in seeded]
+    if len(seeded) == len(seeds):
+        return draw_by_seed(probs, known, places)
+    tokens, rows = draw(probs, generator), torch.tensor(seeded).to(probs.device, non_blocking=True)
+    tokens[rows] = draw_by_seed(probs[rows], known, places)
+    return tokens
 
 
-def draw_by_seed(probs: torch.Tensor, seed: int, position: int) -> torch.Tensor:
-    """The token of one row, which depends on its probabilities, the seed and the position only."""
-    return (probs / noise(seed, position, len(probs)).to(probs.device)).argmax()
+def draw_by_seed(
+    probs: torch.Tensor, seeds: Sequence[int], positions: Sequence[int]
+) -> torch.Tensor:
+    """One token of each row, which depends on its probabilities, its seed and its position only;
+    probs: rows x vocabulary, of any positive sum."""
+    keys = _keys(seeds, positions).to(probs.device, non_blocking=True)
+    rows = AT_ONCE.get(probs.device.type, AT_ONCE_ELSEWHERE) // probs.shape[1] or 1
+    parts = zip(probs.split(rows), keys.split(rows), strict=True)
+    return torch.cat([(part / _noise(key, part.shape[1])).argmax(-1) for part, key in parts])
+
+
+def noise(seeds: Sequence[int], positions: Sequence[int], width: int) -> torch.Tensor:
+    """Exponential noise, rows x width, float32, from each row's seed and position only;
+    argmax(probs / noise) samples probs."""
+    return _noise(_keys(seeds, positions), width)
+
+
+def _keys(seeds: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+    """64 bits of each row's seed (below 2**63) and position, as two int32: rows x 2."""
+    mixed = numpy.zeros(len(seeds), dtype=numpy.uint64)
+    for numbers in (seeds, positions):
+        mixed += numpy.array(numbers, dtype=numpy.uint64) + numpy.uint64(0x9E3779B97F4A7C15)
+        for shift, factor in MIXERS:
+            mixed ^= mixed >> numpy.uint64(shift)
+            mixed *= numpy.uint64(factor)
+    return torch.from_numpy(mixed.view(numpy.int32).reshape(-1, 2))
+
+
+def _noise(keys: torch.Tensor, width: int) -> torch.Tensor:
+    """Hashes each token's number with its row's key. 31 bits of the hash are a number above 0 and
+    below 1, the finest near 0, where the noise is that decides."""
+    hashed = _steps(width, keys.device) + keys[:, :1]
+    hashed ^= hashed >> 16
+    hashed *= FIRST
+    hashed += keys[:, 1:]
+    hashed ^= hashed >> 15
+    hashed *= SECOND
+    hashed ^= hashed >> 16
+    uniform = hashed.float().abs_().mul_(2**-31 * (1 - 2**-24)).add_(2**-32)
+    return uniform.neg_().log1p_().neg_()
+
+
+@functools.lru_cache(maxsize=4)
+def _steps(width: int, device: torch.device) -> torch.Tensor:
+    return torch.arange(width, dtype=torch.int32, device=device) * STEP
 
 
 def filtered(
@@ -69,8 +134,8 @@ def filtered(
     )
     kept = _kept(probs, likeliest, order, top_k, top_p, min_p)
     unfiltered = (top_k >= width) & (top_p >= 1) & (min_p <= 0)
-    rows = ~(rest_is_excluded | unfiltered)[:, 0]
-    if rows.any():
+    rows = (~(rest_is_excluded | unfiltered))[:, 0].nonzero()[:, 0]
+    if len(rows):
         filters = (column[rows] for column in (top_k, top_p, min_p))
         kept[rows] = _kept(probs[rows], *probs[rows].sort(descending=True), *filters)
     return torch.where(unfiltered, probs, kept)

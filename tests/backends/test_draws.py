@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,11 +14,56 @@ from _inf.backends import draws
 DRAWS = 200_000
 
 
-def test_noise_is_that_of_its_seed_and_position() -> None:
-    assert torch.equal(draws.noise(1, 2, 100), draws.noise(1, 2, 100))
-    assert not torch.equal(draws.noise(1, 2, 100), draws.noise(1, 3, 100))
-    assert not torch.equal(draws.noise(1, 2, 100), draws.noise(2, 2, 100))
-    assert (draws.noise(7, 0, 100_000) > 0).all()
+def test_noise_is_that_of_its_seed_and_position_whatever_rows_are_beside_it() -> None:
+    [alone] = draws.noise([1], [2], 100)
+    crowd = draws.noise([1, 2, 1, 2**63 - 1], [3, 2, 2, 2], 100)
+    assert torch.equal(crowd[2], alone)
+    assert not any(torch.equal(each, alone) for each in crowd[[0, 1, 3]])
+
+
+@pytest.mark.parametrize(
+    ("seeds", "positions"),
+    [([7], [0]), ([7] * 20_000, range(20_000)), (range(20_000), [3] * 20_000)],
+)
+def test_noise_is_exponential_over_tokens_over_positions_and_over_seeds(
+    seeds: Sequence[int], positions: Sequence[int]
+) -> None:
+    noise = draws.noise(seeds, positions, 151_936 if len(seeds) == 1 else 8).double()
+    for values in noise if len(seeds) == 1 else noise.T:
+        # Each of these shares should be as large as the others.
+        assert_as_often(torch.bincount((torch.exp(-values) * 64).long(), minlength=64))
+        assert values.min() > 0
+
+
+def test_rows_of_neighbouring_seeds_and_positions_are_independent() -> None:
+    width = 100_000
+    seeds, positions = [7] * 20 + list(range(8, 28)), [*range(20), *[3] * 20]
+    scores = draws.noise(seeds, positions, width).double() - 1  # of mean 0 and variance 1
+    correlations = (scores @ scores.T / width).triu(1)
+    assert correlations.abs().max() < 5 / width**0.5  # of 780 pairs
+    for distance in (1, 2, 16, 256):  # and the tokens of each row
+        own = (scores[:, distance:] * scores[:, :-distance]).mean(1)
+        assert own.abs().max() < 5 / width**0.5
+
+
+@pytest.mark.parametrize("width", [1, 2, 6, 1000])
+def test_rows_with_a_seed_draw_as_often_as_their_probabilities_say(width: int) -> None:
+    generator = torch.Generator().manual_seed(width)
+    weights = torch.rand(width, generator=generator) ** 4
+    weights[::3] = 0.0 if width > 1 else 1.0  # never drawn
+    for seeds, positions in (([5] * DRAWS, range(DRAWS)), (range(DRAWS), [0] * DRAWS)):
+        tokens = draws.draw_by_seed(weights.expand(DRAWS, -1), seeds, positions)
+        assert_as_often(torch.bincount(tokens, minlength=width), weights)
+
+
+def test_rows_without_a_seed_beside_others_are_drawn_by_chance() -> None:
+    probs = torch.full((200, 1000), 1e-3)
+    seeds = [number if number % 2 else None for number in range(200)]
+    drawn = [draws.draw_rows(probs, seeds, range(200)) for _ in range(2)]
+    assert torch.equal(drawn[0][1::2], drawn[1][1::2])
+    assert (drawn[0] != drawn[1])[::2].sum() > 90
+    alone = draws.draw_by_seed(probs[:1], [41], [41])
+    assert drawn[0][41] == alone[0]
 
 
 @pytest.mark.parametrize("width", [1, 2, 6, 100, 1000])
@@ -25,12 +72,16 @@ def test_tokens_are_drawn_as_often_as_their_probabilities_say(width: int) -> Non
     weights = torch.rand(1, width, generator=generator) ** 4
     weights[0, ::3] = 0.0 if width > 1 else 1.0  # never drawn
     tokens = draws.draw(weights.expand(DRAWS, -1), generator)
-    counts = torch.bincount(tokens, minlength=width)
-    assert len(counts) == width and not counts[weights[0] == 0].any()
-    expected = weights[0].double() / weights.sum() * DRAWS
+    assert_as_often(torch.bincount(tokens, minlength=width), weights[0])
+
+
+def assert_as_often(counts: torch.Tensor, weights: torch.Tensor | None = None) -> None:
+    """By a chi-squared sum: its mean is the degrees of freedom, its variance twice that."""
+    weights = torch.ones(len(counts)) if weights is None else weights
+    assert len(counts) == len(weights) and not counts[weights == 0].any()
+    expected = weights.double() / weights.sum() * counts.sum()
     often = expected > 10
     squares = (counts - expected)[often] ** 2 / expected[often]
-    # A chi-squared sum: its mean is the degrees of freedom, its variance twice that.
     freedom = int(often.sum()) - 1
     assert squares.sum() < freedom + 5 * (2 * freedom) ** 0.5 + 1e-6
 

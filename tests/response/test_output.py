@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import html.parser
 import json
@@ -270,6 +271,28 @@ def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_ch
     ids = [256, *"🙂".encode()]
     assert tokenizer.decode(ids[:-1]) == "a\ufffd\ufffd\ufffd"
     assert answer_text(row(ids, "stop", "🙂"), tokenizer, skip_special_tokens=True) == "a"
+
+
+@pytest.mark.parametrize("own_decoder", [False, True])
+@pytest.mark.parametrize("skip", [True, False])
+def test_rows_decoded_together_read_as_each_does_alone(
+    own_decoder: bool, skip: bool, tokenizer: Any
+) -> None:
+    class Loud(type(tokenizer)):  # type: ignore[misc]
+        """A class with a decoder of its own, as files beside a model may bring."""
+
+        def _decode(self, *args: Any, **how: Any) -> str:
+            return str(super()._decode(*args, **how).upper())
+
+    if own_decoder:
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.__class__ = Loud
+    ids = tokenizer.encode(f"a é 🙂, b{PAD} .")
+    rows = [row(ids), row(ids[:-3]), row([*ids, 2], "stop", 2), row([], "stop", None)]
+    rows += [row(ids, "stop", "b"), row([1], "stop", "text", text="a server's text")]
+    together = decoded(tokenizer, *rows, skip_special_tokens=skip).completions
+    assert together == [answer_text(each, tokenizer, skip_special_tokens=skip) for each in rows]
+    assert ("É" in together[0]) == own_decoder
 
 
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────

@@ -106,12 +106,8 @@ class Chooser:
                     own = probs[index]
                     left = own.nonzero()[:, 0]
                     row.kept.append(dict(zip(left.tolist(), own[left].log().tolist(), strict=True)))
-        tokens = draws.draw(probs, self._generator)
-        for index, row in enumerate(rows):
-            if row.params.seed is not None:
-                place = len(row.token_ids)
-                tokens[index] = draws.draw_by_seed(probs[index], row.params.seed, place)
-        return tokens
+        places = [len(row.token_ids) for row in rows]
+        return draws.draw_rows(probs, [each.seed for each in params], places, self._generator)
 
     def _add(self, row: Row, token: int, logprob: float, top: list[tuple[int, float]]) -> None:
         row.token_ids.append(token)

@@ -1,7 +1,7 @@
 """Implements the `Backend` protocol with verl's rollout.
 
 In: `Request`s. Out: `RequestOutput`s. A batch is one `DataProto` into
-`SGLangRollout.generate_sequences` and one `DataProto` out.
+`SGLangRollout.generate_sequences`.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ class VerlBackend:
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
         batch = data_proto(requests, self.model)
-        answered = self.rollout.generate_sequences(batch, cancel=cancel, report=report)
-        return list(answered.non_tensor_batch["rows"])
+        return self.rollout.generate_rows(batch, cancel, report)
 
     def stream(
         self, request: Request, put: Callable[[RequestOutput], None], cancel: CancelToken

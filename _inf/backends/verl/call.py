@@ -25,6 +25,7 @@ class Call:
     cancel: CancelToken
     sampling_params: list[dict[str, Any]] | None = None
     report: Callable[[int, int], None] | None = None
+    rows_only: bool = False  # verl need not make tensors of the answers
     ranks: Ranks | None = None
     asked: str = ""
     failure: BaseException | None = None

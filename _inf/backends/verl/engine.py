@@ -40,6 +40,8 @@ with interpreter_left_alone():
     from verl.workers.rollout.sglang_rollout import sglang_rollout as sglang_rollout
 
 REPORT_SECONDS = 0.25
+# An answer, for verl's `_post_process_outputs`: it takes longer to pad answers than to decode them.
+ONE_TOKEN = {"meta_info": {"output_token_logprobs": [(0.0, 0, None)]}}
 SENT_AT_ONCE = 64  # rows, then other calls may send; sending a thousand takes half a second
 
 
@@ -113,7 +115,7 @@ class Engine(sglang_rollout.AsyncEngine):
             call.rows.append(_row(output, params, row))
         if call.report is not None:
             call.report(len(call.rows), sum(row.completion_tokens for row in call.rows))
-        return outputs
+        return [ONE_TOKEN] * len(outputs) if call.rows_only else outputs
 
     async def _report(self, call: Call, rows: int, requests: Sequence[asyncio.Task[Any]]) -> None:
         """Call `call.report`, if it is set, with the progress of the rows until cancelled."""
@@ -218,24 +220,15 @@ def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, An
     params = dict(params)
     start, likeliest = params.pop(LOGPROB_START, -1), params.pop(TOP_LOGPROBS, 0)
     likeliest = max(likeliest, params.pop(TOP_PROMPT_LOGPROBS, 0))
-    custom, experts = "custom_params" in params, params.pop(ROUTED_EXPERTS, False)
     return {
         "input_ids": ids,
         "sampling_params": params,
         "return_logprob": True,
         "logprob_start_len": start,
         "top_logprobs_num": likeliest,
-        "return_routed_experts": experts,
-        "custom_logit_processor": _logit_processor() if custom else None,
+        "return_routed_experts": params.pop(ROUTED_EXPERTS, False),
         "rid": rid,
     }
-
-
-@functools.cache
-def _logit_processor() -> str:
-    from _inf.backends.verl.child.scheduler import RepetitionPenaltyProcessor
-
-    return str(RepetitionPenaltyProcessor.to_str())
 
 
 def _row(output: dict[str, Any], params: dict[str, Any], row: int | None = 0) -> RequestOutput:

@@ -106,18 +106,31 @@ class Rollout(sglang_rollout.SGLangRollout):
         engine's thread with the numbers of finished rows and generated tokens. Raises `ConfigError`
         for a column that asks for more than one turn."""
         _check_one_turn(prompts)
+        call = Call(self.host, cancel or CancelToken(), report=report)
+        output = self._run(prompts, call, **kwargs)
+        return _corrected(output, call.rows) if call.rows else output
+
+    def generate_rows(
+        self, prompts: DataProto, cancel: CancelToken, report: Report | None
+    ) -> list[RequestOutput]:
+        """As `generate_sequences`, without its tensors: only the engine's raw answers."""
+        call = Call(self.host, cancel, report=report, rows_only=True)
+        self._run(prompts, call)
+        return call.rows
+
+    def _run(self, prompts: DataProto, call: Call, **kwargs: object) -> DataProto:
+        """Run verl's call; the rows are in `call` afterwards."""
         params = prompts.non_tensor_batch.pop("sampling_params", None)
-        per_row = None if params is None else list(params)
-        ranks = self._ranks_of_call()
-        asked = "" if ranks is None or ranks.size == 1 else _digest(prompts, per_row)
-        call = Call(self.host, cancel or CancelToken(), per_row, report, ranks, asked)
+        call.sampling_params = None if params is None else list(params)
+        call.ranks = self._ranks_of_call()
+        if call.ranks is not None and call.ranks.size > 1:
+            call.asked = _digest(prompts, call.sampling_params)
         token = current_call.set(call)
         try:
-            with contextlib.nullcontext() if ranks is None else ranks.turn:
-                output = super().generate_sequences(prompts, **kwargs)
+            with contextlib.nullcontext() if call.ranks is None else call.ranks.turn:
+                return super().generate_sequences(prompts, **kwargs)
         finally:
             current_call.reset(token)
-        return _corrected(output, call.rows) if call.rows else output
 
     def _ranks_of_call(self) -> Ranks | None:
         """The ranks that make the call that begins here; of one by a tool there is only this."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from _inf.types import SamplingParams
 
-SAMPLING_MASK = "sampling_mask"  # in `custom_params`
+REPETITION_PENALTY, SEED, SAMPLING_MASK = "repetition_penalty", "seed", "sampling_mask"  # of ours
 ROUTED_EXPERTS = "return_routed_experts"
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 TOP_PROMPT_LOGPROBS = "top_prompt_logprobs"
@@ -35,9 +35,9 @@ def sglang_params(params: SamplingParams) -> dict[str, Any]:
     }
     custom: dict[str, Any] = {}
     if params.repetition_penalty != 1.0:
-        custom["repetition_penalty"] = params.repetition_penalty
+        custom[REPETITION_PENALTY] = params.repetition_penalty
     if params.seed is not None:
-        custom["seed"] = params.seed
+        custom[SEED] = params.seed
     if params.sampling_mask:
         custom[SAMPLING_MASK] = True
     optional = {

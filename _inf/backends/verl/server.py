@@ -51,7 +51,6 @@ def server_arguments(
         "mm_attention_backend": None,
         # Overlapped, penalties and `output_ids` lag one token behind the sampled tokens.
         "disable_overlap_schedule": True,
-        "enable_custom_logit_processor": True,
         # `_inf.request.grammar` has checked every grammar with the same library.
         "grammar_backend": "llguidance",
         # If any whitespace is allowed, a small model writes blank lines until max_tokens.

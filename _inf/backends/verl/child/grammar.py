@@ -141,11 +141,11 @@ class _Backend(GuidanceBackend):
 
 
 def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:
-    """End a row when its grammar ends or cannot go on."""
+    """Check whether a row ends; it ends when its grammar ends or cannot go on."""
     grammar = req.grammar if isinstance(req.grammar, _Grammar) else None
     if grammar is not None and (failure := grammar.failure) and not req.finished():
         req.to_finish = FINISH_ABORT(f"llguidance cannot go on with its grammar: {failure}")
-    check(req, *args)
+    check(*args)
     if grammar is None or req.finished() or not req.output_ids:
         return
     if (token := req.output_ids[-1]) in grammar.vocabulary.ends:

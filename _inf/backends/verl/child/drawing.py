@@ -1,0 +1,130 @@
+"""Draws the tokens of a batch, in the scheduler's process.
+
+`patches.py` says which functions of sglang 0.5.9 (`srt/layers/sampler.py`) these wrap, and why. A
+batch with seeds of SGLang's own (its deterministic mode) takes SGLang's path. On a GPU no step
+waits for the device here, unless a row has filters, and then as often for one row as for many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from _inf.backends import draws
+from _inf.backends.verl.sampling import SAMPLING_MASK, SEED
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+
+KEPT = "inf_kept"  # on SGLang's record of a batch: what the filters left, for rows that ask for it
+
+Sample = Callable[..., torch.Tensor]
+
+
+def sample(
+    original: Sample,
+    probs: torch.Tensor,
+    sampling_seed: torch.Tensor | None = None,
+    positions: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Wrap `sampling_from_probs_torch`."""
+    if sampling_seed is not None:
+        return original(probs, sampling_seed, positions)
+    return draws.draw(probs).int()
+
+
+def sample_filtered(
+    original: Sample,
+    probs: torch.Tensor,
+    top_ks: torch.Tensor,
+    top_ps: torch.Tensor,
+    min_ps: torch.Tensor,
+    need_min_p_sampling: bool,
+    sampling_seed: torch.Tensor | None,
+    positions: torch.Tensor,
+) -> torch.Tensor:
+    """Wrap `top_k_top_p_min_p_sampling_from_probs_torch`."""
+    if sampling_seed is not None or probs.device.type != "cpu":
+        return original(
+            probs, top_ks, top_ps, min_ps, need_min_p_sampling, sampling_seed, positions
+        )
+    filters = (column[:, None] for column in (top_ks, top_ps, min_ps))
+    return draws.draw(draws.filtered(probs, *filters)).int()
+
+
+def sample_beside_nan(
+    sample: Sample,
+    self: Any,
+    probs: torch.Tensor,
+    info: SamplingBatchInfo,
+    positions: torch.Tensor,
+    simple: bool,
+) -> torch.Tensor:
+    """Draw any token for a row of NaN; its log probs stay NaN, for which
+    `_inf.backends.verl.engine` raises an error. A row of a softmax is NaN everywhere or nowhere."""
+    if not simple or probs.device.type == "cpu":  # without filters, a GPU's draw takes NaN
+        broken = probs[:, :1].isnan()
+        if broken.any():  # the caller reads the log probs from its own tensor
+            probs = torch.where(broken, 1.0 / probs.shape[1], probs)
+    return sample(self, probs, info, positions, simple)
+
+
+def sample_own_rows(
+    sample: Sample, self: Any, probs: torch.Tensor, info: SamplingBatchInfo, *args: object
+) -> torch.Tensor:
+    """Draw rows with a seed or a sampling mask here, from the tokens that our filters leave, and
+    note these for the mask. The other rows are SGLang's."""
+    asked = _asked(info)
+    if not asked:
+        return sample(self, probs, info, *args)
+    if len(asked) == len(probs):
+        tokens = torch.empty(len(probs), dtype=torch.int32, device=probs.device)
+    else:
+        tokens = sample(self, probs, info, *args)
+    rows = _placed([row for row, _ in asked], probs)
+    kept = probs[rows]
+    if info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling:
+        filters = (column[rows, None] for column in (info.top_ks, info.top_ps, info.min_ps))
+        kept = draws.filtered(kept, *filters)
+    own = [req.sampling_params.custom_params for _, req in asked]
+    places = [len(req.output_ids) for _, req in asked]
+    drawn = draws.draw_rows(kept, [params.get(SEED) for params in own], places)
+    tokens[rows] = drawn.to(tokens.dtype)
+    if masked := [number for number, params in enumerate(own) if SAMPLING_MASK in params]:
+        left = kept[_placed(masked, probs)].nonzero()
+        vars(info)[KEPT] = [asked[number][0] for number in masked], left
+    return tokens
+
+
+def return_kept(
+    attach: Callable[..., None], self: Any, output: Any, logprobs: torch.Tensor, *args: Any
+) -> None:
+    """Return the noted tokens and their log probs in the place of the likeliest ones."""
+    attach(self, output, logprobs, *args)
+    rows, left = vars(args[2]).pop(KEPT, ((), None))
+    if left is None:
+        return
+    values = logprobs[_placed(rows, logprobs)[left[:, 0]], left[:, 1]].cpu()
+    left = left.cpu()
+    counts = torch.bincount(left[:, 0], minlength=len(rows)).tolist()
+    parts = zip(rows, values.split(counts), left[:, 1].split(counts), strict=True)
+    for row, own, tokens in parts:
+        output.next_token_top_logprobs_val[row] = own.tolist()
+        output.next_token_top_logprobs_idx[row] = tokens.tolist()
+
+
+def _asked(info: SamplingBatchInfo) -> list[tuple[int, Req]]:
+    """The rows with a seed or a sampling mask: each one's number in the batch, and its request."""
+    return [
+        (row, req)
+        for row, req in enumerate(info.penalizer_orchestrator.reqs())
+        if (own := req.sampling_params.custom_params) and (SEED in own or SAMPLING_MASK in own)
+    ]
+
+
+def _placed(numbers: list[int], like: torch.Tensor) -> torch.Tensor:
+    """A list would be copied to a GPU only after all that was begun there has ended."""
+    return torch.tensor(numbers).to(like.device, non_blocking=True)

@@ -1,0 +1,89 @@
+"""Applies `repetition_penalty` as Transformers does, in the scheduler's process.
+
+SGLang 0.5.9 validates it and never applies it (`srt/sampling/penaltylib`). Its orchestrator of
+penalties keeps the rows of this one in order while requests come, go and return to the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from sglang.srt.sampling.penaltylib.orchestrator import (
+    BatchedPenalizerOrchestrator,
+    _BatchedPenalizer,
+)
+
+from _inf.backends.verl.sampling import REPETITION_PENALTY
+
+
+class RepetitionPenalizer(_BatchedPenalizer):
+    """`seen`: rows x tokens, each row's prompt and answer, filled up with tokens of its own;
+    `penalties`: rows x 1. Both on the logits' device."""
+
+    seen: torch.Tensor
+    penalties: torch.Tensor
+
+    def _is_required(self) -> bool:
+        return any(_penalty(req) != 1.0 for req in self.orchestrator.reqs())
+
+    def _prepare(self) -> None:
+        reqs, device = self.orchestrator.reqs(), self.orchestrator.device
+        penalties = [[_penalty(req)] for req in reqs]
+        seen = [
+            [0] if penalty == 1.0 else sorted({*req.origin_input_ids, *req.output_ids})
+            for req, [penalty] in zip(reqs, penalties, strict=True)
+        ]
+        width = max(map(len, seen), default=1)
+        filled = [ids + ids[:1] * (width - len(ids)) for ids in seen]
+        self.seen = torch.tensor(filled).to(device, non_blocking=True)
+        self.penalties = torch.tensor(penalties).to(device, non_blocking=True)
+
+    def _cumulate_output_tokens(self, output_ids: torch.Tensor) -> None:
+        self.seen = torch.cat([self.seen, output_ids[:, None]], dim=1)
+
+    def _apply(self, logits: torch.Tensor) -> None:
+        """Nothing: biases and grammars come before it (`penalize_last`)."""
+
+    def penalize(self, logits: torch.Tensor) -> None:
+        scores = logits.gather(1, self.seen)
+        penalized = torch.where(scores < 0, scores * self.penalties, scores / self.penalties)
+        logits.scatter_(1, self.seen, penalized.to(logits.dtype))
+
+    def _filter(self, keep_indices: torch.Tensor) -> None:
+        self.seen, self.penalties = self.seen[keep_indices], self.penalties[keep_indices]
+
+    def _merge(self, their: RepetitionPenalizer) -> None:
+        width = max(self.seen.shape[1], their.seen.shape[1])
+        self.seen = torch.cat([_widened(self.seen, width), _widened(their.seen, width)])
+        self.penalties = torch.cat([self.penalties, their.penalties])
+
+    def _teardown(self) -> None:
+        self.__dict__.pop("seen", None)
+        self.__dict__.pop("penalties", None)
+
+
+def add_penalizer(
+    init: Callable[..., None], orchestrator: Any, vocab_size: int, batch: Any, penalizers: set[Any]
+) -> None:
+    """Wrap `BatchedPenalizerOrchestrator.__init__`."""
+    init(orchestrator, vocab_size, batch, {*penalizers, RepetitionPenalizer})
+
+
+def penalize_last(apply: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
+    """Wrap `SamplingBatchInfo.apply_logits_bias`."""
+    apply(info, logits)
+    orchestrator: BatchedPenalizerOrchestrator = info.penalizer_orchestrator
+    own = orchestrator.penalizers[RepetitionPenalizer]
+    if own.is_prepared():
+        own.penalize(logits)
+
+
+def _penalty(req: Any) -> float:
+    return float((req.sampling_params.custom_params or {}).get(REPETITION_PENALTY, 1.0))
+
+
+def _widened(seen: torch.Tensor, width: int) -> torch.Tensor:
+    """Filled up with each row's first token, which it has seen."""
+    return torch.cat([seen, seen[:, :1].expand(-1, width - seen.shape[1])], dim=1)
