@@ -16,8 +16,9 @@ import numpy
 import torch
 
 LIKELIEST = 1024  # tokens that are sorted first: as a rule the filters exclude all others
-# Tokens whose noise is computed at once: on a CPU they stay in a core's cache.
-AT_ONCE = {"cpu": 2**18}
+# Numbers that are hashed at once. On a CPU so few that PyTorch (2.9) uses one thread: a dozen short
+# operators that each wait for the other threads take several times as long on busy cores.
+AT_ONCE = {"cpu": 32_000}
 AT_ONCE_ELSEWHERE = 2**25
 # Odd numbers that mix 32 and 64 bits well: those of lowbias32 and splitmix64, public domain.
 STEP, FIRST, SECOND = 0x9E3779B1 - 2**32, 0x7FEB352D, 0x846CA68B - 2**32
@@ -79,15 +80,17 @@ def draw_by_seed(
     """One token of each row, which depends on its probabilities, its seed and its position only;
     probs: rows x vocabulary, of any positive sum."""
     keys = _keys(seeds, positions).to(probs.device, non_blocking=True)
-    rows = AT_ONCE.get(probs.device.type, AT_ONCE_ELSEWHERE) // probs.shape[1] or 1
+    rows = _at_once(probs) // probs.shape[1] or 1
     parts = zip(probs.split(rows), keys.split(rows), strict=True)
-    return torch.cat([(part / _noise(key, part.shape[1])).argmax(-1) for part, key in parts])
+    return torch.cat(
+        [(part / _negative_noise(key, part.shape[1])).argmin(-1) for part, key in parts]
+    )
 
 
 def noise(seeds: Sequence[int], positions: Sequence[int], width: int) -> torch.Tensor:
     """Exponential noise, rows x width, float32, from each row's seed and position only;
     argmax(probs / noise) samples probs."""
-    return _noise(_keys(seeds, positions), width)
+    return -_negative_noise(_keys(seeds, positions), width)
 
 
 def _keys(seeds: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
@@ -101,18 +104,26 @@ def _keys(seeds: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
     return torch.from_numpy(mixed.view(numpy.int32).reshape(-1, 2))
 
 
-def _noise(keys: torch.Tensor, width: int) -> torch.Tensor:
-    """Hashes each token's number with its row's key. 31 bits of the hash are a number above 0 and
-    below 1, the finest near 0, where the noise is that decides."""
-    hashed = _steps(width, keys.device) + keys[:, :1]
+def _negative_noise(keys: torch.Tensor, width: int) -> torch.Tensor:
+    parts = [_hashed(keys, part) for part in _steps(width, keys.device).split(_at_once(keys))]
+    return (torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]).log1p_()
+
+
+def _hashed(keys: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:
+    """Hash each token's number with its row's key. 31 bits of the hash are a number below 0 and
+    above -1, the finest near 0, where the noise is that decides."""
+    hashed = steps + keys[:, :1]
     hashed ^= hashed >> 16
     hashed *= FIRST
     hashed += keys[:, 1:]
     hashed ^= hashed >> 15
     hashed *= SECOND
     hashed ^= hashed >> 16
-    uniform = hashed.float().abs_().mul_(2**-31 * (1 - 2**-24)).add_(2**-32)
-    return uniform.neg_().log1p_().neg_()
+    return hashed.float().abs_().mul_(2**-31 * (2**-24 - 1)).sub_(2**-32)
+
+
+def _at_once(like: torch.Tensor) -> int:
+    return AT_ONCE.get(like.device.type, AT_ONCE_ELSEWHERE)
 
 
 @functools.lru_cache(maxsize=4)
