@@ -312,9 +312,13 @@ def test_responses_and_events_are_of_the_packages_own_types(
     else:
         body["logprobs"] = 2
     url = tiny_server.base_url + route
-    whole.model_validate_json(httpx.post(url, json=body).text)  # complete and of the right types
+    whole.model_validate_json(
+        httpx.post(url, json=body, timeout=60).text
+    )  # complete and of the right types
     asked = body | {"stream": True, "stream_options": {"include_usage": True}}
-    *lines, done = [line for line in httpx.post(url, json=asked).text.split("\n") if line]
+    *lines, done = [
+        line for line in httpx.post(url, json=asked, timeout=60).text.split("\n") if line
+    ]
     assert done == "data: [DONE]" and len(lines) > 3
     for line in lines:
         event.model_validate_json(line.removeprefix("data: "))

@@ -309,11 +309,16 @@ def test_traces_rewards_and_the_end_over_http(tiny_server: InferenceServer) -> N
     url = tiny_server.session_url("http").removesuffix("/v1")
     first, second = httpx.get(f"{url}/traces").json()["traces"]
     assert first["token_ids"] == tiny_server.traces("http")[0].token_ids
-    assert httpx.post(f"{url}/reward", json={"reward": 0.5}).status_code == 200
-    assert httpx.post(f"{url}/reward", json={"reward": 1.0, "trace": second["id"]}).is_success
+    assert httpx.post(f"{url}/reward", json={"reward": 0.5}, timeout=60).status_code == 200
+    assert httpx.post(
+        f"{url}/reward", json={"reward": 1.0, "trace": second["id"]}, timeout=60
+    ).is_success
     assert [trace.reward for trace in tiny_server.traces("http")] == [0.5, 1.0]
-    assert httpx.post(f"{url}/reward", json={"reward": 1.0, "trace": "x"}).status_code == 400
-    assert httpx.post(f"{url}/reward", json={"reward": "good"}).status_code == 400
+    assert (
+        httpx.post(f"{url}/reward", json={"reward": 1.0, "trace": "x"}, timeout=60).status_code
+        == 400
+    )
+    assert httpx.post(f"{url}/reward", json={"reward": "good"}, timeout=60).status_code == 400
     assert "http" in tiny_server.sessions()
     assert httpx.delete(url).is_success and "http" not in tiny_server.sessions()
     for response in (httpx.get(f"{url}/traces"), httpx.delete(url)):
@@ -338,7 +343,7 @@ def test_refused_request_opens_no_session(
 ) -> None:
     url, name = f"{tiny_server.session_url('refused')}/chat/completions", "refused"
     body = {"messages": [user("One")], "max_tokens": 2, "stream": stream}
-    assert httpx.post(url, json=body | fields).status_code == status
+    assert httpx.post(url, json=body | fields, timeout=60).status_code == status
     assert name not in tiny_server.sessions()
     assert httpx.get(tiny_server.session_url(name).replace("/v1", "/traces")).status_code == 404
 
@@ -348,7 +353,7 @@ def test_request_without_the_key_opens_no_session(tiny: InferenceEngine) -> None
         for key, names in (("wrong", []), ("right", ["keyed"])):
             url = f"{server.session_url('keyed')}/completions"
             headers = {"Authorization": f"Bearer {key}"}
-            httpx.post(url, json={"prompt": "Hi", "max_tokens": 1}, headers=headers)
+            httpx.post(url, json={"prompt": "Hi", "max_tokens": 1}, headers=headers, timeout=60)
             assert server.sessions() == names
 
 
