@@ -49,18 +49,26 @@ class Driver:
         return name
 
 triton.runtime.driver.set_active(Driver())
+
+def hide_toolkit():
+    # Nothing finds CUDA's, where this machine has one.
+    import os, shutil
+    exists, tools = os.path.exists, os.environ["LD_LIBRARY_PATH"].split(":")[0]
+    os.path.exists = lambda path: not str(path).startswith("/usr/local/cuda") and exists(path)
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        os.environ.pop(name, None)
+    for name in ("cc", "gcc", "sh", "which", "ldconfig", "ps", "uname", "ld", "as"):
+        if (found := shutil.which(name)) and not exists(os.path.join(tools, name)):
+            os.symlink(found, os.path.join(tools, name))
+    os.environ["PATH"] = tools
 """
 
 
 def driver(folder: Path, *, init: int = 0, version: int = 12080, count: int = 2) -> str:
-    """A folder for LD_LIBRARY_PATH with a libcuda.so.1 that behaves like a real one, and with an
-    `nvidia-smi` for PATH."""
+    """A folder for LD_LIBRARY_PATH with a libcuda.so.1 that behaves like a real one."""
     source, built = folder / "driver.c", folder / "libcuda.so.1"
     others = "".join(f"int {name}(void) {{ return 0; }}\n" for name in CUDA.symbols.split())
     source.write_text(DRIVER.format(init=init, version=version, count=count) + others)
     command = ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", built, source]
     subprocess.run(command, check=True, timeout=60)
-    tool = folder / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 81559\n")  # MiB of memory
-    tool.chmod(0o755)
     return str(folder)

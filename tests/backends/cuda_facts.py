@@ -12,6 +12,7 @@ import inspect
 import io
 import json
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable
@@ -21,12 +22,15 @@ from typing import Any
 from fake_gpu import FAKE
 from tiny import tiny_model
 
-from _inf.backends.verl import environment
+from _inf.backends.verl import cuda, environment
 
 environment.prepare("cuda")
 exec(FAKE)
+hide_toolkit()  # noqa: F821  of FAKE
+cuda.leave_out_deep_gemm()
 
 import torch  # noqa: E402
+import triton.language  # noqa: E402
 
 os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp()
 HEADS = (16, 64, 80, 96, 128, 256)  # sizes of a head
@@ -100,6 +104,13 @@ def models() -> dict[str, str | None]:
     }
 
 
+def deep_gemm() -> bool:
+    """Whether SGLang would use it, whose import needs the toolkit."""
+    from sglang.srt.layers.deep_gemm_wrapper import ENABLE_JIT_DEEPGEMM
+
+    return bool(ENABLE_JIT_DEEPGEMM)
+
+
 def norms() -> dict[str, Any]:
     """The `forward` of both norms, on tensors of a CPU: what each dtype gives or ends with."""
     from sglang.srt.layers.layernorm import GemmaRMSNorm, RMSNorm
@@ -169,20 +180,23 @@ def server_args() -> dict[str, Any]:
     }
 
 
-def attention() -> list[dict[str, Any]]:
-    """SGLang's Triton attention, compiled for the GPU: of each kernel the shared memory in bytes
-    that it asks for, and whether it multiplies in TF32."""
+def kernels() -> list[dict[str, Any]]:
+    """SGLang's Triton attention and experts, compiled for the GPU: of each kernel the shared memory
+    in bytes that it asks for, and whether it multiplies in TF32 or rounds to float16."""
     from sglang.srt.layers.attention.triton_ops.decode_attention import decode_attention_fwd
     from sglang.srt.layers.attention.triton_ops.extend_attention import extend_attention_fwd
+    from sglang.srt.layers.moe.fused_moe_triton.fused_moe import invoke_fused_moe_kernel
     from triton.runtime.jit import JITFunction
 
-    kernels: list[dict[str, Any]] = []
+    made_kernels: list[dict[str, Any]] = []
     start = JITFunction.run
 
     def compiled(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = start(self, *args, grid=grid, warmup=True, **kwargs)
-        made = {"shared": kernel.metadata.shared, "tf32": "tf32" in kernel.asm["ttir"]}
-        kernels.append({"kernel": self.__name__, **case, **made})
+        code = kernel.asm["ttir"]
+        made = {"shared": kernel.metadata.shared, "tf32": "tf32" in code}
+        made["float16"] = re.search(r"(?<!b)f16\b", code) is not None
+        made_kernels.append({"kernel": self.__name__, **case, **made})
         return kernel
 
     def ints(*values: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
@@ -203,6 +217,18 @@ def attention() -> list[dict[str, Any]]:
             one, pool, pool.clone(), one.clone(), ints(0, 8), places, *parts, ints(8), 8, 0.125
         )
 
+    def ask_experts() -> None:
+        """Two tokens of float32, each for one of two experts."""
+        case.update(dtype="float32", size=64)
+        tokens, weights = torch.zeros(2, 64), torch.zeros(2, 32, 64)
+        tiles = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 32, "GROUP_SIZE_M": 1}
+        invoke_fused_moe_kernel(
+            tokens, weights, None, torch.zeros(2, 1, 32), None, None, None, torch.ones(2, 1),
+            ints(0, 1).view(2, 1), ints(*range(32)), ints(0, 1), ints(32), False, 1, tiles,
+            compute_type=triton.language.float16, use_fp8_w8a8=False, use_int8_w8a8=False,
+            use_int8_w8a16=False, use_int4_w4a16=False, per_channel_quant=False,
+        )  # fmt: skip
+
     JITFunction.run = compiled
     case: dict[str, Any] = {"setting": "Triton's own"}
     os.environ.pop("TRITON_F32_DEFAULT", None)
@@ -210,7 +236,8 @@ def attention() -> list[dict[str, Any]]:
     case["setting"] = os.environ["TRITON_F32_DEFAULT"] = "ieee"
     for each in COMPILED:
         attend(*each)
-    return kernels
+    ask_experts()
+    return made_kernels
 
 
 def main() -> None:
@@ -220,7 +247,7 @@ def main() -> None:
 
     set_global_server_args_for_scheduler(ServerArgs(model_path="dummy"))
     facts["library"] = sgl_kernel.common_ops.__file__
-    for fact in (misfits, models, norms, ropes, server_args, attention):
+    for fact in (misfits, models, deep_gemm, norms, ropes, server_args, kernels):
         facts[fact.__name__] = fact()
     json.dump(facts, sys.stdout)
 

@@ -5,6 +5,7 @@ In: `Config`. Out: an `HfBackend`. Takes seconds.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,18 @@ def launch(config: Config) -> HfBackend:
             forward = Forward(model, info.limits.total)
             decoder = _decoder(forward, Chooser(info, device), info.limits.total, config)
             host.keep("decoding", decoder.serve())
-            host.on_stop.append(lambda: vars(forward).pop("model"))  # frees its memory
+            host.on_stop.append(lambda: _free(forward, device))
             return HfBackend(forward, decoder, host, info, tools, interactions)
 
         return host.start(build)
+
+
+def _free(forward: Forward, device: torch.device) -> None:
+    """Give the model's memory back, a GPU's to the next engine, which measures what is free."""
+    vars(forward).pop("model")
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _device(config: Config) -> torch.device:

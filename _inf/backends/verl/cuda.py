@@ -9,16 +9,20 @@ compile at first use with CUDA's toolkit, and nothing is chosen here that needs 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import re
 import shutil
+import sys
 import sysconfig
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _inf.config.schema import Rollout
 
 ATTENTION, TRITON = "attention_backend", "triton"
 FLOAT32 = ("float32", "float")
@@ -78,6 +82,17 @@ def set_variables(libcuda: str) -> None:
         os.environ.setdefault("TRITON_LIBCUDA_PATH", str(_linkable(Path(libcuda))))
 
 
+def leave_out_deep_gemm() -> None:
+    """Let SGLang 0.5.9 run without DeepGEMM where that asserts at its import that CUDA's toolkit is
+    there: `layers/deep_gemm_wrapper/configurer.py` expects an `ImportError`. Call it before SGLang
+    is imported. DeepGEMM multiplies fp8 only."""
+    try:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("deep_gemm")
+    except AssertionError:
+        sys.modules["deep_gemm"] = None  # type: ignore[assignment]
+
+
 def _linkable(libcuda: Path) -> Path:
     """A folder with the driver's library under the names that a linker and a loader ask for."""
     from _inf.models.cache import cache_root
@@ -91,19 +106,26 @@ def _linkable(libcuda: Path) -> Path:
     return folder
 
 
-def arguments(dtype: str, max_num_seqs: int, own: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(rollout: Rollout) -> dict[str, Any]:
     """The server arguments for the GPU of this process.
 
-    own: the config's `engine_kwargs.sglang`. Raises `ConfigError` if it names an attention backend
-    that does not compute in `dtype`.
+    Raises `ConfigError` for an attention backend that does not compute in the config's dtype, and
+    for an allocator of PyTorch's beside which memory cannot be given back.
     """
     import torch
 
-    float32, backend = dtype in FLOAT32, own.get(ATTENTION)
+    own = rollout.engine_kwargs["sglang"]
+    float32, backend = rollout.dtype in FLOAT32, own.get(ATTENTION)
     if float32 and backend in HALF_PRECISION:
         raise ConfigError(
             f"rollout.engine_kwargs.sglang.{ATTENTION}: {backend} computes in half precision only, "
-            f"and rollout.dtype is {dtype}; leave it out, or use {TRITON}."
+            f"and rollout.dtype is {rollout.dtype}; leave it out, or use {TRITON}."
+        )
+    allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    if rollout.free_cache_engine and "expandable_segments:true" in allocator.lower():
+        raise ConfigError(  # torch_memory_saver 0.0.9, `entrypoint.py`
+            "rollout.free_cache_engine: PYTORCH_CUDA_ALLOC_CONF asks for expandable_segments, "
+            "whose memory cannot be given back; unset it, or set free_cache_engine to false."
         )
     chosen: dict[str, Any] = {}
     # Otherwise SGLang takes FlashAttention 3 on Hopper also in float32, and on other GPUs
@@ -111,8 +133,8 @@ def arguments(dtype: str, max_num_seqs: int, own: Mapping[str, Any]) -> dict[str
     if float32 or torch.cuda.get_device_capability()[0] != HOPPER:
         chosen[ATTENTION] = TRITON
     large = torch.cuda.get_device_properties(0).total_memory >= LARGE_MEMORY
-    if large and max_num_seqs > GRAPH_ROWS:
-        chosen["cuda_graph_max_bs"] = min(max_num_seqs, MOST_GRAPH_ROWS)
+    if large and rollout.max_num_seqs > GRAPH_ROWS:
+        chosen["cuda_graph_max_bs"] = min(rollout.max_num_seqs, MOST_GRAPH_ROWS)
     return chosen
 
 

@@ -140,7 +140,7 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
         # For `server.CONTEXT_SLACK`, which no row uses; `launch` enforces the model's own limit.
         os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
         if chosen == "cuda":
-            _set_for_cuda()
+            _set_for_cuda(machine.devices)
             cuda.set_variables(machine.libcuda)
         else:
             _set_for_cpu(machine)
@@ -205,10 +205,11 @@ def free_ports(count: int) -> list[int]:
         return [free.getsockname()[1] for free in sockets]
 
 
-def _set_for_cuda() -> None:
+def _set_for_cuda(devices: int) -> None:
     os.environ.pop("SGLANG_USE_CPU_ENGINE", None)
     # verl 0.6.1, sglang_rollout.py, reads it without a default and sorts its entries as numbers.
-    visible = os.environ.setdefault("CUDA_VISIBLE_DEVICES", os.environ["LOCAL_RANK"])
+    # All of them, because the caller may use the others.
+    visible = os.environ.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(devices))))
     # Its engine takes the first device it sees: under torchrun each process must see its own only.
     entries, local = visible.split(","), int(os.environ["LOCAL_RANK"])
     if 1 < int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= len(entries):

@@ -110,6 +110,8 @@ def _inherited() -> object:
 def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBackend:
     """Import verl and SGLang, check what only they can check, start the engine, and check it."""
     with garbage_kept():
+        if device == "cuda":
+            cuda.leave_out_deep_gemm()
         from _inf.backends.verl.backend import VerlBackend
         from _inf.backends.verl.engine import ServerArgs
         from _inf.backends.verl.rollout import HFModelConfig
@@ -153,6 +155,7 @@ def _start(
         SCHEDULER,
         host.log,
         setup=SETUP,
+        device=device,
         cpu_attention=attention_backend(config, device) == CPU_ATTENTION,
         pack_weights=device == "cpu" and config.pack_weights,
         trust_remote_code=config.trust_remote_code,

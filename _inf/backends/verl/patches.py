@@ -25,7 +25,9 @@ with interpreter_left_alone():
     import sglang.srt.entrypoints.engine as sglang_engine
     import sglang.srt.managers.tokenizer_manager as tokenizer_manager
     import sglang.srt.server_args as sglang_server_args
+    import sglang.srt.utils.common as sglang_common
     import sglang.srt.utils.patch_torch as patch_torch
+    import verl.utils.profiler.performance as verl_performance
 
 
 class _Module:
@@ -95,6 +97,15 @@ def _modify_within(modify: Callable[..., Any], reduced: Any, index: int, modifie
     return modify(reduced, index, modifier) if index < len(reduced) else reduced
 
 
+def _gpu_memory() -> int:
+    """MiB of the GPU that an engine of this process takes."""
+    return int(torch.cuda.get_device_properties(0).total_memory) >> 20
+
+
+def _memory_outside_of_calls(ask: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    return ask(*args, **kwargs) if current_call.get(None) is None else ("0.00",) * 4
+
+
 _VERL = "verl 0.6.1, workers/rollout/sglang_rollout/sglang_rollout.py"
 _LOOP = SimpleNamespace(run_until_complete=_run_until_complete)  # the calling engine's
 _PROCESSES = _Module(
@@ -121,6 +132,14 @@ PATCHES = (
     Replace(sglang_server_args, "tempfile", _Module(tempfile, NamedTemporaryFile=_temporary_file),
             "sglang 0.5.9, srt/server_args.py, PortArgs.init_new",
             "six socket files per engine are left behind"),
+    Replace(sglang_common, "get_nvgpu_memory_capacity", _gpu_memory,
+            "sglang 0.5.9, srt/utils/common.py",
+            "it needs nvidia-smi, which some containers lack, and asks for the smallest GPU of the "
+            "machine, also one that is hidden, and for a whole one where this is a part (MIG)"),
+    Wrap(verl_performance, "_get_current_mem_info", _memory_outside_of_calls,
+         "verl 0.6.1, utils/profiler/performance.py",
+         "each call asks the GPU four times for its free memory, which nobody reads, and for "
+         "which CUDA takes half a gigabyte in the caller's process"),
     Replace(tokenizer_manager, "print_exception_wrapper", _declare_dead_on_failure,
             "sglang 0.5.9, srt/managers/tokenizer_manager.py",
             "it kills the caller's process and all its children"),

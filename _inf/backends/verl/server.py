@@ -55,6 +55,8 @@ def server_arguments(
         "grammar_backend": "llguidance",
         # If any whitespace is allowed, a small model writes blank lines until max_tokens.
         "constrained_json_disable_any_whitespace": True,
+        # Otherwise an idle scheduler burns a core.
+        "sleep_on_idle": True,
         # The default of 300 s kills a slow scheduler; `hang_timeout` is the only limit.
         "watchdog_timeout": NEVER,
         # On a CPU its LD_PRELOAD of libcudart would stop the children from starting.
@@ -70,14 +72,12 @@ def server_arguments(
             # `child.attention` registers its own under this name.
             ATTENTION: "torch_native",
             "sampling_backend": "pytorch",
-            # Otherwise an idle scheduler burns a core.
-            "sleep_on_idle": True,
             "max_total_tokens": max(CPU_KV_TOKENS, CPU_KV_ROWS * max_model_len),
         }
     elif not config.pack_weights:
         raise ConfigError("pack_weights: only a CPU's weights are packed; leave it out on a GPU")
     else:
-        arguments |= cuda.arguments(rollout.dtype, rollout.max_num_seqs, own)
+        arguments |= cuda.arguments(rollout)
     if device == "cpu" and own.get("enable_torch_compile") and own.get(ATTENTION) != AMX:
         raise ConfigError(  # 0.5.9, `model_executor/cpu_graph_runner.py`
             "rollout.engine_kwargs.sglang.enable_torch_compile: on a CPU SGLang compiles a model "

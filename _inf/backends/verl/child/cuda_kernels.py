@@ -9,9 +9,11 @@ from typing import Any
 
 import sgl_kernel
 import torch
+import triton.language
 from sglang.jit_kernel import pos_enc
 from sglang.srt.layers import rotary_embedding
 from sglang.srt.layers.layernorm import GemmaRMSNorm, RMSNorm
+from sglang.srt.layers.moe.fused_moe_triton import fused_moe
 
 from _inf.backends.verl.patch_table import Replace, Wrap
 
@@ -23,6 +25,15 @@ def native_in_float32(
     if x.dtype is torch.float32:
         return self.forward_native(x, *others, **named)
     return forward(self, x, *others, **named)
+
+
+def accumulate_in_float32(
+    invoke: Callable[..., None], a: torch.Tensor, *others: object, **named: object
+) -> None:
+    """Wrap `invoke_fused_moe_kernel`."""
+    if a.dtype is torch.float32:
+        named["compute_type"] = triton.language.float32
+    invoke(a, *others, **named)
 
 
 def rows() -> list[Replace]:
@@ -39,5 +50,8 @@ def rows() -> list[Replace]:
         *(Wrap(norm, "forward_cuda", native_in_float32, "layers/layernorm.py",
                "sgl-kernel has no kernel of it for float32")
           for norm in (RMSNorm, GemmaRMSNorm)),
+        Wrap(fused_moe, "invoke_fused_moe_kernel", accumulate_in_float32,
+             "layers/moe/moe_runner/triton.py",
+             "every dtype but bfloat16 is accumulated in float16"),
     ]
     # fmt: on

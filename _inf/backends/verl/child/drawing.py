@@ -66,6 +66,7 @@ def sample_beside_nan(
     """Draw any token for a row of NaN; its log probs stay NaN, for which
     `_inf.backends.verl.engine` raises an error. A row of a softmax is NaN everywhere or nowhere."""
     if not simple or probs.device.type == "cpu":  # without filters, a GPU's draw takes NaN
+        probs = probs.contiguous()  # for min_p SGLang passes a part of float32 logits to a kernel
         broken = probs[:, :1].isnan()
         if broken.any():  # the caller reads the log probs from its own tensor
             probs = torch.where(broken, 1.0 / probs.shape[1], probs)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from sglang.srt.constrained.base_grammar_backend import (
 from sglang.srt.constrained.llguidance_backend import GuidanceBackend
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN, Req
 from sglang.srt.sampling.penaltylib import BatchedMinNewTokensPenalizer
+from sglang.srt.utils import is_cuda
 from xgrammar import apply_token_bitmask_inplace
 
 from _inf.types import Tokenizer
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 logger = logging.getLogger(__name__)
+MOST_THREADS = 32  # that compute masks beside a GPU
 
 
 def register_grammars() -> None:
@@ -136,7 +139,9 @@ class _Backend(GuidanceBackend):
         ends = frozenset({*self._ends, tokenizer.eos_token})
         mask[list(ends)] = 1
         bits = mask.view(-1, 32).long() << torch.arange(32)
-        threads = LLExecutor(torch.get_num_threads())
+        # On a GPU SGLang leaves PyTorch one thread (`model_runner.py`).
+        cores = min(MOST_THREADS, len(os.sched_getaffinity(0)))
+        threads = LLExecutor(cores if is_cuda() else torch.get_num_threads())
         return _Vocabulary(tokenizer, ends, bits.sum(-1).to(torch.int32), threads, [])
 
 

@@ -31,7 +31,6 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.utils import is_cuda
 
 from _inf.backends.verl.child import (
-    cuda_kernels,
     drawing,
     fair_scheduling,
     fewer_operators,
@@ -56,7 +55,7 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
     # fmt: off
     return [
         *(packing() if pack_weights else ()),
-        *(cuda_kernels.rows() if is_cuda() else ()),
+        *(kernels_on_a_gpu() if is_cuda() else ()),
         Wrap(psutil.Process, "send_signal", exit_instead_of_sigquit,
              "managers/scheduler.py",
              "a child that fails sends SIGQUIT to its parent, which kills the caller's process"),
@@ -142,6 +141,12 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
              "Gemma 1 always computes the exact GELU, where its config names the tanh one"),
     ]
     # fmt: on
+
+
+def kernels_on_a_gpu() -> list[Replace]:
+    from _inf.backends.verl.child import cuda_kernels  # imports what no CPU needs
+
+    return cuda_kernels.rows()
 
 
 def packing() -> list[Replace]:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from _inf.backends.verl.cuda import leave_out_deep_gemm
+
 if TYPE_CHECKING:
     import psutil
 
@@ -36,8 +38,12 @@ def import_all(log: Path) -> None:
         import _inf.backends.verl.child.patches  # noqa: F401
 
 
-def set_up(log: Path, *, cpu_attention: bool, pack_weights: bool, trust_remote_code: bool) -> None:
+def set_up(
+    log: Path, *, device: str, cpu_attention: bool, pack_weights: bool, trust_remote_code: bool
+) -> None:
     """Set up the child, whose stdout is `log`."""
+    if device == "cuda":
+        leave_out_deep_gemm()
     import tqdm
 
     # tqdm's default is a named semaphore; a killed child leaks it, and Python warns about it.
