@@ -11,6 +11,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import psutil
@@ -24,6 +25,15 @@ from inf import Config, ConfigError, GenerationOutput, InferenceEngine, PromptEr
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = [5 + at % 300 for at in range(100)]  # token ids
+
+
+@pytest.fixture(autouse=True)
+def _h100(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the arguments for a GPU depend on, where there is none."""
+    if not torch.cuda.is_available():
+        h100 = SimpleNamespace(total_memory=80 * 2**30)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *args: (9, 0))
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *args: h100)
 
 
 @pytest.fixture(scope="module")

@@ -127,10 +127,11 @@ def test_engine_is_dead_when_what_all_its_calls_wait_for_ends(host: Host) -> Non
 def test_watch_that_fails_does_not_leave_calls_unwatched(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look(self: Watch) -> None:
-        raise PermissionError("no /proc here")
+    class Broken(Watch):  # of this engine only: others may run in this process
+        def look(self) -> None:
+            raise PermissionError("no /proc here")
 
-    monkeypatch.setattr(Watch, "look", look)
+    monkeypatch.setattr("_inf.runtime.host.Watch", Broken)
     host.start(lambda: None)
     with pytest.raises(EngineDeadError, match="watch over its processes ended with PermissionErr"):
         host.run(asyncio.sleep(60), CancelToken())
