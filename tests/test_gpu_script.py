@@ -47,6 +47,21 @@ class Run:
 
 @pytest.mark.slow
 @pytest.mark.engine
+def test_parts_that_run_functions_pass_without_a_gpu(
+    tmp_path: Path, program: dict[str, Any]
+) -> None:
+    run = Run(tmp_path, "--parts", "preflight,functions", "--limit", "600")
+    assert run.code == 0, run.shown
+    assert len(run.checks) == sum(
+        len(program["PARTS"][part]) for part in ("preflight", "functions")
+    )
+    made = [each for each in run.results if each["passed"] is not None]
+    assert all(each["passed"] for each in made) and len(made) > 10
+    assert "=== functions: " in (tmp_path / "engines.log").read_text()
+
+
+@pytest.mark.soak  # nine engines
+@pytest.mark.engine
 def test_all_parts_run_to_their_end(tmp_path: Path, program: dict[str, Any]) -> None:
     run = Run(tmp_path, "--budget", "1400", "--limit", "600")
     known = [(part, check.__name__) for part, its in program["PARTS"].items() for check in its]
