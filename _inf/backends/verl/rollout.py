@@ -129,6 +129,10 @@ class Rollout(sglang_rollout.SGLangRollout):
         try:
             with contextlib.nullcontext() if call.ranks is None else call.ranks.turn:
                 return super().generate_sequences(prompts, **kwargs)
+        except Exception:
+            if call.failure is not None:  # after `shutdown` verl finds its groups destroyed
+                raise call.failure from None
+            raise
         finally:
             current_call.reset(token)
 
