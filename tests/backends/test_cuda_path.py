@@ -21,6 +21,7 @@ import pytest
 from fake_gpu import driver
 
 from _inf.backends.verl import cuda
+from _inf.config import load_config
 from _inf.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -180,6 +181,15 @@ def test_missing_compiler_and_headers_are_named_before_a_start(
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(ConfigError, match=re.escape(f"{tmp_path}/Python.h") + ".*python3-dev"):
         cuda.check_tools()
+
+
+def test_allocator_beside_which_memory_cannot_be_given_back_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:True")
+    config = load_config({"rollout": {"free_cache_engine": True}}, {})
+    with pytest.raises(ConfigError, match="free_cache_engine: .* expandable_segments"):
+        cuda.arguments(config.rollout)
 
 
 def test_cause_is_read_in_the_last_traceback_only() -> None:
