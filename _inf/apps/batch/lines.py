@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -31,7 +31,7 @@ from _inf.errors import ConfigError
 from _inf.response.output import GenerationOutput
 from _inf.types import Tokenizer
 
-MakeRow: TypeAlias = "Callable[[GenerationOutput], dict[str, Any] | Awaitable[dict[str, Any]]]"
+MakeRow: TypeAlias = "Callable[[GenerationOutput], dict[str, Any]]"
 COPIED_KEYS = ("id", "metadata", "custom_id")  # of any form: they are copied to the answer
 
 

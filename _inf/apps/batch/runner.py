@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import inspect
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -149,7 +148,4 @@ async def answer_one(
     except (PromptError, ConfigError, ToolError, BadRequest) as failure:
         reason = str(failure).replace("prompt 0", "the prompt", 1)
         return error_row(job, "invalid_request", reason), 0
-    row = job.row(output)
-    if inspect.isawaitable(row):
-        row = await row
-    return row, sum(row["completion_tokens"] for row in output.metadata)
+    return job.row(output), sum(row["completion_tokens"] for row in output.metadata)

@@ -15,12 +15,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
 from _inf.apps.batch.output_file import OutputFile, is_error
-from _inf.apps.batch.runner import Keep, OnError
+from _inf.apps.batch.runner import SAY_SECONDS, Keep, OnError
 from _inf.apps.eval.reward import RewardPool
 from _inf.apps.eval.reward_worker import RewardError
 from _inf.runtime.progress import Report, progress
 
-SAY_SECONDS = 30.0  # between two lines about the progress
 Row = dict[str, Any]
 Arguments = Callable[[Row], dict[str, Any]]  # those of the reward function for a stored answer
 Answering = Callable[[Keep], Awaitable[None]]

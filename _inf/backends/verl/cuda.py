@@ -19,6 +19,7 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _inf.backends.verl.stub_libraries import c_compiler
 from _inf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ CAUSES = {
 def check_tools() -> None:
     """Raise `ConfigError` if the C compiler or the headers that Triton needs are missing."""
     missing = []
-    if not any(map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")))):
+    if c_compiler() is None:
         missing.append("a C compiler (the package gcc)")
     if not (headers := Path(sysconfig.get_path("include"), "Python.h")).is_file():
         missing.append(f"Python's headers ({headers}; the package python3-dev)")

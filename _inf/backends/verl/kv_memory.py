@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _inf.backends.verl.cuda import FLOAT32
 from _inf.config import Config
 from _inf.errors import ConfigError
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 POOL = "rollout.engine_kwargs.sglang.max_total_tokens"
 SHARE = "rollout.gpu_memory_utilization"
 LENGTH = "rollout.max_model_len"
-FOUR_BYTES = ("float32", "float", "torch.float32")
+FOUR_BYTES = (*FLOAT32, "torch.float32")
 # Models whose cache is not keys and values of every token in every layer: they are not checked.
 UNLIKE = ("kv_lora_rank", "linear_num_key_heads", "attention_chunk_size", "quantization_config")
 NO_MEMORY = "Not enough memory. Please try to increase --mem-fraction-static"

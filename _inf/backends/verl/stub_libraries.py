@@ -47,11 +47,15 @@ NUMA = Library(
 LIBRARIES = {library.soname: library for library in (CUDA, NUMA)}
 
 
+def c_compiler() -> str | None:
+    """The path of a C compiler: `CC`, or the first one on PATH."""
+    named = filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))
+    return next(filter(None, map(shutil.which, named)), None)
+
+
 def build_stub(folder: Path, library: Library = CUDA) -> Path:
     """Compile the stub into `folder` by an atomic rename, so two processes may do it at once."""
-    compilers = map(shutil.which, (os.environ.get("CC", ""), "cc", "gcc", "clang"))
-    compiler = next(filter(None, compilers), None)
-    if compiler is None:
+    if (compiler := c_compiler()) is None:
         raise ConfigError(
             f"device: this machine has no {library.soname}, so a stub of it must be compiled, "
             "and there is no C compiler (cc, gcc or clang) on PATH; install one"
