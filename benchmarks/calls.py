@@ -197,7 +197,7 @@ def workers(lines: int, tokens: int = 16) -> Figures:
 
 def tools(pairs: int) -> Figures:
     sys.path.insert(0, str(ROOT / "tests"))
-    from tool_calling import TOOL_MODEL, question
+    from tests.support.tool_calling import TOOL_MODEL, question
 
     def ask(count: int) -> list[str]:
         run = next(_number)

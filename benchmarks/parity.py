@@ -55,7 +55,7 @@ def main(
 
 def reports(rows: int) -> dict[str, Any]:
     sys.path.insert(0, str(ROOT / "tests"))
-    from architectures import architecture
+    from tests.support.architectures import architecture
 
     short = {"prompt_length": 512, "response_length": 128}
     moe = {"model_path": str(architecture("qwen3-moe"))}

@@ -35,10 +35,10 @@ pairs, which its ratio is over.
 The raw engine needs three things to run on a CPU at all, and gets them: the environment that
 `_inf.backends.verl.environment.prepare` sets (stand-ins for CUDA's libraries among them), our
 server arguments (`attention_backend: torch_native` and others, see
-`_inf/backends/verl/server.py`), and a `__main__` guard. It runs without any of our fixes of the
-scheduler, and with the detokenizer process that SGLang starts and that idles. Our engine's child
-runs with `GOMP_SPINCOUNT=10000` (idle OpenMP threads soon sleep); here all of them do, unless the
-caller's environment says otherwise. Large pages (`THP_MEM_ALLOC_ENABLE`) are ours alone.
+`_inf/backends/verl/server_arguments.py`), and a `__main__` guard. It runs without any of our fixes
+of the scheduler, and with the detokenizer process that SGLang starts and that idles. Our engine's
+child runs with `GOMP_SPINCOUNT=10000` (idle OpenMP threads soon sleep); here all of them do, unless
+the caller's environment says otherwise. Large pages (`THP_MEM_ALLOC_ENABLE`) are ours alone.
 """
 
 from __future__ import annotations

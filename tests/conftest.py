@@ -17,11 +17,10 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:  # another worker beside it: one thread for each engine
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from scripts import HANG_SECONDS, SETTINGS
-from tiny import tiny_model
-
 from _inf.runtime.interpreter import garbage_kept
 from inf import InferenceEngine
+from tests.support.scripts import HANG_SECONDS, SETTINGS
+from tests.support.tiny import tiny_model
 
 TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enforce_eager": True}
 WITH_ENGINES = {"engine", "soak"}  # folders here

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
-from config_faults import at
 from omegaconf import OmegaConf
 
 import inf
 from _inf.config import Config, load_config
 from _inf.errors import ConfigError
+from tests.support.config_faults import at
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -19,7 +19,7 @@ from _inf.request.keywords import GenerateParams
 from _inf.response.output import GenerationOutput, GenerationRow
 from _inf.types import Tokenizer, ToolCall
 
-FormT = TypeVar("FormT", bound="Form")
+FormT = TypeVar("FormT", bound="RequestBody")
 
 
 class BadRequest(ValueError):
@@ -42,7 +42,7 @@ def json_object(text: bytes) -> dict[str, Any]:
     return value
 
 
-class Form(BaseModel):
+class RequestBody(BaseModel):
     """An object with known keys only; null means absent."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -55,18 +55,18 @@ class Form(BaseModel):
         return {name: item for name, item in value.items() if item is not None}
 
 
-class _Name(Form):
+class _Name(RequestBody):
     name: str
 
 
-class NamedTool(Form):
+class NamedTool(RequestBody):
     """The `tool_choice` that asks for a call of one function."""
 
     type: Literal["function"]
     function: _Name
 
 
-class Keywords(Form):
+class Keywords(RequestBody):
     """The sampling keys of a request: OpenAI's names, and those that SGLang's and vLLM's servers
     accept too."""
 

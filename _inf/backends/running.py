@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from _inf.backends.base import Backend, check_supported
 from _inf.backends.verl.environment import check_pins
-from _inf.backends.verl.launch import fork_server_kept
-from _inf.backends.verl.launch import launch as launch_verl
+from _inf.backends.verl.launch_sglang import fork_server_kept
+from _inf.backends.verl.launch_sglang import launch as launch_verl
 from _inf.config import Config, load_config
 from _inf.errors import InferenceError
 from _inf.response.stats import Stats
@@ -42,12 +42,12 @@ Self = TypeVar("Self", bound="RunningEngine")
 def launch(config: Config) -> Backend:
     """Start the backend that `rollout.name` names; imports nothing of the others."""
     if config.rollout.name == "openai":
-        from _inf.backends.openai.launch import launch as launch_openai
+        from _inf.backends.openai.connect import launch as launch_openai
 
         return launch_openai(config)
     if config.rollout.name == "hf":
         with garbage_kept():
-            from _inf.backends.hf.launch import launch as launch_hf
+            from _inf.backends.hf.launch_hf import launch as launch_hf
 
         return launch_hf(config)
     return launch_verl(config)

@@ -8,12 +8,12 @@ config key is a field in `schema.py`.
 
 from _inf.config.check import check_engine_kwargs
 from _inf.config.load import load_config, parse_assignments
-from _inf.config.schema import Config, MultiTurn, Rollout, ValKwargs
+from _inf.config.schema import Config, MultiTurn, RolloutConfig, ValKwargs
 
 __all__ = [
     "Config",
     "MultiTurn",
-    "Rollout",
+    "RolloutConfig",
     "ValKwargs",
     "check_engine_kwargs",
     "load_config",

@@ -8,7 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from _inf.config.rules import (
+from _inf.config.schema import Config
+from _inf.config.source import ABSENT, at
+from _inf.config.verl_keys import (
     ONE_VALUE,
     OWNED_BY_ENGINE,
     OWNED_BY_KEY,
@@ -16,8 +18,6 @@ from _inf.config.rules import (
     RENAMED,
     UNREAD,
 )
-from _inf.config.schema import Config
-from _inf.config.source import ABSENT, at
 from _inf.errors import ConfigError, did_you_mean, shown
 
 Faults = Iterator[tuple[str, str]]  # the path of a key, and what is wrong there

@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from _inf.config.check import check
-from _inf.config.rules import ONE_VALUE, RENAMED
-from _inf.config.schema import Config, Rollout
+from _inf.config.schema import Config, RolloutConfig
 from _inf.config.source import ABSENT, Source, at, first_line, not_yaml, plain, read_source
+from _inf.config.verl_keys import ONE_VALUE, RENAMED
 from _inf.errors import ConfigError, shown
 
 # Keys that turn sampling on, with the value that does not.
@@ -25,7 +25,9 @@ ASKS_TO_SAMPLE: Mapping[str, float] = {"temperature": 0, "top_p": 1.0, "top_k": 
 OF_THE_MODEL = ("prompt_length", "dtype", "enforce_eager")
 # Keys of the older form, and their path now.
 FLAT: Mapping[str, str] = {
-    **{key: f"rollout.{key}" for key in [*Rollout.model_fields, *ONE_VALUE] if "." not in key},
+    **{
+        key: f"rollout.{key}" for key in [*RolloutConfig.model_fields, *ONE_VALUE] if "." not in key
+    },
     **RENAMED,
 }
 WHOLE_VERL_CONFIG = (

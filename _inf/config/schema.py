@@ -1,8 +1,8 @@
 """The keys of a config as frozen, typed models, with their limits.
 
 Knows nothing of files or merging. The names and defaults under `rollout` are those of verl 0.6.1
-(`verl/workers/config/rollout.py`), except the defaults listed at `Rollout`. verl's keys that have
-no effect here are in `rules.ONE_VALUE`.
+(`verl/workers/config/rollout.py`), except the defaults listed at `RolloutConfig`. verl's keys that
+have no effect here are in `verl_keys.ONE_VALUE`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from pydantic import (
 from _inf.config.tool_formats import check_format
 from _inf.errors import ToolError
 
-MOST_SAMPLES = 2**16  # of a prompt: each is a row in the caller's memory from the start
+MAX_SAMPLES = 2**16  # of a prompt: each is a row in the caller's memory from the start
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Samples: TypeAlias = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
+Samples: TypeAlias = Annotated[int, Field(ge=1, le=MAX_SAMPLES)]
 Turns: TypeAlias = Count | None
 Text: TypeAlias = Annotated[str, Field(min_length=1)]
 Temperature: TypeAlias = Annotated[float, Field(ge=0)]
@@ -131,7 +131,7 @@ class MultiTurn(Section):
         return value
 
 
-class Rollout(Section):
+class RolloutConfig(Section):
     """verl's RolloutConfig, with verl's defaults except for `dtype`, `load_format`,
     `free_cache_engine`, `tensor_model_parallel_size` and `multi_turn.max_parallel_calls` (verl's
     drops the second call of a turn). The default of `enforce_eager` comes from verl's rollout.yaml;
@@ -245,7 +245,7 @@ class Config(Section):
     generation_cache: Annotated[int, Field(ge=0, le=2**31 - 1)] = key(
         0, "How many answers of greedy and seeded requests are kept, to answer equal ones."
     )
-    rollout: Rollout = key(Rollout(), "verl's RolloutConfig.")
+    rollout: RolloutConfig = key(RolloutConfig(), "verl's RolloutConfig.")
 
     @field_validator("base_url")
     @classmethod

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from _inf.errors import ConfigError, shown
 
-MOST_VALUES = 10_000
+MAX_VALUES = 10_000
 ABSENT: Any = object()
 # A file that a config names is searched in the working folder, then beside the config.
 _NAMED_FILES = (
@@ -102,8 +102,8 @@ def _parse(text: str, name: str) -> dict[str, Any]:
             raise ConfigError(f"{name}: empty; a config needs at least one key, such as model_path")
         if not isinstance(node, yaml.MappingNode):
             raise ConfigError(f"{name}: expected keys and values at the top")
-        if written_out(node, {}) > MOST_VALUES:
-            raise ConfigError(f"{name}: its aliases expand to over {MOST_VALUES:,} values")
+        if written_out(node, {}) > MAX_VALUES:
+            raise ConfigError(f"{name}: its aliases expand to over {MAX_VALUES:,} values")
         document: dict[str, Any] = plain(OmegaConf.to_container(OmegaConf.load(io.StringIO(text))))
     except ConfigError:
         raise

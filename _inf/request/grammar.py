@@ -36,11 +36,11 @@ COMBINED = {"$ref", "anyOf", "oneOf", "properties"}
 OPEN = {"additionalProperties", "patternProperties", "minProperties"}
 # The separators of `json.dumps`.
 SEPARATORS = {"item_separator": ", ", "key_separator": ": "}
-MOST_SCHEMAS = 2_000  # llguidance compiles 5,000 properties in 12 s
-MOST_ITEMS = 10_000  # and 100,000 items in 3 s
-MOST_STEPS = 10_000  # of `multipleOf`: 999,999 take minutes
-MOST_REPEATS = 10_000
-MOST_NUMBER = 10**15  # llguidance's numbers are doubles
+MAX_SCHEMAS = 2_000  # llguidance compiles 5,000 properties in 12 s
+MAX_ITEMS = 10_000  # and 100,000 items in 3 s
+MAX_STEPS = 10_000  # of `multipleOf`: 999,999 take minutes
+MAX_REPEATS = 10_000
+MAX_NUMBER = 10**15  # llguidance's numbers are doubles
 # A part of a regex: an escape, a class or a character.
 TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 NESTED_CLASS = re.compile(r"\[|&&|--|~~")
@@ -88,8 +88,8 @@ def _checked_schema(text: str) -> str:
     from jsonschema import Draft202012Validator, SchemaError
     from llguidance import LLMatcher
 
-    if text.count("{") > MOST_SCHEMAS:
-        raise ConfigError(f"json_schema: it has over {MOST_SCHEMAS} objects inside it.")
+    if text.count("{") > MAX_SCHEMAS:
+        raise ConfigError(f"json_schema: it has over {MAX_SCHEMAS} objects inside it.")
     schema = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
     try:
         Draft202012Validator.check_schema(schema)
@@ -118,7 +118,7 @@ def _checked_schema(text: str) -> str:
 def _number(digits: str) -> float:
     """Return a number of a schema, or raise if llguidance would round it."""
     number = int(digits) if digits.lstrip("-").isdecimal() else float(digits)
-    if not abs(number) <= MOST_NUMBER or float(f"{number:.15g}") != number:
+    if not abs(number) <= MAX_NUMBER or float(f"{number:.15g}") != number:
         raise ConfigError(
             f"json_schema: {shown(digits)} is not a number of at most 15 digits; "
             "llguidance rounds longer ones."
@@ -174,17 +174,17 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
 
 
 def _check_sizes(schemas: list[dict[str, Any]]) -> None:
-    if sum(max(s.get("minItems", 0), s.get("maxItems", 0)) for s in schemas) > MOST_ITEMS:
+    if sum(max(s.get("minItems", 0), s.get("maxItems", 0)) for s in schemas) > MAX_ITEMS:
         raise ConfigError(
-            f"json_schema: minItems and maxItems add up to more than {MOST_ITEMS} items; give "
+            f"json_schema: minItems and maxItems add up to more than {MAX_ITEMS} items; give "
             "smaller bounds, or no maxItems."
         )
     steps = [Decimal(str(s["multipleOf"])).normalize() for s in schemas if "multipleOf" in s]
     places = max([0, *(-int(step.as_tuple().exponent) for step in steps)])
-    if math.lcm(*(int(step.scaleb(places)) for step in steps)) > MOST_STEPS:
+    if math.lcm(*(int(step.scaleb(places)) for step in steps)) > MAX_STEPS:
         raise ConfigError(
             "json_schema.multipleOf: without their decimal points, the least common multiple of "
-            f"all of them is above {MOST_STEPS}; list the values in an enum."
+            f"all of them is above {MAX_STEPS}; list the values in an enum."
         )
 
 
@@ -224,8 +224,8 @@ def _check_pattern(pattern: str, where: str) -> None:
     except (re.error, OverflowError, RecursionError) as error:
         reason = f"is not a regular expression: {strip_punctuation(error)}"
         raise ConfigError(f"{where}: {shown(pattern)} {reason}.") from None
-    if any(int(count) > MOST_REPEATS for count in REPEATS.findall(outside)):
-        raise ConfigError(f"{where}: at most {MOST_REPEATS} repeats, or no bound at all.")
+    if any(int(count) > MAX_REPEATS for count in REPEATS.findall(outside)):
+        raise ConfigError(f"{where}: at most {MAX_REPEATS} repeats, or no bound at all.")
 
 
 def _check_json_pattern(pattern: str, where: str) -> None:

@@ -10,17 +10,17 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from _inf.config import Rollout
+from _inf.config import RolloutConfig
 from _inf.errors import ConfigError, did_you_mean
 from _inf.request.keywords import GenerateParams
 from _inf.request.seeds import derived_seed, prompt_seed
-from _inf.request.values import MOST_INT32, call_checks, prompt_checks
+from _inf.request.values import MAX_INT32, call_checks, prompt_checks
 from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOptions
 
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
 GREEDY_BELOW = 1e-6
 # Used where no model is known: any token id is accepted, and none ends an answer.
-ANY_MODEL = ModelInfo(None, frozenset(), Limits(0, 0, MOST_INT32))
+ANY_MODEL = ModelInfo(None, frozenset(), Limits(0, 0, MAX_INT32))
 # Parameters that exclude tokens, with the value that excludes none.
 FILTERS: dict[str, float] = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
 ASK_TO_SAMPLE = ("temperature", *FILTERS, "seed")
@@ -91,7 +91,7 @@ def greedy_unless_asked(params: dict[str, Any]) -> None:
         params["temperature"] = 0.0
 
 
-def check_params(params: Mapping[str, Any], config: Rollout) -> None:
+def check_params(params: Mapping[str, Any], config: RolloutConfig) -> None:
     """Refuse keywords that are wrong for every engine, without starting one.
 
     Raises as `resolve` does; without a vocabulary, any token id is accepted.
@@ -99,7 +99,7 @@ def check_params(params: Mapping[str, Any], config: Rollout) -> None:
     resolve(params, config, 0, ANY_MODEL)
 
 
-def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, Any]:
+def effective_params(params: Mapping[str, Any], rollout: RolloutConfig) -> dict[str, Any]:
     """Return the value of each sampling keyword of `generate`: `params`, else the config's."""
     resolved = vars(resolve(params, rollout, 1, ANY_MODEL).params[0])
     if most := resolved["top_prompt_logprobs"]:
@@ -112,7 +112,9 @@ def effective_params(params: Mapping[str, Any], rollout: Rollout) -> dict[str, A
     }
 
 
-def resolve(params: Mapping[str, Any], config: Rollout, prompts: int, model: ModelInfo) -> Sampling:
+def resolve(
+    params: Mapping[str, Any], config: RolloutConfig, prompts: int, model: ModelInfo
+) -> Sampling:
     """Check the keywords of a call with that many `prompts` and fill them up from `config`.
 
     The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an
@@ -169,7 +171,7 @@ def _is_listed(name: str, value: object) -> bool:
     return len(value) > 0 and all(isinstance(each, list | tuple | None) for each in value)
 
 
-def _params(given: Mapping[str, Any], config: Rollout, model: ModelInfo) -> SamplingParams:
+def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -> SamplingParams:
     """Return one prompt's parameters, from its checked keywords and the config."""
     grammars = [name for name in ("json_schema", "regex") if name in given]
     if len(grammars) > 1:
@@ -223,7 +225,7 @@ def _check_sampling_mask(params: SamplingParams) -> None:
         raise ConfigError("sampling_mask: logprobs is set too; leave one of the two out.")
 
 
-def _temperature(given: Mapping[str, Any], config: Rollout) -> float:
+def _temperature(given: Mapping[str, Any], config: RolloutConfig) -> float:
     """Return the temperature; 0 is greedy with any filter, since none excludes the likeliest token.
 
     A call's sampling keywords override `do_sample: false` of the config. In one call with

@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
-from _inf.config.schema import MOST_SAMPLES
+from _inf.config.schema import MAX_SAMPLES
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request.grammar import json_schema_text, regex_text
-from _inf.request.seeds import MOST_SEED
+from _inf.request.seeds import MAX_SEED
 from _inf.tools.definition import as_tools
 
 Check: TypeAlias = "Callable[[str, Any], Any]"
 
-MOST_INT32 = 2**31 - 1
-MOST_BIAS = 100.0  # OpenAI's bound
+MAX_INT32 = 2**31 - 1
+MAX_BIAS = 100.0  # OpenAI's bound
 TEMPLATE_OWN = (
     *("conversation", "tools", "tokenize", "add_generation_prompt"),
     *("return_tensors", "return_dict"),
@@ -43,7 +43,7 @@ def prompt_checks(vocabulary: int) -> dict[str, Check]:
         "do_sample": flag,
         "stop": stop_strings,
         "stop_token_ids": partial(stop_ids, vocabulary=vocabulary),
-        "seed": partial(count, least=0, most=MOST_SEED - 1),
+        "seed": partial(count, least=0, most=MAX_SEED - 1),
         "presence_penalty": penalty,
         "frequency_penalty": penalty,
         "repetition_penalty": partial(number, least=1e-6),
@@ -60,7 +60,7 @@ def prompt_checks(vocabulary: int) -> dict[str, Check]:
 def call_checks(vocabulary: int) -> dict[str, Check]:
     """Return the checks of the keywords with one value for the whole call."""
     return {
-        "n": partial(count, most=MOST_SAMPLES),
+        "n": partial(count, most=MAX_SAMPLES),
         "num_beams": partial(count, most=vocabulary),
         "tools": lambda _, value: as_tools(value),
         "chat_template_kwargs": template_kwargs,
@@ -104,7 +104,7 @@ def integer(name: str, value: Any) -> int:
     return int(value)
 
 
-def count(name: str, value: Any, *, least: int = 1, most: int = MOST_INT32) -> int:
+def count(name: str, value: Any, *, least: int = 1, most: int = MAX_INT32) -> int:
     whole = integer(name, value)
     if not least <= whole <= most:
         raise ConfigError(
@@ -205,5 +205,5 @@ def logit_bias(name: str, value: Any, *, vocabulary: int) -> dict[int, float]:
         token = _token(name, int(key) if digits else key, vocabulary)
         if token in biases:
             raise ConfigError(f"{name}: the token {token} appears twice.")
-        biases[token] = number(f"{name}[{token}]", bias, least=-MOST_BIAS, most=MOST_BIAS)
+        biases[token] = number(f"{name}[{token}]", bias, least=-MAX_BIAS, most=MAX_BIAS)
     return biases

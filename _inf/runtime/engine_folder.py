@@ -15,7 +15,7 @@ from pathlib import Path
 from _inf.errors import InferenceError
 
 LOG_TAIL_LINES = 15
-SOCKET, MOST_SOCKET_BYTES = "tmp12345678", 107  # as upstream names them; Linux, unix(7)
+SOCKET, MAX_SOCKET_BYTES = "tmp12345678", 107  # as upstream names them; Linux, unix(7)
 
 
 class EngineFolder:
@@ -24,7 +24,7 @@ class EngineFolder:
 
     def __init__(self, *, sockets: bool) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="inf-engine-"))
-        excess = len(os.fsencode(self.path / SOCKET)) - MOST_SOCKET_BYTES
+        excess = len(os.fsencode(self.path / SOCKET)) - MAX_SOCKET_BYTES
         if sockets and excess > 0:
             self.path.rmdir()
             raise InferenceError(

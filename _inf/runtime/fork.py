@@ -13,7 +13,7 @@ import sys
 from multiprocessing import process
 
 from _inf.errors import InferenceError
-from _inf.runtime.worker import WorkerProcess
+from _inf.runtime.child_process import WorkerProcess
 
 SPAWN = '"spawn"'
 _home: int | None = None  # the process that has had an engine

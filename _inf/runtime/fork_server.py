@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from _inf.errors import EngineDeadError
-from _inf.runtime.worker import Worker, WorkerProcess
+from _inf.runtime.child_process import Worker, WorkerProcess
 
 JOIN_SECONDS = 10.0
-MOST_FILES = 32  # that one fork inherits
+MAX_FILES = 32  # that one fork inherits
 
 
 class ForkServer:
@@ -175,7 +175,7 @@ def serve(channel: socket.socket) -> None:
             _report_exits(forks)
         if channel.fileno() in ready:
             try:
-                data, status, *files = reduction.recvfds(channel, MOST_FILES)
+                data, status, *files = reduction.recvfds(channel, MAX_FILES)
             except EOFError:
                 return
             try:

@@ -24,12 +24,12 @@ from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
+from _inf.runtime.child_process import Worker, WorkerProcess
 from _inf.runtime.engine_folder import EngineFolder
 from _inf.runtime.fork import check_process, note_engine
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.read_write_lock import ReadWriteLock
 from _inf.runtime.watch import LOOK_SECONDS, Watch
-from _inf.runtime.worker import Worker, WorkerProcess
 from _inf.types import TIMED_OUT, CancelToken
 
 T = TypeVar("T")

@@ -16,9 +16,9 @@ from typing import Any
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 
-MOST_CHARACTERS = 1000
-MOST_DIGITS = 1000
-_MOST_BITS = int(MOST_DIGITS * math.log2(10))
+MAX_CHARACTERS = 1000
+MAX_DIGITS = 1000
+_MOST_BITS = int(MAX_DIGITS * math.log2(10))
 _ALLOWED = "only numbers, + - * / // % ** and parentheses are understood"
 _EXPRESSION = {
     "type": "string",
@@ -53,8 +53,8 @@ class Calculator(BaseTool):  # type: ignore[misc]
 def calculate(expression: str) -> str:
     """The value of `expression`, or a `ValueError` that says what is wrong with it."""
     expression = expression.strip()
-    if len(expression) > MOST_CHARACTERS:
-        raise ValueError(f"the expression is longer than {MOST_CHARACTERS} characters")
+    if len(expression) > MAX_CHARACTERS:
+        raise ValueError(f"the expression is longer than {MAX_CHARACTERS} characters")
     try:
         value = _value(ast.parse(expression, mode="eval").body)
     except SyntaxError:
@@ -87,7 +87,7 @@ def _bounded(value: int | float | complex) -> int | float:
     if isinstance(value, float) and not math.isfinite(value):
         raise OverflowError
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-        raise ValueError(f"a number has more than {MOST_DIGITS} digits")
+        raise ValueError(f"a number has more than {MAX_DIGITS} digits")
     return value
 
 
@@ -101,7 +101,7 @@ def _power(base: int | float, exponent: int | float) -> Any:
     """Compute a power, or raise if an integer result would have too many digits to compute."""
     integers = isinstance(base, int) and isinstance(exponent, int)
     if integers and int(base).bit_length() * exponent > _MOST_BITS:
-        raise ValueError(f"the power has more than {MOST_DIGITS} digits")
+        raise ValueError(f"the power has more than {MAX_DIGITS} digits")
     return base**exponent
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Model = TypeVar("Model", bound=BaseModel)
 
 JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
-MOST_FAULTS = 3
-MOST_FAULT_CHARACTERS = 300
+MAX_FAULTS = 3
+MAX_FAULT_CHARACTERS = 300
 
 
 def as_tools(items: object) -> list[Tool]:
@@ -197,9 +197,9 @@ def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     except Exception as failure:
         return f"the schema of {tool.name} cannot be applied: {failure}"
     faults = []
-    for error in errors[:MOST_FAULTS]:
+    for error in errors[:MAX_FAULTS]:
         path = ".".join(map(str, error.absolute_path))
-        faults.append(f"{path}: {error.message}".removeprefix(": ")[:MOST_FAULT_CHARACTERS])
+        faults.append(f"{path}: {error.message}".removeprefix(": ")[:MAX_FAULT_CHARACTERS])
     return "; ".join(faults) or None
 
 

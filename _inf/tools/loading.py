@@ -25,7 +25,7 @@ from _inf.tools.definition import check_names, checked_schema, validated, verl_t
 from _inf.tools.user_module import import_beside
 from _inf.types import Tool
 
-MOST_VALUES = 100_000
+MAX_VALUES = 100_000
 
 
 class _ClassEntry(BaseModel):
@@ -52,8 +52,8 @@ def _entries(path: Path) -> list[Any]:
     try:
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if node is not None and written_out(node, {}) > MOST_VALUES:
-            raise ValueError(f"its aliases expand to over {MOST_VALUES:,} values")
+        if node is not None and written_out(node, {}) > MAX_VALUES:
+            raise ValueError(f"its aliases expand to over {MAX_VALUES:,} values")
         content = yaml.safe_load(text)
     except Exception as error:  # PyYAML's constructors may raise anything
         raise ToolError(f"{path}: it cannot be read as YAML: {error_text(error)}.") from error

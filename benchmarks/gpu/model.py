@@ -37,8 +37,9 @@ SHAPES: dict[str, dict[str, int]] = {
 def build(folder: Path, device: str) -> None:
     """Write the model's folder; it appears when it is complete."""
     import torch
-    from tiny import tiny_model
     from transformers import AutoModelForCausalLM, GenerationConfig, Qwen3Config
+
+    from tests.support.tiny import tiny_model
 
     source, part = tiny_model(), folder.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 from verl import DataProto
 
+from _inf.apps.check.differences import Pairs, comparison, distances, temperature_between
 from _inf.apps.check.findings import HALF, bounds, findings
-from _inf.apps.check.metrics import Pairs, comparison, distances, temperature_between
 from _inf.apps.check.rows import read_batch
 from inf import ConfigError
 

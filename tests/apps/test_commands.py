@@ -11,7 +11,7 @@ import pytest
 
 import inf
 from _inf.apps.cli import main
-from _inf.config import Rollout, load_config
+from _inf.config import RolloutConfig, load_config
 from inf import GenerationOutput
 
 COMMANDS = ("ask", "chat", "batch", "eval", "check")
@@ -173,7 +173,7 @@ def test_help_shows_the_default_of_each_option(capsys: pytest.CaptureFixture[str
     assert f"greedy, at most {embedded.response_length} tokens" in text
     assert "--max-tokens <int> The most tokens to generate. [default: (rollout.response_" in text
     named = re.findall(r"\[default: \(rollout\.(\w+)", text)
-    assert len(named) >= 7 and set(named) <= Rollout.model_fields.keys()
+    assert len(named) >= 7 and set(named) <= RolloutConfig.model_fields.keys()
 
 
 def test_benchmark_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 
 import psutil
 import pytest
-from scripts import GONE_SECONDS, alive, until
 
 from _inf.apps.eval import reward_worker
 from _inf.apps.eval.reward import RewardPool, reward_workers
 from _inf.apps.eval.reward_worker import RewardError, RewardWorker
 from _inf.errors import ConfigError
+from tests.support.scripts import GONE_SECONDS, alive, until
 
 FUNCTIONS = """
 import asyncio, math, os, time

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny import IM_END, tiny_model
 
 from _inf.apps.rollouts.data_proto import as_json, from_json
 from _inf.apps.rollouts.sources import token_texts
 from _inf.types import Trace
 from inf import ConfigError, Rollout, as_rollouts, load_rollouts, save_rollouts
+from tests.support.tiny import IM_END, tiny_model
 
 ROW: dict[str, Any] = {
     "row_id": "3.1",

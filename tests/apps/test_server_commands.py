@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_server import MODEL, Reply, ScriptedServer, call, chat, echo, scripted
 
 import inf
 from _inf.apps.cli import main
+from tests.support.scripted_server import MODEL, Reply, ScriptedServer, call, chat, echo, scripted
 
 PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
 
@@ -97,7 +97,7 @@ def test_batch_is_resumed_and_its_bad_lines_have_errors(
 def test_batch_ends_where_the_server_is_gone_and_keeps_its_rows(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("_inf.backends.openai.server.RETRIES", 1)
+    monkeypatch.setattr("_inf.backends.openai.client.RETRIES", 1)
     Path("in.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
     other = ["--set", "rollout.max_num_seqs=1"]
 

@@ -18,7 +18,7 @@ def prepared() -> None:
 
 
 def test_dropped_weight_in_an_update_is_an_answer_and_another_fault_is_raised() -> None:
-    from _inf.backends.verl.child.loading import WeightsNotTaken, answer_a_refused_update
+    from _inf.backends.verl.child.weight_loading import WeightsNotTaken, answer_a_refused_update
 
     def update(runner: Any, failure: Exception | None) -> tuple[bool, str]:
         if failure is not None:
@@ -35,7 +35,7 @@ def test_dropped_weight_in_an_update_is_an_answer_and_another_fault_is_raised() 
 def test_tokenizer_that_llguidance_cannot_read_gives_invalid_grammars() -> None:
     from sglang.srt.constrained.base_grammar_backend import INVALID_GRAMMAR_OBJ
 
-    from _inf.backends.verl.child.grammar import _Backend
+    from _inf.backends.verl.child.grammar_fixes import _Backend
 
     class Slow:
         """A tokenizer that is not one of Transformers' fast ones."""

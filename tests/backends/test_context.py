@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from architectures import CONTEXT, LLAMA3, LONGROPE, MODELS, YARN, config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from _inf.backends.context import ORIGINAL, context_length, fixed_factors_length
 from _inf.backends.verl import environment
+from tests.support.architectures import CONTEXT, LLAMA3, LONGROPE, MODELS, YARN, config
 
 EXTENDED = {ORIGINAL: 256}
 LINEAR: dict[str, Any] = {"rope_type": "linear", "factor": 2.0}

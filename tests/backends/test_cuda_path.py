@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_gpu import driver
 
 from _inf.backends.verl import cuda
 from _inf.config import load_config
 from _inf.errors import ConfigError
+from tests.support.fake_gpu import driver
 
 ROOT = Path(__file__).parents[2]
 SHARED_MEMORY = 232_448  # bytes of a block on an H100, at most
@@ -37,7 +37,7 @@ def in_process_with_gpu(
     kept |= {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": path}
     return subprocess.run(
         [sys.executable, *arguments],
-        env={**kept, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", **variables},
+        env={**kept, "PYTHONPATH": str(ROOT), **variables},
         capture_output=True,
         text=True,
         timeout=600,
@@ -49,8 +49,8 @@ def in_process_with_gpu(
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    script = str(Path(__file__).with_name("cuda_facts.py"))
-    done = in_process_with_gpu(tmp_path_factory.mktemp("driver"), script)
+    script = "tests.support.cuda_facts"
+    done = in_process_with_gpu(tmp_path_factory.mktemp("driver"), "-m", script)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -73,7 +73,7 @@ def patched() -> Iterator[None]:
     from sglang.srt.sampling.penaltylib import BatchedPenalizerOrchestrator
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-    from _inf.backends.verl.child.patches import patches
+    from _inf.backends.verl.child.scheduler_patches import patches
     from _inf.backends.verl.patch_table import apply
 
     owners = (sampler, sampler.Sampler, Req, BatchedPenalizerOrchestrator, SamplingBatchInfo)

@@ -18,10 +18,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_gpu import driver
 
 from _inf.backends.verl import environment, stub_libraries
 from _inf.errors import ConfigError
+from tests.support.fake_gpu import driver
 
 ROOT = Path(__file__).parents[2]
 PREPARE = """

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scripted_server import (
+
+from _inf.errors import RequestFailure
+from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
+from tests.support.scripted_server import (
     MODEL,
     Reply,
     Script,
@@ -18,9 +21,6 @@ from scripted_server import (
     scripted,
     streamed,
 )
-
-from _inf.errors import RequestFailure
-from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
 
 KEY = "sk-very-secret-0123456789"
 

@@ -12,9 +12,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from scripted_server import MODEL, Reply, ScriptedServer, call, chat, echo, scripted, streamed
 
 from inf import ConfigError, EngineDeadError, InferenceEngine, PromptError
+from tests.support.scripted_server import (
+    MODEL,
+    Reply,
+    ScriptedServer,
+    call,
+    chat,
+    echo,
+    scripted,
+    streamed,
+)
 
 CITY = {
     "type": "object",

@@ -10,12 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
-from scripted_server import MODEL, USAGE, Reply, ScriptedServer, scripted
-from tiny import VOCABULARY, tiny_model
 
 from _inf.apps.openai_format import choices
 from _inf.errors import RequestFailure
 from inf import ConfigError, InferenceEngine, PromptError
+from tests.support.scripted_server import MODEL, USAGE, Reply, ScriptedServer, scripted
+from tests.support.tiny import VOCABULARY, tiny_model
 
 IM_END = 2
 ANSWER = [40, 41, 42]

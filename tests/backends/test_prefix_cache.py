@@ -38,7 +38,7 @@ def test_flush_that_is_refused_without_end_is_an_error() -> None:
     scheduler = Scheduler(refusals=10**9)
     with pytest.raises(InferenceError, match="refused .* to empty its prefix cache"):
         asyncio.run(PrefixCache(scheduler.flush).empty())
-    assert scheduler.asked == prefix_cache.MOST_REFUSALS
+    assert scheduler.asked == prefix_cache.MAX_REFUSALS
 
 
 def test_flush_beside_other_calls_is_left_to_them() -> None:

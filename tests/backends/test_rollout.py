@@ -19,9 +19,10 @@ pytestmark = pytest.mark.engine  # it imports the whole stack
 def upstream() -> Any:
     """verl's module, which can be imported once the environment is prepared."""
     environment.prepare("auto")
-    from _inf.backends.verl import rollout
 
-    return rollout
+    from _inf.backends.verl import corrected_rollout
+
+    return corrected_rollout
 
 
 @pytest.mark.parametrize("name", ["tools_kwargs", "interaction_kwargs", "multi_modal_data"])

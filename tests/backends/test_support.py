@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import transformers
-from architectures import LLAMA3, LONGROPE, MODELS, YARN, config
 
 from _inf.backends.verl.support import EXACT_ON_CPU, REFUSED, check_experts, check_support
 from inf import ConfigError
+from tests.support.architectures import LLAMA3, LONGROPE, MODELS, YARN, config
 
 CPU = "inf_cpu"
 PAGE = Path(__file__).parents[2] / "docs/models.md"

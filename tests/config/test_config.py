@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from config_faults import at, faults
 from omegaconf import OmegaConf
 
-from _inf.config import MultiTurn, Rollout, load_config, parse_assignments
+from _inf.config import MultiTurn, RolloutConfig, load_config, parse_assignments
 from _inf.errors import ConfigError
+from tests.support.config_faults import at, faults
 
 ROOT = Path(__file__).resolve().parents[2]
 VERL = find_spec("verl")  # found, not imported
@@ -75,7 +75,7 @@ def test_greedy_beside_what_it_would_ignore_is_refused_by_name(said: dict[str, A
 def test_embedded_yaml_says_only_what_differs_from_the_defaults() -> None:
     said = OmegaConf.to_container(OmegaConf.load(ROOT / "_inf/embedded.yaml"))
     assert isinstance(said, dict) and said.keys() == {"rollout"}
-    defaults = Rollout().model_dump()
+    defaults = RolloutConfig().model_dump()
     same = [key for key, value in said["rollout"].items() if defaults[key] == value]
     assert not same
 
@@ -288,7 +288,7 @@ def test_wrong_override_is_named_by_its_path() -> None:
     ],
 )
 def test_flat_key_works_with_one_warning_that_names_its_place(
-    flat: str, value: Any, read: Callable[[Rollout], Any]
+    flat: str, value: Any, read: Callable[[RolloutConfig], Any]
 ) -> None:
     with pytest.warns(DeprecationWarning) as warned:
         rollout = load_config({flat: value}, {}).rollout

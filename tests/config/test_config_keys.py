@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from config_faults import at, faults
 from pydantic import BaseModel
 
 from _inf.config import Config, check_engine_kwargs, load_config
-from _inf.config.rules import ONE_VALUE, OWNED_BY_ENGINE, OWNED_BY_KEY
+from _inf.config.verl_keys import ONE_VALUE, OWNED_BY_ENGINE, OWNED_BY_KEY
 from _inf.errors import ConfigError
+from tests.support.config_faults import at, faults
 
 
 def installed(package: str) -> Path:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from config_faults import at, faults
 
 from _inf.config import Config, load_config
 from _inf.config.check import _paths
-from _inf.config.rules import UNREAD
+from _inf.config.verl_keys import UNREAD
+from tests.support.config_faults import at, faults
 
 SERVER = {
     "base_url": "http://localhost:8000/v1",

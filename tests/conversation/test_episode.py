@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 
-from conversation_rules import rules
-from tiny import IM_END, VOCABULARY, tiny_model
-
 from _inf.conversation.episode import Episode
 from _inf.request.template import Template
 from _inf.types import Prompt, RequestOutput, SamplingParams, TurnOptions
+from tests.support.conversation_rules import rules
+from tests.support.tiny import IM_END, VOCABULARY, tiny_model
 
 TEMPLATE = """{% for m in messages %}{% if loop.index0 %}{{ mark }}{% endif %}{{ m['role'] }}:
 {{ m['content'] }}<|im_end|>{% endfor %}assistant:"""

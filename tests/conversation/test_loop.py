@@ -1,6 +1,6 @@
 """The loop of a conversation with misbehaving tools and a stub as the backend.
 
-tests/engine/test_tool_loop.py tests it on the real engine.
+tests/engine/answers/test_tool_loop.py tests it on the real engine.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conversation_rules import rules
 
 from _inf.conversation.episode import Episode
 from _inf.conversation.loop import run_episodes
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
+from tests.support.conversation_rules import rules
 
 
 class Backend:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import tiny_model
-from trained import adapter, loaded, verl_checkpoint, without_torchao
 from transformers import AutoTokenizer
 
 from _inf.errors import ConfigError
 from _inf.models.resolve import resolve_model
+from tests.support.tiny import tiny_model
+from tests.support.trained import adapter, loaded, verl_checkpoint, without_torchao
 
 IDS = torch.arange(5, 60)[None]
 DOWN = "model.layers.1.mlp.down_proj.weight"

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import tiny_model
 
 from _inf.errors import ConfigError
 from _inf.models.cache import build_once, cache_root
 from _inf.models.resolve import _embedded_gguf, resolve_model
+from tests.support.tiny import tiny_model
 
 ROOT = Path(__file__).parents[2]
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]

@@ -13,11 +13,11 @@ from typing import Any
 
 import jsonschema
 import pytest
-from grammars import REGEXES, draw_schemas
 from llguidance import LLMatcher, LLTokenizer
 
 from _inf.errors import ConfigError
 from _inf.request.grammar import json_schema_text, regex_text
+from tests.support.grammars import REGEXES, draw_schemas
 
 BYTES = LLTokenizer("byte")  # each byte a token
 STOP = BYTES.eos_token

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _inf.config import Rollout, load_config
+from _inf.config import RolloutConfig, load_config
 from _inf.errors import ConfigError
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import (
@@ -25,7 +25,7 @@ from _inf.request.sampling import (
     effective_params,
     resolve,
 )
-from _inf.request.seeds import MOST_SEED, derived_seed, prompt_seed
+from _inf.request.seeds import MAX_SEED, derived_seed, prompt_seed
 from _inf.request.values import TEMPLATE_OWN, call_checks, prompt_checks
 from _inf.types import Limits, ModelInfo, SamplingParams, TurnOptions
 
@@ -49,14 +49,14 @@ COUNTS = ["top_k", "max_tokens", "min_tokens", "seed", "n", "num_beams"]
 FLAGS = ["do_sample", "ignore_eos", "skip_special_tokens", "progress"]
 
 
-def config(**rollout: Any) -> Rollout:
+def config(**rollout: Any) -> RolloutConfig:
     return load_config({"rollout": rollout}, {}).rollout
 
 
 DEFAULT = config()
 
 
-def sampled(_config: Rollout = DEFAULT, _prompts: int = 1, **params: Any) -> Sampling:
+def sampled(_config: RolloutConfig = DEFAULT, _prompts: int = 1, **params: Any) -> Sampling:
     return resolve(params, _config, _prompts, MODEL)
 
 
@@ -64,7 +64,7 @@ def greedy(sampling: Sampling) -> bool:
     return all(params.greedy for params in sampling.params)
 
 
-def refusal(_config: Rollout = DEFAULT, _prompts: int = 1, **params: Any) -> str:
+def refusal(_config: RolloutConfig = DEFAULT, _prompts: int = 1, **params: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         resolve(params, _config, _prompts, MODEL)
     return str(caught.value)
@@ -696,10 +696,10 @@ def test_one_seed_for_all_prompts_gives_each_prompt_its_own_and_the_first_the_se
 
 def test_neighbouring_seeds_of_many_prompts_have_none_in_common() -> None:
     both = [prompt_seed(seed, index) for seed in (7, 8) for index in range(1000)]
-    assert len(set(both)) == 2000 and all(0 <= each < MOST_SEED for each in both)
+    assert len(set(both)) == 2000 and all(0 <= each < MAX_SEED for each in both)
 
 
-@pytest.mark.parametrize("seed", [0, 7, MOST_SEED - 1])
+@pytest.mark.parametrize("seed", [0, 7, MAX_SEED - 1])
 def test_derived_seeds_are_seeds_and_meet_no_neighbours(seed: int) -> None:
     derived = [derived_seed(seed, sample) for sample in range(200)]
     assert derived[0] == seed and len({*derived, seed + 1, seed - 1}) == 202

@@ -6,10 +6,10 @@ import copy
 from typing import Any
 
 import pytest
-from tiny import IM_END, IM_START
 
 from _inf.errors import ToolError
 from _inf.request.template import Template
+from tests.support.tiny import IM_END, IM_START
 
 USER = {"role": "user", "content": "What is 2 + 2?"}
 RESULT = {"role": "tool", "name": "add", "tool_call_id": "call00100", "content": "4"}

@@ -20,7 +20,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import END_OF_TEXT, IM_END, PAD, VOCABULARY, tiny_model
 
 from _inf.errors import PromptError
 from _inf.request.prompts import MESSAGE_KEYS, ROLES, normalize
@@ -28,6 +27,7 @@ from _inf.request.template import Template
 from _inf.request.tokenize import check_total_length, tokenize, tokenize_responses
 from _inf.response.scores import scored_sequences
 from _inf.types import Limits, ModelInfo, Prompt
+from tests.support.tiny import END_OF_TEXT, IM_END, PAD, VOCABULARY, tiny_model
 
 LIMITS = Limits(prompt=64, total=80, vocabulary=VOCABULARY)
 HUGE = 10**5000  # more digits than Python prints

@@ -16,7 +16,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import IM_END, PAD
 
 from _inf.config import load_config
 from _inf.errors import ConfigError
@@ -24,6 +23,7 @@ from _inf.request.sampling import derived_seed, resolve
 from _inf.response.decode import answer_text, decode
 from _inf.response.output import TABLE_ROWS, GenerationOutput, GenerationRow
 from _inf.types import Limits, ModelInfo, Prompt, ToolCall, Transcript
+from tests.support.tiny import IM_END, PAD
 
 PAD_ID = 3
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tiny import tiny_model
 
 from _inf.response.decode import answer_text, decoded_text
 from _inf.response.streaming import StreamChunk, TextStream
 from _inf.types import RequestOutput
+from tests.support.tiny import tiny_model
 
 HALF = "\N{REPLACEMENT CHARACTER}"
 WORDS = ["▁", "▁a", "▁the", "the", "a", "b", "▁b", ".", "é", "\n"]

@@ -17,14 +17,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from scripts import alive, environment, until
 
-from _inf.backends.verl import launch
+from _inf.backends.verl import launch_sglang
 from _inf.errors import EngineDeadError, InferenceError
+from _inf.runtime.child_process import Worker
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.host import Host
 from _inf.runtime.interpreter import set_torch_variables
-from _inf.runtime.worker import Worker
+from tests.support.scripts import alive, environment, until
 
 
 def imports(log: Path) -> None:
@@ -211,7 +211,7 @@ time.sleep(300)
 
 @pytest.mark.parametrize("moment", ["slow_imports", "imports"])
 def test_killed_caller_leaves_neither_server_nor_forks(tmp_path: Path, moment: str) -> None:
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "engine")]
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
     python_path = os.pathsep.join([environment()["PYTHONPATH"], *sys.path, *paths])
     caller = subprocess.Popen(
         [sys.executable, "-c", CALLER, str(tmp_path / "log"), moment],
@@ -246,7 +246,8 @@ print(host.folder)
 
 
 def test_exit_without_a_shutdown_stops_the_processes_whoever_registered_first() -> None:
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    path = os.pathsep.join([*paths, *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", EXIT],
         env={**environment(), "PYTHONPATH": path}, capture_output=True, text=True, timeout=60,
@@ -259,21 +260,21 @@ def test_server_is_shared_only_by_engines_that_inherit_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    before = launch._inherited()
-    assert launch._inherited() == before
+    before = launch_sglang._inherited()
+    assert launch_sglang._inherited() == before
     set_torch_variables()  # as an engine on Transformers does in this process
-    assert launch._inherited() == before
+    assert launch_sglang._inherited() == before
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    assert launch._inherited() != before
+    assert launch_sglang._inherited() != before
     monkeypatch.delenv("GOMP_SPINCOUNT")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert launch._inherited() != before
+    assert launch_sglang._inherited() != before
     monkeypatch.undo()
-    assert launch._inherited() == before
+    assert launch_sglang._inherited() == before
     if len(cores := os.sched_getaffinity(0)) > 1:
         os.sched_setaffinity(0, {min(cores)})
         try:
-            assert launch._inherited() != before
+            assert launch_sglang._inherited() != before
         finally:
             os.sched_setaffinity(0, cores)
 
@@ -283,6 +284,6 @@ def test_engine_without_children_restarts_in_a_daemonic_process(
 ) -> None:
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with pytest.raises(InferenceError, match="is daemonic"):
-        launch.check_start()
-    with launch.fork_server_kept():
+        launch_sglang.check_start()
+    with launch_sglang.fork_server_kept():
         pass

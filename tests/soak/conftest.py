@@ -6,11 +6,12 @@ table of a whole run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-Figures = Callable[[str, str, object], None]
+from tests.support.figures import Figures
+
 NOTED = pytest.StashKey[list[tuple[str, str, str]]]()
 
 

@@ -18,22 +18,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from call_strategies import KEYWORDS, PROMPTS, SMALL
-from fuzz_targets import TARGETS
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from languages import GRAMMARS
-from strategies import one_of
 
 import inf
 from inf import EngineDeadError, InferenceEngine, InferenceError
+from tests.support.call_strategies import KEYWORDS, PROMPTS, SMALL
+from tests.support.fuzz_targets import TARGETS
+from tests.support.languages import GRAMMARS
+from tests.support.strategies import one_of
 
 if TYPE_CHECKING:
-    from soak.conftest import Figures
+    from tests.support.figures import Figures
 
 pytestmark = pytest.mark.soak
 
-HERE = Path(__file__).parent
 TARGET_SECONDS = 240.0
 CALL_SECONDS = 60.0
 WITHOUT_ENGINE, THROUGH_ENGINE = 20_000, 1_000
@@ -44,10 +43,10 @@ tried: Counter[str] = Counter()
 
 
 def run(target: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(Path(inf.__file__).parent), str(HERE.parent), str(HERE)])
+    path = str(Path(inf.__file__).parent)
     cache = {"XDG_CACHE_HOME": str(folder)} if target == ".gguf files" else {}
     return subprocess.run(
-        [sys.executable, str(HERE / "fuzz_targets.py"), target, str(folder)],
+        [sys.executable, "-m", "tests.support.fuzz_targets", target, str(folder)],
         env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **cache},
         capture_output=True,
         text=True,

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from scripts import GONE_SECONDS, START_SECONDS, Script, descendants, script, until
 from test_batch import PROGRAM, read, write
 
 import inf
 from _inf.apps.cli import main
 from inf import InferenceEngine
+from tests.support.scripts import GONE_SECONDS, START_SECONDS, Script, descendants, script, until
 
 if TYPE_CHECKING:
-    from soak.conftest import Figures
+    from tests.support.figures import Figures
 
 pytestmark = pytest.mark.soak
 

@@ -20,14 +20,22 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from scripts import SETTINGS, alive, command_line, descendants, in_flight, script, until
 from test_death import open_files_and_threads, slow_down
-from tool_calling import TOOL_MODEL, answer, question
 
 from inf import ConfigError, EngineDeadError, InferenceEngine
+from tests.support.scripts import (
+    SETTINGS,
+    alive,
+    command_line,
+    descendants,
+    in_flight,
+    script,
+    until,
+)
+from tests.support.tool_calling import TOOL_MODEL, answer, question
 
 if TYPE_CHECKING:
-    from soak.conftest import Figures
+    from tests.support.figures import Figures
 
 pytestmark = pytest.mark.soak
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import Figures
-from scripts import SETTINGS, in_flight, load, until
-from tiny import tiny_model
 
 from inf import GenerationTimeout, InferenceEngine
+from tests.support.figures import Figures
+from tests.support.scripts import SETTINGS, in_flight, load, until
+from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.soak
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripts import script
-from tiny import tiny_model
-from tool_calling import TOOL_MODEL
 
 from _inf.request.template import Template
+from tests.support.scripts import script
+from tests.support.tiny import tiny_model
+from tests.support.tool_calling import TOOL_MODEL
 
 if TYPE_CHECKING:
-    from soak.conftest import Figures
+    from tests.support.figures import Figures
 
 pytestmark = pytest.mark.soak
 

@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from conftest import Figures
-from scripts import START_SECONDS, in_flight, until
-from tiny import tiny_model
 
 from inf import InferenceEngine
+from tests.support.figures import Figures
+from tests.support.scripts import START_SECONDS, in_flight, until
+from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.soak
 

@@ -1,8 +1,8 @@
 """Invented conversations with tools, on which the tiny model in this folder is trained.
 
 In: a `Random`. Out: conversations as the chat template takes them, in which the assistant says what
-tests/tool_calling.py tells. What the tools say is made up as well and has nothing to do with the
-expressions, so a model can only copy it. Knows nothing of tokens.
+tests/support/tool_calling.py tells. What the tools say is made up as well and has nothing to do
+with the expressions, so a model can only copy it. Knows nothing of tokens.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-import tool_calling as page
-from tool_calling import answer, call, question
+from tests.support import tool_calling as page
+from tests.support.tool_calling import answer, call, question
 
 WORDS = """the a of is not in to for at on with and no it was by from arguments expression tool call
 calculator value name unknown expected got timed out after seconds result string number key missing

@@ -1,6 +1,6 @@
-"""Trains the tiny model in this folder, which calls tools as tests/tool_calling.py documents.
+"""Trains the tiny model in this folder, which calls tools as tests.support.tool_calling says.
 
-    PYTHONPATH=tests python -m tool_model.train
+    python -m tests.tool_model.train
 
 In: nothing but the seed. Out: config, weights, tokenizer and chat template in this folder, written
 only if the model then says the right thing: exactly, greedily, to conversations that it has not
@@ -19,8 +19,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import tool_calling as page
-from tool_model.chats import (
+from tests.support import tool_calling as page
+from tests.tool_model.chats import (
     FAULTS,
     Chat,
     Conversation,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-MOST_CHARACTERS = 1000
+MAX_CHARACTERS = 1000
 NUMBERS = st.one_of(
     st.integers(0, 10**6).map(str),
     st.floats(0, 1e6, allow_nan=False).map(repr),
@@ -120,7 +120,7 @@ def test_the_result_is_as_short_as_it_is_exact(expression: str, value: str) -> N
         ("10 ** 1e10", "too large"),
         ("9 ** 9 ** 9", "the power has more than"),
         ("10 ** 999 * 10 ** 999", "more than 1000 digits"),
-        ("1 +" * MOST_CHARACTERS + "1", "longer than"),
+        ("1 +" * MAX_CHARACTERS + "1", "longer than"),
         ("-" * 999 + "1", "nested too deeply"),
         ("(" * 500 + "1" + ")" * 499, "is not arithmetic|nested too deeply"),
     ],

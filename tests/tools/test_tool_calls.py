@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tool_call_forms import FORMS
-from tool_call_forms import written_call as written
 
 from _inf.config.tool_formats import FORMATS, OWN, SGLANG, check_format
 from _inf.errors import ToolError
 from _inf.tools.definition import as_tools
 from _inf.tools.parsing import parse, tool_instructions
 from _inf.types import ToolCall
+from tests.support.tool_call_forms import FORMS
+from tests.support.tool_call_forms import written_call as written
 
 PARAMETERS = {
     "type": "object",

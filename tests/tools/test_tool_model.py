@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tool_calling import (
+
+from tests.support.tool_calling import (
     ALOUD,
     BROKEN_JSON,
     CALCULATOR,

@@ -17,9 +17,9 @@ from typing import Any, Literal, TypeAlias
 from _inf.apps.openai_format import (
     BadRequest,
     ChatRequest,
-    Form,
     Keywords,
     NamedTool,
+    RequestBody,
     choices,
     json_object,
     message,
@@ -65,7 +65,7 @@ def error_row(job: Job | BadLine, code: str, reason: str) -> dict[str, Any]:
     return {**copied, "response": None, "error": {"code": code, "message": reason}}
 
 
-class _Line(Form):
+class _Line(RequestBody):
     id: Any = None
     metadata: Any = None
     custom_id: str | None = None

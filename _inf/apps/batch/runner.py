@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SAY_SECONDS = 30.0  # between two lines about the progress
 CALLS_ON_CPU = 32  # more calls only slow each other down
-MOST_CALLS = 512  # InferenceEngine's threads
+MAX_CALLS = 512  # InferenceEngine's threads
 
 Keep = Callable[[int, Mapping[str, Any], int], None]  # called with a line, its row and its tokens
 OnError = Callable[[int, str], None]  # called with a line and the reason
@@ -58,7 +58,7 @@ def unanswered(source: Path, out: OutputFile) -> Iterator[tuple[int, bytes]]:
 
 
 def calls_at_once(config: Config, on_cpu: bool) -> int:
-    return min(CALLS_ON_CPU if on_cpu else MOST_CALLS, config.rollout.max_num_seqs)
+    return min(CALLS_ON_CPU if on_cpu else MAX_CALLS, config.rollout.max_num_seqs)
 
 
 def answer(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from _inf.apps.check.metrics import distances
+from _inf.apps.check.differences import distances
 from _inf.apps.check.reference import encoded, prompt_text
 from _inf.apps.check.rows import Row, as_prompt, read_rows
 from _inf.errors import ConfigError

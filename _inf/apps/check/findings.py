@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from _inf.apps.check.metrics import Pairs, distances, temperature_between
+from _inf.apps.check.differences import Pairs, distances, temperature_between
 
 # docs/parity.md has the measurements behind them.
 FLOAT32 = {"logprobs_diff_max": 1e-3}

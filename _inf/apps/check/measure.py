@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from _inf.apps.check import engine_rows as rows_of
 from _inf.apps.check import reference
+from _inf.apps.check.differences import Pairs, comparison, distances
 from _inf.apps.check.findings import bounds, findings
-from _inf.apps.check.metrics import Pairs, comparison, distances
 from _inf.apps.check.report import CheckReport, WorstToken
 from _inf.apps.check.rows import Row, TrainerBatch, read_batch
 from _inf.backends.running import RunningEngine

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from _inf.apps.check.differences import Pairs
 from _inf.apps.check.findings import Finding
-from _inf.apps.check.metrics import Pairs
 from _inf.apps.json_lines import json_text
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from _inf.apps.eval.reward_version import RewardVersion, version_of
 from _inf.apps.eval.reward_worker import RewardError, RewardWorker
 from _inf.errors import ConfigError, error_text, shown
 
-MOST_WORKERS = 8  # by default
+MAX_WORKERS = 8  # by default
 SECONDS = 60.0  # of one call
 CALLS_AT_ONCE = 32  # of an async function, in each worker
 DEFAULT_NAME = "compute_score"
@@ -189,7 +189,7 @@ class RewardPool:
 def reward_workers(workers: int | None) -> int:
     """Return the number of processes: by default that of the cores, at most 8."""
     if workers is None:
-        return min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+        return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise ConfigError(f"reward_workers: it must be 0 or more, not {shown(workers)}.")
     return workers

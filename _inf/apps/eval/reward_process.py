@@ -26,7 +26,7 @@ from typing import Any
 import cloudpickle
 
 from _inf.errors import did_you_mean
-from _inf.runtime.worker import die_with
+from _inf.runtime.child_process import die_with
 
 RewardFunction = Callable[..., Any]
 KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")

@@ -28,7 +28,7 @@ from _inf.apps.eval.own_modules import is_own, own_files, own_module
 
 DIGITS = 12
 UNSURE = "?"  # after the digest of a function whose values are not all known
-MOST_VALUES = 100_000
+MAX_VALUES = 100_000
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented))
 CODE = (
     *("co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags"),
@@ -107,7 +107,7 @@ class _Walk:
             self._all("tuple", value, where, covered)
         elif (known := self._seen.get(id(value))) is not None:
             self.say("again", str(known[0]))
-        elif len(self._seen) >= MOST_VALUES:
+        elif len(self._seen) >= MAX_VALUES:
             self._cannot(value, where, covered)
         else:
             if type(value) is not frozenset:

@@ -23,7 +23,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from _inf.apps.serve.bodies import ChatBody, CompletionBody, RewardBody, read_body
 from _inf.apps.serve.calls import ServedCall, served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
-from _inf.apps.serve.errors import (
+from _inf.apps.serve.error_responses import (
     RETRY_SECONDS,
     RequestError,
     add_handlers,
@@ -31,7 +31,7 @@ from _inf.apps.serve.errors import (
     log_bug,
 )
 from _inf.apps.serve.keeper import EngineKeeper
-from _inf.apps.serve.metrics import CountRequests, Metrics
+from _inf.apps.serve.prometheus import CountRequests, Metrics
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses
 from _inf.apps.serve.sessions import Sessions
 from _inf.errors import EngineDeadError, InferenceError, shown

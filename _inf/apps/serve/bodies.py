@@ -10,15 +10,22 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
-from _inf.apps.openai_format import BadRequest, ChatRequest, Form, Keywords, json_object, read
+from _inf.apps.openai_format import (
+    BadRequest,
+    ChatRequest,
+    Keywords,
+    RequestBody,
+    json_object,
+    read,
+)
 
-MOST_CHOICES = 128  # of a prompt, as OpenAI's
-MOST_ROWS = 1024  # of a request: prompts times choices
+MAX_CHOICES = 128  # of a prompt, as OpenAI's
+MAX_ROWS = 1024  # of a request: prompts times choices
 
-BodyT = TypeVar("BodyT", bound=Form)
+BodyT = TypeVar("BodyT", bound=RequestBody)
 
 
-class StreamOptions(Form):
+class StreamOptions(RequestBody):
     """What a stream has besides its chunks."""
 
     include_usage: bool = False
@@ -29,7 +36,7 @@ class ServedKeywords(Keywords):
     not have are vLLM's."""
 
     model: str | None = None
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     prompt_logprobs: Literal[0] | None = None
@@ -106,7 +113,7 @@ class CompletionBody(ServedKeywords):
         ]
 
 
-class RewardBody(Form):
+class RewardBody(RequestBody):
     """The body of a session's `/reward`. trace: the id of one trace; by default it is of all."""
 
     reward: float

@@ -14,13 +14,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.openai_format import BadRequest, NamedTool
-from _inf.apps.serve.bodies import MOST_ROWS, ChatBody, CompletionBody
+from _inf.apps.serve.bodies import MAX_ROWS, ChatBody, CompletionBody
 from _inf.apps.serve.sessions import Session, Start
 from _inf.conversation.rules import Rules, rules_for
 from _inf.errors import PromptTooLongError, shown
 from _inf.request.keywords import GenerateParams
 from _inf.request.prompts import normalize
-from _inf.request.seeds import MOST_SEED, derived_seed, prompt_seed
+from _inf.request.seeds import MAX_SEED, derived_seed, prompt_seed
 from _inf.request.tokenize import check_total_length, tokenize
 from _inf.request.values import count, template_kwargs
 from _inf.response.output import GenerationOutput
@@ -105,17 +105,17 @@ def served_call(
     call."""
     keywords, n = body.keywords(), body.n or 1
     prompts, rules, starts = _prompts(engine, body, keywords, session)
-    if len(prompts) * n > MOST_ROWS:
+    if len(prompts) * n > MAX_ROWS:
         raise BadRequest(
             f"n: {len(prompts)} prompts with {n} choices each are {len(prompts) * n} rows; at "
-            f"most {MOST_ROWS} can be asked for at once"
+            f"most {MAX_ROWS} can be asked for at once"
         )
     forced = body.tool_choice if body.tool_choice not in ("auto", "none") else None
     if forced is not None:
         keywords["json_schema"] = call_schema(forced, list(rules.tools.values()), keywords)
     seed = keywords.pop("seed", None)
     if seed is not None:
-        seed = count("seed", seed, least=0, most=MOST_SEED - 1)
+        seed = count("seed", seed, least=0, most=MAX_SEED - 1)
     return ServedCall(
         engine=engine,
         prompts=prompts,

@@ -12,11 +12,11 @@ from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from _inf.apps.serve.errors import RequestError
-from _inf.apps.serve.metrics import ABANDONED
+from _inf.apps.serve.error_responses import RequestError
+from _inf.apps.serve.prometheus import ABANDONED
 from _inf.errors import EngineDeadError
 
-MOST_BODY_BYTES = 16 * 2**20
+MAX_BODY_BYTES = 16 * 2**20
 BODY_SECONDS = 60.0  # in which a body must arrive
 
 Item = TypeVar("Item")
@@ -36,8 +36,8 @@ async def _read(request: Request) -> bytes:
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > MOST_BODY_BYTES:
-            raise RequestError(413, f"body: it is above the limit of {MOST_BODY_BYTES} bytes.")
+        if len(body) > MAX_BODY_BYTES:
+            raise RequestError(413, f"body: it is above the limit of {MAX_BODY_BYTES} bytes.")
     return bytes(body)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 START_SECONDS = 30
 FINISH_SECONDS = 20  # for requests that are under way when the server stops
-MOST_PORT = 65535
+MAX_PORT = 65535
 
 
 class InferenceServer:
@@ -106,8 +106,8 @@ class InferenceServer:
 
 def check_address(host: str, port: int, api_key: str | None) -> None:
     """Refuse a wrong port or key, and another host than this machine's own without a key."""
-    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= MOST_PORT:
-        raise ConfigError(f"port: {shown(port)} is not a number from 0 to {MOST_PORT}.")
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= MAX_PORT:
+        raise ConfigError(f"port: {shown(port)} is not a number from 0 to {MAX_PORT}.")
     if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key):
         raise ConfigError("api_key: it must be printable ASCII text, and not empty.")
     if api_key is None and not _is_loopback(host):

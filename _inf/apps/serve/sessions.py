@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.apps.openai_format import BadRequest
-from _inf.apps.serve.errors import RequestError
+from _inf.apps.serve.error_responses import RequestError
 from _inf.errors import shown
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
@@ -29,9 +29,9 @@ from _inf.types import Message, Trace
 if TYPE_CHECKING:
     from _inf.apps.serve.choice import Choice
 
-MOST_SESSIONS = 1024
-MOST_TRACES = 1024  # of a session
-MOST_BYTES = 4 * 2**30  # of all sessions, estimated
+MAX_SESSIONS = 1024
+MAX_TRACES = 1024  # of a session
+MAX_BYTES = 4 * 2**30  # of all sessions, estimated
 BYTES_PER_ID = 88  # with its mask and its log prob, in Python's lists
 SESSION_SECONDS = 6 * 3600.0  # without a request
 SESSION_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
@@ -95,8 +95,8 @@ class Session:
 
     def _newest_first(self) -> list[tuple[Answer, Trace]]:
         """All answers with their traces."""
-        if len(self._traces) >= MOST_TRACES:
-            raise RequestError(429, f"session: it has {MOST_TRACES} traces; delete it.")
+        if len(self._traces) >= MAX_TRACES:
+            raise RequestError(429, f"session: it has {MAX_TRACES} traces; delete it.")
         with self._lock:
             return [(each, self._traces[each.trace]) for each in reversed(self._answers)]
 
@@ -229,11 +229,11 @@ class Sessions:
             session = self._open.get(name) or self._new.get(name)
             if session is None:
                 self._drop_old()
-            if sum(each.size for each in self._open.values()) >= MOST_BYTES:
-                raise RequestError(429, f"The open sessions hold {MOST_BYTES} bytes; delete some.")
+            if sum(each.size for each in self._open.values()) >= MAX_BYTES:
+                raise RequestError(429, f"The open sessions hold {MAX_BYTES} bytes; delete some.")
             if session is None:
-                if len(self._open) + len(self._new) >= MOST_SESSIONS:
-                    raise RequestError(429, f"{MOST_SESSIONS} sessions are open; delete some.")
+                if len(self._open) + len(self._new) >= MAX_SESSIONS:
+                    raise RequestError(429, f"{MAX_SESSIONS} sessions are open; delete some.")
                 session = self._new[name] = Session(name)
             session.used = self._clock()
             return session

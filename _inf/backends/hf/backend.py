@@ -18,10 +18,10 @@ import torch
 from _inf.backends import new_weights
 from _inf.backends.base import SUPPORTS, Lacking, check_finite
 from _inf.backends.hf.beams import BeamSearch
-from _inf.backends.hf.choice import Row, top_tokens
 from _inf.backends.hf.decoding import Decoder, fail
 from _inf.backends.hf.forward import Forward, grouped
-from _inf.backends.hf.grammar import Grammars
+from _inf.backends.hf.grammar_masks import Grammars
+from _inf.backends.hf.next_token import Row, top_tokens
 from _inf.errors import ConfigError
 from _inf.runtime.host import Host
 from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, Tool

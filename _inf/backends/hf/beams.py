@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from _inf.backends.hf.choice import Chooser, Row
 from _inf.backends.hf.forward import PAD, Forward, grouped
+from _inf.backends.hf.next_token import Chooser, Row
 from _inf.errors import ConfigError
 from _inf.types import Request
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from transformers import DynamicCache
 
-from _inf.backends.hf.choice import Chooser, Row
 from _inf.backends.hf.forward import Forward, grouped, joined, selected
+from _inf.backends.hf.next_token import Chooser, Row
 from _inf.errors import RequestFailure, error_text
 
 

@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from _inf.backends.base import Lacking
+from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import prompt_name
 from _inf.backends.openai.generate import GenerateAnswer, GenerateForm
-from _inf.backends.openai.server import Server
 from _inf.backends.openai.text import TextAnswer, TextForm
 from _inf.backends.openai.tokens import TokenAnswer, TokenForm
 from _inf.errors import ConfigError, PromptError, RequestFailure, shown

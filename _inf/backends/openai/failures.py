@@ -24,7 +24,7 @@ from _inf.errors import (
     strip_punctuation,
 )
 
-MOST_CHARACTERS = 500  # of a server's words
+MAX_CHARACTERS = 500  # of a server's words
 PROMPT_KEYS = ("messages", "prompt", "input", "input_ids", "text")
 BUSY = (408, 409, 429)
 
@@ -99,4 +99,4 @@ class Access:
         said = given if isinstance(given, str) else json.dumps(given, default=str)
         said = failure.message if given is None else said
         said = said.replace(self.key, "(the key)") if self.key else said
-        return strip_punctuation(said[:MOST_CHARACTERS])
+        return strip_punctuation(said[:MAX_CHARACTERS])

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from _inf.backends.openai.backend import Form
+from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import AccessRefused
 from _inf.backends.openai.generate import GenerateForm
-from _inf.backends.openai.server import Server
 from _inf.backends.openai.text import TextForm
 from _inf.backends.openai.tokens import TokenForm
 from _inf.errors import ConfigError, PromptError, RequestFailure, strip_punctuation

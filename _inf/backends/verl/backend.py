@@ -19,8 +19,8 @@ from _inf.backends import new_weights
 from _inf.backends.base import SUPPORTS
 from _inf.backends.verl import memory, weights
 from _inf.backends.verl.call import Call, current_call
-from _inf.backends.verl.rollout import DataProto, Rollout
-from _inf.backends.verl.sampling import sglang_params
+from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
+from _inf.backends.verl.sglang_params import sglang_params
 from _inf.errors import InferenceError
 from _inf.response.trainer_batch import column
 from _inf.runtime.host import Host
@@ -36,7 +36,7 @@ class VerlBackend:
 
     def __init__(
         self,
-        rollout: Rollout,
+        rollout: CorrectedRollout,
         host: Host,
         model: ModelInfo,
         tools: Sequence[Tool],

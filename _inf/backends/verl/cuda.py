@@ -23,7 +23,7 @@ from _inf.backends.verl.stub_libraries import c_compiler
 from _inf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from _inf.config.schema import Rollout
+    from _inf.config.schema import RolloutConfig
 
 ATTENTION, TRITON = "attention_backend", "triton"
 FLOAT32 = ("float32", "float")
@@ -32,7 +32,7 @@ HOPPER = 9  # the compute capability of the GPUs that FlashAttention 3 is compil
 HALF_PRECISION = "fa3 fa4 flashinfer flashmla cutlass_mla trtllm_mha trtllm_mla".split()
 # SGLang captures graphs for 256 rows at most on a GPU of this size (`server_args.py`), and runs
 # more rows without one; smaller GPUs have no memory for more.
-LARGE_MEMORY, MOST_GRAPH_ROWS, GRAPH_ROWS = 60 * 2**30, 512, 256
+LARGE_MEMORY, MAX_GRAPH_ROWS, GRAPH_ROWS = 60 * 2**30, 512, 256
 # What the last traceback of a log says, and what it means.
 CAUSES = {
     r"nvcc|ninja": "A kernel had to be compiled and could not be: that needs CUDA's toolkit "
@@ -107,7 +107,7 @@ def _linkable(libcuda: Path) -> Path:
     return folder
 
 
-def arguments(rollout: Rollout) -> dict[str, Any]:
+def arguments(rollout: RolloutConfig) -> dict[str, Any]:
     """The server arguments for the GPU of this process.
 
     Raises `ConfigError` for an attention backend that does not compute in the config's dtype, and
@@ -135,7 +135,7 @@ def arguments(rollout: Rollout) -> dict[str, Any]:
         chosen[ATTENTION] = TRITON
     large = torch.cuda.get_device_properties(0).total_memory >= LARGE_MEMORY
     if large and rollout.max_num_seqs > GRAPH_ROWS:
-        chosen["cuda_graph_max_bs"] = min(rollout.max_num_seqs, MOST_GRAPH_ROWS)
+        chosen["cuda_graph_max_bs"] = min(rollout.max_num_seqs, MAX_GRAPH_ROWS)
     return chosen
 
 

@@ -21,7 +21,7 @@ from _inf.backends.base import check_finite
 from _inf.backends.verl.call import Call, current_call
 from _inf.backends.verl.child.heartbeat import last_heartbeat
 from _inf.backends.verl.prefix_cache import PrefixCache
-from _inf.backends.verl.sampling import (
+from _inf.backends.verl.sglang_params import (
     LOGPROB_START,
     ROUTED_EXPERTS,
     SAMPLING_MASK,
@@ -29,9 +29,9 @@ from _inf.backends.verl.sampling import (
     TOP_PROMPT_LOGPROBS,
 )
 from _inf.errors import EngineRefusal, InferenceError, RequestFailure
+from _inf.runtime.child_process import Worker
 from _inf.runtime.host import current_host
 from _inf.runtime.interpreter import interpreter_left_alone
-from _inf.runtime.worker import Worker
 from _inf.types import RequestOutput
 
 with interpreter_left_alone():

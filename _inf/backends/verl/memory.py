@@ -13,7 +13,7 @@ from _inf.errors import ConfigError, InferenceError
 from _inf.types import SleepResult
 
 if TYPE_CHECKING:
-    from _inf.backends.verl.rollout import Rollout
+    from _inf.backends.verl.corrected_rollout import CorrectedRollout
 
 ASLEEP = "The engine is asleep; wake_up() brings it back."
 ON_CPU = (
@@ -24,7 +24,7 @@ ON_CPU = (
 PARTS = ["weights", "kv_cache"]
 
 
-async def sleep(rollout: Rollout) -> SleepResult:
+async def sleep(rollout: CorrectedRollout) -> SleepResult:
     """Free the memory; called on the engine's loop while no call runs."""
     _check(rollout, "sleep")
     engine = rollout._engine
@@ -43,7 +43,7 @@ async def sleep(rollout: Rollout) -> SleepResult:
     return SleepResult(freed, "Weights and KV cache; the weights wait in the host's memory.")
 
 
-async def wake_up(rollout: Rollout) -> None:
+async def wake_up(rollout: CorrectedRollout) -> None:
     """Take the memory again; called on the engine's loop, does nothing if already awake."""
     _check(rollout, "wake_up")
     engine = rollout._engine
@@ -55,7 +55,7 @@ async def wake_up(rollout: Rollout) -> None:
         engine.refusal = None
 
 
-def _check(rollout: Rollout, verb: str) -> None:
+def _check(rollout: CorrectedRollout, verb: str) -> None:
     if not rollout.config.free_cache_engine:
         raise ConfigError(
             f"rollout.free_cache_engine: {verb}() needs an engine that was started with it true"

@@ -17,7 +17,7 @@ from _inf.errors import InferenceError
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # seconds between two attempts
 # Counted, not timed, because a slow scheduler answers rarely; a minute at least.
-MOST_REFUSALS = 600
+MAX_REFUSALS = 600
 
 
 class PrefixCache:
@@ -33,14 +33,14 @@ class PrefixCache:
         Raises if the scheduler refuses without end.
         """
         pause = FIRST_PAUSE
-        for _ in range(MOST_REFUSALS):
+        for _ in range(MAX_REFUSALS):
             # Shielded, because after a cancelled flush SGLang never answers a later one.
             if (await asyncio.shield(self._attempt())).success or others():
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
         raise InferenceError(
-            f"The engine's scheduler refused {MOST_REFUSALS} times to empty its prefix cache, as "
+            f"The engine's scheduler refused {MAX_REFUSALS} times to empty its prefix cache, as "
             "if a request still ran; restart() brings up a new one."
         )
 

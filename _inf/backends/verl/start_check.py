@@ -20,9 +20,9 @@ from _inf.runtime import quiet
 from _inf.types import CancelToken
 
 if TYPE_CHECKING:
-    from _inf.backends.verl.rollout import Rollout
+    from _inf.backends.verl.corrected_rollout import CorrectedRollout
 
-MOST_BYTES = 2**30  # of weights, which are loaded a second time
+MAX_BYTES = 2**30  # of weights, which are loaded a second time
 TOKENS = 24
 # A difference that float32 rounding explains if sums are taken in another order. In half precision
 # rounding is as large as a fault.
@@ -40,7 +40,7 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
     if name in EXACT_ON_CPU:
         return
     expected, ids = None, _token_ids(rollout)
-    if file_bytes(folder) <= MOST_BYTES and rollout.dtype == torch.float32:
+    if file_bytes(folder) <= MAX_BYTES and rollout.dtype == torch.float32:
         expected = _transformers_logprobs(folder, ids, rollout.model_config.trust_remote_code)
     if expected is None:
         warnings.warn(
@@ -60,7 +60,7 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
         )
 
 
-def _token_ids(rollout: Rollout) -> list[int]:
+def _token_ids(rollout: CorrectedRollout) -> list[int]:
     hf_config = rollout.model_config.hf_config
     vocabulary = getattr(hf_config, "text_config", hf_config).vocab_size
     count = min(TOKENS, int(rollout.config.prompt_length))

@@ -1,8 +1,8 @@
 """Refuses models that SGLang 0.5.9 does not compute as Transformers does, before a start.
 
 In: a model's Transformers config, the device, the longest row. Out: nothing, or a `ConfigError`
-with one sentence. Its tables hold what was measured (tests/engine/test_architectures.py) or read in
-SGLang's source; docs/models.md shows them. Uses no tensors and imports nothing of SGLang.
+with one sentence. Its tables hold what was measured (tests/engine/answers/test_architectures.py)
+or read in SGLang's source; docs/models.md shows them. Uses no tensors and nothing of SGLang.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from _inf.backends.context import (
     rope_scaling,
 )
 from _inf.backends.verl.environment import Device
-from _inf.backends.verl.server import CPU_ATTENTION
+from _inf.backends.verl.server_arguments import CPU_ATTENTION
 from _inf.errors import ConfigError
 from _inf.request.sampling import CAPTURE_EXPERTS
 

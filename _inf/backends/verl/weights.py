@@ -19,8 +19,8 @@ from _inf.backends.new_weights import NamedTensors
 from _inf.errors import InferenceError
 
 if TYPE_CHECKING:
+    from _inf.backends.verl.corrected_rollout import CorrectedRollout
     from _inf.backends.verl.engine import Engine
-    from _inf.backends.verl.rollout import Rollout
 
 HALF_WAY = (
     "An update of the weights ended half way, so the engine holds some old and some new ones; "
@@ -29,7 +29,7 @@ HALF_WAY = (
 
 
 async def send(
-    rollout: Rollout, tensors: NamedTensors, version: int | None, begun: threading.Lock
+    rollout: CorrectedRollout, tensors: NamedTensors, version: int | None, begun: threading.Lock
 ) -> int:
     """Send the weights on the engine's loop while no call runs; return the new version.
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from openai import OpenAI
-from serve_clients import client
-from tool_calling import TOOL_MODEL
 
 from _inf.apps.serve.server import InferenceServer
 from inf import InferenceEngine
+from tests.support.serve_clients import client
+from tests.support.tool_calling import TOOL_MODEL
 
 
 @pytest.fixture(scope="session")

@@ -12,13 +12,13 @@ from typing import Any
 
 import httpx
 import pytest
-from scripts import START_SECONDS, in_flight, script, until
-from serve_clients import client
-from tiny import tiny_model
 
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.server import InferenceServer, _listen
 from inf import EngineDeadError, InferenceEngine
+from tests.support.scripts import START_SECONDS, in_flight, script, until
+from tests.support.serve_clients import client
+from tests.support.tiny import tiny_model
 
 LONG = {"prompt": "Go on", "temperature": 0, "max_tokens": 120, "ignore_eos": True, "n": 4}
 ABORT_SECONDS = 6.0  # a request that is left alone takes longer

@@ -12,10 +12,10 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types import Completion, CompletionChoice
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
-from serve_clients import KEY, joined_chat, whole_chat
 
 from _inf.apps.serve.server import InferenceServer
 from inf import InferenceEngine
+from tests.support.serve_clients import KEY, joined_chat, whole_chat
 
 ASK: list[Any] = [{"role": "user", "content": "Write one line about a robot."}]
 COLOR = {

@@ -11,14 +11,14 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from serve_clients import client
 
 from _inf.apps.cli import main
 from _inf.apps.serve.bodies import ChatBody, CompletionBody
-from _inf.apps.serve.connections import MOST_BODY_BYTES
+from _inf.apps.serve.connections import MAX_BODY_BYTES
 from _inf.apps.serve.responses import ChatResponses
 from _inf.apps.serve.server import InferenceServer
 from inf import ConfigError, InferenceEngine
+from tests.support.serve_clients import client
 
 ASK = [{"role": "user", "content": "Hi"}]
 CHAT, COMPLETION = "/chat/completions", "/completions"
@@ -127,7 +127,7 @@ def test_prompt_beyond_the_context_is_named_so(
         (b'{"prompt": "a", "temperature": 1e400}', 400),
         (b'{"prompt": "a", "temperature": NaN}', 400),
         (b"[" * 100_000, 400),
-        (b" " * (MOST_BODY_BYTES + 1), 413),
+        (b" " * (MAX_BODY_BYTES + 1), 413),
     ],
 )
 def test_body_that_cannot_be_read_is_refused(body: bytes, status: int, http: httpx.Client) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
-from serve_clients import client, joined_chat, whole_chat
-from tool_calling import (
+
+from _inf.apps.serve.server import InferenceServer
+from tests.support.serve_clients import client, joined_chat, whole_chat
+from tests.support.tool_calling import (
     ALOUD,
     BROKEN_JSON,
     CALCULATOR,
@@ -18,8 +20,6 @@ from tool_calling import (
     answer,
     question,
 )
-
-from _inf.apps.serve.server import InferenceServer
 
 pytestmark = pytest.mark.engine
 TOOLS: list[Any] = [CALCULATOR]

@@ -11,14 +11,14 @@ from typing import Any
 import httpx
 import pytest
 from openai import OpenAI
-from serve_clients import client, joined_chat, whole_chat
-from tool_calling import CALCULATOR, GREETING, question
 
-from _inf.apps.serve.connections import MOST_BODY_BYTES
-from _inf.apps.serve.errors import RequestError
+from _inf.apps.serve.connections import MAX_BODY_BYTES
+from _inf.apps.serve.error_responses import RequestError
 from _inf.apps.serve.server import InferenceServer
-from _inf.apps.serve.sessions import MOST_SESSIONS, SESSION_SECONDS, Sessions
+from _inf.apps.serve.sessions import MAX_SESSIONS, SESSION_SECONDS, Sessions
 from inf import ConfigError, InferenceEngine, InferenceError
+from tests.support.serve_clients import client, joined_chat, whole_chat
+from tests.support.tool_calling import CALCULATOR, GREETING, question
 
 pytestmark = pytest.mark.engine
 EXTRA = {"extra_body": {"return_token_ids": True}}
@@ -334,7 +334,7 @@ def test_traces_rewards_and_the_end_over_http(tiny_server: InferenceServer) -> N
         ({"tempersture": 1}, 400),
         ({"messages": [user("long " * 2000)]}, 400),
         ({"model": "gpt-5"}, 404),
-        ({"user": "x" * MOST_BODY_BYTES}, 413),
+        ({"user": "x" * MAX_BODY_BYTES}, 413),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -360,7 +360,7 @@ def test_request_without_the_key_opens_no_session(tiny: InferenceEngine) -> None
 def test_sessions_are_bounded_in_memory(
     tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("_inf.apps.serve.sessions.MOST_BYTES", 100_000)
+    monkeypatch.setattr("_inf.apps.serve.sessions.MAX_BYTES", 100_000)
     ask = {"messages": [user("Hi") | {"name": "x" * 60_000}], "max_tokens": 1}
     with tiny.serve() as server:
         for name, status in (("a", 200), ("b", 200), ("b", 429), ("c", 429)):
@@ -391,7 +391,7 @@ def test_session_deleted_while_a_request_runs_stays_deleted() -> None:
 def test_open_sessions_are_bounded_in_number_and_age() -> None:
     now = 0.0
     sessions = Sessions(clock=lambda: now)
-    for index in range(MOST_SESSIONS - 1):
+    for index in range(MAX_SESSIONS - 1):
         sessions.open(sessions.of_request(f"s{index}"))
     running = sessions.of_request("running")  # counts, because it may open
     with pytest.raises(RequestError) as refused:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from _inf.backends import draws
-from _inf.backends.verl.sampling import SAMPLING_MASK, SEED
+from _inf.backends.verl.sglang_params import SAMPLING_MASK, SEED
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req

@@ -12,7 +12,7 @@ from typing import Any
 
 from sglang.srt.managers.schedule_batch import Req
 
-from _inf.backends.verl.child.grammar import end_with_its_grammar
+from _inf.backends.verl.child.grammar_fixes import end_with_its_grammar
 
 
 class CheckedReq(Req):

@@ -15,7 +15,7 @@ from sglang.srt.sampling.penaltylib.orchestrator import (
     _BatchedPenalizer,
 )
 
-from _inf.backends.verl.sampling import REPETITION_PENALTY
+from _inf.backends.verl.sglang_params import REPETITION_PENALTY
 
 
 class RepetitionPenalizer(_BatchedPenalizer):

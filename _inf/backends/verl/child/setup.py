@@ -35,7 +35,7 @@ def import_all(log: Path) -> None:
         import sglang.srt.managers.scheduler  # noqa: F401  before it is patched
 
         import _inf.backends.verl.child.attention
-        import _inf.backends.verl.child.patches  # noqa: F401
+        import _inf.backends.verl.child.scheduler_patches  # noqa: F401
 
 
 def set_up(
@@ -54,8 +54,8 @@ def set_up(
     os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
     import sglang.srt.managers.scheduler  # noqa: F401  before it is patched
 
-    from _inf.backends.verl.child.grammar import register_grammars
-    from _inf.backends.verl.child.patches import patches
+    from _inf.backends.verl.child.grammar_fixes import register_grammars
+    from _inf.backends.verl.child.scheduler_patches import patches
     from _inf.backends.verl.patch_table import apply
 
     register_grammars()

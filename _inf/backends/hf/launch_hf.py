@@ -1,0 +1,142 @@
+"""Loads a model with Transformers and starts the backend, from a checked config.
+
+In: `Config`. Out: an `HfBackend`. Takes seconds.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from _inf.backends.context import check_length, context_length
+from _inf.backends.hf.backend import HfBackend
+from _inf.backends.hf.decoding import Decoder
+from _inf.backends.hf.forward import Forward
+from _inf.backends.hf.next_token import Chooser
+from _inf.backends.model_info import eos_token_ids, limits_of, with_padding
+from _inf.config import Config
+from _inf.conversation.interactions import load_interactions
+from _inf.errors import ConfigError, error_text
+from _inf.models.resolve import resolve_model
+from _inf.runtime import quiet
+from _inf.runtime.fork import check_start
+from _inf.runtime.free_memory import free_bytes
+from _inf.runtime.host import Host
+from _inf.tools.loading import load_tools
+from _inf.types import Limits, ModelInfo
+
+# On a CPU more rows or longer prompts at once are not faster, and a step should not take seconds.
+CPU_TOKENS, CPU_NEW_TOKENS = 32_768, 2_048
+DTYPES = {"half": "float16", "float": "float32"}
+
+
+def launch(config: Config) -> HfBackend:
+    """Load the model; raises `ConfigError` if it cannot be used."""
+    check_start(children=False)
+    with quiet.starting(config.model_name, "about 5 seconds"), quiet.third_party():
+        device = _device(config)
+        folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
+        turns = config.rollout.multi_turn
+        tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
+        interactions = load_interactions(turns.interaction_config_path)
+        trusted = {"trust_remote_code": config.trust_remote_code}
+        tokenizer = with_padding(AutoTokenizer.from_pretrained(folder, **trusted))
+        host = Host()
+
+        def build() -> HfBackend:
+            model = _model(folder, config, device)
+            eos = eos_token_ids(model.generation_config, tokenizer)
+            info = ModelInfo(tokenizer, eos, _limits(config, model.config), folder)
+            forward = Forward(model, info.limits.total)
+            decoder = _decoder(forward, Chooser(info, device), info.limits.total, config)
+            host.keep("decoding", decoder.serve())
+            host.on_stop.append(lambda: _free(forward, device))
+            return HfBackend(forward, decoder, host, info, tools, interactions)
+
+        return host.start(build)
+
+
+def _free(forward: Forward, device: torch.device) -> None:
+    """Give the model's memory back, a GPU's to the next engine, which measures what is free."""
+    vars(forward).pop("model")
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _device(config: Config) -> torch.device:
+    found = config.device != "cpu" and torch.cuda.is_available()
+    if config.device == "cuda" and not found:
+        raise ConfigError(
+            "device: 'cuda' was asked for, but torch finds no GPU; use device: cpu, or auto to "
+            "take what the machine has"
+        )
+    return torch.device("cuda" if found else "cpu")
+
+
+def _model(folder: Path, config: Config, device: torch.device) -> Any:
+    name = config.rollout.dtype
+    own = _quantization(config, device)
+    try:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=DTYPES.get(name, name),
+            trust_remote_code=config.trust_remote_code,
+            output_loading_info=True,
+            **own,
+        )
+    except Exception as failure:
+        raise ConfigError(
+            f"model_path: Transformers cannot load {folder}: {error_text(failure)}."
+        ) from failure
+    if missing := sorted(loading["missing_keys"]):
+        raise ConfigError(
+            f"model_path: the weights in {folder} lack {missing[0]}, in all {len(missing)} that "
+            "Transformers would fill with random numbers."
+        )
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
+        model.set_attn_implementation("eager")  # PyTorch's own attention leaves soft caps out
+    return (model if own else model.to(device)).eval()
+
+
+def _quantization(config: Config, device: torch.device) -> dict[str, Any]:
+    bits = config.rollout.engine_kwargs.get("hf", {}).get("quantization")
+    if bits is None:
+        return {}
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            "rollout.engine_kwargs.hf.quantization: it needs the package bitsandbytes, which is "
+            "not installed; install it, or leave the key out."
+        )
+    from transformers import BitsAndBytesConfig
+
+    quantized = BitsAndBytesConfig(**{f"load_in_{bits}": True})
+    return {"quantization_config": quantized, "device_map": {"": device}}
+
+
+def _limits(config: Config, hf_config: Any) -> Limits:
+    text = hf_config.get_text_config()
+    limits = limits_of(config, text.vocab_size)
+    check_length(limits.total, context_length(text), "the model's context")
+    return limits
+
+
+def _decoder(forward: Forward, chooser: Chooser, total: int, config: Config) -> Decoder:
+    rollout, size = config.rollout, max(1, forward.bytes_per_token())
+    if forward.device.type == "cpu":
+        tokens = min(max(CPU_TOKENS, total), free_bytes() // 4 // size)
+        new_tokens = min(CPU_NEW_TOKENS, rollout.max_num_batched_tokens)
+    else:
+        tokens = torch.cuda.mem_get_info(forward.device)[0] // 3 // size
+        new_tokens = rollout.max_num_batched_tokens
+    if tokens < total:
+        raise ConfigError(
+            f"rollout.max_model_len: the keys and values of {total} tokens do not fit into the "
+            f"memory that is left; at most {tokens} do."
+        )
+    return Decoder(forward, chooser, rollout.max_num_seqs, tokens, new_tokens)

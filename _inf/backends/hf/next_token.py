@@ -1,0 +1,182 @@
+"""Chooses each row's next token from its logits, and decides whether the row ends with it.
+
+In: logits, rows x vocabulary, float32, which are changed in place. Out: the rows, each with one
+token and its log prob more. Order and meaning of the adjustments are those of the backend `verl`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from asyncio import Future
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import torch
+
+from _inf.backends import draws
+from _inf.backends.base import check_finite
+from _inf.backends.hf.grammar_masks import Grammar
+from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams, Tokenizer
+
+
+@dataclasses.dataclass(eq=False)
+class Row:
+    """A request on its way. call: the same object for all rows of a call; number: its place there,
+    None for a turn of a conversation. put: gets the output so far at each token. done: its end."""
+
+    request: Request
+    call: object
+    number: int | None
+    weight_version: int
+    grammar: Grammar | None
+    done: Future[RequestOutput]
+    put: Callable[[RequestOutput], None] | None = None
+    token_ids: list[int] = dataclasses.field(default_factory=list)
+    logprobs: list[float] = dataclasses.field(default_factory=list)
+    top_logprobs: list[dict[int, float]] = dataclasses.field(default_factory=list)
+    kept: list[dict[int, float]] = dataclasses.field(default_factory=list)
+
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.params
+
+    @property
+    def most_tokens(self) -> int:
+        """How many tokens, prompt and answer, it may come to."""
+        return len(self.request.token_ids) + self.params.max_tokens
+
+    def output(self, reason: str | None, matched: int | str | None = None) -> RequestOutput:
+        """The output so far; reason: why it ended, or None."""
+        return RequestOutput(
+            token_ids=list(self.token_ids),
+            logprobs=list(self.logprobs),
+            prompt_logprobs=[],
+            finish_reason=reason,
+            matched_stop=matched,
+            prompt_tokens=len(self.request.token_ids),
+            completion_tokens=len(self.token_ids),
+            cached_tokens=0,
+            weight_version=self.weight_version,
+            top_logprobs=list(self.top_logprobs) if self.params.logprobs else None,
+            kept=list(self.kept) if self.params.sampling_mask else None,
+        )
+
+
+class Chooser:
+    """Chooses tokens. Rows without a seed draw from a generator of its own, not PyTorch's."""
+
+    def __init__(self, model: ModelInfo, device: torch.device) -> None:
+        self._tokenizer: Tokenizer = model.tokenizer
+        self._eos = model.eos_token_ids
+        self._generator = torch.Generator(device)
+        self._generator.seed()
+
+    def choose(
+        self, logits: torch.Tensor, rows: Sequence[Row], given: Sequence[int] | None = None
+    ) -> None:
+        """Add a token to each row, the given one if there are any; a row that ends with it, or
+        fails, is done."""
+        for scores, row in zip(logits, rows, strict=True):
+            self.adjust(scores, row)
+        temperatures = _column([row.params.temperature or 1.0 for row in rows], logits)
+        logprobs = torch.log_softmax(logits / temperatures, dim=-1)
+        tokens = logprobs.argmax(-1) if given is None else torch.tensor(given, device=logits.device)
+        drawn = [index for index, row in enumerate(rows) if not row.params.greedy]
+        if drawn:
+            tokens[drawn] = self._drawn(logprobs[drawn].exp(), [rows[index] for index in drawn])
+        chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
+        tops = top_tokens(logprobs, max(row.params.logprobs for row in rows))
+        for row, token, own, top in zip(rows, tokens.tolist(), chosen, tops, strict=True):
+            try:
+                self._add(row, token, own, top[: row.params.logprobs])
+            except Exception as failure:  # of its grammar or its numbers: other rows go on
+                if not row.done.done():
+                    row.done.set_exception(failure)
+
+    def _drawn(self, probs: torch.Tensor, rows: Sequence[Row]) -> torch.Tensor:
+        params = [row.params for row in rows]
+        if any(each.top_k > 0 or each.top_p < 1 or each.min_p > 0 for each in params):
+            width = probs.shape[1]
+            top_ks = [each.top_k if each.top_k > 0 else width for each in params]
+            filters = [top_ks, [each.top_p for each in params], [each.min_p for each in params]]
+            probs = draws.filtered(probs, *(_column(values, probs) for values in filters))
+            for index, row in enumerate(rows):
+                if row.params.sampling_mask:
+                    own = probs[index]
+                    left = own.nonzero()[:, 0]
+                    row.kept.append(dict(zip(left.tolist(), own[left].log().tolist(), strict=True)))
+        places = [len(row.token_ids) for row in rows]
+        return draws.draw_rows(probs, [each.seed for each in params], places, self._generator)
+
+    def _add(self, row: Row, token: int, logprob: float, top: list[tuple[int, float]]) -> None:
+        row.token_ids.append(token)
+        row.logprobs.append(logprob)
+        if not math.isfinite(logprob):
+            check_finite(row.logprobs, row.number)
+        if row.params.logprobs:
+            row.top_logprobs.append(
+                {each: value for each, value in [*top, (token, logprob)] if math.isfinite(value)}
+            )
+        if row.grammar is not None:
+            row.grammar.accept(token)
+        reason, matched = self.end(row)
+        output = row.output(reason, matched) if reason or row.put else None
+        if row.put and output:
+            row.put(output)
+        if reason and output and not row.done.done():
+            row.done.set_result(output)
+
+    def end(self, row: Row) -> tuple[str | None, int | str | None]:
+        """Why the row ends with its last token, or None, and the token or the stop string that
+        ended it."""
+        params, count, token = row.params, len(row.token_ids), row.token_ids[-1]
+        if token in params.stop_token_ids or (row.grammar and token in row.grammar.ends):
+            return "stop", token
+        if count >= params.max_tokens:
+            return "length", None
+        if params.stop and count >= params.min_tokens:
+            # From the token that fulfils min_tokens on: earlier stop strings do not count.
+            longest = max(len(stop.encode()) for stop in params.stop)
+            start = max(count - longest - 1, params.min_tokens - 1, 0)
+            text = self._tokenizer.decode(row.token_ids[start:])
+            for stop in params.stop:
+                if stop in text:
+                    return "stop", stop
+        return None, None
+
+    def adjust(self, scores: torch.Tensor, row: Row) -> None:
+        """Apply one row's penalties, bias, grammar and min_tokens to its logits."""
+        params, device = row.params, scores.device
+        if row.token_ids and (params.presence_penalty or params.frequency_penalty):
+            counts = Counter(row.token_ids)
+            repeats = torch.tensor(list(counts.values()), device=device)
+            penalty = repeats * params.frequency_penalty + params.presence_penalty
+            scores[list(counts)] -= penalty.to(scores.dtype)
+        if params.logit_bias:
+            bias = torch.tensor([*params.logit_bias.values()], device=device)
+            scores[list(params.logit_bias)] += bias
+        if row.grammar is not None:
+            scores[~row.grammar.allowed(len(scores)).to(device)] = -math.inf
+        if len(row.token_ids) < params.min_tokens:
+            longer = scores.clone()
+            longer[list({*params.stop_token_ids, *self._eos})] = -math.inf
+            # Where nothing is left, the grammar has no other token.
+            if row.grammar is None or longer.max() > -math.inf:
+                scores.copy_(longer)
+        if params.repetition_penalty != 1.0:
+            seen = sorted({*row.request.token_ids, *row.token_ids})
+            own = scores[seen]
+            factor = params.repetition_penalty
+            scores[seen] = torch.where(own < 0, own * factor, own / factor)
+
+
+def top_tokens(logprobs: torch.Tensor, count: int) -> list[list[tuple[int, float]]]:
+    """Each row's likeliest tokens, and their log probs."""
+    values, tokens = logprobs.topk(count)
+    pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+    return [list(zip(*each, strict=True)) for each in pairs]
+
+
+def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(values, device=like.device)[:, None]

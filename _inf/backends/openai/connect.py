@@ -1,0 +1,91 @@
+"""Connects to a server and starts the backend, from a checked config.
+
+In: `Config`. Out: an `OpenAIBackend`. The start sends one to three small requests (`probe.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+
+from _inf.backends.model_info import eos_token_ids, limits_of, with_padding
+from _inf.backends.openai.backend import OpenAIBackend
+from _inf.backends.openai.client import Server
+from _inf.backends.openai.failures import Access
+from _inf.backends.openai.probe import find_form
+from _inf.config import Config
+from _inf.conversation.interactions import load_interactions
+from _inf.errors import ConfigError, error_text
+from _inf.request.values import MAX_INT32
+from _inf.runtime import quiet
+from _inf.runtime.fork import check_start
+from _inf.runtime.host import Host
+from _inf.tools.loading import load_tools
+from _inf.types import CancelToken, Limits, ModelInfo
+
+
+def launch(config: Config) -> OpenAIBackend:
+    """Connect; raises `ConfigError` for a wrong key, name or tokenizer, and `EngineDeadError` if no
+    server is there."""
+    check_start(children=False)
+    access = Access(str(config.base_url).rstrip("/"), _key(config.api_key_env), config.api_key_env)
+    turns = config.rollout.multi_turn
+    with quiet.third_party():
+        tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
+        interactions = load_interactions(turns.interaction_config_path)
+        model = _model(config)
+    host = Host()
+
+    def build() -> Server:
+        server = Server(access, config.hang_timeout, config.rollout.max_num_seqs)
+        host.keep("connection", _until_end(server))
+        return server
+
+    server = host.start(build)
+    try:
+        work = find_form(server, str(config.model_path), model.tokenizer)
+        form = host.run(work, CancelToken())
+    except BaseException:
+        host.stop()
+        raise
+    return OpenAIBackend(server, form, host, model, tools, interactions)
+
+
+def _key(variable: str | None) -> str:
+    if variable is None:
+        return ""
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ConfigError(f"api_key_env: the environment variable {variable} is not set.")
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ConfigError(f"api_key_env: the value of {variable} has characters that no key has.")
+    return key
+
+
+def _model(config: Config) -> ModelInfo:
+    """The tokenizer and what is known beside it; nothing of it without `tokenizer_path`."""
+    if config.tokenizer_path is None:
+        return ModelInfo(None, frozenset(), Limits(MAX_INT32, MAX_INT32, MAX_INT32))
+    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+    path, trusted = config.tokenizer_path, {"trust_remote_code": config.trust_remote_code}
+    try:
+        tokenizer = with_padding(AutoTokenizer.from_pretrained(path, **trusted))
+    except Exception as failure:
+        raise ConfigError(
+            f"tokenizer_path: Transformers cannot load a tokenizer from {path}: "
+            f"{error_text(failure)}."
+        ) from failure
+    vocabulary, generation = len(tokenizer), None
+    with contextlib.suppress(Exception):  # a folder of the tokenizer alone has neither
+        vocabulary = AutoConfig.from_pretrained(path, **trusted).get_text_config().vocab_size
+        generation = GenerationConfig.from_pretrained(path)
+    eos = eos_token_ids(generation, tokenizer)
+    return ModelInfo(tokenizer, eos, limits_of(config, vocabulary))
+
+
+async def _until_end(server: Server) -> None:
+    """Keep the connections until the host cancels what runs on its loop."""
+    async with server.client:
+        await asyncio.Event().wait()

@@ -1,0 +1,175 @@
+"""A corrected version of SGLang's llguidance backend, in the scheduler's process.
+
+It corrects `srt/constrained/llguidance_backend.py` of sglang 0.5.9, in which the mask is reused in
+the next step, whose rows may differ or have no grammar; logits wider than the tokenizer, and all
+end tokens but one, are ruled out; every row compiles its grammar again; the rows' masks are
+computed one after the other; PyTorch compiles the kernel that applies the mask, for which a CPU
+needs a C++ compiler; a grammar that reaches one of llguidance's limits counts as finished; and the
+tokenizer, which takes seconds, is read even if no grammar is used. `patches.py` has two more
+corrections of grammars.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance.hf import from_tokenizer
+from llguidance.torch import allocate_token_bitmask, fill_next_token_bitmask_par
+from sglang.srt.constrained.base_grammar_backend import (
+    INVALID_GRAMMAR_OBJ,
+    BaseGrammarBackend,
+    BaseGrammarObject,
+    register_grammar_backend,
+)
+from sglang.srt.constrained.llguidance_backend import GuidanceBackend
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN, Req
+from sglang.srt.sampling.penaltylib import BatchedMinNewTokensPenalizer
+from sglang.srt.utils import is_cuda
+from xgrammar import apply_token_bitmask_inplace
+
+from _inf.types import Tokenizer
+
+if TYPE_CHECKING:
+    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+
+logger = logging.getLogger(__name__)
+MAX_THREADS = 32  # that compute masks beside a GPU
+
+
+def register_grammars() -> None:
+    """Register the backend under llguidance's name, before the scheduler is built."""
+    register_grammar_backend("llguidance", _Backend)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Vocabulary:
+    """The tokenizer; `ends`: tokens that end an answer; `ends_mask`: a mask row with only those;
+    `rows`: the rows of the next mask, which `threads` compute."""
+
+    tokenizer: LLTokenizer
+    ends: frozenset[int]
+    ends_mask: torch.Tensor
+    threads: LLExecutor
+    rows: list[tuple[LLMatcher, int]]
+
+
+class _Grammar(BaseGrammarObject):
+    """One row's grammar and its state; `failure`: why the grammar cannot go on."""
+
+    def __init__(self, vocabulary: _Vocabulary, matcher: LLMatcher) -> None:
+        super().__init__()
+        self.vocabulary, self.matcher = vocabulary, matcher
+
+    @property
+    def failure(self) -> str:
+        return str(self.matcher.get_error()).partition("\n")[0]
+
+    def copy(self) -> _Grammar:
+        return _Grammar(self.vocabulary, self.matcher.deep_copy())
+
+    def accept_token(self, token: int) -> None:
+        ended = token in self.vocabulary.ends
+        self.matcher.consume_token(self.vocabulary.tokenizer.eos_token if ended else token)
+
+    def allocate_vocab_mask(
+        self, vocab_size: int, batch_size: int, device: torch.device
+    ) -> torch.Tensor:
+        return allocate_token_bitmask(batch_size, self.vocabulary.tokenizer.vocab_size)
+
+    def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
+        """Only notes the row: `move_vocab_mask`, which SGLang calls next, fills all."""
+        self.vocabulary.rows.append((self.matcher, idx))
+
+    def move_vocab_mask(self, vocab_mask: torch.Tensor, device: torch.device) -> torch.Tensor:
+        rows = self.vocabulary.rows
+        fill_next_token_bitmask_par(self.vocabulary.threads, rows, vocab_mask)
+        for _, row in rows:
+            if (vocab_mask[row] & self.vocabulary.ends_mask).any():
+                vocab_mask[row] |= self.vocabulary.ends_mask
+        rows.clear()
+        return vocab_mask.to(device, non_blocking=True)
+
+    @staticmethod
+    def apply_vocab_mask(logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+        apply_token_bitmask_inplace(logits, vocab_mask)
+
+
+class _Backend(GuidanceBackend):
+    """Compiles grammars in threads."""
+
+    def __init__(
+        self,
+        server_args: Any,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        eos_token_ids: set[int] | None,
+    ) -> None:
+        BaseGrammarBackend.__init__(self)
+        self.tokenizer = tokenizer
+        self.any_whitespace = not server_args.constrained_json_disable_any_whitespace
+        self.whitespace_pattern = server_args.constrained_json_whitespace_pattern
+        self._size = max(vocab_size, len(tokenizer))
+        self._ends = set(eos_token_ids or ())
+        self._lock = threading.Lock()
+        self._vocabulary: _Vocabulary | None = None
+
+    def _from_serialized(self, serialized_grammar: str) -> BaseGrammarObject:
+        """For a tokenizer that llguidance cannot read an invalid grammar, which ends its request:
+        an exception would end the process."""
+        with self._lock:
+            if self._vocabulary is None:
+                try:
+                    self._vocabulary = self._read_vocabulary()
+                except Exception as failure:
+                    logger.error("llguidance cannot read this tokenizer: %r", failure)
+                    return INVALID_GRAMMAR_OBJ
+        matcher = LLMatcher(self._vocabulary.tokenizer, serialized_grammar, log_level=0)
+        return _Grammar(self._vocabulary, matcher)
+
+    def _read_vocabulary(self) -> _Vocabulary:
+        tokenizer = from_tokenizer(self.tokenizer, self._size)
+        mask = torch.zeros(((self._size + 31) // 32) * 32, dtype=torch.int32)
+        ends = frozenset({*self._ends, tokenizer.eos_token})
+        mask[list(ends)] = 1
+        bits = mask.view(-1, 32).long() << torch.arange(32)
+        # On a GPU SGLang leaves PyTorch one thread (`model_runner.py`).
+        cores = min(MAX_THREADS, len(os.sched_getaffinity(0)))
+        threads = LLExecutor(cores if is_cuda() else torch.get_num_threads())
+        return _Vocabulary(tokenizer, ends, bits.sum(-1).to(torch.int32), threads, [])
+
+
+def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:
+    """Check whether a row ends; it ends when its grammar ends or cannot go on."""
+    grammar = req.grammar if isinstance(req.grammar, _Grammar) else None
+    if grammar is not None and (failure := grammar.failure) and not req.finished():
+        req.to_finish = FINISH_ABORT(f"llguidance cannot go on with its grammar: {failure}")
+    check(*args)
+    if grammar is None or req.finished() or not req.output_ids:
+        return
+    if (token := req.output_ids[-1]) in grammar.vocabulary.ends:
+        req.finished_reason = FINISH_MATCHED_TOKEN(matched=token)
+
+
+def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> None:
+    """Ignore `min_new_tokens` if it rules out every token that a row's grammar allows."""
+    update(info)
+    lengths = info.penalizer_orchestrator.penalizers.get(BatchedMinNewTokensPenalizer)
+    if info.vocab_mask is None or lengths is None or not lengths.is_prepared():
+        return
+    for row, grammar in enumerate(info.grammars):
+        if grammar is None or lengths.len_output_tokens[row] >= lengths.min_new_tokens[row]:
+            continue
+        penalties = lengths.stop_token_penalties[row : row + 1]
+        if info.vocab_mask[row].count_nonzero() > penalties.count_nonzero():
+            continue  # more tokens are allowed than are ruled out
+        scores = penalties.clone()
+        grammar.apply_vocab_mask(logits=scores, vocab_mask=info.vocab_mask[row : row + 1])
+        if torch.isneginf(scores).all():
+            lengths.min_new_tokens[row] = 0

@@ -1,0 +1,220 @@
+"""A subclass of verl's `SGLangRollout` that corrects its lengths, masks and log probs.
+
+In: a `DataProto` with left-padded `input_ids`, `attention_mask`, `position_ids` (rows x prompt
+length), and per row, in `non_tensor_batch`, `raw_prompt_ids` and `sampling_params` (SGLang's
+names; without them verl's own are used, or `val_kwargs` if `meta_info["validate"]` is true). Out:
+verl's own `DataProto` with `attention_mask` and `rollout_log_probs` corrected, `response_mask`
+added, and in `non_tensor_batch["rows"]` a `RequestOutput` per row with the engine's raw answer.
+
+It corrects verl 0.6.1, `workers/rollout/sglang_rollout/sglang_rollout.py`, and knows nothing of
+text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from verl import DataProto
+from verl.workers.config import HFModelConfig, RolloutConfig
+
+from _inf.backends.verl.call import Call, current_call
+from _inf.backends.verl.caller_patches import PATCHES
+from _inf.backends.verl.engine import Engine, sglang_rollout
+from _inf.backends.verl.patch_table import apply
+from _inf.backends.verl.tensor_parallel import Ranks
+from _inf.errors import ConfigError, InferenceError, shown
+from _inf.request.prompts import is_empty
+from _inf.response.trainer_batch import column
+from _inf.runtime import quiet
+from _inf.runtime.child_process import Worker
+from _inf.runtime.host import Host, current_host
+from _inf.types import CancelToken, Report, RequestOutput
+
+__all__ = ["DataProto", "HFModelConfig", "CorrectedRollout", "rollout_config"]
+
+T = TypeVar("T")
+
+NOT_ONE_TURN = ("tools_kwargs", "interaction_kwargs", "multi_modal_data")
+MESH = ("dp", "infer_tp", "infer_pp")
+
+apply(PATCHES)
+
+
+class CorrectedRollout(sglang_rollout.SGLangRollout):
+    """verl's rollout, callable from any thread, with correct lengths and masks."""
+
+    def __init__(
+        self,
+        config: RolloutConfig,
+        model_config: HFModelConfig,
+        host: Host,
+        scheduler: Worker,
+        server_arguments: dict[str, Any],
+    ) -> None:
+        self.host = host
+        self.weight_version = 0
+        self._scheduler, self._server_arguments = scheduler, server_arguments
+        current_host.set(host)
+        super().__init__(config, model_config, device_mesh=None)
+
+    def _init_distributed_env(self, *args: object, **kwargs: object) -> None:
+        """Create the process groups without the line that Gloo prints for each group."""
+        with quiet.descriptors():
+            super()._init_distributed_env(*args, **kwargs)
+            shape = self._device_mesh_cpu.mesh.shape
+            # verl's workers pass a mesh; `update_weights` gathers over its `infer_tp`.
+            self.device_mesh = init_device_mesh("cpu", shape, mesh_dim_names=MESH)
+        self.ranks = Ranks(self._device_mesh_cpu)
+        self.host.on_stop.append(self._leave_groups)
+
+    def _leave_groups(self) -> None:
+        """Destroy the six process groups, each of which keeps three threads and four open files."""
+        with contextlib.suppress(RuntimeError, ValueError):  # the caller has already destroyed them
+            for mesh in (self._device_mesh_cpu, self.device_mesh):
+                for group in mesh.get_all_groups():
+                    torch.distributed.destroy_process_group(group)
+
+    def _init_inference_engine(self, *args: object, **kwargs: object) -> None:
+        """Build our `Engine`: verl looks the class up by its module's global name. The other ranks
+        of a group wait for it, and fail if it does."""
+        upstream = sglang_rollout.AsyncEngine
+        sglang_rollout.AsyncEngine = functools.partial(
+            Engine, self._scheduler, self._server_arguments, self.config.free_cache_engine
+        )
+        try:
+            start = super()._init_inference_engine
+            self.ranks.agreed(lambda: start(*args, **kwargs))
+        finally:
+            sglang_rollout.AsyncEngine = upstream
+
+    def generate_sequences(
+        self,
+        prompts: DataProto,
+        *,
+        cancel: CancelToken | None = None,
+        report: Report | None = None,
+        **kwargs: object,
+    ) -> DataProto:
+        """Run verl's call, from any thread. `cancel` can end it early; `report` is called on the
+        engine's thread with the numbers of finished rows and generated tokens. Raises `ConfigError`
+        for a column that asks for more than one turn."""
+        _check_one_turn(prompts)
+        call = Call(self.host, cancel or CancelToken(), report=report)
+        output = self._run(prompts, call, **kwargs)
+        return _corrected(output, call.rows) if call.rows else output
+
+    def generate_rows(
+        self, prompts: DataProto, cancel: CancelToken, report: Report | None
+    ) -> list[RequestOutput]:
+        """As `generate_sequences`, without its tensors: only the engine's raw answers."""
+        call = Call(self.host, cancel, report=report, rows_only=True)
+        self._run(prompts, call)
+        return call.rows
+
+    def _run(self, prompts: DataProto, call: Call, **kwargs: object) -> DataProto:
+        """Run verl's call; the rows are in `call` afterwards."""
+        params = prompts.non_tensor_batch.pop("sampling_params", None)
+        call.sampling_params = None if params is None else list(params)
+        call.ranks = self._ranks_of_call()
+        if call.ranks is not None and call.ranks.size > 1:
+            call.asked = _digest(prompts, call.sampling_params)
+        token = current_call.set(call)
+        try:
+            with contextlib.nullcontext() if call.ranks is None else call.ranks.turn:
+                return super().generate_sequences(prompts, **kwargs)
+        except Exception:
+            if call.failure is not None:  # after `shutdown` verl finds its groups destroyed
+                raise call.failure from None
+            raise
+        finally:
+            current_call.reset(token)
+
+    def _ranks_of_call(self) -> Ranks | None:
+        """The ranks that make the call that begins here; of one by a tool there is only this."""
+        return self.ranks if current_call.get(None) is None else None
+
+    def on_first_rank(self, call: str, work: Callable[[], T]) -> T:
+        """Do `work`, called on all ranks of a tensor-parallel group, on the first of them."""
+        ranks = self._ranks_of_call()
+        return work() if ranks is None else ranks.shared(call, work)
+
+    def engine(self) -> Engine:
+        """The engine, which only the first rank of a tensor-parallel group has."""
+        if self._engine is None:
+            raise InferenceError(
+                f"Rank {self._rank} is not the first of its tensor-parallel group: stream(), "
+                "score() and get_logprobs() can be called on the first rank only, the other calls "
+                "on all ranks."
+            )
+        engine: Engine = self._engine
+        return engine
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the engine computes on the CPU."""
+        return self._server_arguments.get("device") == "cpu"
+
+    @property
+    def pool(self) -> tuple[int, int] | None:
+        """Tokens of the KV cache and of one of its pages; None on a rank without an engine."""
+        if self._engine is None:
+            return None
+        held = self._engine.scheduler_info["max_total_num_tokens"]
+        return held, self._engine.server_args.page_size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which the engine computes, also if the config says auto."""
+        return self._engine.tokenizer_manager.model_config.dtype
+
+
+def _digest(prompts: DataProto, params: list[dict[str, Any]] | None) -> str:
+    """Tells one call from another, the same on every rank that makes it."""
+    ids = prompts.batch["input_ids"].tolist()
+    return hashlib.blake2b(repr((ids, params)).encode(), digest_size=16).hexdigest()
+
+
+def _check_one_turn(prompts: DataProto) -> None:
+    """Refuse these columns unless they are empty; verl's datasets have them in every row."""
+    for name in NOT_ONE_TURN:
+        for row, value in enumerate(prompts.non_tensor_batch.get(name, ())):
+            if value is not None and not is_empty(value):
+                raise ConfigError(
+                    f"non_tensor_batch[{name!r}][{row}]: {shown(value)}: this call answers one "
+                    "turn of text; for tools and interactions use the engine's generate() or "
+                    "rollout_batch()."
+                )
+
+
+def _corrected(output: DataProto, rows: list[RequestOutput]) -> DataProto:
+    """Replace verl's masks by masks from the engine's own lengths. verl takes everything up to the
+    first EOS as the answer (`get_response_mask`), which includes padding if a row was cut by length
+    or stopped by another id, and it pads log probs with the pad token's id."""
+    batch = output.batch
+    width = batch["responses"].shape[1]
+    lengths = torch.tensor([len(row.token_ids) for row in rows])
+    mask = (torch.arange(width)[None, :] < lengths[:, None]).to(batch["attention_mask"].dtype)
+    batch["response_mask"] = mask
+    batch["attention_mask"] = torch.cat([batch["attention_mask"][:, :-width], mask], dim=1)
+    if "rollout_log_probs" in batch:
+        batch["rollout_log_probs"] = batch["rollout_log_probs"] * mask
+    output.non_tensor_batch["rows"] = column(rows)
+    return output
+
+
+def rollout_config(settings: dict[str, Any]) -> RolloutConfig:
+    """Build verl's typed config, whose nested parts are dataclasses too, from plain values."""
+    parts = vars(RolloutConfig(name="sglang"))
+    nested = {
+        name: type(parts[name])(**value)
+        for name, value in settings.items()
+        if dataclasses.is_dataclass(parts[name])
+    }
+    return RolloutConfig(**(settings | nested))

@@ -1,0 +1,209 @@
+"""Starts a backend from a checked config, step by step in the required order.
+
+In: `Config`. Out: a `VerlBackend`. verl and SGLang are imported only after the environment is
+prepared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from _inf.backends.model_info import eos_token_ids, limits_of
+from _inf.backends.verl import cuda, environment, kv_memory
+from _inf.backends.verl.child.setup import IMPORTS, SCHEDULER, SETUP
+from _inf.backends.verl.environment import Device
+from _inf.backends.verl.server_arguments import CPU_ATTENTION, attention_backend, server_arguments
+from _inf.backends.verl.support import check_experts, check_support
+from _inf.config import Config, check_engine_kwargs
+from _inf.conversation.interactions import load_interactions
+from _inf.errors import ConfigError, EngineDeadError, InferenceError
+from _inf.models.resolve import resolve_model
+from _inf.runtime import quiet
+from _inf.runtime.child_process import Worker
+from _inf.runtime.fork import check_start
+from _inf.runtime.fork_server import ForkServer
+from _inf.runtime.free_memory import free_bytes
+from _inf.runtime.host import Host
+from _inf.runtime.interpreter import TORCH_VARIABLES, garbage_kept, interpreter_left_alone
+from _inf.tools.loading import load_tools
+from _inf.types import Limits, ModelInfo
+
+if TYPE_CHECKING:
+    from verl.workers.config import HFModelConfig
+
+    from _inf.backends.verl.backend import VerlBackend
+    from _inf.backends.verl.corrected_rollout import CorrectedRollout
+
+TAKES = {
+    "cpu": "about 15 seconds",
+    "cuda": "about a minute, and some minutes the first time, to compile kernels",
+}
+# Starts share environment variables, upstream's module globals and the default process group.
+_starting = threading.Lock()
+_forks: ForkServer | None = None  # the newest, which the next engine shares if it can
+
+
+def launch(config: Config) -> VerlBackend:
+    """Start an engine; takes about 15 seconds, nearly all of it for imports, and on a GPU longer:
+    CUDA graphs are captured, and at the first start kernels are compiled.
+
+    Raises `ConfigError` before anything is started, `EngineDeadError` with the log's end if a
+    child process dies during the start, `InferenceError` in a process that cannot have an engine.
+    """
+    check_start()
+    device = environment.prepare(config.device)
+    with _starting, quiet.starting(config.model_name, TAKES[device]):
+        folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
+        cause = cuda.cause if device == "cuda" else None
+        host = Host(config.hang_timeout, sockets=True, cause=cause)
+        try:
+            with quiet.third_party():
+                host.fork_server = _fork_server(config, device, host.log)
+                backend = _backend(config, folder, device, host)
+        except BaseException:
+            host.stop()
+            raise
+        if host.fork_server is not None:
+            host.fork_server.inherited = _inherited()  # with what the start has set
+        return backend
+
+
+def _fork_server(config: Config, device: Device, log: Path) -> ForkServer | None:
+    """Acquire the process from which engines are forked, a new one if the caller has changed what
+    processes inherit; None on a GPU, and on a rank that has no engine of its own."""
+    global _forks
+    rank, tp = int(os.environ["RANK"]), config.rollout.tensor_model_parallel_size
+    if device == "cuda" or rank % tp:
+        return None
+    if _forks is None or _forks.inherited != _inherited() or not _forks.acquire():
+        _forks = ForkServer(IMPORTS, log)
+        _forks.acquire()
+    return _forks
+
+
+@contextlib.contextmanager
+def fork_server_kept() -> Iterator[None]:
+    """Keep what the engines of this process are forked from, while one ends and another starts."""
+    check_start(children=False)  # the engine that starts may have none
+    with contextlib.ExitStack() as kept:
+        if (server := _forks) is not None and server.acquire():
+            kept.callback(server.release)
+        yield
+
+
+def _inherited() -> object:
+    """Return what a process inherits and reads once: the cores it may use, its niceness, and the
+    environment without the variable that pytest changes for every test. The fork server sets
+    those of `TORCH_VARIABLES` that are missing itself, as the backend `hf` does in this process."""
+    variables = {**TORCH_VARIABLES, **os.environ}
+    variables.pop("PYTEST_CURRENT_TEST", None)
+    return variables, os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBackend:
+    """Import verl and SGLang, check what only they can check, start the engine, and check it."""
+    with garbage_kept():
+        if device == "cuda":
+            cuda.leave_out_deep_gemm()
+        from _inf.backends.verl.backend import VerlBackend
+        from _inf.backends.verl.corrected_rollout import HFModelConfig
+        from _inf.backends.verl.engine import ServerArgs
+        from _inf.backends.verl.start_check import check_unmeasured
+
+    check_engine_kwargs(config, {field.name for field in dataclasses.fields(ServerArgs)})
+    model_config = HFModelConfig(path=str(folder), trust_remote_code=config.trust_remote_code)
+    hf_config = model_config.hf_config
+    limits = limits_of(config, getattr(hf_config, "text_config", hf_config).vocab_size)
+    check_support(hf_config, device, limits.total, attention_backend(config, device))
+    check_experts(hf_config, config.rollout.engine_kwargs["sglang"])
+    turns = config.rollout.multi_turn
+    tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
+    interactions = load_interactions(turns.interaction_config_path)
+    rollout = _start(config, model_config, limits, device, host)
+    eos = eos_token_ids(model_config.generation_config, model_config.tokenizer)
+    model = ModelInfo(model_config.tokenizer, eos, limits, folder)
+    backend = VerlBackend(rollout, host, model, tools, interactions)
+
+    def check() -> None:
+        # Another rank of its group may have the engine, and dummy weights are not the folder's.
+        if rollout.pool is not None and config.rollout.load_format != "dummy":
+            check_unmeasured(backend, folder)
+
+    rollout.ranks.agreed(check)
+    return backend
+
+
+def _start(
+    config: Config, model_config: HFModelConfig, limits: Limits, device: Device, host: Host
+) -> CorrectedRollout:
+    from _inf.backends.verl.corrected_rollout import CorrectedRollout, rollout_config
+
+    wanted = server_arguments(config, limits.total, device, quiet.engine_log_level())
+    folder = Path(model_config.local_path)
+    arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())
+    _join_process_group(config)
+    # Without tools and interactions: `_inf.conversation` runs the conversations.
+    settings = rollout_config(config.rollout.model_dump(exclude={"multi_turn"}))
+    scheduler = Worker(
+        SCHEDULER,
+        host.log,
+        setup=SETUP,
+        device=device,
+        cpu_attention=attention_backend(config, device) == CPU_ATTENTION,
+        pack_weights=device == "cpu" and config.pack_weights,
+        trust_remote_code=config.trust_remote_code,
+    )
+    try:
+        with interpreter_left_alone():
+            rollout = host.start(
+                lambda: CorrectedRollout(settings, model_config, host, scheduler, arguments)
+            )
+    except EngineDeadError as death:
+        from _inf.backends.verl.child import weight_loading
+
+        log = host.log.read_text(errors="replace")
+        if reason := weight_loading.refusal(log):
+            raise ConfigError(f"model_path: {config.model_name}: {reason}.") from death
+        if reason := kv_memory.refused(log, config):
+            raise ConfigError(reason) from death
+        raise
+
+    def check() -> None:
+        if rollout.pool is not None:
+            kv_memory.check_held(rollout.pool, arguments["context_length"], config)
+
+    rollout.ranks.agreed(check)
+    return rollout
+
+
+def _join_process_group(config: Config) -> None:
+    """Join the process group that verl needs: torchrun's, or a `HashStore` without a port."""
+    import torch.distributed as dist
+
+    world, tp = int(os.environ["WORLD_SIZE"]), config.rollout.tensor_model_parallel_size
+    dp = config.rollout.data_parallel_size
+    if world != tp * dp:
+        raise ConfigError(
+            f"rollout.tensor_model_parallel_size: {tp} x data_parallel_size {dp} needs {tp * dp} "
+            f"processes, and this one is {'alone' if world == 1 else f'one of {world}'}; "
+            f"start it with torchrun --nproc-per-node {tp * dp}."
+        )
+    if dist.is_initialized():
+        if dist.get_world_size() != world:
+            raise InferenceError(
+                f"torch.distributed is initialized with {dist.get_world_size()} processes, "
+                f"WORLD_SIZE says {world}."
+            )
+    else:
+        alone = {"store": dist.HashStore(), "rank": 0, "world_size": 1} if world == 1 else {}
+        hook = sys.excepthook  # torch puts "[rank0]: " before every line of a traceback
+        with quiet.descriptors():
+            dist.init_process_group("gloo", **alone)
+        sys.excepthook = hook

@@ -1,0 +1,125 @@
+"""Every architecture is exact or refused: tiny random models on engines against Transformers.
+
+Each costs an engine. The default run takes a few; `-m architectures` takes all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from inf import ConfigError, InferenceEngine
+from tests.support import architectures
+from tests.support.architectures import MODELS, architecture
+from tests.support.prompts import as_ids, token_prompts
+from tests.support.reference import Transformers, assert_greedy
+from tests.support.tiny import tiny_model
+
+SETTINGS: dict[str, Any] = {
+    "dtype": "float32",
+    "prompt_length": 256,
+    "response_length": 64,
+    "max_num_seqs": 64,
+    "enforce_eager": True,
+}
+WITHIN = 1e-4
+# Both shorter and longer than the windows, and together as many as run at once.
+PROMPTS = token_prompts(32, longest=20, seed=1) + token_prompts(32, longest=200, seed=2)
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 32, "ignore_eos": True}
+# Soft caps, windows, experts, learned positions; a plain llama is in `test_rows.py`.
+EVERY_RUN = {
+    "sglang": ("gemma2", "qwen3-moe"),
+    "hf": ("gemma2", "cohere2", "gpt2", "phi3-longrope"),
+}
+INEXACT = {"sglang": ("gpt2-untied",), "hf": ()}
+
+
+def assert_exact(engine: InferenceEngine, model: Transformers) -> None:
+    together = engine.generate(as_ids(PROMPTS), **GREEDY)
+    assert_greedy(model, PROMPTS, together, 32, WITHIN)
+    for row in (0, 40, 63):
+        alone = engine.generate(as_ids([PROMPTS[row]]), **GREEDY)
+        assert alone.token_ids == [together.token_ids[row]]
+        assert alone.logprobs[0] == pytest.approx(together.logprobs[row], abs=WITHIN)
+    longer = [p + a for p, a in zip(PROMPTS, together.token_ids, strict=True)][::8]  # cached
+    assert_greedy(model, longer, engine.generate(as_ids(longer), **GREEDY), 32, WITHIN)
+    scores = engine.get_logprobs(as_ids(PROMPTS), together.token_ids)
+    for ours, scored in zip(together.logprobs, scores, strict=True):
+        assert scored == pytest.approx(ours, abs=WITHIN)
+
+
+def changed(model: Any) -> Any:
+    """The same architecture after some training."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(5)
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.03)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    [
+        pytest.param(
+            backend,
+            name,
+            marks=[pytest.mark.architectures, *([pytest.mark.every_run] * (name in every_run))],
+        )
+        for backend, every_run in EVERY_RUN.items()
+        for name in MODELS
+        if name not in INEXACT[backend]
+    ],
+)
+def test_architecture_equals_transformers_before_and_after_an_update(
+    backend: str, name: str
+) -> None:
+    folder = architecture(name)
+    model = dataclasses.replace(Transformers.of(folder), ends=frozenset())  # as `ignore_eos`
+    with InferenceEngine(model_path=str(folder), rollout={"name": backend, **SETTINGS}) as engine:
+        assert_exact(engine, model)
+        engine.update_weights(changed(model.model))
+        assert_exact(engine, model)
+
+
+@pytest.mark.architectures
+def test_model_with_a_weight_that_sglang_has_no_place_for_is_refused() -> None:
+    """SGLang's GPT-2 always takes the embeddings as its head."""
+    with pytest.raises(ConfigError, match="no place for lm_head.weight"):
+        InferenceEngine(model_path=str(architecture("gpt2-untied")), rollout=SETTINGS)
+
+
+def test_checkpoint_that_lacks_a_weight_is_refused(tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_model("llama"), tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.self_attn.k_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"leaves model\.layers\.1\.self_attn\.qkv_proj\.weight"):
+        InferenceEngine(model_path=str(folder), rollout=SETTINGS)
+
+
+def test_windowed_model_on_sglangs_own_cpu_attention_is_refused() -> None:
+    own = {"engine_kwargs": {"sglang": {"attention_backend": "torch_native"}}}
+    for name, reason in {
+        "olmo3": f"max_model_len: 320 tokens are more than {architectures.WINDOW}",
+        "gemma2": "attention_backend: torch_native ignores the soft caps",
+    }.items():
+        with pytest.raises(ConfigError, match=reason):
+            InferenceEngine(model_path=str(architecture(name)), rollout={**SETTINGS, **own})
+
+
+def test_bad_config_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """A config without a context, as state space models have."""
+    folder = shutil.copytree(tiny_model("llama"), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({**config, "architectures": ["MambaForCausalLM"], "model_type": "mamba"})
+    )
+    with pytest.raises(ConfigError, match="MambaForCausalLM does not run with SGLang"):
+        InferenceEngine(model_path=str(folder), rollout=SETTINGS)

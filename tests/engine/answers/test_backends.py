@@ -1,0 +1,690 @@
+"""One contract for every backend: the same calls on verl's rollout, on Transformers, and on a
+server of token ids, which serves the first of them.
+
+All have the tiny model in float32, whose greedy answers wander, so equal ids mean something. What
+only one backend has is at the end; what it refuses, it refuses by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import json
+import math
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from test_pages import blocks
+
+import inf
+from _inf.backends.hf import decoding
+from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
+from tests.support.architectures import architecture
+from tests.support.prompts import as_ids, token_prompts
+from tests.support.reference import WITHIN, Transformers, assert_greedy, assert_same_answers
+from tests.support.scripts import environment, until
+from tests.support.tiny import VOCABULARY, save_tiny, tiny_model
+from tests.support.tool_calling import CALCULATOR, TOOL_MODEL, question
+
+SETTINGS: dict[str, Any] = {"dtype": "float32", "prompt_length": 512, "response_length": 128}
+PROMPTS = token_prompts(12, 200, seed=41)
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 32}
+ADJUSTED: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.3},
+    {"presence_penalty": 1.2, "frequency_penalty": 0.6},
+    {"logit_bias": {5: 8.0, 77: -30.0}, "repetition_penalty": 0.8},
+    {"min_tokens": 24},
+]
+SAMPLED: list[dict[str, Any]] = [
+    {"temperature": 1.0},
+    {"temperature": 0.7, "top_p": 0.8},
+    {"temperature": 1.2, "top_k": 7, "min_p": 0.05},
+]
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+
+
+def started(folder: Any, **rollout: Any) -> InferenceEngine:
+    """An engine on Transformers, in this process."""
+    return InferenceEngine(model_path=str(folder), rollout={"name": "hf", **SETTINGS, **rollout})
+
+
+@pytest.fixture(scope="module")
+def hf() -> Iterator[InferenceEngine]:
+    with started(tiny_model()) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def transformers() -> Transformers:
+    """The same model, called directly."""
+    return Transformers.of(tiny_model())
+
+
+def connected(server: Any, folder: Any, **config: Any) -> InferenceEngine:
+    """An engine on the server of another engine."""
+    rollout = {"name": "openai", **config.pop("rollout", {})}
+    address = {"base_url": server.base_url, "model_path": str(folder)}
+    return InferenceEngine(**address, rollout=rollout, **config)
+
+
+@pytest.fixture(scope="module")
+def remote(tiny: InferenceEngine) -> Iterator[InferenceEngine]:
+    lengths = {name: SETTINGS[name] for name in ("prompt_length", "response_length")}
+    with tiny.serve() as server:
+        with connected(
+            server, tiny_model(), tokenizer_path=str(tiny_model()), rollout=lengths
+        ) as engine:
+            yield engine
+
+
+FIXTURES = {"sglang": "tiny", "hf": "hf", "openai": "remote"}
+
+
+@pytest.fixture(params=FIXTURES)
+def backend(request: pytest.FixtureRequest) -> InferenceEngine:
+    engine: InferenceEngine = request.getfixturevalue(FIXTURES[request.param])
+    return engine
+
+
+@pytest.fixture(params=["hf", "openai"])
+def other(request: pytest.FixtureRequest) -> InferenceEngine:
+    engine: InferenceEngine = request.getfixturevalue(FIXTURES[request.param])
+    return engine
+
+
+def refuses(backend: InferenceEngine, feature: str, call: Callable[[], Any]) -> bool:
+    """Whether the backend lacks the feature; it must then refuse the call by name."""
+    if feature in backend.supports:
+        return False
+    with pytest.raises(ConfigError, match=f"^{feature}.*: the backend .* does not offer it"):
+        call()
+    return True
+
+
+def assert_alike(one: Any, other: Any) -> None:
+    """The same tokens, reasons and, but for the last bits, log probs."""
+    assert one.token_ids == other.token_ids
+    assert one.completions == other.completions
+    for mine, yours in zip(one, other, strict=True):
+        assert mine.logprobs == pytest.approx(yours.logprobs, abs=WITHIN)
+        for name in ("finish_reason", "matched_stop", "prompt_tokens", "completion_tokens"):
+            assert mine.metadata[name] == yours.metadata[name]
+
+
+def test_python_of_the_readme_runs_on_all_but_for_what_one_refuses_by_name(
+    backend: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(backend))
+    names: dict[str, Any] = {"engine": backend}
+    refused = []
+    for statement in ast.parse("\n".join(blocks("README.md", "python"))).body:
+        flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        code = compile(ast.Module([statement], []), "README.md", "exec", flags=flags)
+        try:
+            result = eval(code, names)
+            if inspect.iscoroutine(result):
+                asyncio.run(result)
+        except ConfigError as refusal:
+            refused.append(str(refusal).partition(":")[0])
+    assert names["output"].metadata
+    assert refused == ([] if "score" in backend.supports else ["score()"] * 2)
+
+
+# All give the same answers.
+
+
+@pytest.mark.parametrize("adjusted", [{}, *ADJUSTED], ids=str)
+def test_greedy_answers_and_logprobs_are_the_same_on_all(
+    tiny: InferenceEngine, other: InferenceEngine, adjusted: dict[str, Any]
+) -> None:
+    ours, theirs = (
+        engine.generate(as_ids(PROMPTS), **GREEDY, **adjusted) for engine in (other, tiny)
+    )
+    assert_alike(ours, theirs)
+
+
+@pytest.mark.parametrize("sampled", SAMPLED, ids=str)
+def test_seed_gives_the_same_tokens_on_all(
+    tiny: InferenceEngine, other: InferenceEngine, sampled: dict[str, Any]
+) -> None:
+    params = {**sampled, "seed": 7, "n": 2, "max_tokens": 24}
+    ours, theirs = (engine.generate(as_ids(PROMPTS[:6]), **params) for engine in (other, tiny))
+    assert_alike(ours, theirs)
+    assert [row["seed"] for row in ours.metadata] == [row["seed"] for row in theirs.metadata]
+
+
+def test_top_and_prompt_logprobs_are_the_same_on_both(
+    tiny: InferenceEngine, hf: InferenceEngine
+) -> None:
+    params = {**GREEDY, "logprobs": 3, "prompt_logprobs": True}
+    ours, theirs = (engine.generate(as_ids(PROMPTS[:5]), **params) for engine in (hf, tiny))
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert mine.prompt_logprobs[0] is None and len(mine.prompt_logprobs) > 1  # type: ignore
+        assert mine.prompt_logprobs[1:] == pytest.approx(yours.prompt_logprobs[1:], abs=WITHIN)  # type: ignore
+        for own, other in zip(mine.top_logprobs, yours.top_logprobs, strict=True):  # type: ignore
+            assert list(own) == list(other)
+            assert list(own.values()) == pytest.approx(list(other.values()), abs=WITHIN)
+
+
+def test_likeliest_tokens_of_prompts_are_transformers(
+    tiny: InferenceEngine, hf: InferenceEngine, transformers: Transformers
+) -> None:
+    """Prompts from the cache too; SGLang names the last id of a vocabulary 0 in its answers."""
+    prompts = [[*ids, VOCABULARY - 1, 7] for ids in token_prompts(4, 60, seed=87)]
+    tables = [torch.log_softmax(transformers.logits(ids[:1], ids[1:]), -1) for ids in prompts]
+    params: dict[str, Any] = {"temperature": 0.7, "max_tokens": 3, "ignore_eos": True, "n": 2}
+    for engine in (tiny, hf):
+        engine.generate(as_ids(prompts), max_tokens=1)
+        output = engine.generate(as_ids(prompts), logprobs=2, prompt_logprobs=4, **params)
+        for number, row in enumerate(output):
+            ids = prompts[number // 2]
+            assert row.top_prompt_logprobs and row.prompt_logprobs and row.top_logprobs
+            assert row.top_prompt_logprobs[0] is row.prompt_logprobs[0] is None
+            assert_likeliest(tables[number // 2], ids[1:], 4, row.top_prompt_logprobs[1:])
+            for place, token in enumerate(ids[1:], 1):
+                own = row.top_prompt_logprobs[place]
+                assert own and own[token] == row.prompt_logprobs[place]
+            for token, top in zip(row.token_ids or [], row.top_logprobs, strict=True):
+                assert token in top and 2 <= len(top) <= 3
+        more = engine.generate(as_ids(prompts[:1]), logprobs=6, prompt_logprobs=1, max_tokens=1)[0]
+        assert {len(top or []) for top in (more.top_prompt_logprobs or [])[1:]} <= {1, 2}
+        assert [len(top) for top in more.top_logprobs or []] == [6]
+        assert engine.generate("a", max_tokens=1, prompt_logprobs=True).top_prompt_logprobs is None
+
+
+def assert_likeliest(table: torch.Tensor, ids: list[int], k: int, tops: Any) -> None:
+    """Each dict has the `k` likeliest of its row of log probs, and then the given id."""
+    for logprobs, token, top in zip(table, ids, tops, strict=True):
+        expected = list(dict.fromkeys([*logprobs.topk(k).indices.tolist(), token]))
+        assert list(top) == expected
+        assert list(top.values()) == pytest.approx(logprobs[expected].tolist(), abs=WITHIN)
+
+
+def test_likeliest_tokens_of_a_score_are_those_of_its_logits(
+    tiny: InferenceEngine, hf: InferenceEngine
+) -> None:
+    prompts, answers = as_ids(PROMPTS[:4]), [[VOCABULARY - 1, 5], PROMPTS[6][:30], [], [9]]
+    logits = hf.get_logits(prompts, answers)
+    for engine in (tiny, hf):
+        plain = engine.score(prompts, answers)
+        scored = engine.score(prompts, answers, top_logprobs=3)
+        for own, score, ids, row in zip(plain, scored, answers, logits, strict=True):
+            assert own.top_logprobs is None and score.is_greedy == own.is_greedy
+            assert score.logprobs == pytest.approx(own.logprobs, abs=WITHIN)
+            assert_likeliest(row[: len(ids)].log_softmax(-1), ids, 3, score.top_logprobs)
+        [whole] = engine.score(prompts[0], [[5]], top_logprobs=VOCABULARY)
+        assert whole.top_logprobs and len(whole.top_logprobs[0]) == VOCABULARY
+        assert sum(map(math.exp, whole.top_logprobs[0].values())) == pytest.approx(1, abs=WITHIN)
+        for value, says in ((VOCABULARY + 1, "385 is out"), (0, "0 is out"), (True, "True is not")):
+            with pytest.raises(ConfigError, match=f"^top_logprobs: {says}"):
+                engine.score([], [], top_logprobs=value)
+
+
+def test_scores_are_the_same_on_both(tiny: InferenceEngine, hf: InferenceEngine) -> None:
+    answers = [ids[: 1 + 3 * row] for row, ids in enumerate(reversed(PROMPTS))]
+    answers[4] = []
+    ours, theirs = (engine.score(as_ids(PROMPTS), answers) for engine in (hf, tiny))
+    for mine, yours, answer in zip(ours, theirs, answers, strict=True):
+        assert mine.token_ids == answer and mine.is_greedy == yours.is_greedy
+        assert mine.logprobs == pytest.approx(yours.logprobs, abs=WITHIN)
+
+
+def test_trainers_batch_is_the_same_from_all(tiny: InferenceEngine, other: InferenceEngine) -> None:
+    params = {"temperature": 1.0, "seed": 3, "n": 2, "max_tokens": 20}
+    ours, theirs = (
+        engine.rollout_batch(as_ids(PROMPTS[:4]), uid=list("abcd"), **params)
+        for engine in (other, tiny)
+    )
+    assert set(ours.batch.keys()) == set(theirs.batch.keys())
+    for name in ours.batch.keys():
+        assert torch.allclose(ours.batch[name].double(), theirs.batch[name].double(), atol=WITHIN)
+    assert list(ours.non_tensor_batch["uid"]) == list(theirs.non_tensor_batch["uid"])
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"temprature": 1}, "temprature: generate.. has no such parameter; did you mean"),
+        ({"max_tokens": 0}, "max_tokens: 0 is out of range"),
+        ({"stop": ""}, "stop: an empty string"),
+        ({"json_schema": {"type": "x"}}, "json_schema"),
+        ({"stop_token_ids": [VOCABULARY]}, "stop_token_ids.0.: 384 is outside"),
+    ],
+    ids=str,
+)
+def test_wrong_keyword_is_refused_by_name(
+    backend: InferenceEngine, params: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        backend.generate("a", **params)
+
+
+# Each of them keeps the contract.
+
+
+def test_row_is_the_same_alone_and_in_any_batch(backend: InferenceEngine) -> None:
+    params: dict[str, Any] = {"max_tokens": 24, "temperature": [0.0, 0.9] * 6}
+    seeds = list(range(12))
+    together = backend.generate(as_ids(PROMPTS), seed=seeds, **params)
+    for row in range(0, 12, 3):
+        own = {**params, "temperature": params["temperature"][row]}
+        alone = backend.generate(as_ids(PROMPTS[row : row + 1]), seed=[seeds[row]], **own)
+        assert alone.token_ids[0] == together.token_ids[row]
+
+
+def test_samples_are_next_to_each_other_and_differ(backend: InferenceEngine) -> None:
+    sampled: dict[str, Any] = {"temperature": 1.0, "max_tokens": 16, "ignore_eos": True}
+    output = backend.generate(as_ids(PROMPTS[:3]), n=4, **sampled)
+    about = [(row["prompt_index"], row["sample_index"]) for row in output.metadata]
+    assert about == [(prompt, sample) for prompt in range(3) for sample in range(4)]
+    assert len({tuple(ids) for ids in output.token_ids}) == 12
+
+
+def test_stop_string_ends_the_row_with_its_last_token_and_is_cut_from_the_text(
+    backend: InferenceEngine,
+) -> None:
+    [free] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True)
+    stop = free.completion[9:12]
+    [row] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True, stop=["zzzz", stop])
+    assert row.completion == free.completion[: free.completion.find(stop)]
+    assert row.token_ids == free.token_ids[: len(row.token_ids)]
+    decoded = backend.tokenizer.decode(row.token_ids)
+    assert stop in decoded and stop not in backend.tokenizer.decode(row.token_ids[:-1])
+    assert row.metadata["finish_reason"] == "stop" and row.metadata["matched_stop"] == stop
+
+
+def test_nothing_ends_a_row_before_min_tokens(backend: InferenceEngine) -> None:
+    [free] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True)
+    early = backend.tokenizer.decode(free.token_ids[2])
+    [row] = backend.generate(
+        as_ids(PROMPTS[:1]), **GREEDY, stop=early, min_tokens=20, stop_token_ids=[free.token_ids[4]]
+    )
+    assert len(row.token_ids) >= 20
+    assert free.token_ids[4] not in row.token_ids[:19]
+
+
+def test_stop_id_is_the_last_token_also_beside_ignore_eos(backend: InferenceEngine) -> None:
+    [free] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True)
+    stop = free.token_ids[6]
+    first = free.token_ids.index(stop)
+    [row] = backend.generate(as_ids(PROMPTS[:1]), **GREEDY, ignore_eos=True, stop_token_ids=[stop])
+    assert row.token_ids == free.token_ids[: first + 1]
+    assert row.metadata["matched_stop"] == stop and row.metadata["finish_reason"] == "stop"
+
+
+def test_row_at_its_limit_ends_by_length(backend: InferenceEngine) -> None:
+    rows = backend.generate(as_ids(PROMPTS[:3]), temperature=0, max_tokens=[1, 5, 9], min_tokens=1)
+    for row, most in zip(rows, (1, 5, 9), strict=True):
+        cut = row.metadata["finish_reason"] == "length"
+        assert len(row.token_ids) == most if cut else row.metadata["matched_stop"] is not None
+
+
+def test_answers_follow_their_grammar_beside_free_rows(backend: InferenceEngine) -> None:
+    output = backend.generate(
+        ["a", "b", "c"], json_schema=[CITY, None, CITY], temperature=1.0, seed=5, max_tokens=60
+    )
+    for row in (output[0], output[2]):
+        assert json.loads(row.completion)["city"] in ("Rome", "Oslo")
+        assert row.metadata["finish_reason"] == "stop"
+    if refuses(backend, "regex", lambda: backend.generate("a", regex="a")):
+        return
+    regex = backend.generate(["a", "b"], regex="[a-c]{4}", ignore_eos=True, max_tokens=30)
+    for text in regex.completions:
+        assert len(text) == 4 and set(text) <= set("abc")
+
+
+def test_chunks_of_a_stream_are_the_call(backend: InferenceEngine) -> None:
+    prompt = as_ids(PROMPTS[3:4])[0]
+    for params in (GREEDY, {**GREEDY, "temperature": 0.8, "seed": 4, "stop": ["e"]}):
+        [row] = backend.generate(prompt, **params)
+        chunks = list(backend.stream(prompt, **params))
+        assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
+        assert "".join(chunk.text for chunk in chunks) == row.completion
+        assert chunks[-1].finish_reason == row.metadata["finish_reason"]
+
+
+def test_greedy_answer_scores_as_greedy_with_its_own_logprobs(backend: InferenceEngine) -> None:
+    if refuses(backend, "score", lambda: backend.score("a", "b")):
+        return
+    output = backend.generate(as_ids(PROMPTS[:6]), **GREEDY)
+    for row, score in zip(
+        output, backend.score(as_ids(PROMPTS[:6]), output.token_ids), strict=True
+    ):
+        assert score.is_greedy and score.logprobs == pytest.approx(row.logprobs, abs=WITHIN)
+    other = backend.score(as_ids(PROMPTS[:1]), [[output.token_ids[0][0] ^ 1]])
+    assert not other[0].is_greedy
+
+
+def test_empty_batch_is_an_empty_output(backend: InferenceEngine) -> None:
+    assert len(backend.generate([])) == 0
+    assert "score" not in backend.supports or backend.score([], []) == []
+
+
+def test_prompt_that_does_not_fit_is_refused_with_its_index(backend: InferenceEngine) -> None:
+    with pytest.raises(PromptError, match="^prompt 1 has 600 tokens"):
+        backend.generate(as_ids([[5], [5] * 600]))
+
+
+def test_timeout_ends_a_call_and_the_engine_goes_on(backend: InferenceEngine) -> None:
+    with pytest.raises(GenerationTimeout):
+        backend.generate(as_ids(PROMPTS * 4), max_tokens=128, ignore_eos=True, timeout=0.05)
+    assert len(backend.generate("Hi", **GREEDY)) == 1
+
+
+def test_async_calls_run_together_and_can_be_cancelled(backend: InferenceEngine) -> None:
+    alone = [backend.generate(prompt, **GREEDY).token_ids[0] for prompt in as_ids(PROMPTS[:4])]
+
+    async def calls() -> list[list[int]]:
+        long = asyncio.ensure_future(
+            backend.agenerate(as_ids(PROMPTS), max_tokens=128, ignore_eos=True, temperature=0)
+        )
+        outputs = await asyncio.gather(
+            *(backend.agenerate(prompt, **GREEDY) for prompt in as_ids(PROMPTS[:4]))
+        )
+        long.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await long
+        chunks = [chunk async for chunk in backend.astream(as_ids(PROMPTS[:1])[0], **GREEDY)]
+        assert [token for chunk in chunks for token in chunk.token_ids] == alone[0]
+        return [output.token_ids[0] for output in outputs]
+
+    assert asyncio.run(calls()) == alone
+
+
+def test_threads_get_their_own_answers(backend: InferenceEngine) -> None:
+    alone = backend.generate(as_ids(PROMPTS[:6]), **GREEDY).token_ids
+    answers: dict[int, list[int]] = {}
+
+    def ask(row: int) -> None:
+        answers[row] = backend.generate(as_ids(PROMPTS[row : row + 1]), **GREEDY).token_ids[0]
+
+    threads = [threading.Thread(target=ask, args=(row,)) for row in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert [answers[row] for row in range(6)] == alone
+
+
+def test_keyword_that_a_backend_lacks_is_refused_with_both_names(
+    backend: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend._backend, "supports", backend.supports - {"regex", "turn"})
+    message = f"^regex: the backend {backend._backend.name} does not offer it"
+    with pytest.raises(ConfigError, match=message):
+        backend.generate("a", regex="a")
+    with pytest.raises(ConfigError, match="^tools: the backend"):
+        backend.generate("a", tools=[CALCULATOR])
+    assert len(backend.generate("a", regex=None, tools=[], max_tokens=2)) == 1
+
+
+def test_what_only_another_backend_has_is_refused_by_name(
+    tiny: InferenceEngine, hf: InferenceEngine, remote: InferenceEngine
+) -> None:
+    for call in (remote.sleep, lambda: remote.update_weights({}), lambda: remote.get_logits(0, 0)):
+        with pytest.raises(ConfigError, match=r"\(\): the backend openai .* rollout.name: "):
+            call()
+    for keyword in ({"logprobs": 2}, {"prompt_logprobs": True}, {"prompt_logprobs": 1}):
+        with pytest.raises(ConfigError, match="logprobs: the backend openai .* sglang or hf does"):
+            remote.generate("a", **keyword)
+    with pytest.raises(ConfigError, match="get_logits.*: the backend sglang .* rollout.name: hf"):
+        tiny.get_logits("a", "b")
+    with pytest.raises(ConfigError, match="sleep.*: the backend hf .* rollout.name: sglang"):
+        hf.sleep()
+    with pytest.raises(ConfigError, match="^num_beams: the backend sglang .* rollout.name: hf"):
+        tiny.generate("a", num_beams=2)
+    assert len(tiny.generate("a", num_beams=1, max_tokens=1)) == 1
+    assert tiny.supports ^ hf.supports == {"logits", "sleep", "beams", "routed_experts"}
+
+
+# On Transformers alone.
+
+
+def test_it_needs_neither_sglang_nor_verl() -> None:
+    program = f"""
+import sys, inf
+with inf.InferenceEngine(model_path={str(tiny_model())!r}, rollout={{"name": "hf"}}) as engine:
+    engine.generate("a", n=2, max_tokens=3, temperature=1.0, regex="[ab]+")
+    list(engine.stream("a", max_tokens=3))
+    engine.score("a", "b")
+    engine.get_logits("a", "b")
+print(sorted({{"sglang", "verl", "ray"}} & sys.modules.keys()))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_greedy_answers_are_those_of_transformers_generate(
+    hf: InferenceEngine, transformers: Transformers
+) -> None:
+    """What other tests compare engines with; all architectures are in `test_architectures.py`."""
+    ids = token_prompts(16, 400, seed=1)
+    output = hf.generate(as_ids(ids), **GREEDY)
+    assert_same_answers(transformers, ids, output.token_ids, transformers.greedy(ids, 32))
+    assert_greedy(transformers, ids, output, 32)
+
+
+def test_model_with_a_state_instead_of_keys_and_values_is_served_too(tmp_path: Any) -> None:
+    from transformers import MambaConfig
+
+    config = MambaConfig(
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, state_size=8,
+        initializer_range=0.5,
+    )  # fmt: skip
+    save_tiny(config, 0, tmp_path, 1024)
+    ids = token_prompts(3, 12, seed=8)
+    with started(tmp_path) as engine:
+        output = engine.generate(as_ids(ids), temperature=0, max_tokens=8)
+        model = engine._backend.forward.model  # type: ignore
+        for prompt, row in zip(ids, output, strict=True):
+            logits = model(torch.tensor([prompt + row.token_ids])).logits[0, len(prompt) - 1 : -1]
+            assert logits.argmax(-1).tolist() == row.token_ids
+
+
+def test_logits_are_those_of_the_model_padded_with_nan(
+    hf: InferenceEngine, transformers: Transformers
+) -> None:
+    answers = [PROMPTS[0][:3], [], PROMPTS[1][:7]]
+    logits = hf.get_logits(as_ids(PROMPTS[:3]), answers)
+    assert logits.shape == (3, 7, VOCABULARY) and logits.dtype == torch.float32
+    for row, answer in enumerate(answers):
+        assert torch.isnan(logits[row, len(answer) :]).all()
+        if answer:
+            expected = transformers.logits(PROMPTS[row], answer)
+            assert torch.allclose(logits[row, : len(answer)], expected, atol=WITHIN)
+    logprobs = hf.get_logprobs(as_ids(PROMPTS[2:3]), [answers[2]])[0]
+    table = torch.log_softmax(logits[2], -1)[torch.arange(7), answers[2]]
+    assert logprobs == pytest.approx(table.tolist(), abs=1e-5)
+
+
+def test_new_weights_are_served_whole_or_not_at_all() -> None:
+    with started(tiny_model()) as engine:
+        before = engine.generate(as_ids(PROMPTS), **GREEDY)
+        other = Transformers.of(tiny_model(seed=5))
+        model = other.model
+        broken = {**model.state_dict(), "lm_head.weight": torch.zeros(3)}
+        with pytest.raises(ConfigError, match="^weights: lm_head.weight has the shape"):
+            engine.update_weights(broken)
+        assert engine.generate(as_ids(PROMPTS), **GREEDY).token_ids == before.token_ids
+        assert engine.update_weights(model) == 1 and engine.update_weights(model, version=9) == 9
+        output = engine.generate(as_ids(PROMPTS), **GREEDY)
+        assert output.token_ids != before.token_ids
+        assert_greedy(other, PROMPTS, output, 32)
+        assert {row["weight_version"] for row in output.metadata} == {9}
+        engine.restart()
+        assert engine.generate(as_ids(PROMPTS), **GREEDY).token_ids == before.token_ids
+
+
+def test_calls_after_shutdown_say_so() -> None:
+    engine = started(tiny_model())
+    stream = engine.stream("a", max_tokens=100, ignore_eos=True)
+    next(stream)
+    engine.shutdown()
+    with pytest.raises(EngineDeadError, match="shut down"):
+        list(stream)
+    with pytest.raises(EngineDeadError, match="shut down"):
+        engine.generate("a")
+
+
+def test_failure_of_one_step_is_an_error_of_its_calls_only(
+    hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = hf._backend.forward.model  # type: ignore
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "forward", lambda **_: (_ for _ in ()).throw(MemoryError("full")))
+        with pytest.raises(Exception, match="The engine gave a request up: MemoryError: full"):
+            hf.generate("a")
+    assert len(hf.generate("a", **GREEDY)) == 1
+
+
+def test_failure_between_two_steps_ends_the_engine_and_all_calls_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError("full")
+
+    with started(tiny_model()) as engine:
+        stream = engine.stream("a", max_tokens=128, ignore_eos=True)
+        next(stream)
+        monkeypatch.setattr(decoding, "joined", full)
+        for call in (lambda: engine.generate("a", ignore_eos=True), lambda: list(stream)):
+            with pytest.raises(EngineDeadError, match="decoding ended with MemoryError: full"):
+                call()
+        assert engine.dead
+        monkeypatch.undo()
+        engine.restart()
+        assert len(engine.generate("a", **GREEDY)) == 1
+
+
+def test_stream_that_is_closed_leaves_no_row_behind(hf: InferenceEngine) -> None:
+    stream = hf.stream("a", max_tokens=128, ignore_eos=True)
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    decoder = hf._backend.decoder  # type: ignore
+    assert until(lambda: not decoder._batches and not decoder._waiting, 20)
+
+
+def test_short_call_does_not_wait_for_the_rows_of_a_long_one() -> None:
+    with started(tiny_model(), max_num_seqs=8) as engine:
+        decoder = engine._backend.decoder  # type: ignore
+        many = {"max_tokens": 64, "ignore_eos": True, "temperature": 0.0}
+        thread = threading.Thread(target=engine.generate, args=(as_ids(PROMPTS * 5),), kwargs=many)
+        thread.start()
+        assert until(lambda: bool(decoder._batches), 30)
+        engine.generate("Hi", max_tokens=4, temperature=0)
+        assert decoder._waiting  # rows of the first call
+        thread.join(120)
+        assert not thread.is_alive()
+
+
+def test_tools_run_between_turns(tmp_path: Any) -> None:
+    def calculator(expression: str) -> str:
+        """
+        Calculates.
+
+        Args:
+            expression: What to calculate.
+        """
+        return str(eval(expression, {"__builtins__": {}}))
+
+    asked = [question("12 * 7"), question("3 + 4", "9 - 2"), question("30 - 41")]
+    with started(TOOL_MODEL, prompt_length=1024, response_length=512) as engine:
+        output = engine.generate(asked, tools=[calculator], temperature=0)
+        said = ["The answer is 84.", "The answers are 7 and 7.", "The answer is -11."]
+        assert output.completions == said
+        assert [len(row["tool_calls"]) for row in output.metadata] == [1, 2, 1]
+        for row in output:
+            ids, mask = row.metadata["response_ids"], row.metadata["response_mask"]
+            assert [i for i, own in zip(ids, mask, strict=True) if own] == row.token_ids
+        schema_only = engine.generate(asked[0], tools=[CALCULATOR], temperature=0)
+        assert schema_only.metadata[0]["finish_reason"] == "tool_calls"
+        # The same through a server: by token ids, the server knowing of no tools, and by text.
+        long = {"prompt_length": 1024, "response_length": 512}
+        for own in ({"tokenizer_path": str(TOOL_MODEL), "rollout": long}, {}):
+            with engine.serve() as server, connected(server, TOOL_MODEL, **own) as remote:
+                served = remote.generate(asked, tools=[calculator], temperature=0)
+                assert served.completions == said
+                results = [row["tool_calls"] for row in output.metadata]
+                for ours, theirs in zip(results, served.metadata, strict=True):
+                    assert [each["result"] for each in ours] == [
+                        each["result"] for each in theirs["tool_calls"]
+                    ]
+                if own:
+                    assert served.token_ids == output.token_ids
+                schema_only = remote.generate(asked[0], tools=[CALCULATOR], temperature=0)
+                assert schema_only.metadata[0]["finish_reason"] == "tool_calls"
+
+
+def test_quantization_without_its_package_is_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="quantization: it needs the package bitsandbytes"):
+        started(tiny_model(), engine_kwargs={"hf": {"quantization": "4bit"}})
+
+
+def test_longer_rows_than_the_models_context_are_refused() -> None:
+    with pytest.raises(ConfigError, match="max_model_len: 5000 tokens are more than 4096"):
+        started(tiny_model(), max_model_len=5000)
+    with pytest.raises(ConfigError, match="max_model_len: 1025 tokens are more than 1024"):
+        started(architecture("llama-rope-llama3"), max_model_len=1025)
+
+
+def test_row_beyond_dynamic_ntks_context_does_not_depend_on_the_rows_before_it() -> None:
+    """Transformers' own factors stay those of the longest row that there ever was."""
+    short, long = (token_prompts(1, size, size, shortest=size)[0] for size in (1100, 1500))
+    with started(architecture("llama-rope-dynamic"), max_model_len=2048) as engine:
+        alone, _, again = (
+            engine.get_logprobs({"prompt_token_ids": ids[:-8]}, [ids[-8:]])[0]
+            for ids in (short, long, short)
+        )
+    assert again == pytest.approx(alone, abs=1e-4)
+
+
+@pytest.mark.parametrize("bits", ["4bit", "8bit"])
+def test_quantization_with_its_package_reaches_transformers(
+    bits: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from _inf.backends.hf import launch_hf
+
+    """bitsandbytes is not installed: what Transformers would be asked for."""
+    from _inf.config import load_config
+
+    asked: dict[str, Any] = {}
+
+    def loaded(folder: Any, **kwargs: Any) -> Any:
+        asked.update(kwargs)
+        raise RuntimeError("no such library here")
+
+    monkeypatch.setattr(launch_hf.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.48.1")
+    monkeypatch.setattr(launch_hf.AutoModelForCausalLM, "from_pretrained", loaded)
+    own = {"name": "hf", "engine_kwargs": {"hf": {"quantization": bits}}}
+    config = load_config({"rollout": own}, {})
+    with pytest.raises(ConfigError, match="Transformers cannot load .*: RuntimeError: no such lib"):
+        launch_hf._model(tiny_model(), config, torch.device("cpu"))
+    quantized = asked["quantization_config"]
+    assert (quantized.load_in_4bit, quantized.load_in_8bit) == (bits == "4bit", bits == "8bit")
+    assert asked["device_map"] == {"": torch.device("cpu")}
+
+
+def test_mixed_rows_in_one_call_share_their_passes_through_the_model(hf: InferenceEngine) -> None:
+    prompts = as_ids(token_prompts(24, 480, seed=17))
+    limits = [4 + 5 * row for row in range(24)]
+    passes: list[int] = []
+    model = hf._backend.forward.model  # type: ignore
+    hook = model.register_forward_hook(lambda *_: passes.append(1))
+    output = hf.generate(prompts, temperature=0, max_tokens=limits, ignore_eos=True)
+    hook.remove()
+    assert [len(ids) for ids in output.token_ids] == limits
+    assert 3 * len(passes) < sum(limits)  # one by one there is a pass for each token

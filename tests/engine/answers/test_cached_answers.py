@@ -1,0 +1,123 @@
+"""`generation_cache` on real engines: an answer from memory is the computed one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from _inf.backends.generation_cache import CachedBackend
+from inf import EngineDeadError, InferenceEngine
+from tests.support.prompts import as_ids, token_prompts
+from tests.support.tiny import tiny_model
+from tests.support.tool_calling import TOOL_MODEL, question
+
+SETTINGS = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 128}
+PROMPTS = token_prompts(4, 60, seed=61)
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12, "logprobs": 2}
+
+
+def hits(engine: InferenceEngine) -> float:
+    return engine.stats()["generation_cache_hits"]
+
+
+@pytest.fixture(scope="module")
+def hf() -> Any:
+    folder = str(tiny_model())
+    with InferenceEngine(model_path=folder, generation_cache=50, rollout=SETTINGS) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["sglang", "hf"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> InferenceEngine:
+    """An engine with a cache; that of the session's SGLang lives as long as the test."""
+    if request.param == "hf":
+        engine: InferenceEngine = request.getfixturevalue("hf")
+        engine.clear_cache()
+        return engine
+    engine = request.getfixturevalue("tiny")
+    monkeypatch.setattr(engine, "_backend", CachedBackend(engine._backend, 50, engine._stats))
+    return engine
+
+
+def test_equal_greedy_and_seeded_calls_are_answered_from_memory(backend: InferenceEngine) -> None:
+    for params in (GREEDY, {**GREEDY, "temperature": 0.8, "seed": 5, "n": 2}):
+        before = hits(backend)
+        first = backend.generate(as_ids(PROMPTS), **params)
+        assert hits(backend) == before
+        assert backend.generate(as_ids(PROMPTS), **params).to_dict() == first.to_dict()
+        assert hits(backend) == before + len(first)
+    first, before = backend.generate(as_ids(PROMPTS), **GREEDY), hits(backend)
+    mixed = backend.generate(as_ids([[5, 6], *PROMPTS[::-1]]), **GREEDY)
+    assert hits(backend) == before + len(PROMPTS)
+    assert mixed.token_ids[1:] == first.token_ids[::-1]
+    assert mixed.token_ids[:1] == backend.generate(as_ids([[5, 6]]), **GREEDY).token_ids
+
+
+def test_streams_scores_and_unseeded_samples_are_computed(backend: InferenceEngine) -> None:
+    [row] = backend.generate(as_ids(PROMPTS[:1]), temperature=0, max_tokens=12)
+    before = hits(backend)
+    streamed = backend.stream(as_ids(PROMPTS[:1])[0], temperature=0, max_tokens=12)
+    assert [token for chunk in streamed for token in chunk.token_ids] == row.token_ids
+    backend.score(as_ids(PROMPTS), PROMPTS)
+    texts = {
+        tuple(backend.generate(as_ids(PROMPTS[:1]), temperature=1.0, max_tokens=12).token_ids[0])
+        for _ in range(4)
+    }
+    assert len(texts) > 1 and hits(backend) == before
+
+
+def test_new_weights_restart_and_clear_cache_empty_it() -> None:
+    folder, other = str(tiny_model()), tiny_model(seed=5)
+    from transformers import AutoModelForCausalLM
+
+    with InferenceEngine(model_path=folder, generation_cache=50, rollout=SETTINGS) as engine:
+        first = engine.generate(as_ids(PROMPTS), **GREEDY)
+        engine.clear_cache()
+        assert engine.generate(as_ids(PROMPTS), **GREEDY).to_dict() == first.to_dict()
+        assert hits(engine) == 0
+        engine.update_weights(AutoModelForCausalLM.from_pretrained(other))
+        updated = engine.generate(as_ids(PROMPTS), **GREEDY)
+        assert updated.token_ids != first.token_ids
+        assert {row["weight_version"] for row in updated.metadata} == {1}
+        engine.restart()
+        assert engine.generate(as_ids(PROMPTS), **GREEDY).to_dict() == first.to_dict()
+        assert hits(engine) == 0
+        assert engine.generate(as_ids(PROMPTS), **GREEDY).to_dict() == first.to_dict()
+        assert hits(engine) == len(PROMPTS)
+    with pytest.raises(EngineDeadError, match="shut down"):
+        engine.generate(as_ids(PROMPTS), **GREEDY)
+
+
+def test_turns_of_a_conversation_are_kept_and_tools_run_each_time() -> None:
+    runs: list[str] = []
+
+    def calculator(expression: str) -> str:
+        """
+        Calculates.
+
+        Args:
+            expression: What to calculate.
+        """
+        runs.append(expression)
+        return str(eval(expression, {"__builtins__": {}}))
+
+    lengths = {"prompt_length": 1024, "response_length": 512}
+    with InferenceEngine(
+        model_path=str(TOOL_MODEL), generation_cache=50, rollout={**SETTINGS, **lengths}
+    ) as engine:
+        asked = [question("12 * 7"), question("30 - 41")]
+        first = engine.generate(asked, tools=[calculator], temperature=0)
+        assert hits(engine) == 0 and len(runs) == 2
+        again = engine.generate(asked, tools=[calculator], temperature=0)
+        assert hits(engine) == 4 and len(runs) == 4
+        assert again.token_ids == first.token_ids and again.logprobs == first.logprobs
+        assert again.completions == ["The answer is 84.", "The answer is -11."]
+
+
+def test_without_the_key_nothing_is_kept(tiny: InferenceEngine) -> None:
+    before = hits(tiny)
+    for _ in range(2):
+        tiny.generate("a", temperature=0, max_tokens=2)
+    tiny.clear_cache()
+    assert hits(tiny) == before

@@ -1,0 +1,75 @@
+"""Prompts of every form, on the real engine: what is answered is what was meant."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from inf import ConfigError, InferenceEngine, PromptError
+from tests.support.tiny import VOCABULARY
+
+TALK = [{"role": "user", "content": "hi"}]
+
+
+def answers(engine: InferenceEngine, prompts: Any, **params: Any) -> list[list[int]]:
+    return engine.generate(prompts, max_tokens=8, temperature=0, **params).token_ids
+
+
+def test_table_of_conversations_is_answered_as_the_lists_are(
+    tiny: InferenceEngine, tmp_path: Path
+) -> None:
+    talks = [TALK, [*TALK, {"role": "assistant", "content": "yes?"}, *TALK]]
+    pd.DataFrame({"prompt": talks}).to_parquet(tmp_path / "a.parquet")
+    prompts = pd.read_parquet(tmp_path / "a.parquet")["prompt"]
+    assert answers(tiny, prompts) == answers(tiny, prompts.tolist()) == answers(tiny, talks)
+    batch = tiny.rollout_batch(prompts, n=2, max_tokens=4, temperature=1.0)
+    assert batch.non_tensor_batch["prompt_index"].tolist() == [0, 0, 1, 1]
+
+
+def test_text_goes_to_the_model_as_it_is(tiny: InferenceEngine) -> None:
+    text = "Natalia sold clips to 48 of her friends"
+    ids = tiny.tokenizer(text)["input_ids"]
+    plain, given, asked = answers(tiny, [{"text": text}, {"prompt_token_ids": ids}, text])
+    assert plain == given != asked
+    (chunk, *_) = tiny.stream({"text": text}, max_tokens=1, temperature=0)
+    assert chunk.token_ids == plain[:1]
+    (one, other) = tiny.score([{"text": text}, {"prompt_token_ids": ids}], [plain, plain])
+    assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4) and one.is_greedy
+
+
+def test_call_cuts_prompts_that_the_config_refuses(tiny: InferenceEngine) -> None:
+    ids = [5 + place % 300 for place in range(600)]
+    long, short = {"prompt_token_ids": ids}, {"prompt_token_ids": [5, 6]}
+    with pytest.raises(PromptError, match="^prompt 0 has 600 tokens, above the limit of 512"):
+        answers(tiny, [long, short])
+    for side, kept in (("left", ids[-512:]), ("right", ids[:512])):
+        output = tiny.generate([long, short], max_tokens=8, temperature=0, truncate_prompt=side)  # type: ignore[arg-type]
+        assert output.token_ids == answers(tiny, [{"prompt_token_ids": kept}, short])
+        cut = [row.get("truncated_prompt_tokens") for row in output.metadata]
+        assert cut == [88, None]
+    with pytest.raises(ConfigError, match="^truncate_prompt: 'middle' is neither 'left' nor"):
+        answers(tiny, long, truncate_prompt="middle")
+
+
+def test_text_with_a_token_that_the_model_has_no_row_for_leaves_the_engine_alive(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    larger = copy.deepcopy(tiny.tokenizer)
+    larger.add_tokens(["<|new|>"])
+    monkeypatch.setattr(tiny, "tokenizer", larger)
+    model = dataclasses.replace(tiny._backend.model, tokenizer=larger)
+    monkeypatch.setattr(tiny._backend, "model", model)
+    for call in (
+        lambda: tiny.get_logprobs("a", "b<|new|>"),
+        lambda: tiny.score("a", "<|new|>"),
+        lambda: answers(tiny, "a<|new|>"),
+        lambda: answers(tiny, {"text": "a<|new|>"}),
+    ):
+        with pytest.raises(PromptError, match=f" is {VOCABULARY}, outside the model's vocabulary"):
+            call()
+    assert answers(tiny, "a")

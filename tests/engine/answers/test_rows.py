@@ -1,0 +1,447 @@
+"""A row says what was generated and why it ended, whatever the model's EOS and pad are.
+
+The oracle is a greedy run past every EOS: what a row must be under any EOS, stop ids and max_tokens
+is a cut of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from _inf.response.trainer_batch import column
+from inf import ConfigError, GenerationOutput, InferenceEngine, PromptError
+from tests.support.prompts import as_ids, token_prompts
+from tests.support.reference import TIE, Reference, logprobs, until
+from tests.support.tiny import END_OF_TEXT, IM_END, tiny_model
+
+TOKENS = 80
+PROMPT, RESPONSE = 512, 128
+ROLLOUT = {
+    "dtype": "float32",
+    "prompt_length": PROMPT,
+    "response_length": RESPONSE,
+    "enforce_eager": True,
+    "val_kwargs": {"temperature": 0.0},
+}
+# Beside their EOS and pad, the variants differ in what must not change an answer either.
+VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "pad is EOS": (
+        {"pad": "eos"},
+        {
+            "truncate_prompt": "left",
+            "rollout": {**ROLLOUT, "max_num_batched_tokens": 128, "enable_prefix_caching": False},
+        },
+    ),
+    "llama, pad is one of several EOS": (
+        {"kind": "llama", "bos": True, "pad": "eos", "eos": (END_OF_TEXT, IM_END, "d")},
+        {"truncate_prompt": "right", "rollout": {**ROLLOUT, "enable_chunked_prefill": False}},
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Served:
+    """An engine, what its model is, and what it says when no EOS stops it."""
+
+    engine: InferenceEngine
+    reference: Reference
+    eos: frozenset[int]
+    prompts: list[list[int]]
+    free: GenerationOutput
+
+    def token(self, *, seen: int, among: Collection[int] | None = None) -> int:
+        """An ordinary token that some `seen` of the free answers hold, none as its first."""
+        rows = self.free.token_ids
+        first = {answer[0] for answer in rows}
+        counts = Counter(token for answer in rows for token in set(answer))
+        usable = [t for t in among or counts if t > 3 and t not in self.eos and t not in first]
+        return min(usable, key=lambda token: abs(counts[token] - seen))
+
+
+def spread(engine: InferenceEngine) -> list[list[int]]:
+    """Prompts of all lengths; some begin with, or are nothing but, pad and EOS."""
+    pad, eos = engine.tokenizer.pad_token_id, engine.tokenizer.eos_token_id
+    special = [[pad], [pad, pad, 50], [eos, pad, eos, 60], [eos]]
+    return special + token_prompts(36, 150, seed=20)
+
+
+@pytest.fixture(scope="module", params=["pad and EOS apart", *VARIANTS])
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """One engine after the other; the first is everybody's."""
+    if request.param not in VARIANTS:
+        yield listen(request.getfixturevalue("tiny"), (IM_END,))
+        return
+    model, config = VARIANTS[request.param]
+    with InferenceEngine(model_path=str(tiny_model(**model)), **config) as engine:
+        yield listen(engine, model.get("eos", (IM_END,)))
+
+
+def listen(engine: InferenceEngine, ends: Sequence[str]) -> Served:
+    """Let it speak past its EOS once."""
+    prompts = spread(engine)
+    return Served(
+        engine=engine,
+        reference=Reference.of(engine),
+        eos=frozenset(engine.tokenizer.convert_tokens_to_ids(list(ends))),
+        prompts=prompts,
+        free=engine.generate(as_ids(prompts), temperature=0.0, max_tokens=TOKENS, ignore_eos=True),
+    )
+
+
+def assert_cut(
+    served: Served, output: GenerationOutput, ends: Collection[int], max_tokens: int
+) -> Counter[int | None]:
+    """Each row is the free answer up to the first of `ends`, or to `max_tokens`; how many by what.
+
+    Also holds each row to `assert_true`.
+    """
+    assert_true(served.engine, output, [len(prompt) for prompt in served.prompts])
+    for row, free in zip(output, served.free, strict=True):
+        expected = until(free.token_ids[:max_tokens], ends)
+        matched = expected[-1] if expected[-1] in ends else None
+        assert row.token_ids == expected
+        assert row.metadata["matched_stop"] == matched
+        assert row.metadata["finish_reason"] == ("length" if matched is None else "stop")
+        spoken = expected if matched is None else expected[:-1]
+        text = served.engine.tokenizer.decode(
+            spoken, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        assert row.completion == text
+    return Counter(row["matched_stop"] for row in output.metadata)
+
+
+def assert_true(
+    engine: InferenceEngine, output: GenerationOutput, lengths: Sequence[int], n: int = 1
+) -> None:
+    """What a row's counts, mask and padded ids say agrees with its tokens."""
+    assert len(output) == len(lengths) * n
+    longest = max(len(ids) for ids in output.token_ids)
+    for index, row in enumerate(output):
+        size, metadata = len(row.token_ids), row.metadata
+        width = len(metadata["response_ids"])
+        assert width == max(engine.config.rollout.response_length, longest)
+        assert metadata["response_ids"][:size] == row.token_ids
+        assert set(metadata["response_ids"][size:]) <= {engine.tokenizer.pad_token_id}
+        assert metadata["response_mask"] == [1] * size + [0] * (width - size)
+        assert metadata["completion_tokens"] == size == len(row.logprobs)
+        assert metadata["prompt_tokens"] == lengths[index // n]
+        assert 0 <= metadata["cached_tokens"] < metadata["prompt_tokens"]
+        assert (metadata["prompt_index"], metadata["sample_index"]) == divmod(index, n)
+        assert metadata["cumulative_logprob"] == pytest.approx(sum(row.logprobs))
+        assert metadata["weight_version"] == 0
+
+
+# How rows end.
+
+
+def test_eos_ids_are_those_of_generation_config_and_tokenizer(served: Served) -> None:
+    assert served.engine._backend.model.eos_token_ids == served.eos
+
+
+def test_answers_and_logprobs_are_those_of_transformers(served: Served) -> None:
+    for prompt, row in zip(served.prompts, served.free, strict=True):
+        assert len(row.token_ids) == TOKENS
+        logits = served.reference.logits(prompt, row.token_ids)
+        picked = logits[torch.arange(TOKENS), torch.tensor(row.token_ids)]
+        assert (logits.max(-1).values - picked).max() < TIE
+        expected = logprobs(logits, row.token_ids)
+        assert row.logprobs == pytest.approx(expected, rel=0, abs=1e-3)
+
+
+def test_rows_end_at_eos_or_max_tokens(served: Served) -> None:
+    output = served.engine.generate(as_ids(served.prompts), temperature=0.0, max_tokens=TOKENS)
+    reasons = assert_cut(served, output, served.eos, TOKENS)
+    assert set(reasons) == {None, *served.eos}
+
+
+def test_rows_end_at_stop_ids_beside_eos_and_max_tokens(served: Served) -> None:
+    stops = [served.token(seen=8), served.token(seen=15)]
+    output = served.engine.generate(
+        as_ids(served.prompts), temperature=0.0, max_tokens=TOKENS, stop_token_ids=stops
+    )
+    reasons = assert_cut(served, output, {*stops, *served.eos}, TOKENS)
+    assert {None, *stops} < set(reasons)
+
+
+def test_ignore_eos_goes_on_past_eos_and_stop_ids_still_stop(served: Served) -> None:
+    assert any(served.eos & set(answer) for answer in served.free.token_ids)
+    assert_cut(served, served.free, (), TOKENS)
+    stop = served.token(seen=15)
+    output = served.engine.generate(
+        as_ids(served.prompts),
+        temperature=0.0,
+        max_tokens=TOKENS,
+        ignore_eos=True,
+        stop_token_ids=[stop],
+    )
+    reasons = assert_cut(served, output, {stop}, TOKENS)
+    assert set(reasons) == {None, stop}
+    assert any(served.eos & set(answer) for answer in output.token_ids)
+
+
+def test_an_eos_given_as_stop_id_stops_under_ignore_eos(served: Served) -> None:
+    end = sorted(served.eos)[-1]
+    output = served.engine.generate(
+        as_ids(served.prompts),
+        temperature=0.0,
+        max_tokens=TOKENS,
+        ignore_eos=True,
+        stop_token_ids=[end],
+    )
+    assert set(assert_cut(served, output, {end}, TOKENS)) == {None, end}
+
+
+@pytest.mark.parametrize("kind", ["EOS", "stop id"])
+def test_a_row_that_ends_with_its_last_allowed_token_has_stopped(served: Served, kind: str) -> None:
+    stops = [] if kind == "EOS" else [served.token(seen=12)]
+    ends = {*served.eos, *stops}
+    met = [until(answer, ends) for answer in served.free.token_ids]
+    lengths = [len(answer) for answer in met if answer[-1] in (stops or served.eos)]
+    max_tokens = sorted(lengths)[len(lengths) // 2]
+    output = served.engine.generate(
+        as_ids(served.prompts), temperature=0.0, max_tokens=max_tokens, stop_token_ids=stops
+    )
+    assert_cut(served, output, ends, max_tokens)
+
+
+def test_a_row_of_one_token_is_whole(served: Served) -> None:
+    output = served.engine.generate(as_ids(served.prompts), temperature=0.0, max_tokens=1)
+    assert output.token_ids == [answer[:1] for answer in served.free.token_ids]
+    assert_true(served.engine, output, [len(prompt) for prompt in served.prompts])
+
+
+def test_the_stop_token_is_in_the_text_only_when_special_tokens_are_wanted(served: Served) -> None:
+    tokenizer = served.engine.tokenizer
+    stop = served.token(seen=15)
+    output = served.engine.generate(
+        as_ids(served.prompts),
+        temperature=0.0,
+        max_tokens=TOKENS,
+        stop_token_ids=[stop],
+        skip_special_tokens=False,
+    )
+    for row in output:
+        assert row.completion == tokenizer.decode(
+            row.token_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+    stopped = [row for row in output if row.metadata["finish_reason"] == "stop"]
+    assert {row.metadata["matched_stop"] for row in stopped} > {stop}
+    for row in stopped:
+        assert row.completion.endswith(tokenizer.decode([row.metadata["matched_stop"]]))
+
+
+# Samples, tensors.
+
+
+def test_samples_of_a_prompt_stand_together_and_each_ends_for_itself(served: Served) -> None:
+    prompts = served.prompts[:12]
+    output = served.engine.generate(as_ids(prompts), n=5, temperature=1.0, max_tokens=64)
+    assert_true(served.engine, output, [len(prompt) for prompt in prompts], n=5)
+    assert [row["prompt_index"] for row in output.metadata] == [
+        i for i in range(12) for _ in "nnnnn"
+    ]
+    assert [row["sample_index"] for row in output.metadata] == [*range(5)] * 12
+    for index, row in enumerate(output):
+        assert not served.eos & set(row.token_ids[:-1])
+        if row.metadata["finish_reason"] == "stop":
+            assert row.metadata["matched_stop"] == row.token_ids[-1]
+            assert row.token_ids[-1] in served.eos
+        else:
+            assert row.metadata["finish_reason"] == "length"
+            assert row.metadata["matched_stop"] is None
+            assert len(row.token_ids) == 64
+        expected = logprobs(
+            served.reference.logits(prompts[index // 5], row.token_ids), row.token_ids
+        )
+        assert row.logprobs == pytest.approx(expected, rel=0, abs=1e-3)
+    assert {row["finish_reason"] for row in output.metadata} == {"stop", "length"}
+    assert len({tuple(answer) for answer in output.token_ids}) > 50
+
+
+def raw_batch(engine: InferenceEngine, prompts: list[list[int]], **params: Any) -> Any:
+    """The `DataProto` that a call's rows become."""
+    call = engine._prepare([{"prompt_token_ids": ids} for ids in prompts], params)
+    from _inf.backends.verl.backend import data_proto  # needs the engine's environment
+
+    return data_proto(call.requests(), engine._backend.model)
+
+
+@pytest.mark.parametrize("caller", ["inf", "verl's trainer"])
+def test_the_rollouts_own_tensors_are_right(served: Served, caller: str) -> None:
+    engine, prompts, n = served.engine, served.prompts[:20], 2
+    eos = served.eos
+    batch = raw_batch(engine, prompts, temperature=0.0, max_tokens=TOKENS, n=n)
+    params: dict[str, Any] = {}
+    if caller != "inf":  # no parameters a row, and the columns of verl's `RLHFDataset`
+        del batch.non_tensor_batch["sampling_params"]
+        for name in ("tools_kwargs", "interaction_kwargs"):
+            batch.non_tensor_batch[name] = column([{}] * len(batch))
+        batch.non_tensor_batch["raw_prompt"] = column(
+            [[{"role": "user", "content": "?"}]] * len(batch)
+        )
+        params["max_new_tokens"] = TOKENS
+    answered = engine.rollout.generate_sequences(batch, **params).batch
+    width, pad = max(map(len, prompts)), engine.tokenizer.pad_token_id
+    for row in range(len(prompts) * n):
+        prompt = prompts[row // n]
+        answer = until(served.free.token_ids[row // n], eos)
+        before, after = width - len(prompt), RESPONSE - len(answer)
+        whole = [pad] * before + prompt + answer + [pad] * after
+        mask = [0] * before + [1] * (len(prompt) + len(answer)) + [0] * after
+        places = [*([0] * before), *range(len(prompt) + RESPONSE)]
+        assert answered["input_ids"][row].tolist() == whole
+        assert answered["prompts"][row].tolist() == whole[:width]
+        assert answered["responses"][row].tolist() == whole[width:]
+        assert answered["attention_mask"][row].tolist() == mask
+        assert answered["response_mask"][row].tolist() == mask[width:]
+        assert answered["position_ids"][row].tolist() == places
+
+
+def test_trainers_validation_samples_as_val_kwargs_say(served: Served) -> None:
+    engine = served.engine
+    for validate in (True, False):
+        batch = raw_batch(engine, served.prompts[:5])
+        del batch.non_tensor_batch["sampling_params"]
+        batch.meta_info |= {"validate": validate, "do_sample": True}
+        answered = engine.rollout.generate_sequences(batch, max_new_tokens=TOKENS)
+        rows = [row.token_ids for row in answered.non_tensor_batch["rows"]]
+        greedy = [until(ids, served.eos) for ids in served.free.token_ids[:5]]
+        says_greedy = engine.config.rollout.val_kwargs.temperature == 0  # not the session's engine
+        assert (rows == greedy) is (validate and says_greedy)
+
+
+@pytest.mark.parametrize("name", ["tools_kwargs", "interaction_kwargs", "multi_modal_data"])
+def test_column_that_one_turn_cannot_serve_is_refused_by_name(served: Served, name: str) -> None:
+    engine = served.engine
+    batch = raw_batch(engine, served.prompts[:2])
+    batch.non_tensor_batch[name] = column([{}, {"name": "gsm8k"}])
+    said = rf"non_tensor_batch\['{name}'\]\[1\]: .*(generate\(\) or rollout_batch\(\)|text only)"
+    with pytest.raises(ConfigError, match=said):
+        engine.rollout.generate_sequences(batch)
+
+
+# Limits.
+
+
+def test_a_prompt_that_fills_the_limit_gets_its_whole_answer(served: Served) -> None:
+    sizes = [(PROMPT, RESPONSE), (PROMPT - 1, RESPONSE), (10, PROMPT + RESPONSE - 10)]
+    for seed, (length, max_tokens) in enumerate(sizes):
+        prompts = token_prompts(2, length, seed=30 + seed, shortest=length)
+        output = served.engine.generate(
+            as_ids(prompts), temperature=0.0, max_tokens=max_tokens, ignore_eos=True
+        )
+        assert_true(served.engine, output, [length] * 2)
+        for prompt, row in zip(prompts, output, strict=True):
+            assert len(row.token_ids) == max_tokens
+            assert row.metadata["finish_reason"] == "length"
+            expected = logprobs(served.reference.logits(prompt, row.token_ids), row.token_ids)
+            assert row.logprobs == pytest.approx(expected, rel=0, abs=1e-3)
+
+
+def test_a_prompt_and_answer_one_token_above_the_limit_are_refused(served: Served) -> None:
+    prompts = as_ids([[50] * 5, [50] * 10])
+    room = PROMPT + RESPONSE - 10
+    with pytest.raises(PromptError, match=rf"prompt 1 has 10 tokens.*max_tokens={room} fits"):
+        served.engine.generate(prompts, max_tokens=room + 1)
+
+
+def test_a_prompt_one_token_too_long_is_refused_or_cut_as_configured(served: Served) -> None:
+    [long] = token_prompts(1, PROMPT + 1, seed=40, shortest=PROMPT + 1)
+    kept = {"left": long[1:], "right": long[:-1]}
+    side = served.engine.config.truncate_prompt
+    if side is None:
+        with pytest.raises(PromptError, match=rf"^prompt 1 has {PROMPT + 1} tokens.*{PROMPT}"):
+            served.engine.generate(as_ids([[50], long]), max_tokens=4)
+        return
+    cut, whole = (
+        served.engine.generate(as_ids([[50], ids]), temperature=0.0, max_tokens=24, ignore_eos=True)
+        for ids in (long, kept[side])
+    )
+    assert cut.token_ids == whole.token_ids
+    assert cut[1].metadata["prompt_tokens"] == PROMPT
+    assert cut[1].metadata["truncated_prompt_tokens"] == 1
+    assert not any("truncated_prompt_tokens" in row for row in (*whole.metadata, cut[0].metadata))
+    assert served.engine.generate(as_ids([kept[side][:40]]), temperature=0.0).token_ids
+
+
+def test_prompts_of_all_lengths_keep_their_order(tiny: InferenceEngine) -> None:
+    lengths = [512, 1, 300, 2, 511, 64, 7, 128, 400, 3] * 4
+    prompts = [
+        token_prompts(1, length, seed=100 + place, shortest=length)[0]
+        for place, length in enumerate(lengths)
+    ]
+    output = tiny.generate(as_ids(prompts), temperature=0.0, max_tokens=16)
+    assert_true(tiny, output, lengths)
+    halves = [tiny.generate(as_ids(prompts[i::2]), temperature=0.0, max_tokens=16) for i in (0, 1)]
+    assert [output.token_ids[0::2], output.token_ids[1::2]] == [half.token_ids for half in halves]
+
+
+def test_a_thousand_short_prompts_are_twenty_times_fifty(tiny: InferenceEngine) -> None:
+    prompts = [f"What is {number} + {number % 7}?" for number in range(1000)]
+    output = tiny.generate(prompts, temperature=0.0, max_tokens=8)
+    parts = [
+        tiny.generate(prompts[start : start + 50], temperature=0.0, max_tokens=8)
+        for start in range(0, 1000, 50)
+    ]
+    assert output.token_ids == [ids for part in parts for ids in part.token_ids]
+    assert output.completions == [text for part in parts for text in part.completions]
+    assert [row["prompt_index"] for row in output.metadata] == list(range(1000))
+    assert len({tuple(ids) for ids in output.token_ids}) > 100
+
+
+# Prompt forms.
+
+
+def test_every_form_of_a_prompt_gets_the_same_answer(tiny: InferenceEngine) -> None:
+    text = "Name three rivers."
+    messages = [{"role": "user", "content": text}]
+    ids = tiny.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    single: list[Any] = [text, messages, tuple(messages), {"prompt_token_ids": ids}]
+    single += [{"prompt_token_ids": tuple(ids)}, {"prompt_token_ids": torch.tensor(ids)}]
+    [expected] = tiny.generate(single[3], temperature=0.0).token_ids
+    for prompt in single:
+        for prompts in (prompt, [prompt], (prompt,)):
+            assert tiny.generate(prompts, temperature=0.0).token_ids == [expected], prompts
+    mixed = tiny.generate([*single, "Something else."], temperature=0.0)
+    assert mixed.token_ids[:-1] == [expected] * len(single)
+    assert mixed.token_ids[-1] != expected
+
+
+def test_a_conversation_is_one_prompt_and_a_list_of_them_a_batch(tiny: InferenceEngine) -> None:
+    talk = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello."},
+        {"role": "assistant", "content": "Yes?"},
+        {"role": "user", "content": "How are you?"},
+    ]
+    ids = tiny.tokenizer.apply_chat_template(talk, add_generation_prompt=True)
+    [expected] = tiny.generate({"prompt_token_ids": ids}, temperature=0.0).token_ids
+    assert tiny.generate(talk, temperature=0.0).token_ids == [expected]
+    batch = tiny.generate([talk, talk[1:2], talk], temperature=0.0)
+    assert [batch.token_ids[0], batch.token_ids[2]] == [expected] * 2
+    assert batch.token_ids[1] == tiny.generate("Hello.", temperature=0.0).token_ids[0]
+
+
+def test_verl_makes_tensors_of_answers_only_for_those_who_ask_for_tensors(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from _inf.backends.verl.engine import sglang_rollout
+
+    padded: list[list[int]] = []
+    pad = sglang_rollout._post_process_outputs
+
+    def watched(tokenizer: Any, answers: list[Any]) -> Any:
+        padded.append([len(each["meta_info"]["output_token_logprobs"]) for each in answers])
+        return pad(tokenizer, answers)
+
+    monkeypatch.setattr(sglang_rollout, "_post_process_outputs", watched)
+    prompts = as_ids(token_prompts(3, 20, seed=3))
+    how: dict[str, Any] = {"temperature": 0.0, "max_tokens": 9, "ignore_eos": True}
+    output = tiny.generate(prompts, **how)
+    assert padded == [[1, 1, 1]] and [len(ids) for ids in output.token_ids] == [9] * 3

@@ -1,0 +1,127 @@
+"""`sampling_mask=True`: the tokens that the filters left, and log probs over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from inf import ConfigError, InferenceEngine
+from tests.support.check_references import hf
+from tests.support.tiny import tiny_model
+
+PROMPTS = ["What is the capital of France?", "Count to ten."]
+FILTERS: dict[str, dict[str, Any]] = {
+    "top_k": {"top_k": 5},
+    "top_p": {"top_p": 0.6},
+    "min_p": {"min_p": 0.2},
+    "all": {"top_k": 20, "top_p": 0.9, "min_p": 0.05},
+}
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[InferenceEngine]:
+    with hf(tiny_model()) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["sglang", "hf"])
+def backend(
+    request: pytest.FixtureRequest, tiny: InferenceEngine, reference: InferenceEngine
+) -> InferenceEngine:
+    return tiny if request.param == "sglang" else reference
+
+
+def left(logits: torch.Tensor, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0) -> set[int]:
+    """By the definitions: each filter by itself, over the softmax of all."""
+    probs, order = logits.double().softmax(-1).sort(descending=True)
+    kept = (probs.cumsum(-1) - probs <= top_p) & (probs >= min_p * probs[0])
+    return set(order[: top_k or None][kept[: top_k or None]].tolist())
+
+
+@pytest.mark.parametrize(
+    ("name", "temperature"), [("top_k", 1.0), ("top_p", 0.7), ("min_p", 1.0), ("all", 0.7)]
+)
+def test_mask_and_log_probs_are_those_of_the_definitions(
+    backend: InferenceEngine, reference: InferenceEngine, name: str, temperature: float
+) -> None:
+    how = {"temperature": temperature, "n": 2, "max_tokens": 12, **FILTERS[name]}
+    output = backend.generate(PROMPTS, sampling_mask=True, **how)
+    assert output.sampling_mask is not None and output.sampling_logprobs is not None
+    sizes = set()
+    for row in output:
+        assert row.token_ids and row.sampling_mask and row.sampling_logprobs
+        prompt = backend.tokenizer.apply_chat_template(
+            [{"role": "user", "content": PROMPTS[row.metadata["prompt_index"]]}],
+            add_generation_prompt=True,
+        )
+        [logits] = reference.get_logits({"prompt_token_ids": prompt}, [row.token_ids])
+        steps = zip(
+            row.token_ids, logits / temperature, row.sampling_mask, row.sampling_logprobs,
+            strict=True,
+        )  # fmt: skip
+        for token, scores, mask, logprob in steps:
+            assert set(mask) == left(scores, **FILTERS[name]) and mask == sorted(mask)
+            sizes.add(len(mask))
+            kept = scores[mask].log_softmax(-1)[mask.index(token)].item()
+            assert logprob == pytest.approx(kept, abs=1e-3)
+    assert max(sizes) > 1
+
+
+def test_rows_without_a_mask_beside_it_and_seeds_stay_as_they_are(tiny: InferenceEngine) -> None:
+    how: dict[str, Any] = {"temperature": 1.0, "top_p": 0.7, "seed": 3, "max_tokens": 12}
+    plain = tiny.generate(PROMPTS, **how)
+    masked = tiny.generate(PROMPTS, sampling_mask=True, **how)
+    assert plain.sampling_mask is None and plain.sampling_logprobs is None
+    assert masked.token_ids == plain.token_ids and masked.top_logprobs is None
+    assert masked.logprobs == [pytest.approx(row, abs=1e-4) for row in plain.logprobs]
+    rows = masked.to_dict()
+    assert rows[0]["sampling_mask"] == masked.sampling_mask[0]
+    assert masked.to_pandas()["sampling_logprobs"][0] == masked.sampling_logprobs[0]
+
+
+def test_likeliest_tokens_of_the_prompt_leave_the_mask_whole(backend: InferenceEngine) -> None:
+    how: dict[str, Any] = {"temperature": 1.0, "top_p": 0.9, "seed": 3, "max_tokens": 8}
+    plain = backend.generate(PROMPTS, sampling_mask=True, **how)
+    both = backend.generate(PROMPTS, sampling_mask=True, prompt_logprobs=2, **how)
+    assert both.sampling_mask == plain.sampling_mask and both.top_logprobs is None
+    assert max(len(mask) for row in both.sampling_mask or [] for mask in row) > 3
+    for first, *tops in both.top_prompt_logprobs or []:
+        assert first is None and {len(top or []) for top in tops} <= {2, 3}
+
+
+def test_one_token_left_has_the_log_prob_0(backend: InferenceEngine) -> None:
+    output = backend.generate(PROMPTS, temperature=1.0, top_k=1, max_tokens=6, sampling_mask=True)
+    assert output.sampling_mask == [[[token] for token in row] for row in output.token_ids]
+    for row in output.sampling_logprobs or []:
+        assert row == pytest.approx([0.0] * len(row), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"temperature": 0}, "a greedy answer is not sampled"),
+        ({"temperature": 1.0}, "without top_k, top_p or min_p every token is left"),
+        ({"temperature": 1.0, "top_p": 0.9, "logprobs": 2}, "logprobs is set too"),
+    ],
+)
+def test_mask_that_says_nothing_is_refused(
+    tiny: InferenceEngine, how: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^sampling_mask: {says}"):
+        tiny.generate("Hi", sampling_mask=True, **how)
+
+
+def test_streams_and_conversations_refuse_it(tiny: InferenceEngine) -> None:
+    how: dict[str, Any] = {"temperature": 1.0, "top_p": 0.9, "sampling_mask": True}
+    with pytest.raises(ConfigError, match="^sampling_mask: stream"):
+        tiny.stream("Hi", **how)
+
+    def clock() -> str:
+        """Tell the time."""
+        return "noon"
+
+    with pytest.raises(ConfigError, match="^sampling_mask: cannot be used with tools"):
+        tiny.generate("Hi", tools=[clock], **how)

@@ -1,0 +1,225 @@
+"""`rollout_batch`: what verl's own trainer code takes, on the real engine."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from verl import DataProto
+from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+from verl.utils.model import compute_position_id_with_mask
+from verl.workers.reward_manager import NaiveRewardManager
+
+from _inf.response.trainer_batch import NON_TENSORS, TENSORS, given_columns
+from inf import ConfigError, InferenceEngine, PromptError
+from tests.support.reference import Transformers
+
+P, R = 512, 128  # the session engine's prompt_length and response_length
+PROMPTS = ["Hi", "What is the capital of France, and why?", {"prompt_token_ids": [5, 6, 7]}]
+
+
+@pytest.fixture(scope="module")
+def batch(tiny: InferenceEngine) -> Any:
+    return tiny.rollout_batch(PROMPTS, n=4, max_tokens=20, seed=3, stop_token_ids=list(range(99)))
+
+
+def test_tensors_have_the_documented_shapes_and_sides(tiny: InferenceEngine, batch: Any) -> None:
+    tensors, rows = batch.batch, 12
+    assert {name: tuple(tensors[name].shape) for name in tensors.keys()} == {
+        "prompts": (rows, P),
+        "responses": (rows, R),
+        "response_mask": (rows, R),
+        "input_ids": (rows, P + R),
+        "attention_mask": (rows, P + R),
+        "position_ids": (rows, P + R),
+        "rollout_log_probs": (rows, R),
+    }
+    seen = tensors["attention_mask"].bool()
+    assert not seen[:, 0].any() and seen[:, P - 1].all() and not seen[:, -1].any()
+    assert torch.equal(tensors["attention_mask"][:, P:], tensors["response_mask"])
+    joined = torch.cat([tensors["prompts"], tensors["responses"]], dim=1)
+    assert torch.equal(tensors["input_ids"], joined)
+    assert (joined[~seen] == tiny.tokenizer.pad_token_id).all()
+    expected = compute_position_id_with_mask(tensors["attention_mask"])
+    assert torch.equal(tensors["position_ids"], expected)
+    assert tensors["prompts"][8, -3:].tolist() == [5, 6, 7]
+
+
+def test_log_probs_are_the_models_and_zero_where_nothing_was_sampled(
+    tiny: InferenceEngine, batch: Any
+) -> None:
+    tensors = batch.batch
+    mask = tensors["response_mask"].bool()
+    assert (tensors["rollout_log_probs"][~mask] == 0).all()
+    lengths = mask.sum(dim=1).tolist()
+    assert len(set(lengths)) > 2  # some were stopped
+    logits = (
+        Transformers.of(tiny.model_folder)
+        .model(
+            input_ids=tensors["input_ids"],
+            attention_mask=tensors["attention_mask"],
+            position_ids=tensors["position_ids"],
+        )
+        .logits[:, P - 1 : -1]
+    )
+    expected = torch.log_softmax(logits, -1).gather(2, tensors["responses"][..., None])[..., 0]
+    assert (expected.detach() - tensors["rollout_log_probs"])[mask].abs().max() < 1e-3
+
+
+def test_columns_that_are_the_batchs_own_are_known(batch: Any) -> None:
+    assert set(batch.batch.keys()) == set(TENSORS)
+    assert set(batch.non_tensor_batch) < set(NON_TENSORS)
+
+
+def test_verls_trainer_joins_it_to_the_batch_that_it_came_from(tiny: InferenceEngine) -> None:
+    """`RayPPOTrainer.fit` of verl 0.6.1: pop what generates, repeat the rest, union, reward."""
+    truths = ["a", "b", "c"]
+    given = {
+        "uid": np.array(["one", "two", "three"], dtype=object),
+        "place": np.arange(3),  # no object dtype, which `union` compares too
+        "raw_prompt": np.array([[{"role": "user", "content": t}] for t in truths]),
+        "data_source": np.array(["letters"] * 3, dtype=object),
+        "reward_model": np.array([{"style": "rule", "ground_truth": t} for t in truths]),
+        "extra_info": np.array([{"index": place} for place in range(3)]),
+    }
+    popped = ["input_ids", "attention_mask", "position_ids"]
+    tensors = {"dummy": torch.arange(3), **dict.fromkeys(popped, torch.ones(3, 5))}
+    batch = DataProto.from_dict(tensors=tensors, non_tensors=given)
+    gen = batch.pop(popped, ["raw_prompt"])
+    prompts, kept = gen.non_tensor_batch["raw_prompt"], batch.non_tensor_batch
+    extra = {name: kept[name] for name in kept if name != "uid"}
+    answered = tiny.rollout_batch(
+        prompts, n=4, uid=kept["uid"], extra=extra, max_tokens=20, temperature=1.0
+    )
+    rows = answered.non_tensor_batch
+    assert rows["uid"].tolist() == ["one"] * 4 + ["two"] * 4 + ["three"] * 4
+    assert [each["ground_truth"] for each in rows["reward_model"]] == [*"aaaabbbbcccc"]
+
+    joined = batch.repeat(repeat_times=4, interleave=True).union(answered)
+    assert joined.batch["dummy"].tolist() == joined.non_tensor_batch["prompt_index"].tolist()
+    seen = []
+
+    def score(data_source: str, solution_str: str, ground_truth: str, extra_info: Any) -> float:
+        seen.append((data_source, ground_truth, extra_info["index"], solution_str))
+        return float(len(seen) % 3)
+
+    rewards = NaiveRewardManager(tiny.tokenizer, 0, compute_score=score)(joined)
+    assert [each[:3] for each in seen] == [
+        ("letters", truths[p], p) for p in range(3) for _ in "1234"
+    ]
+    assert [each[3] for each in seen] == rows["completions"].tolist()
+    mask = joined.batch["response_mask"].float()
+    advantage, _ = compute_grpo_outcome_advantage(
+        rewards, mask, index=joined.non_tensor_batch["uid"]
+    )
+    totals = (advantage * mask).sum(1) / mask.sum(1)
+    assert torch.allclose(totals.reshape(3, 4).mean(1), torch.zeros(3), atol=1e-5)
+
+
+def test_callers_columns_of_any_kind_are_kept_and_repeated() -> None:
+    """Lists and arrays, of objects of one length and of several."""
+    extra = {
+        "a": [[1, 2], [3, 4]],
+        "b": np.array([5, 6]),
+        "c": ({"x": 1}, None),
+        "d": pd.Series([7, 8]),
+    }
+    columns = given_columns([3, "y"], extra, 2)
+    assert {name: values.tolist() for name, values in columns.items()} == {
+        "uid": [3, "y"],
+        "a": [[1, 2], [3, 4]],
+        "b": [5, 6],
+        "c": [{"x": 1}, None],
+        "d": [7, 8],
+    }
+    assert columns["b"].dtype == np.int64 and columns["a"].shape == (2,)
+    assert len(set(given_columns(None, None, 2)["uid"])) == 2
+
+
+@pytest.mark.parametrize(
+    ("uid", "extra", "says"),
+    [
+        (["a"], None, "uid: 1 values for 2 prompts; give one each"),
+        (np.array(["a"] * 3), None, "uid: 3 values for 2 prompts"),
+        ("ab", None, "uid: 'ab' is not a list of values, one per prompt"),
+        ([{}, {}], None, "uid[0]: {} cannot identify a group"),
+        (None, [1], "extra: [1] is not a mapping"),
+        (None, {5: [1, 2]}, "extra: 5 is not a column's name"),
+        (None, {"data_source": ["x"]}, "extra.data_source: 1 values for 2 prompts"),
+        (None, {"data_source": "xy"}, "extra.data_source: 'xy' is not a list"),
+        (None, {"data_source": {"a": 1, "b": 2}}, "extra.data_source: {'a': 1, 'b': 2} is not"),
+        (None, {"uid": ["a", "b"]}, "extra.uid: the batch has a column of that name; use uid="),
+        (None, {"responses": [1, 2]}, "extra.responses: the batch has a column of that name"),
+        (None, {"messages": [1, 2]}, "extra.messages: the batch has a column of that name"),
+    ],
+)
+def test_column_that_does_not_fit_is_refused_by_its_name(uid: Any, extra: Any, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        given_columns(uid, extra, 2)
+    assert str(caught.value).startswith(says)
+
+
+def test_uid_groups_the_samples_of_a_prompt(batch: Any) -> None:
+    uids = batch.non_tensor_batch["uid"].reshape(3, 4)
+    assert all(len(set(group)) == 1 for group in uids) and len(set(uids.flat)) == 3
+    assert batch.non_tensor_batch["prompt_index"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_verls_own_operations_take_it(tiny: InferenceEngine, batch: Any, tmp_path: Path) -> None:
+    longer = "A longer question than the others had, by far?"
+    other = tiny.rollout_batch(longer, n=4, max_tokens=99, temperature=1.0)
+    both = DataProto.concat([batch, other])
+    assert len(both) == 16 and len(set(both.non_tensor_batch["uid"])) == 4
+    assert [len(part) for part in both.chunk(4)] == [4] * 4
+    extra = DataProto.from_dict(tensors={"ref_log_prob": torch.zeros(16, R)})
+    assert "ref_log_prob" in both.union(extra).batch.keys()
+    both.save_to_disk(str(tmp_path / "batch.pt"))
+    again = DataProto.load_from_disk(str(tmp_path / "batch.pt"))
+    assert torch.equal(again.batch["responses"], both.batch["responses"])
+    assert again.non_tensor_batch["uid"].tolist() == both.non_tensor_batch["uid"].tolist()
+
+
+def test_verls_grpo_advantage_compares_the_samples_of_a_prompt(batch: Any) -> None:
+    mask = batch.batch["response_mask"]
+    scores = torch.arange(12.0) % 4  # 0 to 3 within each group
+    on_last = torch.zeros(12, R)
+    on_last[torch.arange(12), mask.sum(1) - 1] = scores
+    advantage, _ = compute_grpo_outcome_advantage(
+        on_last, mask.float(), index=batch.non_tensor_batch["uid"]
+    )
+    assert (advantage[mask == 0] == 0).all()
+    first = advantage[:, 0].reshape(3, 4).numpy()
+    assert (np.diff(first) > 0).all() and np.allclose(first.mean(axis=1), 0, atol=1e-5)
+
+
+def test_rows_that_would_all_be_the_same_are_refused_and_by_generate_warned_of(
+    tiny: InferenceEngine,
+) -> None:
+    same = "n: the 4 samples of prompt 0 are all the same"
+    with pytest.raises(ConfigError, match=same):
+        tiny.rollout_batch(PROMPTS, n=4, max_tokens=3)
+    with pytest.warns(UserWarning, match=same) as heard:
+        output = tiny.generate(PROMPTS, n=4, max_tokens=3)
+    assert len(heard) == 1 and heard[0].filename == __file__
+    assert output.token_ids[0] == output.token_ids[3]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(tiny.rollout_batch(PROMPTS, max_tokens=3)) == 3  # a validation's
+        answers = tiny.generate("Hi", n=4, seed=0, max_tokens=12).token_ids
+    assert len({tuple(ids) for ids in answers}) == 4
+
+
+def test_what_does_not_fit_the_batch_is_refused(tiny: InferenceEngine) -> None:
+    with pytest.raises(ConfigError, match="max_tokens: 129 for prompt 1 is above 128"):
+        tiny.rollout_batch(["a", "b"], max_tokens=[3, 129])
+    with pytest.raises(ConfigError, match="^uid: 1 values for 2 prompts"):
+        tiny.rollout_batch(["a", "b"], uid=["x"])
+    with pytest.raises(ConfigError, match="^extra.index: 1 values for 2 prompts"):
+        tiny.rollout_batch(["a", "b"], extra={"index": [0]})
+    with pytest.raises(PromptError, match="at least one row"):
+        tiny.rollout_batch([])

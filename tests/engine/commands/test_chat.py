@@ -1,0 +1,167 @@
+"""`inf chat`, as one uses it: through a pseudo-terminal, and through a pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import psutil
+import pytest
+import yaml
+
+import inf
+from _inf.apps.cli import main
+from inf import InferenceEngine
+from tests.support.scripts import (
+    GONE_SECONDS,
+    START_SECONDS,
+    alive,
+    descendants,
+    environment,
+    until,
+)
+from tests.support.tiny import tiny_model
+
+STATS = r"(\d+) tokens, \d+ tok/s, (\d+) prompt tokens cached"
+SECONDS = 60
+
+
+@pytest.fixture
+def piped(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """`inf chat` on the session's engine, with that text on stdin: exit code, stdout, stderr."""
+    monkeypatch.setattr(
+        inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(tiny)
+    )
+
+    def run(text: str, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        capfd.readouterr()
+        return (main(["chat", *arguments]), *capfd.readouterr())
+
+    return run
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def test_pipe_gives_the_answers_alone_with_the_turns_before_in_mind(
+    piped: Callable[..., Any], tiny: InferenceEngine
+) -> None:
+    greedy: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
+    asked = 'Hello\n\ntwo \\\nlines\n"""\na\n\nb\n"""\n'
+    code, out, err = piped(
+        asked, "--temperature", "0", "--max-tokens", "12", "--system", "Be brief."
+    )
+    messages = [{"role": "system", "content": "Be brief."}]
+    for text in ("Hello", "two \nlines", "a\n\nb"):
+        messages.append(user(text))
+        messages.append(assistant(tiny.generate(messages, **greedy).completions[0]))
+    answers = [each["content"] for each in messages if each["role"] == "assistant"]
+    assert code == 0
+    assert out == "\n".join(f"{answer}\n" for answer in answers)
+    assert len(re.findall(STATS, err)) == 3
+
+
+def test_message_that_cannot_be_answered_is_named_and_left_out(
+    piped: Callable[..., Any], tiny: InferenceEngine
+) -> None:
+    hello = tiny.generate("Hello", temperature=0, max_tokens=5).completions[0]
+    code, out, err = piped(f"{'word ' * 600}\nHello\n", "--temperature", "0", "--max-tokens", "5")
+    assert code == 1
+    assert out == f"{hello}\n"
+    assert "512" in err and "Traceback" not in err
+
+
+def pressed(terminal: Any, answer: str) -> bool:
+    """Whether Ctrl-C brought `answer` within two seconds."""
+    terminal.sendintr()
+    return bool(terminal.expect_exact([pexpect.TIMEOUT, answer], timeout=2) == 1)
+
+
+def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
+    rollout = {"dtype": "float32", "prompt_length": 1024, "response_length": 2048}
+    file = tmp_path / "tiny.yaml"
+    file.write_text(yaml.safe_dump({"model_path": str(tiny_model()), "rollout": rollout}))
+    code = "import sys; from _inf.apps.cli import main; sys.exit(main(sys.argv[1:]))"
+    arguments = ["-c", code, "chat", "-c", str(file), "--temperature", "0", "--max-tokens", "9"]
+    env = os.environ | environment(TERM="dumb")
+    terminal: Any = pexpect.spawn(
+        sys.executable, arguments, env=env, cwd=tmp_path, encoding="utf-8", timeout=SECONDS
+    )
+    try:
+        terminal.expect_exact(f"Starting {tiny_model()} ...")
+        terminal.expect_exact("You: ", timeout=START_SECONDS)
+        family = descendants(psutil.Process(terminal.pid))
+        assert family
+
+        def say(text: str, answer: str = STATS) -> Any:
+            """Type a line; what stands there at the next prompt, matched against `answer`."""
+            terminal.sendline(text)
+            terminal.expect(answer)
+            found = terminal.match
+            terminal.expect_exact("You: ")
+            return found
+
+        tokens, cached = map(int, say("Hello, who are you?").groups())
+        assert (0 < tokens <= 9) and cached == 0
+        assert int(say("And what is the capital?")[2]) > 0  # the first turn
+        say("/set max_tokens 4", "set: temperature=0.0, max_tokens=4")
+        say("/set", "by default: .*top_p=1.0")
+        assert int(say("Again")[1]) <= 4
+        say("/set temperature=hot", "temperature: 'hot' is not a number")
+        say("/sve", r"no such command; did you mean 'save'\?")
+        say("/help", "/save FILE")
+        say("/save talk.jsonl", "6 messages are in talk.jsonl")
+        say("/save talk.jsonl", "talk.jsonl already exists and was not changed; name another file")
+        saved = json.loads((tmp_path / "talk.jsonl").read_text())["messages"]
+        assert [each["role"] for each in saved] == ["user", "assistant"] * 3
+        assert saved[2]["content"] == "And what is the capital?"
+
+        terminal.sendline('"""')
+        terminal.expect_exact("...  ")
+        terminal.sendline("two")
+        terminal.sendline("lines")
+        say('"""')
+        terminal.sendline("/system Be brief.")
+        terminal.expect_exact("You: ")
+        say("/save new.jsonl", "1 messages are in new.jsonl")
+
+        say("/set ignore_eos=true", "ignore_eos=True")
+        say("/set max_tokens=2000", "max_tokens=2000")
+        terminal.sendline("A very long one")
+        terminal.expect("one\r\n.{20}")  # it has begun
+        terminal.sendintr()
+        terminal.expect(f"{STATS}, stopped")
+        assert int(terminal.match[1]) < 2000
+        terminal.expect_exact("You: ")
+        say("/set max_tokens=3", "max_tokens=3")
+        assert int(say("Still there?")[1]) == 3
+        terminal.send("half a line")
+        terminal.expect_exact("half a line")
+        # CPython's input() misses a Ctrl-C in the instant of reading a key.
+        assert until(lambda: pressed(terminal, "You: "), SECONDS)
+        terminal.sendline('"""')
+        terminal.expect_exact("...  ")
+        terminal.sendeof()
+        terminal.expect_exact("ended inside a message, which was not sent")
+        terminal.expect(pexpect.EOF)
+        terminal.close()
+        assert terminal.exitstatus == 0
+        assert until(lambda: not alive(family), GONE_SECONDS)
+    finally:
+        terminal.close(force=True)

@@ -1,0 +1,214 @@
+"""`inf.check` and `inf check`: the numbers are what they are called, and a right rollout passes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import inf
+from _inf.apps.check.measure import BATCH, PROMPTS
+from _inf.apps.check.report import CheckReport
+from _inf.apps.cli import main
+from inf import ConfigError, InferenceEngine
+from tests.support.check_references import FEW, hf, trainers_batch
+from tests.support.tiny import tiny_model
+from tests.support.tool_calling import CALCULATOR, TOOL_MODEL, question
+
+
+@pytest.fixture(scope="module")
+def reference() -> Iterator[InferenceEngine]:
+    with hf(tiny_model()) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def report(tiny: InferenceEngine) -> CheckReport:
+    return inf.check(tiny)
+
+
+def shown(report: CheckReport) -> str:
+    from rich.console import Console
+
+    console = Console(width=250)
+    with console.capture() as capture:
+        console.print(report.table())
+    return " ".join(capture.get().split())
+
+
+def test_rollout_that_is_right_passes(report: CheckReport) -> None:
+    assert report.passed and not report.findings and report.allowed == {"logprobs_diff_max": 1e-3}
+    assert 0 < report.metrics["logprobs_diff_mean"] < report.metrics["logprobs_diff_max"] < 1e-3
+    assert report.rows == BATCH and report.tokens > 8 * BATCH
+    assert (report.device, report.dtype, report.versions["verl"]) == ("cpu", "float32", "0.6.1")
+    assert "result │ passed" in shown(report) and "(allowed: 0.001)" in shown(report)
+
+
+@pytest.mark.parametrize(
+    "group", ["prefill_decode", "prefix_reuse", "alone_in_batch", "update_weights", "multi_turn"]
+)
+def test_each_group_is_measured_and_equal(report: CheckReport, group: str) -> None:
+    assert report.metrics[f"{group}/logprobs_diff_max"] < 1e-3
+    assert report.metrics["alone_in_batch/same_tokens"] == 1
+    assert report.metrics["update_weights/cached_tokens"] == 0
+    assert report.notes == ["multi_turn: scripted: a second user message after the first answer"]
+
+
+def test_numbers_are_those_of_their_definitions(report: CheckReport) -> None:
+    ours, theirs = report.pairs.rollout, report.pairs.reference
+    numbers = report.metrics
+    apart = abs(ours - theirs)
+    assert numbers["logprobs_diff_max"] == apart.max()
+    assert numbers["token_mult_prob_error"] == pytest.approx(math.e ** apart.mean(), abs=1e-6)
+    assert numbers["rollout_corr/kl"] == pytest.approx((ours - theirs).mean(), abs=1e-6)
+    assert numbers["rollout_corr/rollout_ppl"] == pytest.approx(
+        numbers["rollout_corr/training_ppl"], rel=1e-3
+    )
+    assert numbers["training/rollout_actor_probs_pearson_corr"] > 0.999
+    assert {name for name in numbers if name.startswith("logprobs_diff_mean/rank")} >= {
+        "logprobs_diff_mean/rank_1",
+        "logprobs_diff_mean/rank_over_20",
+    }
+
+
+def test_report_is_json_and_a_plot(report: CheckReport, tmp_path: Path) -> None:
+    said = json.loads(report.json())
+    assert said["passed"] and "pairs" not in said and said["metrics"] == report.metrics
+    report.plot().savefig(tmp_path / "check.png")
+    assert (tmp_path / "check.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_check_leaves_version_and_answers_as_they_were(
+    tiny: InferenceEngine, reference: InferenceEngine
+) -> None:
+    asked: dict[str, Any] = {"temperature": 0, "max_tokens": 16}
+    before, version = tiny.generate(list(PROMPTS), **asked), tiny.weight_version
+    inf.check(tiny, against=reference, **FEW)
+    after = tiny.generate(list(PROMPTS), **asked)
+    assert after.token_ids == before.token_ids and tiny.weight_version == version == 0
+
+
+def test_updated_engine_is_compared_with_an_engine_of_its_weights_only(
+    tiny: InferenceEngine, reference: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny.rollout, "weight_version", 3)
+    with pytest.raises(ConfigError, match="^check: .*updated weights"):
+        inf.check(tiny)
+    said = inf.check(tiny, against=reference, **FEW)
+    assert said.passed and "update_weights/logprobs_diff_max" not in said.metrics
+    assert "update_weights: not compared: the engine serves updated weights" in said.notes
+
+
+def test_wrong_calls_are_refused(tiny: InferenceEngine, tmp_path: Path) -> None:
+    for name, wrong in (("threshold", -1), ("max_tokens", 0), ("batch", 0)):
+        with pytest.raises(ConfigError, match=f"^{name}: expected a number"):
+            inf.check(tiny, **{name: wrong})
+    with pytest.raises(ConfigError, match="^against: the engine must have rollout.name: hf"):
+        inf.check(tiny, against=tiny)
+    with pytest.raises(ConfigError, match="^against: there is no file"):
+        inf.check(tiny, against=tmp_path / "none.pkl", **FEW)
+
+
+# ── A trainer's batch ────────────────────────────────────────────────────────────────────────────
+
+
+def test_trainers_batch_is_compared_as_an_object_and_as_either_file(
+    tiny: InferenceEngine, reference: InferenceEngine, tmp_path: Path
+) -> None:
+    batch = trainers_batch(tiny, reference)
+    batch.save_to_disk(tmp_path / "batch.pkl")
+    save_file(dict(batch.batch.items()), tmp_path / "b.safetensors")
+    given = (batch, tmp_path / "batch.pkl", str(tmp_path / "b.safetensors"))
+    reports = [inf.check(tiny, against=each, **FEW) for each in given]
+    assert all(each.passed for each in reports)
+    sampled = int(batch.batch["response_mask"].sum())
+    assert {(each.rows, each.tokens) for each in reports} == {(len(batch), sampled)}
+
+
+def test_batch_without_the_rollouts_log_probs_gets_the_engines(
+    tiny: InferenceEngine, reference: InferenceEngine
+) -> None:
+    batch = trainers_batch(tiny, reference)
+    batch.pop(["rollout_log_probs"])
+    assert inf.check(tiny, against=batch, **FEW).passed
+    batch.meta_info["temperature"] = 0.7
+    with pytest.raises(ConfigError, match="temperature 0.7 and no column rollout_log_probs"):
+        inf.check(tiny, against=batch, **FEW)
+
+
+def test_batch_without_the_trainers_log_probs_is_refused(tiny: InferenceEngine) -> None:
+    batch = tiny.rollout_batch("Hi", max_tokens=4, temperature=1.0)
+    with pytest.raises(ConfigError, match="^against: the batch has no column old_log_probs"):
+        inf.check(tiny, against=batch, **FEW)
+
+
+@pytest.mark.slow
+def test_conversations_with_a_tool_are_compared_over_their_mask(tmp_path: Path) -> None:
+    lengths = {"prompt_length": 1024, "response_length": 512, "dtype": "float32"}
+    with (
+        InferenceEngine(model_path=str(TOOL_MODEL), rollout=lengths) as engine,
+        hf(TOOL_MODEL, **lengths) as other,
+    ):
+        batch = trainers_batch(
+            engine, other, [question("12 * 7")], n=1, temperature=0.0, max_tokens=256,
+            tools=[calculator],
+        )  # fmt: skip
+        mask = batch.batch["response_mask"][0].tolist()
+        assert "0, 1" in str(mask), "the tool was called, and its result is not sampled"
+        assert inf.check(engine, against=batch, **FEW).passed
+        batch.batch["response_mask"].fill_(1)
+        assert not inf.check(engine, against=batch, **FEW).passed
+
+
+def calculator(expression: str) -> str:
+    """Compute.
+
+    Args:
+        expression: The expression.
+    """
+    assert CALCULATOR["function"]["name"] == "calculator"
+    return str(eval(expression, {}))
+
+
+# ── The command ──────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def command(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command finds this engine running."""
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(tiny))
+    return ["check", "--batch", "2", "--max-tokens", "4"]
+
+
+def test_command_says_it_in_json_and_exits_with_0(
+    command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plot = tmp_path / "check.png"
+    assert main([*command, "--json", "--plot", str(plot), "Hi", "Count to ten."]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["passed"] and said["rows"] == 2 and plot.stat().st_size > 1000
+
+
+def test_command_beyond_its_threshold_exits_with_1_and_a_wrong_one_with_2(
+    command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main([*command, "Hi", "--threshold", "0"]) == 1
+    assert "FAILED" in capsys.readouterr().out
+    assert main([*command, "--threshold", "-1"]) == 2
+    assert main([*command, "--against", str(tmp_path / "none")]) == 2
+
+
+def test_infinite_log_probs_do_not_pass(tiny: InferenceEngine, reference: InferenceEngine) -> None:
+    batch = trainers_batch(tiny, reference)
+    batch.batch["old_log_probs"][0, 0] = torch.nan
+    report = inf.check(tiny, against=batch, **FEW)
+    assert not report.passed
+    said = json.loads(report.json(), parse_constant=pytest.fail)
+    assert said["metrics"]["logprobs_diff_max"] is None is said["worst"]["reference"]

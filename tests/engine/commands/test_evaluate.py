@@ -1,0 +1,328 @@
+"""`inf.evaluate` on the real engine: rows, metrics, resuming, errors of single rows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+import yaml
+from verl.trainer.ppo.metric_utils import process_validation_metrics
+from verl.utils.reward_score import default_compute_score
+
+import inf
+from _inf.apps.cli import main
+from inf import ConfigError, InferenceEngine
+from tests.support.scripts import START_SECONDS, alive, script, until
+from tests.support.tool_calling import GRADER, GUESS, TOOL_MODEL, grade
+
+PARAMS: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 12, "ignore_eos": True}
+N = 4
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    """As verl's `examples/data_preprocess/gsm8k.py` writes them."""
+    return [
+        {
+            "data_source": "openai/gsm8k",
+            "prompt": [{"role": "user", "content": f"Count from {index}."}],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": str(index)},
+            "extra_info": {"split": "test", "index": index},
+        }
+        for index in range(count)
+    ]
+
+
+def even_length() -> Callable[..., dict[str, Any]]:
+    """A reward that any text has. Inside a function, so that its process need not import this
+    module, and verl with it."""
+
+    def even(solution_str: str, **rest: Any) -> dict[str, Any]:
+        return {"score": float(len(solution_str) % 2 == 0), "length": len(solution_str)}
+
+    return even
+
+
+def by_hand(found: list[dict[str, Any]], rewards: list[float]) -> dict[str, float]:
+    """verl's function on the rows, by the names of its log."""
+    theirs = process_validation_metrics(
+        [row["data_source"] for row in found],
+        [str(row["number"]) for row in found],
+        {"reward": rewards},
+    )
+    return {
+        f"{source}/reward/{name}": value
+        for source, variables in theirs.items()
+        for name, value in variables["reward"].items()
+    }
+
+
+def but_logprobs(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without their log probs, whose last bits depend on the rows computed beside them."""
+    return [{**row, "logprobs": None} for row in found]
+
+
+def but_reward(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of an answer that may not be scored yet."""
+    names = ("reward", "reward_extra", "scored_by")
+    return {name: value for name, value in row.items() if name not in names}
+
+
+def without_section(metrics: dict[str, float]) -> dict[str, float]:
+    return {name.split("/", 1)[1]: value for name, value in metrics.items()}
+
+
+def test_parquet_of_verls_form_is_scored_as_verl_scores_it(
+    tiny: InferenceEngine, tmp_path: Path
+) -> None:
+    pandas.DataFrame(rows(5)).to_parquet(tmp_path / "test.parquet")
+    report = inf.evaluate(tiny, tmp_path / "test.parquet", n=N, **PARAMS)
+    assert [(row["number"], row["sample"]) for row in report.rows] == [
+        (number, sample) for number in range(5) for sample in range(N)
+    ]
+    rewards = [
+        default_compute_score(row["data_source"], row["completion"], row["ground_truth"])
+        for row in report.rows
+    ]
+    assert [row["reward"] for row in report.rows] == rewards
+    assert without_section(report.metrics).items() >= by_hand(report.rows, rewards).items()
+    assert f"val-core/openai/gsm8k/reward/mean@{N}" in report.metrics
+    assert (report.unscored, report.cut_by_length) == (0, 1.0)
+    assert report.completion_tokens == 5 * N * 12
+
+
+def test_own_reward_sees_what_verl_would_pass_and_the_summary_is_written(
+    tiny: InferenceEngine, tmp_path: Path
+) -> None:
+    report = inf.evaluate(tiny, rows(3), reward=even_length(), n=N, out=tmp_path / "run", **PARAMS)
+    assert [row["reward_extra"]["length"] for row in report.rows] == [
+        len(row["completion"]) for row in report.rows
+    ]
+    rewards = [row["reward"] for row in report.rows]
+    assert len(set(rewards)) == 2  # or these texts show nothing
+    assert without_section(report.metrics).items() >= by_hand(report.rows, rewards).items()
+    summary = json.loads((tmp_path / "run.summary.json").read_text())
+    assert summary["metrics"] == report.metrics and summary["n"] == N
+    lines = (tmp_path / "run.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == report.rows
+    assert report.plot().axes
+
+
+def test_stopped_run_goes_on_with_the_rows_it_lacks(tiny: InferenceEngine, tmp_path: Path) -> None:
+    def run(**more: Any) -> Any:
+        return inf.evaluate(
+            tiny, rows(4), reward=even_length(), n=2, out=tmp_path / "run", **PARAMS, **more
+        )
+
+    whole = run()
+    path = tmp_path / "run.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:3]) + lines[3][:40])  # killed while it wrote
+    asked = tiny.stats()["requests"]
+    again = run()
+    assert tiny.stats()["requests"] - asked == 5
+    assert but_logprobs(again.rows) == but_logprobs(whole.rows) and again.metrics == whole.metrics
+    with pytest.raises(ConfigError, match="n"):
+        inf.evaluate(tiny, rows(4), reward=even_length(), n=3, out=tmp_path / "run", **PARAMS)
+
+
+def test_rows_without_an_answer_or_a_reward_say_why_and_leave_their_prompts_out(
+    tiny: InferenceEngine,
+) -> None:
+    def picky(solution_str: str, ground_truth: str, **rest: Any) -> float:
+        if ground_truth == "1":
+            raise ValueError("not this one")
+        return 1.0
+
+    data = rows(4)
+    data[2]["prompt"] = [{"role": "user", "content": "many words " * 600}]
+    with pytest.warns(UserWarning, match="2 answers have no reward"):
+        report = inf.evaluate(tiny, data, reward=picky, max_tokens=4)
+    errors = {row["line"]: row["error"]["message"] for row in report.rows if row.get("error")}
+    assert sorted(errors) == [2, 3]
+    assert [(row["number"], row["reward"]) for row in report.rows if row.get("error")] == [
+        (1, None),
+        (2, None),
+    ]
+    assert "the reward function raised ValueError: not this one (test_evaluate.py" in errors[2]
+    assert "tokens" in errors[3]
+    assert report.unscored == 2
+    assert report.metrics["val-core/openai/gsm8k/reward/mean@1"] == 1.0
+
+
+def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None:
+    async def cell() -> Any:
+        return inf.evaluate(tiny, rows(2), reward=even_length(), max_tokens=4)
+
+    assert len(asyncio.run(cell()).metrics) > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "params", "said"),
+    [
+        (lambda row: row.pop("data_source"), {}, "row 0: data_source is missing"),
+        (lambda row: row.pop("reward_model"), {}, r"row 0: reward_model.ground_truth is missing"),
+        (
+            lambda row: row.update(reward_model={"ground_truth": 0}),
+            {},
+            r"row 0: reward_model.ground_truth is the number 0; .* Write \"0\"",
+        ),
+        (lambda row: None, {"n": 2, "temperature": 0}, "n: 2 greedy answers"),
+        (lambda row: None, {"n": 0}, "n: it must be at least 1"),
+        (lambda row: None, {"limit": -1}, "limit: it must be at least 1"),
+        (lambda row: None, {"reward": "nothing.py:compute_score"}, "no file nothing.py"),
+        (lambda row: None, {"temprature": 0}, "temprature"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused_before_anything_is_asked(
+    tiny: InferenceEngine, change: Callable[[Any], Any], params: dict[str, Any], said: str
+) -> None:
+    data, asked = rows(1), tiny.stats()["requests"]
+    change(data[0])
+    with pytest.raises(ConfigError, match=said):
+        inf.evaluate(tiny, data, **params)
+    assert tiny.stats()["requests"] == asked
+
+
+# ─── The command ───
+
+
+def test_command_scores_a_file_with_a_function_of_a_file(
+    tiny: InferenceEngine, tmp_path: Path, monkeypatch: Any, capfd: Any
+) -> None:
+    class Shared:
+        """The session's engine, for the command."""
+
+        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+            return contextlib.nullcontext(tiny)
+
+    monkeypatch.setattr(inf, "InferenceEngine", Shared)
+    (tmp_path / "tiny.yaml").write_text(json.dumps(tiny.config.to_dict()))
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows(3))))
+    (tmp_path / "reward.py").write_text(
+        "async def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
+        "    return extra_info['index'] / 2\n"
+        "def nan(ground_truth, **rest):\n"
+        "    return float('nan') if ground_truth == '1' else None if ground_truth == '2' else 1\n"
+    )
+    command = ["eval", str(tmp_path / "rows.jsonl"), "-c", str(tmp_path / "tiny.yaml")]
+    command += ["--reward", f"{tmp_path / 'reward.py'}:compute_score", "-n", "2", "--limit", "2"]
+    command += ["--temperature", "1", "--max-tokens", "6", "--out", str(tmp_path / "run")]
+    assert main(command) == 0
+    out, err = capfd.readouterr()
+    assert "val-core/openai/gsm8k/reward/mean@2" in out and "0.2500" in out
+    assert str(tmp_path / "run.summary.json") in err
+    assert (tmp_path / "run.png").stat().st_size > 1000
+    assert main([*command, "--json"]) == 0
+    assert (
+        json.loads(capfd.readouterr().out)["metrics"]["val-core/openai/gsm8k/reward/mean@2"] == 0.25
+    )
+    command[command.index("--reward") + 1] = f"{tmp_path / 'reward.py'}:nan"
+    assert main([*command[:-1], str(tmp_path / "nan"), "--limit", "3"]) == 1
+    out, err = capfd.readouterr()
+    assert "answer 3: row 1 of the data: a reward must be a finite number, not nan" in err
+    assert "answer 6: row 2 of the data: a reward must be a number, not None" in err
+    assert '4 answers have no reward: "error" in their rows' in err
+    assert "6 answers, 4 without a reward" in out
+    assert re.search(r"reward/mean@2 +1.0000$", out, re.M)  # of row 0
+    assert main(["eval", str(tmp_path / "nothing.parquet")]) == 2
+    assert "nothing.parquet cannot be read" in capfd.readouterr().err
+
+
+# ─── Killed and resumed, with a tool of verl's ───
+
+PROGRAM = """
+import sys
+from _inf.apps.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+TOOLS = {"tools": [{"class_name": "verl.tools.gsm8k_tool.Gsm8kTool", "config": {"type": "native"}}]}
+ENGINE: dict[str, Any] = {
+    "dtype": "float32",
+    "prompt_length": 1024,
+    "response_length": 512,
+    "enforce_eager": True,
+    "max_num_seqs": 2,  # so that there is a middle
+}
+
+
+def tool_row(index: int) -> dict[str, Any]:
+    """As verl's `examples/data_preprocess/gsm8k_multiturn_w_tool.py` writes it. The model submits
+    84 to the tool in the even rows, and answers 5 itself in the others."""
+    question, truth = (GUESS, "567"[index % 3]) if index % 2 else (grade("84"), str(84 + index % 4))
+    return {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "user", "content": question}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": truth},
+        "extra_info": {
+            "split": "test",
+            "index": index,
+            "answer": f"#### {truth}",
+            "question": question,
+            "need_tools_kwargs": True,
+            "tools_kwargs": {"calc_gsm8k_reward": {"create_kwargs": {"ground_truth": truth}}},
+            "interaction_kwargs": {"query": question, "ground_truth": truth},
+        },
+    }
+
+
+@pytest.mark.soak  # over a minute: two engines, and the rows of both
+def test_killed_run_with_verls_tool_is_resumed_without_a_lost_row_and_scored_as_verl_does(
+    tmp_path: Path,
+) -> None:
+    prompts = 10
+    pandas.DataFrame(map(tool_row, range(prompts))).to_parquet(tmp_path / "test.parquet")
+    tools = {"tools": [{**TOOLS["tools"][0], "tool_schema": GRADER}]}
+    (tmp_path / "tools.yaml").write_text(yaml.safe_dump(tools))
+    turns = {"enable": True, "tool_config_path": str(tmp_path / "tools.yaml")}
+    config = {"model_path": str(TOOL_MODEL), "rollout": {**ENGINE, "multi_turn": turns}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    command = ["eval", str(tmp_path / "test.parquet"), "-c", str(tmp_path / "config.yaml")]
+    command += ["-n", str(N), "--temperature", "1.2", "--out", str(tmp_path / "run")]
+    out = tmp_path / "run.jsonl"
+
+    def whole_lines() -> list[bytes]:
+        text = out.read_bytes() if out.exists() else b""
+        return text.splitlines() if text.endswith(b"\n") else text.splitlines()[:-1]
+
+    with script(PROGRAM, tmp_path / "first", arguments=command) as run:
+        ended = run._popen.poll
+        assert until(lambda: len(whole_lines()) >= 5 or ended() is not None, START_SECONDS)
+        run.meet()
+        run.send(signal.SIGKILL)
+        run.exit_code()
+        assert until(lambda: not alive(run.family), 10)
+        before = whole_lines()
+        assert 5 <= len(before) < prompts * N, run.err
+    with script(PROGRAM, tmp_path / "second", arguments=command) as run:
+        assert run.exit_code(START_SECONDS) == 0, run.err
+    found = [json.loads(line) for line in whole_lines()]
+    assert [(row["number"], row["sample"]) for row in found] == [
+        (number, sample) for number in range(prompts) for sample in range(N)
+    ]
+    answers = {row["line"]: but_reward(row) for row in found}
+    kept = {row["line"]: but_reward(row) for row in map(json.loads, before)}
+    assert answers.items() >= kept.items()
+    for row in found:
+        truth = tool_row(row["number"])["reward_model"]["ground_truth"]
+        for call in row["tool_calls"]:
+            if "answer='84'" in (said := str(call["result"])):
+                assert f"reward={float(truth == '84')}" in said  # its own create_kwargs
+        if not row["tool_calls"]:
+            theirs = default_compute_score(row["data_source"], row["completion"], truth)
+            assert row["reward"] == theirs
+    assert sum(len(row["tool_calls"]) for row in found) > prompts  # of the half that asks for one
+    rewards = [row["reward"] for row in found]
+    assert set(rewards) == {0.0, 1.0}
+    metrics = json.loads((tmp_path / "run.summary.json").read_text())["metrics"]
+    assert without_section(metrics).items() >= by_hand(found, rewards).items()
+    assert metrics["val-aux/num_turns/max"] >= 2

@@ -1,0 +1,84 @@
+"""`examples/grpo.py`, three steps of it, on a tiny model."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from inf import InferenceEngine
+from tests.support.reference import Transformers, logprobs
+from tests.support.tiny import tiny_model
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "grpo.py"
+PROMPT, ANSWER = [5, 6, 7], [9, 10, 11, 12]
+
+
+def learnt(rows_at_once: int) -> tuple[dict[str, torch.Tensor], int]:
+    """The weights after one step on seven rows, and the most rows that one forward pass had."""
+    from verl import DataProto
+
+    grpo = runpy.run_path(str(EXAMPLE))
+    grpo["learn"].__globals__["ROWS_AT_ONCE"] = rows_at_once
+    model = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
+    widths: list[int] = []
+    model.get_input_embeddings().register_forward_hook(
+        lambda module, given, made: widths.append(len(made))
+    )
+    random = torch.Generator().manual_seed(1)
+    ids = torch.randint(4, 384, (7, 12), generator=random)
+    lengths = torch.tensor([5, 1, 3, 5, 2, 4, 5])
+    batch: Any = DataProto.from_dict(
+        {
+            "input_ids": ids,
+            "responses": ids[:, 7:],
+            "attention_mask": torch.ones_like(ids),
+            "position_ids": torch.arange(12).repeat(7, 1),
+            "response_mask": (torch.arange(5) < lengths[:, None]).long(),
+            "rollout_log_probs": torch.full((7, 5), -6.0),
+        }
+    )
+    advantage = torch.randn(7, 1, generator=random).repeat(1, 5)
+    grpo["learn"](model, torch.optim.SGD(model.parameters(), lr=1.0), batch, advantage)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    return {name: each.detach() for name, each in model.named_parameters()}, max(widths)
+
+
+def distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def test_few_rows_at_a_time_learn_what_all_at_once_do() -> None:
+    (few, width), (whole, all_rows) = learnt(2), learnt(1000)
+    assert (width, all_rows) == (2, 7)
+    start = AutoModelForCausalLM.from_pretrained(tiny_model()).state_dict()
+    assert distance(few, whole) < 1e-5 and distance(start, whole) > 1e-3
+
+
+def test_three_steps_move_the_served_model_with_the_trained_one(
+    mortal: InferenceEngine, tmp_path: Path
+) -> None:
+    grpo = runpy.run_path(str(EXAMPLE))
+    reference = Transformers.of(tiny_model())
+    model = reference.model
+
+    def served() -> tuple[list[float], int]:
+        (row,) = mortal.get_logprobs({"prompt_token_ids": PROMPT}, [ANSWER])
+        return row, mortal.generate("Hi", max_tokens=1).metadata[0]["weight_version"]
+
+    before, first = served()
+    try:
+        curve = grpo["train"](mortal, model, 3, 1e-2)
+        after, last = served()
+    finally:
+        mortal.update_weights(Transformers.of(tiny_model()).model)  # the folder's again
+    logits = reference.logits(PROMPT, ANSWER)
+    expected = torch.tensor(logprobs(logits, ANSWER, 1.0))
+    assert (torch.tensor(after) - expected).abs().max() < 1e-3
+    assert (torch.tensor(before) - expected).abs().max() > 1e-2
+    assert last - first == 3 and len(curve) == 3 and all(0 <= reward <= 1 for reward in curve)
+    grpo["draw"](curve, tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,105 @@
+"""The Python of pages of docs/, run as it stands; that of the README is in `test_backends.py`."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+
+import inf
+from inf import InferenceEngine
+
+ROOT = Path(__file__).parents[3]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    found = re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
+    assert found
+    return found
+
+
+def test_python_of_the_page_on_serving_runs(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
+    names: dict[str, Any] = {}
+    for block in blocks("docs/serving.md", "python"):
+        exec(compile(block, "docs/serving.md", "exec"), names)
+    assert len(names["trace"].finish_reasons) == 2 and len(names["batch"]) == 1
+    assert capsys.readouterr().out
+
+
+def test_python_of_the_page_on_rollouts_runs_and_its_batch_comes_back(
+    tiny: InferenceEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    [block] = blocks("docs/rollouts.md", "python")
+    exec(compile(block, "docs/rollouts.md", "exec"), names)
+    before, after = names["batch"].batch, names["again"].batch
+    assert all(before[name].equal(after[name]) for name in before.keys())
+    assert len(names["one"]) == 1 and len(names["rollouts"]) == 4
+
+
+def test_python_of_the_page_on_evaluation_runs(
+    tiny: InferenceEngine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own_reward, program = blocks("docs/evaluation.md", "python")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(own_reward, "docs/evaluation.md", "exec"), names)
+    row = {"prompt": "Hello", "data_source": "own", "reward_model": {"ground_truth": "e"}}
+    pandas.DataFrame([row]).to_parquet(tmp_path / "test.parquet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(inf, "InferenceEngine", lambda: contextlib.nullcontext(tiny))
+    evaluate = functools.partial(inf.evaluate, reward=names["compute_score"])
+    monkeypatch.setattr(inf, "evaluate", evaluate, raising=False)
+    exec(compile(program, "docs/evaluation.md", "exec"), names)
+    assert "val-aux/own/length/mean@4" in names["report"].metrics
+    assert capsys.readouterr().out.startswith("{")
+
+
+def engine_of(block: str) -> dict[str, Any]:
+    """The keywords with which a block makes its engine."""
+    (call,) = [
+        node
+        for node in ast.walk(ast.parse(block))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "InferenceEngine"
+    ]
+    return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+
+
+def test_page_of_tools_prints_what_its_comments_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Blocks that begin with a file's name are that file; one engine, the last, runs the others."""
+    page = "docs/tools.md"
+    python = blocks(page, "python")
+    for block in [*python, *blocks(page, "yaml")]:
+        if file := re.match(r"# ([a-z_]+\.(py|yaml))\n", block):
+            (tmp_path / file[1]).write_text(block)
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    monkeypatch.chdir(tmp_path)
+    programs = [block for block in python if not re.match(r"# [a-z_]+\.py\n", block)]
+    path = list(sys.path)
+    with InferenceEngine(**engine_of(programs[-1])) as engine:
+        assert sys.path == path
+        monkeypatch.setattr(inf, "InferenceEngine", lambda **keywords: engine)
+        names: dict[str, Any] = {}
+        for block in programs:
+            exec(compile(block, page, "exec"), names)
+    said = capsys.readouterr().out.splitlines()
+    expected = re.findall(r"^print\(.*\)  # (.*)$", "".join(programs), re.M)
+    assert len(expected) == 5
+    assert said[:5] == expected
+    assert [line.split(" | ")[0] for line in said[5:]] == ["user", "assistant"] * 2

@@ -1,0 +1,212 @@
+"""Calls that end before their answer: Ctrl-C, a timeout, a cancelled task.
+
+The requests end in the engine too, and the next call is answered as ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import random
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+from _inf.types import CancelToken
+from inf import GenerationTimeout, InferenceEngine
+from tests.support.scripts import (
+    QUESTION,
+    START_SECONDS,
+    alive,
+    command_line,
+    ended,
+    in_flight,
+    script,
+    until,
+)
+
+# Ten seconds of work; most of its rows wait while others run.
+MANY: dict[str, Any] = {"prompts": ["One"] * 400, "max_tokens": 120, "ignore_eos": True}
+
+Answer = list[list[int]]
+
+
+@pytest.fixture(scope="module")
+def answer(tiny: InferenceEngine) -> Answer:
+    """The right one to `QUESTION`."""
+    return tiny.generate(**QUESTION).token_ids
+
+
+# ─── Ctrl-C ───
+
+INTERRUPTED = """
+import asyncio, signal, sys, threading, time
+from inf import EngineDeadError
+
+signal.signal(signal.SIGINT, lambda *_: None)  # a caller that does not mind
+try:
+    e = engine()
+    say("started")
+except EngineDeadError as failure:
+    say("started", str(failure))
+    e = engine()
+signal.signal(signal.SIGINT, signal.default_int_handler)
+manager = e.rollout._engine.tokenizer_manager
+
+def speak():
+    while not manager.rid_to_state:
+        time.sleep(0.02)
+    say("generating")
+
+def interrupted(call):
+    threading.Thread(target=speak, daemon=True).start()
+    try:
+        call()
+        say("caught", None)
+    except KeyboardInterrupt:
+        say("caught", e.generate(**QUESTION).token_ids)
+
+interrupted(lambda: e.generate(["One", "Two"], **LONG))
+interrupted(lambda: e.generate(["One", "Two"], **LONG))
+interrupted(lambda: asyncio.run(e.agenerate(["One", "Two"], **LONG)))
+say("left", len(manager.rid_to_state))
+sys.exit(3)
+"""
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """A script that is interrupted as its engine starts, and three times in the middle of an
+    answer; then it calls sys.exit."""
+    with script(INTERRUPTED, tmp_path_factory.mktemp("ctrl_c")) as run:
+
+        def starts() -> bool:
+            return any("spawn_main" in command_line(process) for process in alive(run.meet()))
+
+        assert until(starts, START_SECONDS)
+        run.send_group(signal.SIGINT)
+        report: dict[str, Any] = {"failure": run.hear("started")}
+        for name, send in [
+            ("process", run.send),
+            ("group", run.send_group),
+            ("async", run.send_group),
+        ]:
+            run.hear("generating")
+            send(signal.SIGINT)
+            report[name] = run.hear("caught", 5.0)
+        yield report | {"left": run.hear("left"), "end": ended(run)}
+
+
+@pytest.mark.slow
+def test_ctrl_c_that_the_caller_ignores_does_not_end_a_scheduler_that_starts(
+    interrupted: dict[str, Any],
+) -> None:
+    assert interrupted["failure"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["process", "group", "async"])
+def test_ctrl_c_reaches_the_caller_and_the_engine_still_answers(
+    interrupted: dict[str, Any], way: str, answer: Answer
+) -> None:
+    assert interrupted[way] == answer
+
+
+@pytest.mark.slow
+def test_interrupted_requests_are_forgotten(interrupted: dict[str, Any]) -> None:
+    assert interrupted["left"] == 0
+
+
+@pytest.mark.slow
+def test_sys_exit_in_the_middle_keeps_its_code_and_leaves_no_child(
+    interrupted: dict[str, Any],
+) -> None:
+    end = interrupted["end"]
+    assert (end.exit_code, end.err) == (3, "")
+    assert end.survivors == []
+
+
+# ─── Timeouts and cancellation ───
+
+
+def goes_idle(engine: InferenceEngine) -> bool:
+    """Whether nothing is in flight soon, and its scheduler stops computing too."""
+    if not until(lambda: in_flight(engine) == 0, 10):
+        return False
+    scheduler = psutil.Process(engine.rollout.host.children[0].pid)
+
+    def rests() -> bool:
+        before = sum(scheduler.cpu_times()[:2])
+        time.sleep(0.5)
+        return sum(scheduler.cpu_times()[:2]) - before < 0.2
+
+    return until(rests, 10)
+
+
+def test_call_over_its_timeout_is_aborted_in_the_engine(
+    tiny: InferenceEngine, answer: Answer
+) -> None:
+    started = time.monotonic()
+    with pytest.raises(GenerationTimeout, match="^timeout: "):
+        tiny.generate(**MANY, timeout=1)
+    assert time.monotonic() - started >= 1
+    assert goes_idle(tiny)
+    assert tiny.generate(**QUESTION).token_ids == answer
+
+
+def test_cancelled_agenerate_is_aborted_in_the_engine(
+    tiny: InferenceEngine, answer: Answer
+) -> None:
+    async def cancel_in_the_middle() -> Answer:
+        call = asyncio.ensure_future(tiny.agenerate(**MANY))
+        while not in_flight(tiny):
+            await asyncio.sleep(0.02)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        return (await tiny.agenerate(**QUESTION)).token_ids
+
+    assert asyncio.run(asyncio.wait_for(cancel_in_the_middle(), 60)) == answer
+    assert goes_idle(tiny)
+
+
+def test_timed_out_call_leaves_another_one_alone(tiny: InferenceEngine) -> None:
+    wanted: dict[str, Any] = {"max_tokens": 600, "ignore_eos": True, "temperature": 0}
+    alone = tiny.generate("Three", **wanted).token_ids  # more than a second's work
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        other = threads.submit(tiny.generate, "Three", timeout=60, **wanted)
+        with pytest.raises(GenerationTimeout):
+            tiny.generate("One", max_tokens=600, ignore_eos=True, timeout=0.3)
+        assert other.result(60).token_ids == alone
+
+
+def test_flush_that_is_given_up_lets_the_next_one_through(tiny: InferenceEngine) -> None:
+    engine = tiny.rollout._engine
+
+    async def give_up_and_flush_again() -> None:
+        flush = asyncio.ensure_future(engine.flush_cache())
+        for _ in range(3):  # sent, and not answered yet
+            await asyncio.sleep(0)
+        flush.cancel()
+        await asyncio.wait({flush})
+        await asyncio.wait_for(engine.flush_cache(), 20)
+
+    tiny.rollout.host.run(give_up_and_flush_again(), CancelToken())
+
+
+def test_flushes_of_calls_that_end_together_all_succeed(tiny: InferenceEngine) -> None:
+    engine, chance = tiny.rollout._engine, random.Random(0)
+
+    async def flush_often() -> None:
+        for _ in range(200):
+            await asyncio.sleep(chance.random() / 500)
+            await engine.flush_cache()
+
+    async def all_of_them() -> None:
+        await asyncio.wait_for(asyncio.gather(*(flush_often() for _ in range(4))), 60)
+
+    tiny.rollout.host.run(all_of_them(), CancelToken())

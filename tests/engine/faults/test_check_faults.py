@@ -1,0 +1,173 @@
+"""Planted faults: `inf.check` finds each one, and says what it points to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+import inf
+from _inf.apps.check.report import CheckReport
+from _inf.backends.verl.prefix_cache import PrefixCache
+from inf import InferenceEngine
+from tests.support.check_references import FEW, hf, trainers_batch
+from tests.support.tiny import tiny_model
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the tiny model, to be changed."""
+    return Path(shutil.copytree(tiny_model(), tmp_path / "changed"))
+
+
+def said(report: CheckReport) -> dict[str, str]:
+    """The findings' meanings by metric; -s shows the figures of docs/parity.md."""
+    for finding in report.findings:
+        print(f"{report.metrics['logprobs_diff_mean']:.2g} {finding}")
+    assert report.passed == (not report.findings)
+    return {finding.metric: finding.meaning for finding in report.findings}
+
+
+def against(engine: InferenceEngine, folder: Path, **rollout: Any) -> dict[str, str]:
+    with hf(folder, **rollout) as reference:
+        return said(inf.check(engine, against=reference, **FEW))
+
+
+def only(found: dict[str, str], metric: str) -> str:
+    assert found.keys() == {metric}, found
+    return found[metric]
+
+
+def test_two_layers_swapped_point_to_the_weights(tiny: InferenceEngine, folder: Path) -> None:
+    file = folder / "model.safetensors"
+    other = {"model.layers.0.": "model.layers.1.", "model.layers.1.": "model.layers.0."}
+    swapped = {
+        name.replace(name[:15], other.get(name[:15], name[:15])): tensor
+        for name, tensor in load_file(file).items()
+    }
+    save_file(swapped, file, metadata={"format": "pt"})
+    assert only(against(tiny, folder), "logprobs_diff_max").startswith("weights or the model's")
+
+
+@pytest.mark.parametrize("scaling", ["linear", "llama3"])
+def test_rope_scaling_left_out_points_to_positions(
+    tiny: InferenceEngine, folder: Path, scaling: str
+) -> None:
+    llama3 = {
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 256,
+    }
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_scaling"] = {"rope_type": scaling, "factor": 4.0}
+    config["rope_scaling"] |= llama3 if scaling == "llama3" else {}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert only(against(tiny, folder), "logprobs_diff_max").startswith("positions or attention")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_beside_float32_points_to_precision(
+    tiny: InferenceEngine, folder: Path, dtype: str
+) -> None:
+    found = against(tiny, folder, dtype=dtype)
+    assert only(found, "logprobs_diff_max").startswith("precision")
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.2])
+def test_other_temperature_is_named_with_its_size(
+    tiny: InferenceEngine, temperature: float
+) -> None:
+    with hf(tiny_model()) as reference:
+        batch = trainers_batch(tiny, reference, trainers_temperature=temperature)
+    meaning = only(said(inf.check(tiny, against=batch, **FEW)), "logprobs_diff_max")
+    assert meaning.startswith("temperature") and f"{temperature:.2f} times" in meaning
+
+
+def test_tokenizer_that_merges_otherwise_is_named(tiny: InferenceEngine, folder: Path) -> None:
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    tokenizer["model"]["merges"] = tokenizer["model"]["merges"][:20]
+    file.write_text(json.dumps(tokenizer))
+    found = against(tiny, folder)
+    assert only(found, "prompts/ids_differ").startswith("tokenizer: the same text")
+
+
+def dropping_thoughts(template: str) -> str:
+    """As Qwen3's template treats answers that are not the last."""
+    kept = "{{ message['content'] }}"
+    assert kept in template
+    return template.replace(kept, "{{ message['content'].split('</think>')[-1] }}")
+
+
+def test_template_that_drops_thinking_is_named(tiny: InferenceEngine, folder: Path) -> None:
+    file = folder / "chat_template.jinja"
+    file.write_text(dropping_thoughts(file.read_text()))
+    assert only(against(tiny, folder), "prompts/thinking_differs").startswith("template")
+
+
+def test_batch_whose_messages_were_rendered_without_thinking_is_named(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = [
+        {"role": "user", "content": "What is 2 + 2?"},
+        {"role": "assistant", "content": "<think>Two and two.</think>4"},
+        {"role": "user", "content": "And 3 + 3?"},
+    ]
+    with hf(tiny_model()) as reference:
+        batch = trainers_batch(tiny, reference, [messages], n=2)
+        batch.non_tensor_batch["messages"] = inf_column([messages] * 2)
+        assert inf.check(tiny, against=batch, **FEW).passed
+        with monkeypatch.context() as patch:
+            template = dropping_thoughts(tiny.tokenizer.chat_template)
+            patch.setattr(tiny.tokenizer, "chat_template", template)
+            batch = trainers_batch(tiny, reference, [messages], n=2)
+        batch.non_tensor_batch["messages"] = inf_column([messages] * 2)
+    found = said(inf.check(tiny, against=batch, **FEW))
+    assert only(found, "prompts/messages_missing").startswith("template")
+
+
+def inf_column(values: list[Any]) -> Any:
+    import numpy
+
+    column = numpy.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def test_prefixes_cached_before_an_update_are_named(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
+    new = AutoModelForCausalLM.from_pretrained(tiny_model(seed=1), dtype=torch.float32)
+
+    rollouts_engine = type(tiny.rollout._engine)
+    update = rollouts_engine.update_weights_from_tensor
+
+    async def keep_the_cache(*_: Any) -> None:
+        pass
+
+    async def update_and_keep_the_cache(self: Any, request: Any) -> Any:
+        request.flush_cache = False
+        return await update(self, request)
+
+    with hf(tiny_model()) as reference, monkeypatch.context() as patch:
+        reference.update_weights(new)
+        patch.setattr(PrefixCache, "empty", keep_the_cache)
+        patch.setattr(rollouts_engine, "update_weights_from_tensor", update_and_keep_the_cache)
+        try:
+            found = said(inf.check(tiny, **FEW))
+            assert only(found, "update_weights/cached_tokens").startswith("stale prefix cache")
+            tiny.update_weights(new)
+            found = said(inf.check(tiny, against=reference, **FEW))
+        finally:
+            patch.undo()
+            tiny.update_weights(own, version=0)
+    assert found.keys() == {"logprobs_diff_max", "prefix_reuse/logprobs_diff_max"}
+    assert all(meaning.startswith("stale or wrong prefix") for meaning in found.values())
+    assert inf.check(tiny, **FEW).passed

@@ -1,0 +1,417 @@
+"""What the config names is what the running engine has, and what it does.
+
+Two engines on the tiny model, with all keys away from their defaults between them; the session's
+tiny engine stands at the defaults.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import psutil
+import pytest
+import torch
+
+from _inf.backends.verl.server_arguments import NEVER, server_arguments
+from _inf.config import load_config
+from inf import Config, ConfigError, GenerationOutput, InferenceEngine, PromptError
+from tests.support.tiny import VOCABULARY, tiny_model
+
+ROOT = Path(__file__).resolve().parents[3]
+LONG = [5 + at % 300 for at in range(100)]  # token ids
+
+
+@pytest.fixture(autouse=True)
+def _h100(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the arguments for a GPU depend on, where there is none."""
+    if not torch.cuda.is_available():
+        h100 = SimpleNamespace(total_memory=80 * 2**30)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *args: (9, 0))
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *args: h100)
+
+
+@pytest.fixture(scope="module")
+def dummy() -> Iterator[InferenceEngine]:
+    """The shipped config with much laid over it: random weights, no caches, no chunks."""
+    over = {
+        "dtype": "bfloat16",
+        "load_format": "dummy",
+        "prompt_length": 40,
+        "response_length": 24,
+        "max_model_len": 100,
+        "max_num_seqs": 7,
+        "max_num_batched_tokens": 96,
+        "enable_chunked_prefill": False,
+        "enable_prefix_caching": False,
+        "gpu_memory_utilization": 0.25,
+        "cudagraph_capture_sizes": [1, 2],
+        "do_sample": False,
+        "engine_kwargs": {"sglang": {"schedule_policy": "lpm", "decode_log_interval": 3}},
+    }
+    model = str(tiny_model())
+    with InferenceEngine(
+        ROOT / "config.yaml",
+        model_path=model,
+        pack_weights=torch.cuda.is_available(),  # false on a CPU, where it has an effect
+        truncate_prompt="left",
+        rollout=over,
+    ) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[InferenceEngine]:
+    """A mapping with a flat key and an override over it: real weights, in small chunks."""
+    config = {
+        "model_path": str(tiny_model()),
+        "truncate_prompt": "right",
+        "max_prompt_length": 90,  # the older form of rollout.prompt_length
+        "rollout": {
+            "dtype": "float32",
+            "load_format": "safetensors",
+            "response_length": 30,
+            "max_num_seqs": 9,
+            "max_num_batched_tokens": 32,
+            "enforce_eager": True,
+            "free_cache_engine": True,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "n": 2,
+            "engine_kwargs": {"sglang": {"random_seed": 11, "schedule_conservativeness": 0.5}},
+        },
+    }
+    over = {"engine_kwargs": {"sglang": {"random_seed": 7}}}
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        engine = InferenceEngine(config, rollout=over)
+    told = [w for w in warned if "config key" in str(w.message)]
+    with engine:
+        assert [(w.category, w.filename) for w in told] == [(DeprecationWarning, __file__)]
+        assert (
+            str(told[0].message) == "config key 'max_prompt_length' is now 'rollout.prompt_length'"
+        )
+        yield engine
+
+
+def arguments(engine: InferenceEngine) -> Any:
+    """The running engine's `ServerArgs`."""
+    return engine.rollout._engine.server_args
+
+
+def has(engine: InferenceEngine, **expected: Any) -> None:
+    running = dataclasses.asdict(arguments(engine))
+    assert {name: running[name] for name in expected} == expected
+
+
+# ── server_args ──────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_key_reaches_the_running_engine(dummy: InferenceEngine) -> None:
+    has(
+        dummy,
+        model_path=str(tiny_model()),
+        trust_remote_code=False,
+        skip_tokenizer_init=True,
+        dtype="bfloat16",
+        load_format="dummy",
+        context_length=107,  # of which SGLang keeps seven
+        max_running_requests=7,
+        max_prefill_tokens=96,
+        chunked_prefill_size=-1,
+        disable_radix_cache=True,
+        mem_fraction_static=0.25,
+        cuda_graph_bs=[1, 2],
+        schedule_policy="lpm",
+        decode_log_interval=3,
+        tp_size=1,
+        dp_size=1,
+        ep_size=1,
+        pp_size=1,
+    )
+    if arguments(dummy).device == "cuda":  # without one SGLang has no graphs to disable
+        has(dummy, disable_cuda_graph=False)
+
+
+def test_every_key_reaches_the_other_running_engine(real: InferenceEngine) -> None:
+    has(
+        real,
+        dtype="float32",
+        load_format="safetensors",
+        context_length=127,
+        max_running_requests=9,
+        max_prefill_tokens=32,
+        chunked_prefill_size=32,
+        disable_radix_cache=False,
+        disable_cuda_graph=True,
+        watchdog_timeout=NEVER,  # hang_timeout's is the one limit
+        random_seed=7,  # the override's
+        schedule_conservativeness=0.5,  # the mapping's beside it
+    )
+    has(real, enable_memory_saver=arguments(real).device == "cuda")
+
+
+def test_engines_side_by_side_share_no_port(
+    tiny: InferenceEngine, dummy: InferenceEngine, real: InferenceEngine
+) -> None:
+    ports = [p for e in (tiny, dummy, real) for p in (arguments(e).port, arguments(e).nccl_port)]
+    assert len(set(ports)) == 6
+    assert {arguments(e).host for e in (tiny, dummy, real)} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("device", "rollout", "expected"),
+    [
+        ("cuda", {"enforce_eager": True}, {"disable_cuda_graph": True}),
+        ("cuda", {"enforce_eager": False}, {"disable_cuda_graph": False}),
+        ("cpu", {"enforce_eager": False}, {"disable_cuda_graph": False}),
+        ("cuda", {"free_cache_engine": True}, {"enable_memory_saver": True}),
+        ("cuda", {"free_cache_engine": False}, {"enable_memory_saver": False}),
+        ("cpu", {"free_cache_engine": True}, {"enable_memory_saver": False}),
+        ("cuda", {"tensor_model_parallel_size": 2, "expert_parallel_size": 2}, {"ep_size": 2}),
+        ("cuda", {"cudagraph_capture_sizes": [1, 8]}, {"cuda_graph_bs": [1, 8]}),
+        ("cuda", {}, {"attention_backend": None}),
+        ("cuda", {"engine_kwargs": {"sglang": {"page_size": 16}}}, {"page_size": 16}),
+        (
+            "cuda",
+            {"engine_kwargs": {"sglang": {"attention_backend": "triton"}}},
+            {"attention_backend": "triton"},
+        ),
+    ],
+)
+def test_key_becomes_the_server_argument(
+    device: Literal["cuda", "cpu"], rollout: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    given = server_arguments(load_config({"rollout": rollout}, {}), 1024, device, "warning")
+    assert {name: given[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_attention_backend_null_is_the_same_as_no_key(device: Literal["cuda", "cpu"]) -> None:
+    null = load_config({"rollout": {"engine_kwargs": {"sglang": {"attention_backend": None}}}}, {})
+    said, unsaid = (server_arguments(c, 9, device, "warning") for c in (null, load_config({}, {})))
+    assert said["attention_backend"] == unsaid["attention_backend"]
+
+
+def test_a_cpu_without_amx_compiles_no_model() -> None:
+    sglang = {"enable_torch_compile": True}
+    config = load_config({"rollout": {"engine_kwargs": {"sglang": sglang}}}, {})
+    with pytest.raises(ConfigError, match=r"enable_torch_compile: .* intel_amx"):
+        server_arguments(config, 1024, "cpu", "warning")
+    assert server_arguments(config, 1024, "cuda", "warning")["enable_torch_compile"]
+
+
+def test_weights_are_packed_in_the_child_unless_the_key_says_no(
+    dummy: InferenceEngine, real: InferenceEngine
+) -> None:
+    assert not child_settings(dummy)["pack_weights"] and child_settings(real)["pack_weights"]
+    with pytest.raises(ConfigError, match="^pack_weights: only a CPU's"):
+        server_arguments(load_config({"pack_weights": False}, {}), 1024, "cuda", "warning")
+
+
+def child_settings(engine: InferenceEngine) -> dict[str, Any]:
+    """What the scheduler's process is set up with."""
+    worker = engine.rollout._engine.run_scheduler_process_func
+    return dict(worker.setup_arguments)
+
+
+# ── What the keys do ─────────────────────────────────────────────────────────────────────────────
+
+
+def test_dummy_weights_are_not_the_models(dummy: InferenceEngine, real: InferenceEngine) -> None:
+    """SGLang draws them within 1e-3, so every token is about as likely as every other."""
+    prompt = {"prompt_token_ids": LONG[:40]}
+    (flat,) = dummy.generate(prompt, max_tokens=8, ignore_eos=True).logprobs
+    assert flat == pytest.approx([-math.log(VOCABULARY)] * 8, abs=0.05)
+    (known, _) = real.generate(prompt, max_tokens=8).logprobs
+    assert min(known) > -4.5
+
+
+def test_answers_do_not_depend_on_chunks_caches_or_the_loader(
+    tiny: InferenceEngine, real: InferenceEngine
+) -> None:
+    prompts = [{"prompt_token_ids": LONG[:size]} for size in (1, 31, 32, 33, 64, 90)]
+    params: dict[str, Any] = {"max_tokens": 24, "temperature": 0, "n": 1, "ignore_eos": True}
+    expected, answered = tiny.generate(prompts, **params), real.generate(prompts, **params)
+    assert answered.token_ids == expected.token_ids
+    for logprobs, reference in zip(answered.logprobs, expected.logprobs, strict=True):
+        assert logprobs == pytest.approx(reference, abs=1e-3)
+
+
+def test_prefix_cache_serves_a_repeated_prompt_only_where_the_config_lets_it(
+    tiny: InferenceEngine, dummy: InferenceEngine, real: InferenceEngine
+) -> None:
+    prompt = {"prompt_token_ids": [383, *LONG[:39]]}  # nobody else's
+
+    def cached(engine: InferenceEngine) -> list[int]:
+        calls = [engine.generate(prompt, max_tokens=4, n=1) for _ in range(3)]
+        return [call.metadata[0]["cached_tokens"] for call in calls]
+
+    assert cached(dummy) == [0, 0, 0]  # enable_prefix_caching: false
+    assert cached(real) == [0, 0, 0]  # free_cache_engine: true
+    assert all(count > 30 for count in cached(tiny)[1:])
+
+
+def test_lengths_of_the_config_are_the_limits(dummy: InferenceEngine) -> None:
+    full = {"prompt_token_ids": LONG[:40]}
+    answered = dummy.generate(full, ignore_eos=True)
+    assert len(answered.token_ids[0]) == 24  # response_length
+    assert len(dummy.generate(full, ignore_eos=True, max_tokens=60).token_ids[0]) == 60
+    with pytest.raises(PromptError, match="max_tokens=61 that is 101, above the limit of 100"):
+        dummy.generate(full, max_tokens=61)
+
+
+def test_row_may_be_as_long_as_the_limit(real: InferenceEngine) -> None:
+    prompt, answer = {"prompt_token_ids": LONG[:90]}, LONG[:30]
+    assert [len(score) for score in real.get_logprobs(prompt, [answer])] == [30]
+    with pytest.raises(PromptError, match="above the limit of 120"):
+        real.get_logprobs(prompt, [[*answer, 5]])
+
+
+def test_sampling_keys_of_the_config_are_the_calls_defaults(real: InferenceEngine) -> None:
+    answered = real.generate("Hello")
+    assert [len(ids) for ids in answered.token_ids] == [30, 30]  # n, response_length, ignore_eos
+    assert answered.token_ids[0] == answered.token_ids[1]  # temperature
+    assert len(real.generate("Hello", n=1, max_tokens=3).token_ids) == 1
+    chunks = list(real.stream("Hello"))  # one answer, whatever the config's n
+    assert [i for chunk in chunks for i in chunk.token_ids] == answered.token_ids[0]
+    for n in (2, 0):
+        with pytest.raises(ConfigError, match="^n: "):
+            real.stream("Hello", n=n)
+
+
+def test_truncation_is_reported_and_keeps_the_asked_side(
+    dummy: InferenceEngine, real: InferenceEngine
+) -> None:
+    long, short = {"prompt_token_ids": LONG}, {"prompt_token_ids": LONG[:90]}
+    cut, whole = real.generate([long, short], n=1).metadata, real.generate(short, n=1)
+    assert [m.get("truncated_prompt_tokens") for m in cut] == [10, None]
+    assert [m["prompt_tokens"] for m in cut] == [90, 90]
+    assert [m["response_ids"] for m in cut] == [whole.metadata[0]["response_ids"]] * 2
+    (left,) = dummy.generate(long, max_tokens=2).metadata
+    assert (left["truncated_prompt_tokens"], left["prompt_tokens"]) == (60, 40)
+    (tail,) = dummy.generate({"prompt_token_ids": LONG[-40:]}, max_tokens=2).metadata
+    assert left["response_ids"] == tail["response_ids"]
+
+
+# ── What can be known only when the engine starts ────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("rollout", "says"),
+    [
+        (
+            {"engine_kwargs": {"sglang": {"page_sise": 1}}},
+            "rollout.engine_kwargs.sglang.page_sise: SGLang has no such argument;"
+            " did you mean 'page_size'?",
+        ),
+        (
+            {"tensor_model_parallel_size": 2},
+            "rollout.tensor_model_parallel_size: 2 x data_parallel_size 1 needs 2 processes",
+        ),
+        (
+            {"data_parallel_size": 3},
+            "rollout.tensor_model_parallel_size: 1 x data_parallel_size 3 needs 3 processes",
+        ),
+        (
+            {"prompt_length": 4000, "response_length": 97},
+            "rollout.max_model_len: 4097 tokens are more than 4096, the model's context",
+        ),
+        (
+            {"max_model_len": 5000},
+            "rollout.max_model_len: 5000 tokens are more than 4096, the model's context",
+        ),
+        (
+            {"engine_kwargs": {"sglang": {"max_total_tokens": 10**12}}},
+            "rollout.engine_kwargs.sglang.max_total_tokens: 1000000000000 tokens of KV cache",
+        ),
+        (
+            {"engine_kwargs": {"sglang": {"max_total_tokens": 1000}}},
+            "rollout.engine_kwargs.sglang.max_total_tokens: must hold one row",
+        ),
+    ],
+)
+def test_config_that_this_engine_cannot_have_is_refused_before_it_starts(
+    rollout: dict[str, Any], says: str, tiny: InferenceEngine
+) -> None:
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    with pytest.raises(ConfigError) as caught:
+        InferenceEngine(model_path=str(tiny_model()), rollout=rollout)
+    assert str(caught.value).startswith(says)
+    if "processes" in says:
+        assert "torchrun --nproc-per-node" in str(caught.value)
+    assert {child.pid for child in psutil.Process().children(recursive=True)} == before
+    assert len(tiny.generate("hi", max_tokens=2)) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_cuda_without_a_gpu_is_refused() -> None:
+    with pytest.raises(ConfigError, match="^device: 'cuda' was asked for, but "):
+        InferenceEngine(model_path=str(tiny_model()), device="cuda")
+
+
+# ── The public surface ───────────────────────────────────────────────────────────────────────────
+
+
+def test_attributes_are_what_the_contract_names(real: InferenceEngine) -> None:
+    from transformers import PreTrainedTokenizerBase
+    from verl.workers.config import HFModelConfig
+    from verl.workers.rollout.sglang_rollout.sglang_rollout import SGLangRollout
+
+    assert isinstance(real.config, Config) and real.config.truncate_prompt == "right"
+    assert real.config.rollout.prompt_length == 90 and real.config.rollout.top_p == 1.0
+    with pytest.raises(ValueError, match="frozen"):
+        real.config.truncate_prompt = "left"  # type: ignore[misc]
+    assert isinstance(real.tokenizer, PreTrainedTokenizerBase) and len(real.tokenizer) == VOCABULARY
+    assert isinstance(real.model_config, HFModelConfig)
+    assert real.model_config.hf_config.vocab_size == VOCABULARY
+    assert isinstance(real.rollout, SGLangRollout)
+
+
+def test_overrides_merge_deeply_over_the_file(dummy: InferenceEngine) -> None:
+    rollout = dummy.config.rollout
+    assert rollout.engine_kwargs["sglang"] == {
+        "attention_backend": None,  # the file's
+        "schedule_policy": "lpm",
+        "decode_log_interval": 3,
+    }
+    assert rollout.max_num_seqs == 7 and rollout.calculate_log_probs is False
+    assert dummy.config.model_path == str(tiny_model()) and dummy.config.device == "auto"
+
+
+def test_output_of_a_call_is_rows_slices_and_a_table(tiny: InferenceEngine) -> None:
+    tokens = tiny.tokenizer.encode("<b>&")
+    output = tiny.generate(["one", "two"], n=3, temperature=1.0, max_tokens=5, ignore_eos=True)
+    assert len(output) == 6 == len(list(output)) and isinstance(output[1:3], GenerationOutput)
+    for at, row in enumerate(output):
+        assert row.completion == output.completions[at] and row.token_ids == output.token_ids[at]
+        assert (row.metadata["prompt_index"], row.metadata["sample_index"]) == divmod(at, 3)
+        assert row.metadata["cumulative_logprob"] == pytest.approx(sum(row.logprobs))
+        assert len(row.token_ids) == len(row.logprobs) == row.metadata["completion_tokens"] == 5
+    assert [r.metadata["prompt_index"] for r in output[::3]] == [0, 1]
+    odd = dataclasses.replace(output[:1], completions=[tiny.tokenizer.decode(tokens)])
+    assert "&lt;b&gt;&amp;" in odd._repr_html_() and output._repr_html_().count("<tr>") == 7
+
+
+def test_stats_add_up_what_the_rows_say(tiny: InferenceEngine) -> None:
+    before = tiny.stats()
+    outputs = [
+        tiny.generate(["one", "two", "three"], n=2, temperature=1.0, max_tokens=6),
+        tiny.generate("one", max_tokens=3),
+    ]
+    after = tiny.stats()
+    rows = [metadata for output in outputs for metadata in output.metadata]
+    for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+        assert after[name] - before[name] == sum(row[name] for row in rows)
+    assert after["requests"] - before["requests"] == len(rows) == 7
+    assert after["calls"] - before["calls"] == 2
+    assert after["restarts"] == before["restarts"]
+    assert after["busy_seconds"] > before["busy_seconds"]
+    speed = after["completion_tokens"] / after["busy_seconds"]
+    # Answers from memory, which other tests may have got, count as tokens and not for the speed.
+    assert 0 < after["tokens_per_second"] <= speed * (1 + 1e-6)

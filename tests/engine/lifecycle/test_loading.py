@@ -1,0 +1,103 @@
+"""Weights that a model class of SGLang's drops, told whatever way the class goes through them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from inf import InferenceEngine
+from tests.support.tiny import tiny_model
+
+Weights = Iterable[tuple[str, torch.Tensor]]
+HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
+
+
+@pytest.fixture(autouse=True)
+def sglang(tiny: InferenceEngine) -> None:
+    """Only after an engine's start can SGLang be imported on a CPU."""
+
+
+class Model(torch.nn.Module):
+    """As SGLang's are: one parameter a weight, but for those in `lost`."""
+
+    def __init__(self, read: Callable[[Weights], Weights], lost: set[str]) -> None:
+        super().__init__()
+        self.config = AutoConfig.from_pretrained(tiny_model("llama"))
+        self.read = read
+        shapes = {n: t.shape for n, t in weights() if n not in lost}
+        self.own = torch.nn.ParameterDict(
+            {name.replace(".", "/"): torch.empty(shape) for name, shape in shapes.items()}
+        )
+
+    def load_weights(self, given: Weights) -> None:
+        from sglang.srt.model_loader.weight_utils import default_weight_loader
+
+        for name, weight in self.read(given):
+            if (key := name.replace(".", "/")) in self.own:
+                parameter = self.own[key]
+                load: Any = getattr(parameter, "weight_loader", default_weight_loader)
+                load(parameter, weight)
+
+
+def weights() -> list[tuple[str, torch.Tensor]]:
+    model = AutoModelForCausalLM.from_pretrained(tiny_model("llama"), dtype=torch.float32)
+    return list(model.state_dict().items())
+
+
+WAYS: dict[str, Callable[[Weights], Weights]] = {
+    "one by one": lambda given: given,
+    "all first, in another order": lambda given: reversed(list(given)),
+    "as views": lambda given: ((name, tensor.t().t()) for name, tensor in given),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_dropped_weight_is_named_and_a_whole_model_is_not_complained_of(way: str) -> None:
+    from _inf.backends.verl.child.weight_loading import DroppedWeights, WeightsNotTaken
+
+    whole, lossy = Model(WAYS[way], set()), Model(WAYS[way], {HEAD, EMBEDDINGS})
+    for model in (whole, lossy):
+        DroppedWeights(model, trust_remote_code=False).watch()
+    whole.load_weights(weights())
+    whole.load_weights(weights()[:3])  # an update comes in parts
+    with pytest.raises(WeightsNotTaken, match=f"Model has no place for {EMBEDDINGS}, {HEAD}"):
+        lossy.load_weights(weights())
+    with pytest.raises(WeightsNotTaken, match=f"no place for {HEAD}$"):
+        lossy.load_weights(weights()[-1:])
+
+
+def test_model_that_loads_copies_is_left_to_the_check_of_unset_parameters() -> None:
+    """SGLang's DeepSeek concatenates two weights, and a copy does not say of what."""
+    from _inf.backends.verl.child.weight_loading import DroppedWeights
+
+    def fused(given: Weights) -> Weights:
+        return ((name, tensor.clone()) for name, tensor in given if name != HEAD)
+
+    model = Model(fused, set())
+    DroppedWeights(model, trust_remote_code=False).watch()
+    model.load_weights(weights())
+
+
+def test_weight_that_transformers_has_not_may_be_dropped() -> None:
+    from _inf.backends.verl.child.weight_loading import DroppedWeights
+
+    model = Model(WAYS["one by one"], set())
+    DroppedWeights(model, trust_remote_code=False).watch()
+    model.load_weights([("model.rotary_emb.inv_freq", torch.ones(8)), *weights()])
+
+
+def test_weights_are_in_large_pages(engine: InferenceEngine) -> None:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.exists() or "[never]" in setting.read_text():
+        pytest.skip("this machine gives no process large pages")
+    assert engine.rollout.host is not None
+    smaps = Path(f"/proc/{engine.rollout.host.children[0].pid}/smaps_rollup").read_text()
+    kilobytes = re.search(r"^AnonHugePages: +(\d+) kB$", smaps, re.MULTILINE)
+    assert kilobytes is not None
+    assert int(kilobytes[1]) > 0

@@ -1,0 +1,57 @@
+"""`free_cache_engine` empties the prefix cache after each call, though the scheduler is late."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from _inf.backends.verl import launch_sglang
+from inf import InferenceEngine
+from tests.support.prompts import token_prompts
+from tests.support.scripts import in_flight, until
+from tests.support.tiny import tiny_model
+
+LATE: dict[str, Any] = {"prompt_length": 512, "response_length": 128, "free_cache_engine": True}
+PROMPT = {"prompt_token_ids": token_prompts(1, 40, seed=77, shortest=40)[0]}
+ANOTHER = {"prompt_token_ids": token_prompts(1, 40, seed=78, shortest=40)[0]}
+
+
+@pytest.fixture(scope="module")
+def late(tiny: InferenceEngine) -> Iterator[InferenceEngine]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch_sglang, "SETUP", "tests.support.slow_scheduler:set_up")
+        rollout = {"dtype": "float32", "enforce_eager": True, **LATE}
+        engine = InferenceEngine(model_path=str(tiny_model()), rollout=rollout)
+    with engine:
+        yield engine
+
+
+def cached(engine: InferenceEngine) -> int:
+    """How many tokens of the prompt an earlier call has left."""
+    return int(engine.generate(PROMPT, max_tokens=2).metadata[0]["cached_tokens"])
+
+
+def test_flush_before_the_scheduler_comes_round_is_tried_again(late: InferenceEngine) -> None:
+    assert [cached(late) for _ in range(20)] == [0] * 20
+
+
+def test_streams_and_scores_leave_nothing_either(late: InferenceEngine) -> None:
+    list(late.stream(PROMPT, max_tokens=2))
+    assert cached(late) == 0
+    late.get_logprobs(PROMPT, [[5, 6]])
+    assert cached(late) == 0
+
+
+def test_call_that_ends_beside_another_does_not_wait_and_the_last_one_flushes(
+    late: InferenceEngine,
+) -> None:
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        long = threads.submit(late.generate, ANOTHER, max_tokens=100, ignore_eos=True)
+        assert until(lambda: in_flight(late) > 0, 20)
+        late.generate(PROMPT, max_tokens=1)
+        assert not long.done()
+        long.result(60)
+    assert cached(late) == 0

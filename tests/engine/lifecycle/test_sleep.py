@@ -1,0 +1,125 @@
+"""`sleep` and `wake_up`: in order, never twice, and honest on a machine without an accelerator."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from _inf.backends.verl import memory
+from _inf.backends.verl.prefix_cache import PrefixCache
+from inf import ConfigError, InferenceEngine, InferenceError
+from tests.support.scripts import in_flight, until
+
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
+
+
+def test_engine_without_the_key_cannot_sleep(tiny: InferenceEngine) -> None:
+    for verb in (tiny.sleep, tiny.wake_up):
+        with pytest.raises(ConfigError, match="^rollout.free_cache_engine: "):
+            verb()
+
+
+def test_cpu_engine_sleeps_frees_nothing_says_so_and_wakes_the_same(
+    mortal: InferenceEngine,
+) -> None:
+    before = mortal.generate("Hi", **GREEDY)
+    mortal.wake_up()  # it was not asleep
+    done: list[Any] = []
+    long = threading.Thread(
+        target=lambda: done.append(mortal.generate("Hi", max_tokens=1200, ignore_eos=True))
+    )
+    long.start()
+    assert until(lambda: in_flight(mortal), 30)
+    slept = mortal.sleep()
+    assert not in_flight(mortal)
+    long.join(30)
+    assert done[0].metadata[0]["completion_tokens"] == 1200  # a call in flight finishes first
+    assert slept.freed_bytes == 0 and "on a CPU" in slept.note
+    assert mortal.sleep().freed_bytes == 0
+    for ask in (
+        lambda: mortal.generate("Hi"),
+        lambda: list(mortal.stream("Hi")),
+        lambda: mortal.get_logprobs("Hi", "you"),
+        lambda: mortal.update_weights(engine_weights(mortal)),
+    ):
+        with pytest.raises(InferenceError, match="asleep; wake_up"):
+            ask()
+    mortal.wake_up()
+    page = (Path(__file__).parents[3] / "docs/training.md").read_text()
+    program = page.split("```python\n")[2].partition("```")[0]
+    exec(program, {"InferenceEngine": lambda **settings: mortal})
+    after = mortal.generate("Hi", **GREEDY)
+    assert after.token_ids == before.token_ids
+    assert after.metadata[0]["weight_version"] == before.metadata[0]["weight_version"]
+
+
+def test_engine_killed_in_its_sleep_is_dead_at_once_and_leaves_its_log_to_the_user_alone(
+    mortal: InferenceEngine,
+) -> None:
+    host = mortal.rollout.host
+    mortal.sleep()
+    os.kill(host.children[0].pid, signal.SIGKILL)
+    assert until(lambda: host.death is not None, 5)  # also where nobody waits for an answer
+    assert stat.S_IMODE(host.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(host.log.stat().st_mode) == 0o600
+    mortal.shutdown()
+    assert list(host.folder.iterdir()) == [host.log]
+
+
+def engine_weights(engine: InferenceEngine) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(engine.model_config.local_path)
+
+
+class Accelerated:
+    """A rollout on an accelerator of which 6 GB come free, and what is done to it in turn."""
+
+    on_cpu = False
+
+    def __init__(self) -> None:
+        self.log: list[Any] = []
+        self.config = self._engine = self.tokenizer_manager = self
+        self.free_cache_engine = True
+        self.refusal: str | None = None
+        self.prefix_cache = PrefixCache(self.flush_cache)
+
+    async def flush_cache(self) -> Any:
+        """Idle when it is asked a second time."""
+        self.log.append("flush")
+        return SimpleNamespace(success=len(self.log) == 2)
+
+    async def release(self) -> None:
+        assert self.refusal == memory.ASLEEP
+        self.log.append("release")
+
+    async def resume(self, tags: list[str]) -> None:
+        self.log.append(tags)
+
+    def free_bytes(self) -> int:
+        return 7_000_000_000 if self.log[-1] == "release" else 1_000_000_000
+
+
+def test_accelerators_memory_is_released_once_counted_and_resumed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rollout = Accelerated()
+    monkeypatch.setattr(memory, "_free_bytes", rollout.free_bytes)
+
+    async def twice_each() -> list[int]:
+        freed = [(await memory.sleep(rollout)).freed_bytes for _ in range(2)]
+        for _ in range(2):
+            await memory.wake_up(rollout)
+        return freed
+
+    assert asyncio.run(twice_each()) == [6_000_000_000, 0]
+    assert rollout.log == ["flush", "flush", "release", ["weights", "kv_cache"]]
+    assert rollout.refusal is None

@@ -1,0 +1,51 @@
+"""An architecture that was not measured is compared with Transformers when it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from _inf.backends.verl import start_check
+from inf import ConfigError, InferenceEngine
+from tests.support.tiny import tiny_model
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the tiny model's architecture were not in the table."""
+    monkeypatch.setattr(start_check, "EXACT_ON_CPU", [])
+
+
+def check(engine: InferenceEngine, folder: Path) -> None:
+    start_check.check_unmeasured(engine._backend, folder)
+
+
+@pytest.mark.filterwarnings("error")
+def test_engine_that_computes_its_folders_model_passes(tiny: InferenceEngine) -> None:
+    check(tiny, Path(tiny.model_config.local_path))
+
+
+def test_engine_that_computes_another_model_is_refused(tiny: InferenceEngine) -> None:
+    with pytest.raises(ConfigError, match="does not compute Qwen3ForCausalLM as Transformers does"):
+        check(tiny, tiny_model(seed=1))
+
+
+@pytest.mark.parametrize("case", ["large", "half precision", "unreadable"])
+def test_model_that_cannot_be_compared_is_served_with_a_warning(
+    tiny: InferenceEngine, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if case == "large":
+        monkeypatch.setattr(start_check, "MAX_BYTES", 1000)
+    if case == "half precision":
+        monkeypatch.setattr(type(tiny.rollout), "dtype", start_check.torch.bfloat16)
+    folder = tmp_path if case == "unreadable" else tiny_model(seed=1)
+    with pytest.warns(UserWarning, match="Qwen3ForCausalLM was never compared"):
+        check(tiny, folder)
+
+
+def test_measured_architecture_is_not_tried_again(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start_check, "EXACT_ON_CPU", ["Qwen3ForCausalLM"])
+    check(tiny, tiny_model(seed=1))

@@ -1,0 +1,388 @@
+"""New weights in a running engine are exactly the new weights, for whole calls, or not there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+from inf import ConfigError, EngineDeadError, InferenceEngine, InferenceError
+from tests.support.prompts import as_ids, token_prompts
+from tests.support.reference import Reference, assert_same_answers, logprobs
+from tests.support.scripts import in_flight, until
+from tests.support.tiny import tiny_model
+from tests.support.tool_calling import schema
+
+SETTINGS = {
+    "dtype": "float32",
+    "prompt_length": 256,
+    "response_length": 64,
+    "max_model_len": 2000,
+    "enforce_eager": True,
+    "update_weights_bucket_megabytes": 1,
+}
+PROMPTS = token_prompts(6, longest=40, seed=71)
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
+HEAD, EMBEDDINGS = "lm_head.weight", "model.embed_tokens.weight"
+DOWN = "model.layers.3.mlp.down_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[InferenceEngine]:
+    """Twelve layers, 2 MB: several buckets. Its head is its embeddings."""
+    folder = tiny_model(layers=12, tied=True, initializer_range=0.15)
+    with InferenceEngine(model_path=str(folder), rollout=SETTINGS) as engine:
+        yield engine
+
+
+def trained(engine: InferenceEngine, seed: int) -> Any:
+    """Another model of the same shape."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        folder = engine.model_config.local_path
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.from_pretrained(folder), dtype=torch.float32
+        )
+    model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def models(served: InferenceEngine) -> dict[int, Any]:
+    """By the parity of the version that serves it."""
+    return {0: trained(served, 100), 1: trained(served, 101)}
+
+
+def answers(engine: InferenceEngine) -> list[list[int]]:
+    return engine.generate(as_ids(PROMPTS), **GREEDY).token_ids
+
+
+FORMS: dict[str, Callable[[Any], Any]] = {
+    "a module": lambda model: model,
+    "a state dict with both names of a tied weight": lambda model: model.state_dict(),
+    "an iterator without the head": lambda model: (
+        (name, tensor) for name, tensor in model.named_parameters()
+    ),
+    "pairs without the embeddings, in float64, with an old buffer": lambda model: [
+        ("model.rotary_emb.inv_freq", torch.ones(8)),
+        *((n, t.double()) for n, t in model.state_dict().items() if n != EMBEDDINGS),
+    ],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_served_model_is_the_one_given(served: InferenceEngine, form: str) -> None:
+    model = trained(served, seed=len(form))
+    before = answers(served)
+    assert served.generate(as_ids(PROMPTS), **GREEDY).metadata[-1]["cached_tokens"] > 0
+    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    version = served.update_weights(FORMS[form](model))
+    output = served.generate(as_ids(PROMPTS), **GREEDY)
+    assert output.token_ids != before
+    reference = Reference.of(served, model)
+    assert_same_answers(reference, PROMPTS, output.token_ids, reference.greedy(PROMPTS, 24))
+    for prompt, answer, ours in zip(PROMPTS, output.token_ids, output.logprobs, strict=True):
+        theirs = logprobs(reference.logits(prompt, answer), answer)
+        assert ours == pytest.approx(theirs, abs=1e-3)
+    assert {about["cached_tokens"] for about in output.metadata} == {0}
+    assert {about["weight_version"] for about in output.metadata} == {version}
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, kept[name]) and not tensor.is_shared(), name
+
+
+def test_version_counts_up_or_is_the_callers(served: InferenceEngine, models: Any) -> None:
+    first = served.update_weights(models[0])
+    assert served.update_weights(models[0]) == first + 1
+    assert served.update_weights(models[0], version=1000) == 1000
+    assert served.update_weights(models[0]) == 1001
+    chunks = list(served.stream("Hi", max_tokens=2))
+    assert chunks and served.generate("Hi", max_tokens=1).metadata[0]["weight_version"] == 1001
+    with pytest.raises(ConfigError, match="version: .* got -1"):
+        served.update_weights(models[0], version=-1)
+
+
+def buckets(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What goes out to the engine from now on."""
+    sent: list[Any] = []
+    upstream = engine.rollout._engine.update_weights_from_tensor
+
+    async def counted(request: Any) -> Any:
+        sent.append(request)
+        return await upstream(request)
+
+    monkeypatch.setattr(engine.rollout._engine, "update_weights_from_tensor", counted)
+    return sent
+
+
+def test_bucket_size_is_the_configs(
+    served: InferenceEngine, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = buckets(served, monkeypatch)
+    size = sum(p.numel() * 4 for p in models[0].parameters())
+    served.update_weights(models[0])
+    assert 1 < size / 2**20 <= len(sent) <= size / 2**20 + 2
+
+
+def broken(model: Any, what: str) -> Any:
+    state = dict(model.state_dict())
+    match what:
+        case "unknown":
+            state["model.layers.3.mlp.dwon_proj.weight"] = state.pop(DOWN)
+        case "shape":
+            state[DOWN] = state[DOWN].T
+        case "missing":
+            del state[DOWN]
+        case "nan":
+            state[DOWN] = state[DOWN].clone().index_fill_(0, torch.tensor([5]), float("nan"))
+        case "meta":
+            state[DOWN] = state[DOWN].to("meta")
+        case "integers":
+            state[DOWN] = state[DOWN].long()
+        case "no tensor":
+            state[DOWN] = state[DOWN].tolist()
+        case "tie":
+            state[HEAD] = state[HEAD] + 1
+        case "twice":
+            return [*state.items(), (DOWN, state[DOWN])]
+        case "adapter":
+            state["base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"] = state[DOWN]
+        case "late":
+            return (pair for pair in [*state.items(), ("model.norm.bias", state[DOWN])])
+        case "ddp":
+            return {f"module.{name}": tensor for name, tensor in state.items()}
+        case "no pairs":
+            return list(state)
+        case "nothing":
+            return None
+    return state
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("unknown", r"no model.layers.3.mlp.dwon_proj.weight \(did you mean '" + DOWN + r"'\?\)"),
+        ("ddp", r"no module\.model.* look like those of DistributedDataParallel: .*ddp\.module"),
+        ("shape", DOWN + r" has the shape \(128, 64\), and the model's has \(64, 128\)"),
+        ("missing", "1 of 134 are missing, first " + DOWN),
+        ("nan", DOWN + " holds NaN"),
+        ("meta", DOWN + " must be .* got torch.float32 on meta"),
+        ("integers", DOWN + " must be .* got torch.int64"),
+        ("no tensor", DOWN + r" must be .* got \[\["),
+        ("tie", HEAD + " differs from " + EMBEDDINGS),
+        ("twice", DOWN + " comes twice"),
+        ("adapter", "merge_and_unload"),
+        ("late", "no model.norm.bias"),
+        ("no pairs", r"\[0\]: expected \(name, tensor\)"),
+        ("nothing", "expected a module"),
+    ],
+)
+def test_wrong_weights_leave_the_old_ones_serving(
+    served: InferenceEngine, models: Any, monkeypatch: pytest.MonkeyPatch, what: str, words: str
+) -> None:
+    version = served.update_weights(models[0])
+    before = answers(served)
+    sent = buckets(served, monkeypatch)
+    with pytest.raises(ConfigError, match=f"^weights.*{words}"):
+        served.update_weights(broken(models[1], what))
+    assert not sent and answers(served) == before
+    assert served.generate("Hi", max_tokens=1).metadata[0]["weight_version"] == version
+
+
+def test_iterator_that_fails_at_its_end_sends_nothing(
+    served: InferenceEngine, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served.update_weights(models[0])
+    before = answers(served)
+    sent = buckets(served, monkeypatch)
+
+    def cut_short() -> Iterator[Any]:
+        yield from models[1].named_parameters()
+        raise OSError("the file ended")
+
+    with pytest.raises(OSError, match="the file ended"):
+        served.update_weights(cut_short())
+    assert not sent and answers(served) == before
+
+
+def test_call_in_flight_ends_on_the_old_weights_and_a_later_one_waits_for_the_new(
+    served: InferenceEngine, models: Any
+) -> None:
+    old = served.update_weights(models[0])
+    early: dict[str, Any] = {"max_tokens": 1500, "ignore_eos": True, "temperature": 0}
+    done: dict[str, Any] = {}
+
+    def calls(name: str, *work: Any) -> threading.Thread:
+        thread = threading.Thread(target=lambda: done.update({name: work[0](*work[1:])}))
+        thread.start()
+        return thread
+
+    prompt = as_ids(PROMPTS)[0]
+    first = calls("early", lambda: served.generate(prompt, **early))
+    assert until(lambda: in_flight(served), 30)
+    update = calls("update", served.update_weights, models[1])
+    assert until(lambda: not served.rollout.host.lock._no_writer.is_set(), 30)
+    late = [
+        calls("late", lambda: served.generate(prompt, **GREEDY)),
+        calls("stream", lambda: list(served.stream(prompt, **GREEDY))),
+        calls("score", served.get_logprobs, prompt, [5, 6, 7]),
+    ]
+    time.sleep(0.1)
+    assert in_flight(served) == 1 and not done
+    for thread in (first, update, *late):
+        thread.join(120)
+    assert done["early"].metadata[0]["weight_version"] == old
+    assert done["late"].metadata[0]["weight_version"] == done["update"] == old + 1
+    before, after = (Reference.of(served, models[parity]) for parity in (0, 1))
+    ids = done["early"].token_ids[0]
+    theirs = logprobs(before.logits(PROMPTS[0], ids), ids)
+    assert done["early"].logprobs[0] == pytest.approx(theirs, abs=1e-3)
+    new = after.greedy(PROMPTS[:1], 24)
+    streamed = [token for chunk in done["stream"] for token in chunk.token_ids]
+    assert_same_answers(after, PROMPTS[:1], done["late"].token_ids, new)
+    assert streamed == done["late"].token_ids[0]
+    theirs = logprobs(after.logits(PROMPTS[0], [5, 6, 7]), [5, 6, 7])
+    assert done["score"][0] == pytest.approx(theirs, abs=1e-3)
+
+
+def test_under_a_storm_of_updates_each_call_sees_one_version_and_its_model(
+    served: InferenceEngine, models: Any
+) -> None:
+    first = served.update_weights(models[0], version=2000)
+    calls: list[Any] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        while not over.is_set():
+            calls.append(served.generate(as_ids(PROMPTS), temperature=1.0, seed=3, max_tokens=16))
+
+    askers = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in askers:
+        thread.start()
+    for step in range(1, 9):
+        served.update_weights(models[step % 2])
+    over.set()
+    for thread in askers:
+        thread.join(60)
+    seen = set()
+    references = [Reference.of(served, models[parity]) for parity in (0, 1)]
+    for output in calls:
+        (version,) = {about["weight_version"] for about in output.metadata}
+        seen.add(version)
+        reference = references[version % 2]
+        for prompt, ids, ours in zip(PROMPTS, output.token_ids, output.logprobs, strict=True):
+            theirs = logprobs(reference.logits(prompt, ids), ids)
+            assert ours == pytest.approx(theirs, abs=1e-3), version
+    assert len(seen) >= 3 and min(seen) >= first
+
+
+def test_row_given_up_just_before_does_not_disturb_the_update(
+    served: InferenceEngine, models: Any
+) -> None:
+    for step in range(4):
+        stream = served.stream("Hi", max_tokens=1500, ignore_eos=True)
+        next(stream)
+        stream.close()
+        served.update_weights(models[step % 2])
+    assert served.generate("Hi", max_tokens=4).metadata[0]["completion_tokens"] > 0
+
+
+def test_update_that_breaks_off_half_way_serves_nothing_until_a_whole_one(
+    served: InferenceEngine, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = served.update_weights(models[0])
+    upstream = served.rollout._engine.update_weights_from_tensor
+    sent: list[Any] = []
+
+    async def fails_second(request: Any) -> Any:
+        sent.append(request)
+        if len(sent) == 2:
+            raise OSError("no shared memory left")
+        return await upstream(request)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(served.rollout._engine, "update_weights_from_tensor", fails_second)
+        with pytest.raises(InferenceError, match="half way.*no shared memory left"):
+            served.update_weights(models[1])
+    for ask in (
+        lambda: served.generate("Hi"),
+        lambda: list(served.stream("Hi")),
+        lambda: served.get_logprobs("Hi", [4]),
+    ):
+        with pytest.raises(InferenceError, match="half way.*call update_weights"):
+            ask()
+    assert served.update_weights(models[1]) == version + 1
+    reference = Reference.of(served, models[1])
+    assert_same_answers(reference, PROMPTS, answers(served), reference.greedy(PROMPTS, 24))
+
+
+BROKEN = 77  # a token of VOCABULARY
+
+
+@torch.no_grad()
+def overflowing(engine: InferenceEngine) -> Any:
+    """A model of finite weights whose last layer's numbers overflow at the token `BROKEN` only."""
+    model = trained(engine, 102)
+    decoder = model.model
+    decoder.embed_tokens.weight[:, 0] = 0  # the first number of the hidden state marks the token
+    decoder.embed_tokens.weight[BROKEN] = 0  # its logit is 0: it is never the likeliest
+    decoder.embed_tokens.weight[BROKEN, 0] = 5
+    for layer in decoder.layers:
+        layer.self_attn.o_proj.weight[0] = 0
+        layer.mlp.down_proj.weight[0] = 0
+    for projection in (layer.mlp.gate_proj, layer.mlp.up_proj):
+        projection.weight[:, 0] = 1e25
+    return model
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, {**GREEDY, "temperature": 0.7, "top_k": 1}], ids=str)
+def test_call_with_a_row_that_is_not_finite_fails_and_the_others_go_on(
+    served: InferenceEngine, sampling: dict[str, Any]
+) -> None:
+    model = overflowing(served)
+    served.update_weights(model)
+    good = [[token for token in prompt if token != BROKEN] or [5] for prompt in PROMPTS]
+    with ThreadPoolExecutor(1) as thread:
+        beside = thread.submit(served.generate, as_ids(good), **sampling)
+        for ask in (
+            lambda: served.generate(as_ids([*good, [5, BROKEN]]), **sampling),
+            lambda: list(served.stream(as_ids([[5, BROKEN]])[0], **sampling)),
+        ):
+            with pytest.raises(InferenceError, match="log prob nan.*float16"):
+                ask()
+        tools: dict[str, Any] = {"tools": [schema("look", "place")], "truncate_prompt": "left"}
+        likely = {BROKEN: 100.0}
+        [told] = served.generate("a", logit_bias=likely, **tools, **sampling).metadata
+        assert told["error"].startswith("RequestFailure: turn 1: It has the log prob nan")
+        with pytest.raises(InferenceError, match="Row 1 .*log prob nan"):
+            served.get_logprobs(as_ids([[5, 6], [5, BROKEN]]), [[7], [7]])
+        output = beside.result(timeout=60)
+    reference = Reference.of(served, model)
+    assert_same_answers(reference, good, output.token_ids, reference.greedy(good, 24))
+
+
+def test_documented_update_works(served: InferenceEngine) -> None:
+    page = (Path(__file__).parents[3] / "docs/training.md").read_text()
+    program = page.partition("```python\n")[2].partition("```")[0]
+    exec(program.replace("InferenceEngine()", "served"), {"served": served})
+
+
+def test_engine_killed_in_an_update_is_dead_at_once(
+    served: InferenceEngine, models: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = served.rollout._engine.update_weights_from_tensor
+
+    async def killed(request: Any) -> Any:
+        served.rollout.host.children[0].kill()
+        return await upstream(request)
+
+    monkeypatch.setattr(served.rollout._engine, "update_weights_from_tensor", killed)
+    for ask in (lambda: served.update_weights(models[0]), lambda: served.generate("Hi")):
+        with pytest.raises(EngineDeadError, match="exit code -9"):
+            ask()

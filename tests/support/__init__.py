@@ -1,0 +1,1 @@
+"""What several tests share: models, scripted servers, clients, references, random cases."""

@@ -1,0 +1,199 @@
+"""What other engines are compared with: the backend `hf`, in float32 on the CPU.
+
+`hf` itself is compared with `Transformers`, the model called directly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from inf import InferenceEngine
+from tests.support.prompts import as_ids
+
+# A greedy answer may part from another only where two logits are this close: float32's last bits.
+TIE = 1e-3
+# And no more than this part of the rows may.
+PARTING_ROWS = 0.02
+# Of two log probs of one token.
+WITHIN = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference:
+    """A model on the backend `hf`, which is stopped when nothing holds it any more."""
+
+    engine: InferenceEngine
+    ends: frozenset[int]
+
+    @classmethod
+    def of(cls, engine: InferenceEngine, weights: Any = None) -> Reference:
+        """The model of an engine, or these weights in its place."""
+        own = engine.config.rollout
+        lengths = ("prompt_length", "response_length", "max_model_len")
+        rollout = {"name": "hf", "dtype": "float32", **{key: getattr(own, key) for key in lengths}}
+        folder = str(engine.model_folder)
+        hf = InferenceEngine(model_path=folder, device="cpu", rollout=rollout)
+        if weights is not None:
+            hf.update_weights(weights)
+        return cls(hf, ends_of(GenerationConfig.from_pretrained(folder)))
+
+    def greedy(self, prompts: Sequence[list[int]], max_tokens: int) -> list[list[int]]:
+        """Its answers, EOS included."""
+        output = self.engine.generate(as_ids(prompts), temperature=0, max_tokens=max_tokens)
+        return output.token_ids
+
+    def logits(self, prompt: list[int], answer: list[int]) -> torch.Tensor:
+        """From which each token of `answer` was chosen: tokens x vocabulary, without padding."""
+        return self.engine.get_logits({"prompt_token_ids": prompt}, [answer])[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformers:
+    """A model as Transformers loads it, called row by row."""
+
+    model: Any
+    ends: frozenset[int]
+
+    @classmethod
+    def of(cls, folder: Any) -> Transformers:
+        """In eager mode: all of its attention is the model's own code."""
+        how: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "eager"}
+        model = AutoModelForCausalLM.from_pretrained(folder, **how).eval()
+        return cls(model, ends_of(model.generation_config))
+
+    def greedy(
+        self, prompts: Sequence[list[int]], max_tokens: int, **options: Any
+    ) -> list[list[int]]:
+        """`generate`'s answers, EOS included."""
+        answers = []
+        for prompt in prompts:
+            ids = torch.tensor([prompt])
+            found = self.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=max_tokens,
+                do_sample=False,
+                **options,
+            )
+            answers += [until(row, self.ends) for row in found[:, len(prompt) :].tolist()]
+        return answers
+
+    @torch.no_grad()
+    def logits(self, prompt: list[int], answer: list[int]) -> torch.Tensor:
+        """As `Reference.logits`."""
+        output = self.model(torch.tensor([prompt + answer]), use_cache=False)
+        return output.logits[0, len(prompt) - 1 : -1].clone()
+
+
+Model: TypeAlias = "Reference | Transformers"
+
+
+def ends_of(config: Any) -> frozenset[int]:
+    """The ids that end an answer, of a generation config."""
+    eos = config.eos_token_id
+    return frozenset(eos if isinstance(eos, list) else [eos])
+
+
+def until(ids: list[int], ends: Collection[int]) -> list[int]:
+    """`ids` up to the first of `ends`, that one included."""
+    first = next((place for place, token in enumerate(ids) if token in ends), len(ids))
+    return ids[: first + 1]
+
+
+def logprobs(logits: torch.Tensor, answer: list[int], temperature: float = 1.0) -> list[float]:
+    """Of each token of `answer`: log softmax(logits / temperature)."""
+    table = torch.log_softmax(logits.double() / temperature, dim=-1)
+    return table[torch.arange(len(answer)), torch.tensor(answer)].tolist()
+
+
+def penalized(
+    logits: torch.Tensor, answer: list[int], *, presence: float, frequency: float
+) -> torch.Tensor:
+    """OpenAI's definition: logit[t] -= count(t) * frequency + (count(t) > 0) * presence.
+
+    Counted over what was generated before each token, the prompt left out.
+    """
+    counts = torch.zeros_like(logits)
+    for place, token in enumerate(answer[:-1]):
+        counts[place + 1 :, token] += 1
+    return logits - counts * frequency - (counts > 0) * presence
+
+
+@dataclasses.dataclass(frozen=True)
+class Divergence:
+    """Where two greedy answers to one prompt become different, and by how little."""
+
+    row: int
+    place: int
+    tokens: tuple[int | None, int | None]
+    logits: tuple[float, float]
+
+    @property
+    def gap(self) -> float:
+        """Between the two logits; NaN where one answer simply ended."""
+        return abs(self.logits[0] - self.logits[1])
+
+
+def partings(
+    reference: Model,
+    prompts: Sequence[list[int]],
+    ours: Sequence[list[int]],
+    theirs: Sequence[list[int]],
+) -> list[Divergence]:
+    """Of each row that differs, its first difference, with the reference's logits there."""
+    found = []
+    for row, (prompt, one, other) in enumerate(zip(prompts, ours, theirs, strict=True)):
+        both = enumerate(itertools.zip_longest(one, other))
+        place, tokens = next(((p, t) for p, t in both if t[0] != t[1]), (None, (None, None)))
+        if place is not None:
+            logits = reference.logits(prompt, [*one[:place], 0])[-1]
+            pair = [math.nan if token is None else logits[token].item() for token in tokens]
+            found.append(Divergence(row, place, tokens, (pair[0], pair[1])))
+    return found
+
+
+def assert_same_answers(
+    reference: Model,
+    prompts: Sequence[list[int]],
+    ours: Sequence[list[int]],
+    theirs: Sequence[list[int]],
+) -> None:
+    """Token for token; a tie in the last bit is shown and counted."""
+    found = partings(reference, prompts, ours, theirs)
+    for parting in found:
+        print(f"{parting} gap={parting.gap:.2e}")
+    assert all(parting.gap <= TIE for parting in found), found  # NaN is not
+    assert len(found) <= PARTING_ROWS * len(prompts), found
+
+
+def assert_greedy(
+    reference: Model,
+    prompts: Sequence[list[int]],
+    output: Any,
+    max_tokens: int,
+    within: float = WITHIN,
+) -> None:
+    """Tokens and log probs of an output are the model's, by one forward pass a row.
+
+    Each token is the likeliest after those before it (a tie in the last bit is counted), and each
+    row ends with its first EOS or at `max_tokens`: that is Transformers' greedy answer.
+    """
+    ends, ties = reference.ends, 0
+    for prompt, row in zip(prompts, output, strict=True):
+        answer = row.token_ids
+        assert answer == until(answer, ends)
+        assert answer[-1] in ends or len(answer) == max_tokens
+        logits = reference.logits(prompt, answer)
+        gaps = logits.max(-1).values - logits[torch.arange(len(answer)), torch.tensor(answer)]
+        assert gaps.max() <= within
+        ties += bool(gaps.max() > 0)
+        theirs = logprobs(logits, answer)
+        assert max(abs(a - b) for a, b in zip(row.logprobs, theirs, strict=True)) <= within
+    assert ties <= max(1, PARTING_ROWS * len(output)), ties
