@@ -65,9 +65,10 @@ def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
         for name, neutral in FEATURES[feature].items():
             if name in asked and asked[name] is not None and asked[name] != neutral:
                 others = [name for name in SUPPORTS if feature in SUPPORTS[name]]
-                raise ConfigError(
-                    f"{name}: the backend {backend.name} does not offer it; rollout.name: "
-                    f"{' or '.join(others)} does."
+                raise ConfigError.of(
+                    name,
+                    f"the backend {backend.name} does not offer it; rollout.name: "
+                    f"{' or '.join(others)} does.",
                 )
 
 
@@ -82,7 +83,8 @@ def check_finite(logprobs: Sequence[float | None], row: int | None) -> None:
         f"{what} has the log prob {logprobs[index]} at token {index}: the model's "
         "numbers are too large for its dtype. Likeliest causes: rollout.dtype is float16 and the "
         "model was trained in bfloat16 (use bfloat16 or float32), or its weights diverged in "
-        "training (load an earlier checkpoint)."
+        "training (load an earlier checkpoint).",
+        row=row,
     )
 
 

@@ -51,7 +51,8 @@ def check(document: dict[str, Any]) -> Config:
         others = (_hf_arguments, _unread, _unnamed_server, _cache_of_one_rank)
         faults |= dict(fault for each in others for fault in each(config))
     if faults:
-        raise ConfigError("\n".join(f"{path}: {fault}" for path, fault in faults.items()))
+        lines = [f"{path}: {fault}" for path, fault in faults.items()]
+        raise ConfigError("\n".join(lines), key=next(iter(faults)))
     return config
 
 
@@ -61,7 +62,7 @@ def check_engine_kwargs(config: Config, known_fields: Collection[str]) -> None:
     unknown = [key for key in config.rollout.engine_kwargs["sglang"] if key not in known_fields]
     if unknown:
         lines = [f"{path}.{key}: {why}{did_you_mean(key, known_fields)}" for key in unknown]
-        raise ConfigError("\n".join(lines))
+        raise ConfigError("\n".join(lines), key=f"{path}.{unknown[0]}")
 
 
 def _take_one_valued(rollout: Any) -> Faults:

@@ -35,6 +35,6 @@ def load_interactions(path: str | None) -> dict[str, Any]:
     except ConfigError:
         raise
     except Exception as failure:
-        raise ConfigError(
-            f"{PATH_KEY}: {path} cannot be loaded: {type(failure).__name__}: {failure}"
+        raise ConfigError.of(
+            PATH_KEY, f"{path} cannot be loaded: {type(failure).__name__}: {failure}"
         ) from failure

@@ -61,7 +61,7 @@ class Echo:
             await asyncio.sleep(0.01)  # those before end before
             raise EngineDeadError("the scheduler (pid 7) died with exit code -9")
         if prompt == LONG:
-            raise PromptError("prompt 0 has 900 tokens")
+            raise PromptError("prompt 0 has 900 tokens", index=0)
         if prompt == COMPLEX:
             raise RequestFailure("The engine gave a request up: its grammar is too complex")
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")

@@ -119,7 +119,7 @@ class EvalRun:
     def __post_init__(self) -> None:
         for name, value in (("n", self.n), ("limit", self.limit)):
             if value is not None and value < 1:
-                raise ConfigError(f"{name}: it must be at least 1, not {value}.")
+                raise ConfigError.of(name, f"it must be at least 1, not {value}.")
         rows = json.dumps([dataclasses.asdict(each) for each in self.examples], default=repr)
         self._digest = hashlib.sha256(rows.encode()).hexdigest()
         self.examples = self.examples[: self.limit]
@@ -142,8 +142,8 @@ class EvalRun:
         called with what was resumed, and with the progress now and then."""
         used = effective_params(self.params, config.rollout)
         if self.n > 1 and not used["temperature"]:
-            raise ConfigError(
-                f"n: {self.n} greedy answers of one prompt are all the same; give a temperature."
+            raise ConfigError.of(
+                "n", f"{self.n} greedy answers of one prompt are all the same; give a temperature."
             )
         pool = RewardPool(self.reward, self.reward_timeout, self.reward_workers)
         wanted = len(self.examples) * self.n

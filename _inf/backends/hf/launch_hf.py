@@ -21,7 +21,7 @@ from _inf.backends.hf.next_token import Chooser
 from _inf.backends.model_info import eos_token_ids, limits_of, with_padding
 from _inf.config import Config
 from _inf.conversation.interactions import load_interactions
-from _inf.errors import ConfigError, error_text
+from _inf.errors import ConfigError, at_fault, error_text
 from _inf.models.resolve import resolve_model
 from _inf.runtime import quiet
 from _inf.runtime.fork import check_start
@@ -69,6 +69,7 @@ def _free(forward: Forward, device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+@at_fault(key="device")
 def _device(config: Config) -> torch.device:
     found = config.device != "cpu" and torch.cuda.is_available()
     if config.device == "cuda" and not found:
@@ -91,8 +92,8 @@ def _model(folder: Path, config: Config, device: torch.device) -> Any:
             **own,
         )
     except Exception as failure:
-        raise ConfigError(
-            f"model_path: Transformers cannot load {folder}: {error_text(failure)}."
+        raise ConfigError.of(
+            "model_path", f"Transformers cannot load {folder}: {error_text(failure)}."
         ) from failure
     if missing := sorted(loading["missing_keys"]):
         raise ConfigError(
