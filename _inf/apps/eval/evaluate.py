@@ -28,9 +28,10 @@ from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.metrics import metrics
 from _inf.apps.eval.reward import SECONDS, RewardPool
 from _inf.apps.eval.reward_process import RewardFunction
-from _inf.apps.eval.scoring import Tally, Tell, answer_and_score, run
+from _inf.apps.eval.scoring import answer_and_score, run
 from _inf.apps.eval.stored import Stored, stored_answers
 from _inf.apps.rollouts.sources import answer_fields
+from _inf.apps.tally import Tally
 from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.request.sampling import effective_params, greedy_unless_asked
@@ -41,6 +42,8 @@ from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
+
+PROGRESS = "{0.done} of {0.total} scored, {0.answered} answered{0.speed}"
 
 
 def evaluate(
@@ -135,7 +138,7 @@ class EvalRun:
         start: Callable[[], contextlib.AbstractContextManager[InferenceEngine]],
         restart: bool,
         on_error: OnError = lambda line, reason: None,
-        tell: Tell = lambda text: None,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> EvalReport:
         """Answer and score what the file of rows lacks, and report. start: called for the engine if
         there is anything to answer. on_error: called with an answer's number and the reason. tell:
@@ -152,7 +155,7 @@ class EvalRun:
             stored = stored_answers(file, wanted, pool.version, self.rescore)
             if stored.answers:
                 tell(str(stored))
-            tally = Tally(wanted, stored.answers, stored.rewards, tell)
+            tally = Tally(wanted, stored.rewards, stored.answers, PROGRESS, tell)
             self._finish(file, pool, stored, tally, start, self._naming(on_error))
             rows = [row for row in file.rows() if row["line"] <= wanted]
         return self._report(config, used, rows, pool, stored, tally)

@@ -1,7 +1,4 @@
-"""Runs the server on a thread of its own, beside a running engine.
-
-In: an engine, an address, a key. Out: an `InferenceServer`, which listens until it is stopped.
-"""
+"""Runs the server on a thread of its own, beside a running engine."""
 
 from __future__ import annotations
 
