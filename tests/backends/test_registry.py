@@ -34,11 +34,9 @@ def test_versions_are_checked_for_the_backend_that_needs_them(
     monkeypatch.setattr(environment, "check_pins", broken)
     with pytest.raises(ConfigError, match="^environment: "):
         describe(Config()).prepare(Config())
-    for name in ("hf", "openai"):
-        server = (
-            {"model_path": "m", "base_url": "http://localhost:1/v1"} if name == "openai" else {}
-        )
-        config = read_config(server, {"rollout": {"name": name}})
+    served = {"model_path": "m", "base_url": "http://localhost:1/v1"}
+    for name, keys in (("hf", {}), ("openai", served)):
+        config = read_config(keys, {"rollout": {"name": name}})
         describe(config).prepare(config)
 
 
