@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -23,7 +23,7 @@ from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_c
 from _inf.apps.serve.error_responses import RETRY_SECONDS, RequestError, add_handlers, error_of
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.prometheus import Metrics, WatchRequests, log_bug
-from _inf.apps.serve.responses import ChatResponses, CompletionResponses
+from _inf.apps.serve.responses import ChatResponses, CompletionResponses, Responses
 from _inf.apps.serve.sessions import Sessions
 from _inf.errors import EngineDeadError, InferenceError, shown
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from inf import InferenceEngine
 
 BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
-AnyResponses: TypeAlias = ChatResponses | CompletionResponses
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DONE = "data: [DONE]\n\n"
 
@@ -82,7 +81,7 @@ class Service:
         asked = (body.prompts(), body.keywords(), body.n or 1, body.tool_choice, session)
         return body, await asyncio.to_thread(served_call, self.engine, *asked)
 
-    async def _answer(self, request: Request, responses: AnyResponses) -> Response:
+    async def _answer(self, request: Request, responses: Responses) -> Response:
         call = responses.call
         if responses.body.stream:
             events = self._events(responses)
@@ -101,7 +100,7 @@ class Service:
         call.record(responses.choices)
         return Response(text, media_type="application/json")
 
-    async def _events(self, responses: AnyResponses) -> AsyncGenerator[str, None]:
+    async def _events(self, responses: Responses) -> AsyncGenerator[str, None]:
         """The text of a stream's events; those before the first chunk come with that chunk's."""
         call, begun = responses.call, False
         try:
