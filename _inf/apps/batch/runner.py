@@ -4,17 +4,21 @@ number of jobs run at once, and each row is written when it is finished."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch.lines import BadLine, Job, error_row, parse, read_lines
 from _inf.apps.batch.output_file import OutputFile, is_error
+from _inf.apps.serve.calls import served_call
+from _inf.apps.serve.choice import forced_call
 from _inf.apps.tally import Tally
 from _inf.config import Config
 from _inf.errors import ConfigError, GenerationTimeout, PromptError, RequestFailure, ToolError
 from _inf.request.keywords import GenerateParams
 from _inf.request.seeds import prompt_seed
+from _inf.response.output import GenerationOutput
 from _inf.runtime import quiet
 
 if TYPE_CHECKING:
@@ -97,10 +101,9 @@ async def answer_one(
     try:
         if job.tool_choice is None:
             output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
-        else:
-            from _inf.apps.batch.forced_call import answer_with_call  # imports a server's modules
-
-            output = await answer_with_call(engine, job, own)
+        else:  # by a grammar, as `inf serve` does
+            call = served_call(engine, [job.prompt], own, tool_choice=job.tool_choice)
+            output = _with_calls(await call.answer())
     except GenerationTimeout as failure:
         return error_row(job, "timeout", str(failure)), 0
     except RequestFailure as failure:
@@ -108,3 +111,18 @@ async def answer_one(
     except (PromptError, ConfigError, ToolError) as failure:
         return error_row(job, "invalid_request", failure.for_one_prompt()), 0
     return job.row(output), sum(row["completion_tokens"] for row in output.metadata)
+
+
+def _with_calls(output: GenerationOutput) -> GenerationOutput:
+    calls = [forced_call(text) for text in output.completions]
+    return dataclasses.replace(
+        output,
+        tool_calls=calls,
+        completions=[
+            "" if call else text for call, text in zip(calls, output.completions, strict=True)
+        ],
+        metadata=[
+            {**about, "finish_reason": "tool_calls"} if call else about
+            for call, about in zip(calls, output.metadata, strict=True)
+        ],
+    )

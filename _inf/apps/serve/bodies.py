@@ -63,7 +63,6 @@ class ChatBody(ServedKeywords, ChatRequest):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
 
     def prompts(self) -> list[Any]:
-        """Return the conversation, the one prompt."""
         return [self.messages]
 
 

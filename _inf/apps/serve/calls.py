@@ -13,9 +13,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.openai_format import NamedTool
-from _inf.apps.serve.sessions import Session, Start
 from _inf.conversation.rules import Rules, rules_for
-from _inf.errors import ConfigError, PromptTooLongError, shown
+from _inf.errors import ConfigError, shown
 from _inf.request.keywords import GenerateParams
 from _inf.request.prompts import normalize
 from _inf.request.seeds import MAX_SEED, derived_seed, prompt_seed
@@ -28,6 +27,7 @@ from _inf.types import Message, Prompt, Tool
 
 if TYPE_CHECKING:
     from _inf.apps.serve.choice import Choice
+    from _inf.apps.serve.sessions import Session, Start
     from inf import InferenceEngine
 
 MAX_ROWS = 1024  # of a request: prompts times choices
@@ -143,20 +143,11 @@ def _prompts(
 def _max_tokens(engine: InferenceEngine, prompts: list[Prompt], asked: int | None) -> list[int]:
     """Return the most tokens of each answer: what was asked for, else `rollout.response_length`, or
     less where the context ends before."""
-    limits = engine.model.limits
-    if asked is not None:
-        each = [count("max_tokens", asked)] * len(prompts)
-        check_total_length(prompts, each, limits)
-        return each
-    left = [limits.total - len(prompt.token_ids) for prompt in prompts]
-    if (least := min(left, default=1)) < 1:
-        index = left.index(least)
-        raise PromptTooLongError(
-            f"prompt {index} leaves no token for an answer within {limits.total} "
-            "(rollout.max_model_len).",
-            index=index,
-        )
-    return [min(engine.config.rollout.response_length, each) for each in left]
+    limits, default = engine.model.limits, engine.config.rollout.response_length
+    left = (max(1, limits.total - len(prompt.token_ids)) for prompt in prompts)
+    each = [min(default, most) if asked is None else count("max_tokens", asked) for most in left]
+    check_total_length(prompts, each, limits)
+    return each
 
 
 def _call_schema(

@@ -76,7 +76,6 @@ class Session:
         self.used = time.monotonic()
 
     def traces(self) -> list[Trace]:
-        """All traces, in the order in which they began."""
         with self._lock:
             return list(self._traces.values())
 
