@@ -17,6 +17,7 @@ from _inf.apps.batch.runner import OnError, calls_at_once, keep_in
 from _inf.apps.ray.cluster import cluster
 from _inf.apps.ray.worker import InferenceWorker
 from _inf.apps.tally import Tally
+from _inf.backends.registry import describe
 from _inf.config import Config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
 
@@ -50,7 +51,7 @@ def answer_on_ray(
             f"--workers: an engine there has one process; rollout.tensor_model_parallel_size x "
             f"data_parallel_size is {parallel}; set both to 1."
         )
-    if config.rollout.name == "openai":
+    if describe(config).remote:
         raise ConfigError(
             "--workers: they would all ask the one server; leave it out, and set "
             "rollout.max_num_seqs to the requests that the server takes at once."
