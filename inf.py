@@ -36,7 +36,8 @@ from _inf.request.prompts import normalize
 from _inf.request.sampling import Sampling, resolve
 from _inf.request.tokenize import check_total_length, tokenize
 from _inf.response.decode import decode
-from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.response.scores import Score, likeliest_tokens, scored_sequences, scores
 from _inf.response.streaming import Stream, StreamChunk
 from _inf.response.trainer_batch import check_batch, given_columns, trainer_batch
@@ -129,7 +130,7 @@ class InferenceEngine(RunningEngine):
     ) -> GenerationOutput:
         call = self._prepare(prompts, params)
         if not call.prompts:
-            return GenerationOutput.empty()
+            return GenerationOutput()
         if why := call.sampling.same_samples:
             warnings.warn(why, stacklevel=3)
         return self._decode(call, self._roll_out(call, cancel or CancelToken()))
@@ -248,4 +249,4 @@ class InferenceEngine(RunningEngine):
         columns = given_columns(uid, extra, len(call.prompts))
         rows = self._roll_out(call, CancelToken())
         widths, pad = (rollout.prompt_length, rollout.response_length), self.tokenizer.pad_token_id
-        return trainer_batch(rows, call.prompts, self._decode(call, rows), pad, widths, columns)
+        return trainer_batch(self._decode(call, rows), pad, widths, columns)

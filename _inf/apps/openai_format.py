@@ -16,7 +16,8 @@ from pydantic_core import from_json
 
 from _inf.errors import did_you_mean, shown
 from _inf.request.keywords import GenerateParams
-from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.types import Tokenizer, ToolCall
 
 FormT = TypeVar("FormT", bound="RequestBody")
@@ -216,7 +217,7 @@ def choices(
         {
             "index": index,
             "message": message(row),
-            "finish_reason": row.metadata["finish_reason"],
+            "finish_reason": row.finish_reason,
             "logprobs": token_logprobs(
                 row.token_ids or [], row.logprobs, row.top_logprobs, tokenizer, likeliest
             ),
@@ -260,7 +261,7 @@ def _token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def usage(output: GenerationOutput) -> dict[str, Any]:
     """Return the token counts of the answers to one prompt."""
-    return token_counts(output.metadata, len(output))
+    return token_counts([vars(row) for row in output], len(output))
 
 
 def token_counts(rows: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from _inf.request.prompts import normalize
 from _inf.request.tokenize import tokenize
 from _inf.request.values import template_kwargs
 from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.tools.definition import as_tools
 
 if TYPE_CHECKING:
@@ -48,19 +49,11 @@ async def answer_with_call(
     output = await engine.agenerate(
         {"prompt_token_ids": prompt.token_ids}, **cast(GenerateParams, keywords)
     )
-    return _with_calls(output)
+    return GenerationOutput([_with_call(row) for row in output])
 
 
-def _with_calls(output: GenerationOutput) -> GenerationOutput:
-    calls = [forced_call(text) for text in output.completions]
-    return dataclasses.replace(
-        output,
-        tool_calls=calls,
-        completions=[
-            "" if call else text for call, text in zip(calls, output.completions, strict=True)
-        ],
-        metadata=[
-            {**about, "finish_reason": "tool_calls"} if call else about
-            for call, about in zip(calls, output.metadata, strict=True)
-        ],
-    )
+def _with_call(row: GenerationRow) -> GenerationRow:
+    calls = forced_call(row.completion)
+    if not calls:
+        return dataclasses.replace(row, tool_calls=[])
+    return dataclasses.replace(row, tool_calls=calls, completion="", finish_reason="tool_calls")

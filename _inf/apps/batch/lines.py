@@ -113,7 +113,7 @@ class OpenAILine(_Line):
 
 
 def _about(output: GenerationOutput) -> dict[str, Any]:
-    return {"finish_reason": output.metadata[0]["finish_reason"], "usage": usage(output)}
+    return {"finish_reason": output[0].finish_reason, "usage": usage(output)}
 
 
 def read_lines(source: Path) -> Iterator[tuple[int, bytes]]:

@@ -148,4 +148,4 @@ async def answer_one(
     except (PromptError, ConfigError, ToolError, BadRequest) as failure:
         reason = str(failure).replace("prompt 0", "the prompt", 1)
         return error_row(job, "invalid_request", reason), 0
-    return job.row(output), sum(row["completion_tokens"] for row in output.metadata)
+    return job.row(output), sum(row.completion_tokens for row in output)

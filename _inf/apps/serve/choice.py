@@ -16,7 +16,7 @@ from typing import Any
 from _inf.apps.openai_format import tool_calls
 from _inf.apps.serve.calls import ServedCall
 from _inf.conversation.rules import THOUGHT_ENDS, answered_calls
-from _inf.response.output import GenerationRow
+from _inf.response.row import GenerationRow
 from _inf.response.streaming import LAST_METADATA, StreamChunk
 from _inf.types import RequestOutput, ToolCall
 
@@ -27,11 +27,10 @@ MAY_BEGIN_CALL = re.compile(r"[<\[{`]")
 
 def whole_chunk(row: GenerationRow) -> StreamChunk:
     """A finished row as the only chunk of its stream."""
-    about, ids = row.metadata, row.token_ids or []
+    ids = row.token_ids or []
     logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
-    last = {name: about[name] for name in LAST_METADATA}
-    end = about["finish_reason"]
-    return StreamChunk(row.completion, ids, end, logprobs, row.top_logprobs, last)
+    last = {name: getattr(row, name) for name in LAST_METADATA}
+    return StreamChunk(row.completion, ids, row.finish_reason, logprobs, row.top_logprobs, last)
 
 
 class Choice:

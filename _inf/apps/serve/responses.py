@@ -18,7 +18,7 @@ from _inf.apps.openai_format import token_counts, token_logprobs, token_text
 from _inf.apps.serve.bodies import ChatBody, CompletionBody
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
-from _inf.response.output import GenerationRow
+from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 
 BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
@@ -72,7 +72,7 @@ class Responses(Generic[BodyT]):
         if self.body.prompt_logprobs is None or row.prompt_logprobs is None:
             return {}
         entries: list[JSON | None] = []
-        ids = self.call.prompt_ids(row.metadata["prompt_index"])
+        ids = self.call.prompt_ids(row.prompt_index)
         for token, value in zip(ids, row.prompt_logprobs, strict=True):
             about = {"logprob": value, "decoded_token": token_text(token, self._tokenizer)}
             entries.append(None if value is None else {str(token): about})
