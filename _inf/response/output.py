@@ -79,7 +79,7 @@ class GenerationOutput:
     prompt_token_ids: the prompt's ids as they were sent; None if a server tokenizes.
     metadata: a dict per row:
         response_ids, response_mask: the padded row of the rollout's tensor, and 1 for each token
-            that the model generated (as in verl);
+            that the model generated (as in verl); made when `metadata` is first asked for;
         finish_reason: `stop`, `length`, `tool_calls` or `abort` (OpenAI's names);
         matched_stop: the token id or the stop string that ended the row, or None;
         matched_stop_text: the same, with a token as text;

@@ -94,7 +94,15 @@ class GenerationRow:
             about["seed"] = self.seed
         if self.truncated_prompt_tokens:
             about["truncated_prompt_tokens"] = self.truncated_prompt_tokens
-        return about if self.transcript is None else about | _turns(self.transcript)
+        if (said := self.transcript) is not None:
+            rewards = {name: said.reward_scores[name] for name in said.reward_scores}
+            rewards.pop("user_turn_rewards", None)
+            about |= {"num_turns": said.num_turns, "response_tokens": len(said.ids)}
+            about |= {"limit": said.limit, "tool_calls": said.calls}
+            about |= {"tool_rewards": rewards, "reward_scores": said.reward_scores}
+            if said.error is not None:
+                about["error"] = said.error
+        return about
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the metadata as one dict of JSON values, with these differences:
@@ -134,19 +142,6 @@ class GenerationRow:
             if value is not None and not isinstance(value, list | dict)
         }
         return html_table([], row.items())
-
-
-def _turns(transcript: Transcript) -> dict[str, Any]:
-    scores = transcript.reward_scores
-    about = {
-        "num_turns": transcript.num_turns,
-        "response_tokens": len(transcript.ids),
-        "limit": transcript.limit,
-        "tool_calls": transcript.calls,
-        "tool_rewards": {name: scores[name] for name in scores if name != "user_turn_rewards"},
-        "reward_scores": scores,
-    }
-    return about if transcript.error is None else {**about, "error": transcript.error}
 
 
 def html_table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:

@@ -129,6 +129,18 @@ def test_padding_is_in_response_ids_and_nowhere_else(tokenizer: Any) -> None:
     assert [m["completion_tokens"] for m in answered.metadata] == [1, 3, 8]
 
 
+def test_rows_are_padded_only_when_their_metadata_is_asked_for(tokenizer: Any) -> None:
+    answered = decoded(tokenizer, row([9]), row([9, 7]))
+    assert len(answered.to_dict()) == 2 and repr(answered) and answered._repr_html_()
+    assert answered[0].response == ([9], [1], [-0.5])
+    assert not any("metadata" in vars(each) for each in answered)
+    about = answered[0].metadata
+    assert answered.metadata[0] is about and "metadata" in vars(answered[1])
+    same = set(about) - {"response_ids", "response_mask"}
+    assert {name: getattr(answered[0], name) for name in same} == {n: about[n] for n in same}
+    assert json.loads(json.dumps(about)) == dict(about) == about
+
+
 def test_rows_are_prompt_major_and_know_their_prompt_and_sample(tokenizer: Any) -> None:
     rows = [row([10 + i], prompt_tokens=i // 3) for i in range(6)]
     answered = decoded(tokenizer, *rows, n=3)

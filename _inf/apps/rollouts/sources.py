@@ -159,18 +159,18 @@ def _rows_of_batch(batch: Any) -> list[dict[str, Any]]:
         "logprobs": (LOGPROBS, seen[:, left:]),
     }
     scores = next((tensors[name] for name in SCORES if name in tensors), None)
-    samples: collections.Counter[Any] = collections.Counter()
+    samples: collections.Counter[str] = collections.Counter()
     rows = []
     for place in range(len(seen)):
         row = _known_columns(batch.non_tensor_batch, place) | own
         for key, (name, kept) in unpadded.items():
             if name in tensors:
                 row[key] = tensors[name][place][kept[place]].tolist()
-        prompt = row.get("prompt_index", place)
+        prompt = str(row.get("prompt_index", place))
         row["row_id"] = f"{prompt}.{samples[prompt]}"
         samples[prompt] += 1
-        known = row.get("reward_scores", {}).get("reward")
-        reward = known if scores is None else scores[place].sum().item()
+        reward = (row.get("reward_scores") or {}).get("reward")
+        reward = reward if scores is None else scores[place].sum().item()
         row["reward"] = float(reward) if isinstance(reward, int | float) else None
         rows.append(row)
     return rows

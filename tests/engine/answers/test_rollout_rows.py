@@ -69,7 +69,8 @@ def test_trainers_own_columns_are_keys_of_the_row_as_far_as_json_can_hold_them(
     scores = torch.zeros(2, 128)
     scores[0, 4], scores[1, 2] = 0.25, 1.0
     batch.batch["token_level_scores"] = scores
-    made = again(batch, tmp_path / "a.jsonl")
+    batch.save_to_disk(tmp_path / "batch.pkl")
+    made = again(DataProto.load_from_disk(tmp_path / "batch.pkl"), tmp_path / "a.jsonl")
     first, second = load_rollouts(tmp_path / "a.jsonl")
     assert first.extra == {
         "data_source": "math",
