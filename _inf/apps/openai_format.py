@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -13,9 +13,10 @@ from pydantic_core import from_json
 
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request.keywords import GenerateParams
-from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
-from _inf.types import Tokenizer, ToolCall
+from _inf.types import RequestOutput, Tokenizer, ToolCall
 
 FormT = TypeVar("FormT", bound="RequestBody")
 
@@ -207,7 +208,7 @@ def choices(
         {
             "index": index,
             "message": message(row),
-            "finish_reason": row.metadata["finish_reason"],
+            "finish_reason": row.finish_reason,
             "logprobs": token_logprobs(row, tokenizer, likeliest),
         }
         for index, row in enumerate(output)
@@ -244,14 +245,13 @@ def _token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
 
 
-def usage(rows: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:
-    """Return token counts in OpenAI's form, from the metadata of `n` rows per prompt, which counts
-    once for all of them."""
-    prompt = sum(row["prompt_tokens"] for row in rows[::n])
-    completion = sum(row["completion_tokens"] for row in rows)
+def usage(rows: Sequence[GenerationRow | RequestOutput], n: int) -> dict[str, Any]:
+    """Return the token counts of `n` rows per prompt, which counts once for all of them."""
+    prompt = sum(row.prompt_tokens for row in rows[::n])
+    completion = sum(row.completion_tokens for row in rows)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(row["cached_tokens"] for row in rows[::n])},
+        "prompt_tokens_details": {"cached_tokens": sum(row.cached_tokens for row in rows[::n])},
     }

@@ -24,7 +24,8 @@ from _inf.apps.openai_format import (
 )
 from _inf.apps.rollouts.sources import answer_fields
 from _inf.errors import ConfigError
-from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.types import Tokenizer
 
 MakeRow: TypeAlias = "Callable[[GenerationOutput], dict[str, Any]]"
@@ -125,14 +126,14 @@ class OpenAILine(_Line):
             "created": int(time.time()),
             "model": about.model,
             "choices": choices(output, about.tokenizer, likeliest=self.body.likeliest),
-            "usage": usage(output.metadata, len(output)),
+            "usage": usage(output.rows, len(output)),
         }
         response = {"status_code": 200, "request_id": f"req-{about.line}", "body": content}
         return {"id": f"batch-{about.line}", **about.copied, "response": response, "error": None}
 
 
 def _about(row: GenerationRow) -> dict[str, Any]:
-    return {"finish_reason": row.metadata["finish_reason"], "usage": usage([row.metadata], 1)}
+    return {"finish_reason": row.finish_reason, "usage": usage([row], 1)}
 
 
 def read_lines(source: Path) -> Iterator[tuple[int, bytes]]:

@@ -19,6 +19,7 @@ from _inf.errors import ConfigError, GenerationTimeout, PromptError, RequestFail
 from _inf.request.keywords import GenerateParams
 from _inf.request.seeds import prompt_seed
 from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.runtime import quiet
 
 if TYPE_CHECKING:
@@ -103,26 +104,18 @@ async def answer_one(
             output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
         else:  # by a grammar, as `inf serve` does
             call = served_call(engine, [job.prompt], own, tool_choice=job.tool_choice)
-            output = _with_calls(await call.answer())
+            output = GenerationOutput([_with_call(row) for row in await call.answer()])
     except GenerationTimeout as failure:
         return error_row(job, "timeout", str(failure)), 0
     except RequestFailure as failure:
         return error_row(job, "server_error", str(failure)), 0
     except (PromptError, ConfigError, ToolError) as failure:
         return error_row(job, "invalid_request", failure.for_one_prompt()), 0
-    return job.row(output), sum(row["completion_tokens"] for row in output.metadata)
+    return job.row(output), sum(row.completion_tokens for row in output)
 
 
-def _with_calls(output: GenerationOutput) -> GenerationOutput:
-    calls = [forced_call(text) for text in output.completions]
-    return dataclasses.replace(
-        output,
-        tool_calls=calls,
-        completions=[
-            "" if call else text for call, text in zip(calls, output.completions, strict=True)
-        ],
-        metadata=[
-            {**about, "finish_reason": "tool_calls"} if call else about
-            for call, about in zip(calls, output.metadata, strict=True)
-        ],
-    )
+def _with_call(row: GenerationRow) -> GenerationRow:
+    calls = forced_call(row.completion)
+    if not calls:
+        return dataclasses.replace(row, tool_calls=[])
+    return dataclasses.replace(row, tool_calls=calls, completion="", finish_reason="tool_calls")

@@ -16,7 +16,7 @@ from _inf.apps.openai_format import token_logprobs, token_text, usage
 from _inf.apps.serve.bodies import ChatBody, CompletionBody
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
-from _inf.response.output import GenerationRow
+from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 
 JSON = dict[str, Any]
@@ -81,7 +81,7 @@ class Responses:
         return about
 
     def _usage(self) -> JSON:
-        return usage([choice.metadata for choice in self.choices], self.call.n)
+        return usage([choice.output for choice in self.choices if choice.output], self.call.n)
 
     def _prompt_logprobs(self, choice: Choice, row: GenerationRow) -> JSON:
         """Each prompt token's own log prob in vLLM's form, without a rank."""
