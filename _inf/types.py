@@ -206,15 +206,15 @@ class RequestOutput:
     text, calls: from a backend without a tokenizer, in place of token ids.
     """
 
-    token_ids: list[int]
-    logprobs: list[float]
-    prompt_logprobs: list[float | None]
-    finish_reason: str | None
-    matched_stop: int | str | None
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    weight_version: int
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    prompt_logprobs: list[float | None] = field(default_factory=list)
+    finish_reason: str | None = None
+    matched_stop: int | str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    weight_version: int = 0
     transcript: Transcript | None = None
     top_prompt_logprobs: list[dict[int, float] | None] = field(default_factory=list)
     top_logprobs: list[dict[int, float]] | None = None
