@@ -1,15 +1,12 @@
-"""Makes `Tool`s from the items of `tools=`, and checks a call's arguments against the schema.
-
-In: schemas, verl tools and Python functions; a call's arguments. Out: `Tool`s; a sentence about a
-wrong call that helps the model to correct it. Knows nothing of tool call formats or rollouts.
-"""
+"""Makes `Tool`s from the items of `tools=`, and checks a call's arguments against the schema."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -40,6 +37,15 @@ def as_tools(items: object) -> list[Tool]:
     return tools
 
 
+@contextlib.contextmanager
+def refused(what: str, remedy: str = "") -> Iterator[None]:
+    """Raise a `ToolError` for anything that code which is not ours raises."""
+    try:
+        yield
+    except Exception as failure:
+        raise ToolError(f"{what}: {error_text(failure)}.{remedy}") from failure
+
+
 def check_names(tools: Sequence[Tool], locations: Sequence[str]) -> None:
     """Refuse a name that two tools have; `locations` say where each tool is defined."""
     first: dict[str, str] = {}
@@ -66,11 +72,8 @@ def _as_tool(item: object, where: str) -> Tool:
 def verl_tool(tool: Any, where: str, schema: Mapping[str, Any] | None = None) -> Tool:
     """Make a `Tool` from a verl tool, with `schema` or else the tool's own schema."""
     if schema is None:
-        try:
+        with refused(f"{where}: {type(tool).__name__}.get_openai_tool_schema() failed"):
             schema = tool.get_openai_tool_schema().model_dump(exclude_unset=True, exclude_none=True)
-        except Exception as failure:
-            method = f"{type(tool).__name__}.get_openai_tool_schema()"
-            raise ToolError(f"{where}: {method} failed: {error_text(failure)}.") from failure
     checked = checked_schema(schema or {}, where)
     return Tool(checked["function"]["name"], checked, verl=tool)
 
@@ -79,21 +82,15 @@ def _function_tool(function: Callable[..., Any], where: str) -> Tool:
     from transformers.utils import get_json_schema
 
     name = getattr(function, "__name__", type(function).__name__)
-    try:
+    with refused(
+        f"{where}: no schema can be made of the function {name!r}",
+        " Give it a docstring whose Args section describes each parameter, and type hints.",
+    ):
         schema = get_json_schema(function)
-    except Exception as failure:  # parsing hints and docstrings may raise anything
-        raise ToolError(
-            f"{where}: no schema can be made of the function {name!r}: {error_text(failure)}. Give "
-            "it a docstring whose Args section describes each parameter, and type hints."
-        ) from failure
     return Tool(name, checked_schema(schema, where), function=function)
 
 
-# ─── Schemas ───
-
-
 def _plain_json(value: object) -> Any:
-    """Return a copy made of JSON types."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -178,12 +175,10 @@ def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
         hint = did_you_mean(path.rpartition(".")[2], known) or "."
         raise ToolError(f"{path}: no such field{hint} The fields are {', '.join(known)}.")
     if first["type"] == "value_error":  # our own message is complete
-        raise ToolError(f"{path}: {strip_punctuation(first['ctx']['error'])}.")
+        said = str(first["ctx"]["error"])
+        raise ToolError(f"{path}: {said}{'' if said.endswith('?') else '.'}")
     shown_value = "" if first["type"] == "missing" else f"{shown(first['input'])}: "
     raise ToolError(f"{path}: {shown_value}{strip_punctuation(first['msg'])}.")
-
-
-# ─── Calls ───
 
 
 def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
@@ -214,8 +209,7 @@ def _validator_class() -> Any:
             return ()
         return Draft202012Validator.VALIDATORS["type"](validator, types, instance, schema)
 
-    validators = {"type": type_or_null}
-    return extend(Draft202012Validator, validators)  # type: ignore[no-untyped-call]
+    return extend(Draft202012Validator, {"type": type_or_null})  # type: ignore[no-untyped-call]
 
 
 def call_fault(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:

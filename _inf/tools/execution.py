@@ -1,8 +1,6 @@
 """Executes one call of a tool, even if the tool raises, hangs or returns too much.
 
-In: a tool, arguments that fit its schema, limits. Out: always an `Executed`, whose text the model
-reads; a faulty tool affects only its own call. `async` functions run on the caller's loop, each
-other call on its own thread.
+`async` functions run on the caller's loop, each other call on its own thread.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Loads the tools of a file, `multi_turn.tool_config_path`.
 
-In: a path. Out: `Tool`s. The file is a list, alone or under `tools:`. An entry is a schema (`name`,
-`parameters`, or OpenAI's form), or a class with its `tool_schema` (`class_path`, or verl's
-`class_name`; its module may be in the file's folder). Raises `ToolError`, which names the file, the
-entry and the field.
+The file is a list, alone or under `tools:`. An entry is a schema (`name`, `parameters`, or OpenAI's
+form), or a class with its `tool_schema` (`class_path`, or verl's `class_name`; its module may be in
+the file's folder). A `ToolError` names the file, the entry and the field.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from _inf.config.source import written_out
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.runtime.quiet import third_party
-from _inf.tools.definition import check_names, checked_schema, validated, verl_tool
+from _inf.tools.definition import check_names, checked_schema, refused, validated, verl_tool
 from _inf.tools.user_module import import_beside
 from _inf.types import Tool
 
@@ -49,14 +48,12 @@ def load_tools(path: str | Path) -> list[Tool]:
 
 
 def _entries(path: Path) -> list[Any]:
-    try:
+    with refused(f"{path}: it cannot be read as YAML"):
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None and written_out(node, {}) > MAX_VALUES:
             raise ValueError(f"its aliases expand to over {MAX_VALUES:,} values")
         content = yaml.safe_load(text)
-    except Exception as error:  # PyYAML's constructors may raise anything
-        raise ToolError(f"{path}: it cannot be read as YAML: {error_text(error)}.") from error
     under_tools = isinstance(content, Mapping) and [*content] == ["tools"]
     entries = content["tools"] if under_tools else content
     if not isinstance(entries, list) or not entries:
@@ -90,13 +87,8 @@ def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
         )
     if fields.class_name not in (None, dotted, name):
         raise ToolError(f"{where}: class_name is another class, {shown(fields.class_name)}.")
-    try:
-        with third_party():
-            module = import_beside(file, module_name)
-    except Exception as failure:  # a module may raise anything
-        raise ToolError(
-            f"{where}: {module_name} cannot be imported: {error_text(failure)}."
-        ) from failure
+    with refused(f"{where}: {module_name} cannot be imported"), third_party():
+        module = import_beside(file, module_name)
     tool_class = getattr(module, name, None)
     if not isinstance(tool_class, type) or not issubclass(tool_class, BaseTool):
         hint = did_you_mean(name, dir(module)) if tool_class is None else ""
@@ -129,15 +121,10 @@ def _instance(
 
     tool_class = _class(fields, where, file)
     config = _resolved_config(fields.config or {}, f"{where}.config")
-    verl_schema = None
+    verl_schema, field = None, "tool_schema"
     if schema is not None:  # verl requires more fields than we do
         verl_schema = validated(OpenAIFunctionToolSchema, schema, f"{where}.tool_schema")
-    try:
+        field = "config"
+    with refused(f"{where}: {tool_class.__name__} cannot be created with this {field}"):
         with third_party(), contextlib.redirect_stdout(io.StringIO()):  # verl prints the schema
             return tool_class(config=config, tool_schema=verl_schema)
-    except Exception as failure:
-        field = "tool_schema" if schema is None else "config"
-        raise ToolError(
-            f"{where}: {tool_class.__name__} cannot be created with this {field}: "
-            f"{error_text(failure)}."
-        ) from failure

@@ -1,7 +1,6 @@
-"""Implements the `Backend` protocol with a server.
+"""Implements the `Backend` protocol with a server: one HTTP request for each row.
 
-In: `Request`s. Out: `RequestOutput`s. One HTTP request for each row, on the event loop of a thread
-of its own; a cancelled call closes its connections, at which a server aborts their rows.
+A cancelled call closes its connections, at which a server aborts their rows.
 """
 
 from __future__ import annotations
@@ -17,16 +16,15 @@ from typing import Any, TypeAlias
 from _inf.backends.base import Lacking
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import prompt_name
-from _inf.backends.openai.generate import GenerateAnswer, GenerateForm
-from _inf.backends.openai.text import TextAnswer, TextForm
-from _inf.backends.openai.tokens import TokenAnswer, TokenForm
+from _inf.backends.openai.generate import GenerateForm
+from _inf.backends.openai.text import Answer, TextForm
+from _inf.backends.openai.tokens import TokenForm
 from _inf.errors import ConfigError, PromptError, RequestFailure, shown
 from _inf.runtime.host import Host
 from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, Tool
 
 # The call whose conversations run in this context, for `Pace`.
 conversations: contextvars.ContextVar[object] = contextvars.ContextVar("inf_conversations")
-
 
 Form: TypeAlias = TextForm | TokenForm | GenerateForm
 
@@ -116,30 +114,27 @@ class OpenAIBackend(Lacking):
     async def _received(
         self, request: Request, call: object, put: Callable[[RequestOutput], None] | None
     ) -> RequestOutput:
-        answer, index = self.form.answer(request), request.prompt_index
+        answer, index, row = self.form.answer(request), request.prompt_index, RequestOutput()
         path, body = self.form.sent(request)
         if put is None:
-            whole = self._read(answer, await self.server.ask(path, body, call, index), index)
-            return dataclasses.replace(whole, finish_reason=whole.finish_reason or "stop")
+            row = self._read(answer, await self.server.ask(path, body, call, index), index)
+            return dataclasses.replace(row, finish_reason=row.finish_reason or "stop")
         body |= self.form.in_stream
         async with contextlib.aclosing(self.server.chunks(path, body, call, index)) as chunks:
             async for chunk in chunks:
                 row = self._read(answer, chunk, index)
                 if row.finish_reason is None:  # the last tokens may end in a stop string
                     put(row)
-        if answer.finish_reason is None:
+        if row.finish_reason is None:
             raise RequestFailure(
                 f"{self.server.access.base_url} ended the stream in the middle of the answer."
             )
-        return answer.output()
+        return row
 
-    def _read(
-        self, answer: TextAnswer | TokenAnswer | GenerateAnswer, chunk: Any, index: int | None
-    ) -> RequestOutput:
+    def _read(self, answer: Answer, chunk: Any, index: int | None) -> RequestOutput:
         """Add a chunk to the answer, which is refused if it is of another form."""
         try:
-            answer.add(chunk)
-            return answer.output()
+            return answer(chunk)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise RequestFailure(
                 f"{prompt_name(index)}: {self.server.access.base_url} sent an answer of an unknown "

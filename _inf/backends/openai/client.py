@@ -1,7 +1,6 @@
 """Sends requests to a server with the `openai` client, which repeats them after a refusal for load.
 
-In: a path below `base_url` and a body. Out: the parsed answer, or its chunks. Raises exceptions of
-ours only (`failures.py`). Used on one event loop.
+Used on one event loop; raises exceptions of ours only.
 """
 
 from __future__ import annotations

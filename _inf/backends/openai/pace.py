@@ -1,7 +1,7 @@
-"""Limits how many requests are under way, by what the server answers.
+"""Limits how many requests are under way, by what the server answers; used on one event loop.
 
 A refusal for load (429 or 5xx) halves the limit, and as many successes as the limit raise it by
-one, up to the configured number. Used on one event loop.
+one, up to the configured number.
 """
 
 from __future__ import annotations

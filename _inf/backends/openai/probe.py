@@ -1,10 +1,8 @@
 """Finds out at the start, with one to three small requests, which form of requests a server has.
 
-In: a server, the model's name, and the tokenizer, if `tokenizer_path` names one. Without one the
-list of models is asked for, which finds a server that is not there and a wrong key before the first
-call. With one the same short text is sent to /completions with `return_token_ids`, then to SGLang's
-/generate; the first that answers with token ids is used. Where the answer tells how the server
-tokenizes that text, it is compared with the tokenizer.
+Without a tokenizer the list of models is asked for, which finds a server that is not there and a
+wrong key before the first call. With one the first route that answers with token ids is used;
+where its answer tells how the server tokenizes a text, that is compared with the tokenizer.
 """
 
 from __future__ import annotations
