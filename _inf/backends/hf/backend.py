@@ -1,7 +1,7 @@
 """Implements the `Backend` protocol with a Transformers model.
 
-In: `Request`s. Out: `RequestOutput`s. Everything is computed on the event loop of the engine's own
-thread, between two tokens of which calls begin, end and are cancelled.
+Everything is computed on the event loop of the engine's own thread, between two tokens of which
+calls begin, end and are cancelled.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import dataclasses
 import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from _inf.backends import new_weights
 from _inf.backends.base import SUPPORTS, Lacking, check_finite
 from _inf.backends.hf.beams import BeamSearch
-from _inf.backends.hf.decoding import Decoder, fail
+from _inf.backends.hf.decoding import Decoder, failing
 from _inf.backends.hf.forward import Forward, grouped
 from _inf.backends.hf.grammar_masks import Grammars
 from _inf.backends.hf.next_token import Row, top_tokens
@@ -28,6 +28,8 @@ from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, T
 
 REPORT_SECONDS = 0.25
 SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
+
+Scored: TypeAlias = "tuple[list[int], int]"  # token ids, and the place of the first scored one
 
 
 @dataclasses.dataclass
@@ -90,8 +92,7 @@ class HfBackend(Lacking):
                 end.cancel()
         asked = [index for index, row in enumerate(rows) if row.params.prompt_logprobs]
         likeliest = max((rows[index].params.top_prompt_logprobs for index in asked), default=0)
-        prompts = [(requests[index].token_ids, 1) for index in asked]
-        scored = await self._score(prompts, likeliest)
+        scored = await self._score([(requests[index].token_ids, 1) for index in asked], likeliest)
         for index, score in zip(asked, scored, strict=True):
             outputs[index] = dataclasses.replace(
                 outputs[index],
@@ -118,15 +119,13 @@ class HfBackend(Lacking):
         """Answer rows by beam search, with the log probs of their own tokens."""
         if not rows:
             return
-        try:
+        with failing(rows):
             answers = await self._beams.answers(rows)
             prompts = [row.request.token_ids for row in rows]
             both = [(ids + own, len(ids)) for ids, own in zip(prompts, answers, strict=True)]
             async for number, logits in self._logits(both):
                 for scores, token in zip(logits, answers[number], strict=True):
                     self.decoder.chooser.choose(scores[None], [rows[number]], [token])
-        except Exception as failure:
-            fail(rows, failure)
 
     def stream(
         self, request: Request, put: Callable[[RequestOutput], None], cancel: CancelToken
@@ -145,16 +144,11 @@ class HfBackend(Lacking):
         return self.host.run(rows(), cancel)
 
     def score(
-        self,
-        sequences: Sequence[tuple[list[int], int]],
-        cancel: CancelToken,
-        likeliest: int = 1,
+        self, sequences: Sequence[Scored], cancel: CancelToken, likeliest: int = 1
     ) -> list[RequestOutput]:
         return self.host.run(self._score(sequences, likeliest), cancel)
 
-    async def _score(
-        self, sequences: Sequence[tuple[list[int], int]], likeliest: int
-    ) -> list[RequestOutput]:
+    async def _score(self, sequences: Sequence[Scored], likeliest: int) -> list[RequestOutput]:
         scored: dict[int, RequestOutput] = {}
         async for number, logits in self._logits(sequences):
             ids, start = sequences[number]
@@ -162,22 +156,15 @@ class HfBackend(Lacking):
             own = table[torch.arange(len(table)), ids[start:]].tolist()
             check_finite(own, number)
             scored[number] = RequestOutput(
-                token_ids=[],
-                logprobs=[],
                 prompt_logprobs=[None, *own],
                 finish_reason="length",
-                matched_stop=None,
                 prompt_tokens=len(ids),
-                completion_tokens=0,
-                cached_tokens=0,
                 weight_version=self.weight_version,
                 top_prompt_logprobs=[None, *map(dict, top_tokens(table, likeliest))],
             )
         return [scored[number] for number in range(len(sequences))]
 
-    def logits(
-        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken
-    ) -> torch.Tensor:
+    def logits(self, sequences: Sequence[Scored], cancel: CancelToken) -> torch.Tensor:
         async def all_logits() -> torch.Tensor:
             longest = max((len(ids) - start for ids, start in sequences), default=0)
             shape = len(sequences), longest, self.model.limits.vocabulary
@@ -188,9 +175,7 @@ class HfBackend(Lacking):
 
         return self.host.run(all_logits(), cancel)
 
-    async def _logits(
-        self, sequences: Sequence[tuple[list[int], int]]
-    ) -> AsyncIterator[tuple[int, torch.Tensor]]:
+    async def _logits(self, sequences: Sequence[Scored]) -> AsyncIterator[tuple[int, torch.Tensor]]:
         """Yield each sequence's number and the logits of its tokens from its start on."""
         lengths = [len(ids) for ids, _ in sequences]
         for group in grouped(lengths, SCORED_TOKENS if self.forward.cached else 0):

@@ -1,8 +1,5 @@
 """Finds answers by beam search, which is Transformers' own `generate`, on a thread beside the
-engine's.
-
-In: rows whose parameters have `num_beams`. Out: the token ids of each. Scores of beams are
-Transformers': sums of log probs divided by the length.
+engine's. Scores of beams are Transformers': sums of log probs divided by the length.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """Decodes rows together: they join the running batches, and leave them, between two tokens.
 
-In: `Row`s, on one event loop. Out: the same rows, done. A batch has rows of similar lengths, so
-that its padding costs little; a new row's prompt is computed beside others of like length.
+A batch has rows of similar lengths, so that its padding costs little; a new row's prompt is
+computed beside others of like length.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from transformers import DynamicCache
 
@@ -102,17 +103,15 @@ class Decoder:
 
     def _begin(self, rows: list[Row]) -> None:
         """Compute prompts, equal ones once, and choose each row's first token."""
-        prompts = {tuple(row.request.token_ids): None for row in rows}
-        place = {prompt: index for index, prompt in enumerate(prompts)}
-        which = [place[tuple(row.request.token_ids)] for row in rows]
+        own = [tuple(row.request.token_ids) for row in rows]
+        place = {prompt: index for index, prompt in enumerate(dict.fromkeys(own))}
+        which = [place[prompt] for prompt in own]
         cache = DynamicCache() if self.forward.cached else None
-        try:
-            logits = self.forward(list(prompts), cache)[:, -1]
-            if cache is not None and len(prompts) < len(rows):
+        with failing(rows):
+            logits = self.forward(list(place), cache)[:, -1]
+            if cache is not None and len(place) < len(rows):
                 selected(cache, which, cache.get_seq_length())
             self.chooser.choose(logits[which], rows)
-        except Exception as failure:
-            fail(rows, failure)
         batch = Batch(rows, cache)
         batch.leave()
         self._batches.append(batch)
@@ -123,15 +122,13 @@ class Decoder:
         rows, cache = batch.rows, batch.cache
         if not rows:
             return
-        try:
+        with failing(rows):
             if cache is None:
                 [row] = rows
                 logits = self.forward([row.request.token_ids + row.token_ids])
             else:
                 logits = self.forward([row.token_ids[-1:] for row in rows], cache, batch.lengths)
             self.chooser.choose(logits[:, -1], rows)
-        except Exception as failure:
-            fail(rows, failure)
         batch.leave()
 
     def _regroup(self) -> None:
@@ -150,9 +147,13 @@ class Decoder:
                 self._batches.append(batch)
 
 
-def fail(rows: Sequence[Row], failure: Exception) -> None:
+@contextlib.contextmanager
+def failing(rows: Sequence[Row]) -> Iterator[None]:
     """End rows that the engine cannot answer."""
-    reason = RequestFailure(f"The engine gave a request up: {error_text(failure)}.")
-    for row in rows:
-        if not row.done.done():
-            row.done.set_exception(reason)
+    try:
+        yield
+    except Exception as failure:
+        reason = RequestFailure(f"The engine gave a request up: {error_text(failure)}.")
+        for row in rows:
+            if not row.done.done():
+                row.done.set_exception(reason)

@@ -1,7 +1,7 @@
 """Runs a Transformers model over rows of different lengths, and keeps their keys and values.
 
-In: token ids. Out: logits, float32. Rows are padded on the left; a padded token is never seen by
-another one, and positions count from a row's first real token.
+Rows are padded on the left; a padded token is never seen by another one, and positions count from
+a row's first real token.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def selected(cache: DynamicCache, rows: Sequence[int], width: int) -> None:
     """Keep these rows of a cache, and the last `width` tokens."""
     for layer in cache.layers:
         index = torch.tensor(rows, device=layer.keys.device)
-        layer.keys = layer.keys[:, :, layer.keys.shape[2] - width :].index_select(0, index)
-        layer.values = layer.values[:, :, layer.values.shape[2] - width :].index_select(0, index)
+        layer.keys = layer.keys[:, :, -width:].index_select(0, index)
+        layer.values = layer.values[:, :, -width:].index_select(0, index)
 
 
 def joined(caches: Sequence[DynamicCache]) -> DynamicCache:

@@ -1,8 +1,5 @@
-"""Constrains answers to a JSON schema or a regex, with llguidance.
-
-In: a row's parameters, with the text that `_inf.request.grammar` has checked. Out: which tokens may
-come next.
-"""
+"""Constrains answers to a JSON schema or a regex, which `_inf.request.grammar` has checked, with
+llguidance."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Loads a model with Transformers and starts the backend, from a checked config.
-
-In: `Config`. Out: an `HfBackend`. Takes seconds.
-"""
+"""Loads a model with Transformers and starts the backend, from a checked config."""
 
 from __future__ import annotations
 

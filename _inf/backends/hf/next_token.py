@@ -1,7 +1,6 @@
 """Chooses each row's next token from its logits, and decides whether the row ends with it.
 
-In: logits, rows x vocabulary, float32, which are changed in place. Out: the rows, each with one
-token and its log prob more. Order and meaning of the adjustments are those of the backend `verl`.
+Order and meaning of the adjustments are those of the backend `verl`.
 """
 
 from __future__ import annotations
@@ -51,12 +50,10 @@ class Row:
         return RequestOutput(
             token_ids=list(self.token_ids),
             logprobs=list(self.logprobs),
-            prompt_logprobs=[],
             finish_reason=reason,
             matched_stop=matched,
             prompt_tokens=len(self.request.token_ids),
             completion_tokens=len(self.token_ids),
-            cached_tokens=0,
             weight_version=self.weight_version,
             top_logprobs=list(self.top_logprobs) if self.params.logprobs else None,
             kept=list(self.kept) if self.params.sampling_mask else None,
@@ -76,7 +73,7 @@ class Chooser:
         self, logits: torch.Tensor, rows: Sequence[Row], given: Sequence[int] | None = None
     ) -> None:
         """Add a token to each row, the given one if there are any; a row that ends with it, or
-        fails, is done."""
+        fails, is done. logits: rows x vocabulary, float32, changed in place."""
         for scores, row in zip(logits, rows, strict=True):
             self.adjust(scores, row)
         temperatures = _column([row.params.temperature or 1.0 for row in rows], logits)
