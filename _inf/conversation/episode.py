@@ -135,7 +135,6 @@ class Episode:
         self._pending = calls
 
     def end(self, finish_reason: str, limit: str | None) -> None:
-        """End the conversation: no further turn follows."""
         self.finish_reason, self.limit, self.over = finish_reason, limit, True
 
     async def run(self, index: int) -> Executed:
@@ -160,7 +159,6 @@ class Episode:
         return dataclasses.replace(done, text=rules.escape_special_tokens(done.text))
 
     def add_tool_results(self, results: Sequence[Executed]) -> None:
-        """Add the results of all calls in `to_run`, in order."""
         messages = []
         for number, (call, done) in enumerate(zip(self.to_run, results, strict=True)):
             about = dict(vars(done))
@@ -174,7 +172,6 @@ class Episode:
         self._add_messages(messages)
 
     def add_user_message(self, content: str) -> None:
-        """Add an interaction's message."""
         text = self.rules.escape_special_tokens(content)
         self._add_messages([{"role": "user", "content": text}])
 

@@ -74,7 +74,6 @@ class PreparedCall:
 
     @property
     def rows(self) -> int:
-        """The number of rows that the call returns."""
         return len(self.prompts) * self.sampling.n
 
     def episodes(self) -> list[Episode]:

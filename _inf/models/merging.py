@@ -21,7 +21,6 @@ FSDP_CONFIG = "fsdp_config.json"
 
 
 def adapter_files(adapter: Path) -> list[Path]:
-    """Return the files of a PEFT folder."""
     weights = [adapter / f"adapter_model.{kind}" for kind in ("safetensors", "bin")]
     files = [file for file in (adapter / "adapter_config.json", *weights) if file.is_file()]
     if len(files) < 2:

@@ -259,7 +259,6 @@ def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
 
 
 def hub_reason(error: Exception) -> str:
-    """Describe why the Hub did not deliver a model."""
     from huggingface_hub import constants, errors
     from requests import RequestException
 

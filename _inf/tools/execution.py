@@ -103,7 +103,6 @@ def _failed(error: str) -> Executed:
 async def _run(
     tool: Tool, arguments: Mapping[str, Any], instance_id: str, execute_kwargs: Mapping[str, Any]
 ) -> Executed:
-    """Run the tool and return its result; an exception becomes the result's error."""
     try:
         arguments = copy.deepcopy(dict(arguments))  # a tool may change them
         call: functools.partial[Any]

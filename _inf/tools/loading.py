@@ -39,7 +39,6 @@ class _ClassEntry(BaseModel):
 
 
 def load_tools(path: str | Path) -> list[Tool]:
-    """Return the tools of a file, in order."""
     entries = _entries(Path(path))
     locations = [f"{path}: tools[{index}]" for index in range(len(entries))]
     tools = [_tool(entry, where, path) for entry, where in zip(entries, locations, strict=True)]

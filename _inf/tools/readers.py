@@ -105,7 +105,6 @@ def read_json(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
 
 
 def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
-    """Return the end of the first match after `start`, or of the text."""
     match = pattern.search(text, start)
     return match.end() if match else len(text)
 
@@ -218,7 +217,6 @@ def _closing(text: str, start: int) -> int:
 
 
 def _literals(brackets: str) -> dict[str, Any]:
-    """Parse the arguments of `(key=literal, ...)`."""
     try:
         call = ast.parse(f"f{brackets}", mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -187,7 +187,6 @@ class HfBackend(Lacking):
             await asyncio.sleep(0)
 
     def update_weights(self, weights: object, version: int | None) -> int:
-        """Check the new weights, then copy them into the model while no call runs."""
         self.check_process()
         new_weights.check_version(version)
         if getattr(self.forward.model, "is_quantized", False):

@@ -29,7 +29,6 @@ class BeamSearch:
     vocabulary: int
 
     def check(self, requests: Sequence[Request]) -> None:
-        """Refuse requests whose beams cannot be searched."""
         for request in (each for each in requests if each.params.num_beams > 1):
             beams = request.params.num_beams
             tokens = len(request.token_ids) + request.params.max_tokens

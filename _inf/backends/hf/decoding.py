@@ -32,7 +32,6 @@ class Batch:
         return [len(row.request.token_ids) + len(row.token_ids) for row in self.rows]
 
     def leave(self) -> None:
-        """Let rows that are done leave."""
         kept = [index for index, row in enumerate(self.rows) if not row.done.done()]
         if len(kept) == len(self.rows):
             return
@@ -63,7 +62,6 @@ class Decoder:
         self._work.set()
 
     async def serve(self) -> None:
-        """Answer all rows, without end."""
         while True:
             if not self._waiting and not self._batches:
                 self._work.clear()
@@ -117,7 +115,6 @@ class Decoder:
         self._batches.append(batch)
 
     def _step(self, batch: Batch) -> None:
-        """Choose the next token of each row."""
         batch.leave()
         rows, cache = batch.rows, batch.cache
         if not rows:

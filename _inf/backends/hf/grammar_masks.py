@@ -23,7 +23,6 @@ class Grammar:
         self._matcher, self._end, self.ends = matcher, end, ends
 
     def allowed(self, vocabulary: int) -> torch.Tensor:
-        """Whether each token may come next."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         known = torch.from_numpy(np.unpackbits(bits, bitorder="little")).bool()[:vocabulary]
         mask = torch.zeros(vocabulary, dtype=torch.bool)

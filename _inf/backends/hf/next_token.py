@@ -143,7 +143,6 @@ class Chooser:
         return None, None
 
     def adjust(self, scores: torch.Tensor, row: Row) -> None:
-        """Apply one row's penalties, bias, grammar and min_tokens to its logits."""
         params, device = row.params, scores.device
         if row.token_ids and (params.presence_penalty or params.frequency_penalty):
             counts = Counter(row.token_ids)
@@ -169,7 +168,6 @@ class Chooser:
 
 
 def top_tokens(logprobs: torch.Tensor, count: int) -> list[list[tuple[int, float]]]:
-    """Each row's likeliest tokens, and their log probs."""
     values, tokens = logprobs.topk(count)
     pairs = zip(tokens.tolist(), values.tolist(), strict=True)
     return [list(zip(*each, strict=True)) for each in pairs]

@@ -6,7 +6,7 @@ Used on one event loop; raises exceptions of ours only.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 import httpx
@@ -41,36 +41,30 @@ class Server:
 
     async def look(self, path: str) -> None:
         """Raise if the server is not there or refuses; an answer of any form is enough."""
-        with self._failures(None):
+        async with self._turn(None, None):
             await self.client.get(path, cast_to=object, options={"max_retries": 1})
 
     async def ask(
         self, path: str, body: Mapping[str, Any], call: object, prompt_index: int | None = None
     ) -> Any:
         """Return the whole answer. call: whose turn it is; prompt_index: for messages."""
-        async with self.pace.turn(call):
-            with self._failures(prompt_index):
-                return await self.client.post(path, cast_to=object, body=body)
+        async with self._turn(call, prompt_index):
+            return await self.client.post(path, cast_to=object, body=body)
 
     async def chunks(
         self, path: str, body: Mapping[str, Any], call: object, prompt_index: int | None = None
     ) -> AsyncGenerator[Any, None]:
-        """Yield the events of a streamed answer."""
-        async with self.pace.turn(call):
-            with self._failures(prompt_index):
-                async with await self.client.post(
-                    path,
-                    cast_to=object,
-                    body={**body, "stream": True},
-                    stream=True,
-                    stream_cls=openai.AsyncStream[object],
-                ) as stream:
-                    async for chunk in stream:
-                        yield chunk
+        options: dict[str, Any] = {"stream": True, "stream_cls": openai.AsyncStream[object]}
+        body = {**body, "stream": True}
+        async with self._turn(call, prompt_index):
+            async with await self.client.post(path, cast_to=object, body=body, **options) as stream:
+                async for chunk in stream:
+                    yield chunk
 
-    @contextlib.contextmanager
-    def _failures(self, prompt_index: int | None) -> Iterator[None]:
-        try:
-            yield
-        except (openai.OpenAIError, httpx.HTTPError, ValueError) as failure:
-            raise self.access.failure(failure, prompt_index) from failure
+    @contextlib.asynccontextmanager
+    async def _turn(self, call: object, prompt_index: int | None) -> AsyncIterator[None]:
+        async with self.pace.turn(call):
+            try:
+                yield
+            except (openai.OpenAIError, httpx.HTTPError, ValueError) as failure:
+                raise self.access.failure(failure, prompt_index) from failure

@@ -33,7 +33,6 @@ class AccessRefused(ConfigError):
 
 
 def prompt_name(index: int | None) -> str:
-    """How a message names the prompt of a request."""
     return "the prompt" if index is None else f"prompt {index}"
 
 

@@ -115,7 +115,6 @@ class OpenAIAnswer:
         )
 
     def read(self, choice: Mapping[str, Any]) -> None:
-        """Add the text or the tokens of a choice."""
         raise NotImplementedError
 
     def output(self) -> RequestOutput:
