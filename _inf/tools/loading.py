@@ -8,6 +8,7 @@ the file's folder). A `ToolError` names the file, the entry and the field.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 from _inf.config.source import written_out
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.runtime.quiet import third_party
-from _inf.tools.definition import check_names, checked_schema, refused, validated, verl_tool
+from _inf.tools.definition import as_tool, checked_schema, listed_tools, refused, validated
 from _inf.tools.user_module import import_beside
 from _inf.types import Tool
 
@@ -39,11 +40,7 @@ class _ClassEntry(BaseModel):
 
 
 def load_tools(path: str | Path) -> list[Tool]:
-    entries = _entries(Path(path))
-    locations = [f"{path}: tools[{index}]" for index in range(len(entries))]
-    tools = [_tool(entry, where, path) for entry, where in zip(entries, locations, strict=True)]
-    check_names(tools, locations)
-    return tools
+    return listed_tools(_entries(Path(path)), f"{path}: tools", functools.partial(_tool, path))
 
 
 def _entries(path: Path) -> list[Any]:
@@ -60,17 +57,17 @@ def _entries(path: Path) -> list[Any]:
     return entries
 
 
-def _tool(entry: Any, where: str, file: str | Path) -> Tool:
+def _tool(file: str | Path, entry: Any, where: str) -> Tool:
     if not isinstance(entry, Mapping):
         raise ToolError(f"{where}: {shown(entry)} is not a mapping.")
     if not entry.keys() & _ClassEntry.model_fields.keys():
-        alone = checked_schema(entry, where)
-        return Tool(alone["function"]["name"], alone)
-    fields: _ClassEntry = validated(_ClassEntry, entry, where)
-    schema = fields.tool_schema
-    if schema is not None:
-        schema = checked_schema(schema, f"{where}.tool_schema")
-    return verl_tool(_instance(fields, schema, where, file), where, schema)
+        return as_tool(entry, where)
+    fields = validated(_ClassEntry, entry, where)
+    if fields.tool_schema is None:
+        return as_tool(_instance(fields, None, where, file), where)
+    schema = checked_schema(fields.tool_schema, f"{where}.tool_schema")
+    tool = _instance(fields, schema, where, file)
+    return Tool(schema["function"]["name"], schema, verl=tool)
 
 
 def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
