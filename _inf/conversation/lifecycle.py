@@ -8,7 +8,6 @@ and nothing has a timeout. Here a failure ends only its row, or only sets the ro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
 from _inf.conversation.episode import Episode
@@ -20,12 +19,14 @@ from _inf.tools.execution import with_timeout
 class Lifecycle:
     """The verl tools of one row, and its interaction, if it has one."""
 
-    def __init__(self, episode: Episode, interactions: Mapping[str, Any]) -> None:
+    def __init__(self, episode: Episode) -> None:
         self._episode = episode
         self._tools = [tool.verl for tool in episode.rules.tools.values() if tool.verl]
         self._started: list[Any] = []
         self._name = episode.interaction_kwargs.get("name", DEFAULT_INTERACTION)
-        self.interaction: Any = interactions[self._name] if episode.interaction_kwargs else None
+        self.interaction: Any = None
+        if episode.interaction_kwargs:
+            self.interaction = episode.rules.interactions[self._name]
 
     async def start(self) -> None:
         """Create the tools and start the interaction; a failure ends the row."""

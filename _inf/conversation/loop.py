@@ -48,7 +48,7 @@ async def _row(
     episode: Episode, backend: ConversationBackend, progressed: Callable[[], None]
 ) -> None:
     """Run one conversation; a failure aborts this row only, unless no row can be answered."""
-    lifecycle = Lifecycle(episode, backend.interactions)
+    lifecycle = Lifecycle(episode)
     try:
         await lifecycle.start()
         turn_rewards = await _turns(episode, backend, lifecycle, progressed)

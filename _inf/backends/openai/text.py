@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from _inf.backends.base import SUPPORTS
+from _inf.backends.openai.modes import TEXT_MODE
 from _inf.tools.readers import call_of
 from _inf.types import Message, Request, RequestOutput, SamplingParams
 
@@ -22,7 +22,7 @@ Answer: TypeAlias = Callable[[Mapping[str, Any]], RequestOutput]
 class TextForm:
     """The form for a server that takes and gives text. model: its name at the server."""
 
-    supports = SUPPORTS["openai"]
+    supports = TEXT_MODE.supports
     in_stream: Mapping[str, Any] = {"stream_options": {"include_usage": True}}
 
     def __init__(self, model: str) -> None:
