@@ -145,7 +145,7 @@ class Episode:
         if index >= (most := multi_turn.max_parallel_calls):
             fault = f"Error: at most {most} calls may be made in one turn; this was not run."
         if fault is not None:
-            done = Executed(text=fault, seconds=0.0, error=fault)
+            done = Executed(text=fault, error=fault)
         else:
             done = await execute(
                 rules.tools[call.name],

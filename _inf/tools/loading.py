@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import io
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -22,7 +25,6 @@ from _inf.config.source import written_out
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.runtime.quiet import third_party
 from _inf.tools.definition import as_tool, checked_schema, listed_tools, refused, validated
-from _inf.tools.user_module import import_beside
 from _inf.types import Tool
 
 MAX_VALUES = 100_000
@@ -124,3 +126,37 @@ def _instance(
     with refused(f"{where}: {tool_class.__name__} cannot be created with this {field}"):
         with third_party(), contextlib.redirect_stdout(io.StringIO()):  # verl prints the schema
             return tool_class(config=config, tool_schema=verl_schema)
+
+
+def import_beside(file: str | Path, name: str) -> ModuleType:
+    """Import the module `name`, which `file` names; it is searched on Python's path, and last in
+    the file's folder.
+
+    Raises what its import raises, and `ImportError` if the folder has the module but another one
+    of that name is found first or already imported.
+    """
+    folder = Path(file).resolve().parent
+    searched = str(folder) in sys.path
+    if not searched:
+        sys.path.append(str(folder))
+    try:
+        if name.partition(".")[0] != "_inf":  # always our own package
+            _refuse_hidden(folder.joinpath(*name.split(".")), name)
+        return importlib.import_module(name)
+    finally:
+        if not searched:
+            with contextlib.suppress(ValueError):  # the module has removed it
+                sys.path.remove(str(folder))
+
+
+def _refuse_hidden(beside: Path, name: str) -> None:
+    """Refuse a module at `beside` if importing `name` would find another module."""
+    for file in (beside / "__init__.py", beside.with_name(f"{beside.name}.py")):
+        if file.is_file():
+            spec = importlib.util.find_spec(name)
+            if spec and spec.origin and Path(spec.origin).resolve() != file.resolve():
+                raise ImportError(
+                    f"{file} is hidden by {spec.origin}, which has the same name and is found "
+                    "first; rename one of them"
+                )
+            return
