@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -22,6 +22,12 @@ Side: TypeAlias = Literal["left", "right"]
 
 # Called on the engine's thread with the finished rows and the tokens generated so far.
 Report: TypeAlias = "Callable[[int, int], None]"
+# Called on the engine's thread with a streamed row as far as it has arrived.
+Put: TypeAlias = "Callable[[RequestOutput], None]"
+# Answers the rows of a call of conversations, where turns may be awaited.
+Rows: TypeAlias = "Callable[[], Coroutine[Any, Any, list[RequestOutput]]]"
+# Token ids, and the place of the first one that is scored.
+Scored: TypeAlias = "tuple[list[int], int]"
 
 TIMED_OUT = "timeout: the call took longer than its timeout; it was aborted."
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeAlias
 
 import torch
 
@@ -25,12 +24,10 @@ from _inf.backends.hf.modes import HF_MODE
 from _inf.backends.hf.next_token import Row, top_tokens
 from _inf.errors import ConfigError
 from _inf.runtime.host import Host
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput
+from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored
 
 REPORT_SECONDS = 0.25
 SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
-
-Scored: TypeAlias = "tuple[list[int], int]"  # token ids, and the place of the first scored one
 
 
 @dataclasses.dataclass
@@ -101,11 +98,7 @@ class HfBackend(Lacking):
         return outputs
 
     def _row(
-        self,
-        request: Request,
-        call: object,
-        number: int | None = 0,
-        put: Callable[[RequestOutput], None] | None = None,
+        self, request: Request, call: object, number: int | None = 0, put: Put | None = None
     ) -> Row:
         end: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()
         grammar = self._grammars.of(request.params)
@@ -126,9 +119,7 @@ class HfBackend(Lacking):
                 for scores, token in zip(logits, answers[number], strict=True):
                     self.decoder.chooser.choose(scores[None], [rows[number]], [token])
 
-    def stream(
-        self, request: Request, put: Callable[[RequestOutput], None], cancel: CancelToken
-    ) -> Future[None]:
+    def stream(self, request: Request, put: Put, cancel: CancelToken) -> Future[None]:
         async def answer() -> None:
             await self._row(request, object(), put=put).done
 
@@ -137,9 +128,7 @@ class HfBackend(Lacking):
     async def turn(self, request: Request) -> RequestOutput:
         return await self._row(request, object(), None).done
 
-    def converse(
-        self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
-    ) -> list[RequestOutput]:
+    def converse(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
         return self.host.run(rows(), cancel)
 
     def score(

@@ -9,14 +9,14 @@ import dataclasses
 import math
 from asyncio import Future
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from _inf.backends import draws
 from _inf.backends.base import check_finite
 from _inf.backends.hf.grammar_masks import Grammar
-from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams, Tokenizer
+from _inf.types import ModelInfo, Put, Request, RequestOutput, SamplingParams, Tokenizer
 
 
 @dataclasses.dataclass(eq=False)
@@ -30,7 +30,7 @@ class Row:
     weight_version: int
     grammar: Grammar | None
     done: Future[RequestOutput]
-    put: Callable[[RequestOutput], None] | None = None
+    put: Put | None = None
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] = dataclasses.field(default_factory=list)
     top_logprobs: list[dict[int, float]] = dataclasses.field(default_factory=list)

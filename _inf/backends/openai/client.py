@@ -13,7 +13,7 @@ import httpx
 import openai
 
 from _inf.backends.openai.failures import Access
-from _inf.backends.openai.pace import Pace
+from _inf.backends.openai.pace import Pace, current_call
 
 # Between them the client waits for 0.5 to 8 s, or for what Retry-After says, at most a minute.
 RETRIES = 5
@@ -41,29 +41,27 @@ class Server:
 
     async def look(self, path: str) -> None:
         """Raise if the server is not there or refuses; an answer of any form is enough."""
-        async with self._turn(None, None):
+        async with self._turn(None):
             await self.client.get(path, cast_to=object, options={"max_retries": 1})
 
-    async def ask(
-        self, path: str, body: Mapping[str, Any], call: object, prompt_index: int | None = None
-    ) -> Any:
-        """Return the whole answer. call: whose turn it is; prompt_index: for messages."""
-        async with self._turn(call, prompt_index):
+    async def ask(self, path: str, body: Mapping[str, Any], prompt_index: int | None = None) -> Any:
+        """Return the whole answer; prompt_index: for messages."""
+        async with self._turn(prompt_index):
             return await self.client.post(path, cast_to=object, body=body)
 
     async def chunks(
-        self, path: str, body: Mapping[str, Any], call: object, prompt_index: int | None = None
+        self, path: str, body: Mapping[str, Any], prompt_index: int | None = None
     ) -> AsyncGenerator[Any, None]:
         options: dict[str, Any] = {"stream": True, "stream_cls": openai.AsyncStream[object]}
         body = {**body, "stream": True}
-        async with self._turn(call, prompt_index):
+        async with self._turn(prompt_index):
             async with await self.client.post(path, cast_to=object, body=body, **options) as stream:
                 async for chunk in stream:
                     yield chunk
 
     @contextlib.asynccontextmanager
-    async def _turn(self, call: object, prompt_index: int | None) -> AsyncIterator[None]:
-        async with self.pace.turn(call):
+    async def _turn(self, prompt_index: int | None) -> AsyncIterator[None]:
+        async with self.pace.turn(current_call.get()):
             try:
                 yield
             except (openai.OpenAIError, httpx.HTTPError, ValueError) as failure:
