@@ -64,11 +64,22 @@ def _tool(file: str | Path, entry: Any, where: str) -> Tool:
         raise ToolError(f"{where}: {shown(entry)} is not a mapping.")
     if not entry.keys() & _ClassEntry.model_fields.keys():
         return as_tool(entry, where)
+    from verl.tools.schemas import OpenAIFunctionToolSchema
+
     fields = validated(_ClassEntry, entry, where)
-    if fields.tool_schema is None:
-        return as_tool(_instance(fields, None, where, file), where)
-    schema = checked_schema(fields.tool_schema, f"{where}.tool_schema")
-    tool = _instance(fields, schema, where, file)
+    schema = verl_schema = None
+    if fields.tool_schema is not None:
+        schema = checked_schema(fields.tool_schema, f"{where}.tool_schema")
+        # verl requires more fields than we do.
+        verl_schema = validated(OpenAIFunctionToolSchema, schema, f"{where}.tool_schema")
+    tool_class = _class(fields, where, file)
+    config = _resolved_config(fields.config or {}, f"{where}.config")
+    field = "tool_schema" if schema is None else "config"
+    with refused(f"{where}: {tool_class.__name__} cannot be created with this {field}"):
+        with third_party(), contextlib.redirect_stdout(io.StringIO()):  # verl prints the schema
+            tool = tool_class(config=config, tool_schema=verl_schema)
+    if schema is None:
+        return as_tool(tool, where)
     return Tool(schema["function"]["name"], schema, verl=tool)
 
 
@@ -110,22 +121,6 @@ def _resolved_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"{where}: {strip_punctuation(error_text(failure).splitlines()[0])}."
         ) from failure
     return resolved
-
-
-def _instance(
-    fields: _ClassEntry, schema: dict[str, Any] | None, where: str, file: str | Path
-) -> Any:
-    from verl.tools.schemas import OpenAIFunctionToolSchema
-
-    tool_class = _class(fields, where, file)
-    config = _resolved_config(fields.config or {}, f"{where}.config")
-    verl_schema, field = None, "tool_schema"
-    if schema is not None:  # verl requires more fields than we do
-        verl_schema = validated(OpenAIFunctionToolSchema, schema, f"{where}.tool_schema")
-        field = "config"
-    with refused(f"{where}: {tool_class.__name__} cannot be created with this {field}"):
-        with third_party(), contextlib.redirect_stdout(io.StringIO()):  # verl prints the schema
-            return tool_class(config=config, tool_schema=verl_schema)
 
 
 def import_beside(file: str | Path, name: str) -> ModuleType:

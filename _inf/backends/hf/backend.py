@@ -45,9 +45,7 @@ class HfBackend(Lacking):
     def __post_init__(self) -> None:
         self.check_process = self.host.check_process
         self.close = self.host.stop  # a method of this object would be kept alive by the finalizer
-        self._grammars = Grammars(
-            self.model.tokenizer, self.model.limits.vocabulary, self.model.eos_token_ids
-        )
+        self._grammars = Grammars(self.model)
         chooser, most = self.decoder.chooser, self.decoder.most_tokens
         self._beams = BeamSearch(self.forward, chooser, most, self.model.limits.vocabulary)
 

@@ -13,7 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.hf import from_tokenizer
 
 from _inf.errors import InferenceError, RequestFailure, error_text
-from _inf.types import SamplingParams, Tokenizer
+from _inf.types import ModelInfo, SamplingParams
 
 
 class Grammar:
@@ -43,10 +43,8 @@ class Grammars:
     """Compiles grammars for a model; each text once. Reads the tokenizer, which takes a second, at
     the first one."""
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int, ends: Collection[int]) -> None:
-        self._tokenizer = tokenizer
-        self._size = max(vocabulary, len(tokenizer))
-        self._ends = ends
+    def __init__(self, model: ModelInfo) -> None:
+        self._model = model
         self._lock = threading.Lock()
         self._compiled = functools.lru_cache(maxsize=64)(self._compile)
 
@@ -57,12 +55,13 @@ class Grammars:
         with self._lock:
             matcher = self._compiled(params.json_schema, params.regex or "")
             end = self._vocabulary.eos_token
-        return Grammar(matcher.deep_copy(), end, frozenset({*self._ends, end}))
+        return Grammar(matcher.deep_copy(), end, {*self._model.eos_token_ids, end})
 
     @functools.cached_property
     def _vocabulary(self) -> LLTokenizer:
+        tokenizer, vocabulary = self._model.tokenizer, self._model.limits.vocabulary
         try:
-            return from_tokenizer(self._tokenizer, self._size)
+            return from_tokenizer(tokenizer, max(vocabulary, len(tokenizer)))
         except Exception as failure:
             raise InferenceError(
                 f"llguidance cannot read this model's tokenizer: {error_text(failure)}."
