@@ -22,7 +22,6 @@ from _inf.backends.hf.forward import Forward, grouped
 from _inf.backends.hf.grammar_masks import Grammars
 from _inf.backends.hf.modes import HF_MODE
 from _inf.backends.hf.next_token import Row, top_tokens
-from _inf.errors import ConfigError
 from _inf.runtime.host import Host
 from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored
 
@@ -175,11 +174,6 @@ class HfBackend(Lacking):
     def update_weights(self, weights: object, version: int | None) -> int:
         self.check_process()
         new_weights.check_version(version)
-        if getattr(self.forward.model, "is_quantized", False):
-            raise ConfigError(
-                "weights: the weights of a quantized model cannot be replaced; leave "
-                "rollout.engine_kwargs.hf.quantization out."
-            )
         tensors = new_weights.checked(weights, new_weights.weights_of(self.forward.model))
 
         async def load() -> int:
