@@ -18,7 +18,7 @@ from _inf.backends import new_weights
 from _inf.backends.base import Lacking, check_finite
 from _inf.backends.hf.beams import BeamSearch
 from _inf.backends.hf.decoding import Decoder, failing
-from _inf.backends.hf.forward import Forward, grouped
+from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.grammar_masks import Grammars
 from _inf.backends.hf.modes import HF_MODE
 from _inf.backends.hf.next_token import Row, top_tokens
@@ -163,7 +163,7 @@ class HfBackend(Lacking):
     async def _logits(self, sequences: Sequence[Scored]) -> AsyncIterator[tuple[int, torch.Tensor]]:
         """Yield each sequence's number and the logits of its tokens from its start on."""
         lengths = [len(ids) for ids, _ in sequences]
-        for group in grouped(lengths, SCORED_TOKENS if self.forward.cached else 0):
+        for group in self.forward.grouped(lengths, SCORED_TOKENS):
             most = max(lengths[number] - sequences[number][1] for number in group) + 1
             logits = self.forward([sequences[number][0] for number in group], keep=most)
             for place, number in enumerate(group):

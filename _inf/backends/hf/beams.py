@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from _inf.backends.hf.forward import PAD, Forward, grouped
+from _inf.backends.hf.forward import PAD, Forward
 from _inf.backends.hf.next_token import Chooser, Row
 from _inf.errors import ConfigError
 from _inf.types import Request
@@ -62,7 +62,8 @@ class BeamSearch:
         for prompts in kinds.values():
             samples = list(prompts.values())  # the rows of each prompt
             lengths = [first.most_tokens for first, *_ in samples]
-            for group in grouped(lengths, self.most_tokens // samples[0][0].params.num_beams):
+            most = self.most_tokens // samples[0][0].params.num_beams
+            for group in self.forward.grouped(lengths, most):
                 if cancelled.is_set():
                     return []
                 members = [samples[number] for number in group]

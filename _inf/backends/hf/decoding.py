@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from transformers import DynamicCache
 
-from _inf.backends.hf.forward import Forward, grouped, joined, selected
+from _inf.backends.hf.forward import Forward, joined, selected
 from _inf.backends.hf.next_token import Chooser, Row
 from _inf.errors import RequestFailure, error_text
 
@@ -66,13 +66,11 @@ class Decoder:
             if not self._waiting and not self._batches:
                 self._work.clear()
                 await self._work.wait()
-            if rows := self._admitted():
-                for group in grouped(
-                    [len(row.request.token_ids) for row in rows],
-                    self.most_new_tokens if self.forward.cached else 0,
-                ):
-                    self._begin([rows[index] for index in group])
-                    await asyncio.sleep(0)
+            rows = self._admitted()
+            lengths = [len(row.request.token_ids) for row in rows]
+            for group in self.forward.grouped(lengths, self.most_new_tokens):
+                self._begin([rows[index] for index in group])
+                await asyncio.sleep(0)
             for batch in self._batches:
                 self._step(batch)
                 await asyncio.sleep(0)  # calls are cancelled here, and tools run

@@ -71,6 +71,18 @@ class Forward:
         logits: torch.Tensor = output.logits[:, -keep:]
         return logits.float()
 
+    def grouped(self, lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
+        """Return row numbers in groups of similar lengths, each at most so large when padded."""
+        groups: list[list[int]] = []
+        for row in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+            longest = lengths[groups[-1][0]] if groups else 0
+            similar = self.cached and bool(groups) and longest <= 1.25 * lengths[row] + 8
+            if similar and longest * (len(groups[-1]) + 1) <= most_tokens:
+                groups[-1].append(row)
+            else:
+                groups.append([row])
+        return groups
+
     def bytes_per_token(self) -> int:
         """Compute one token and return the size of its keys and values."""
         cache = DynamicCache()
@@ -97,16 +109,3 @@ def joined(caches: Sequence[DynamicCache]) -> DynamicCache:
         layers[0].keys = together([layer.keys for layer in layers])
         layers[0].values = together([layer.values for layer in layers])
     return caches[0]
-
-
-def grouped(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
-    """Return row numbers in groups of similar lengths, each at most so large when padded."""
-    groups: list[list[int]] = []
-    for row in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        longest = lengths[groups[-1][0]] if groups else 0
-        fits = bool(groups) and longest * (len(groups[-1]) + 1) <= most_tokens
-        if fits and longest <= 1.25 * lengths[row] + 8:
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return groups
