@@ -113,6 +113,11 @@ class TurnOptions:
     tools_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     interaction_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
+    def tool_kwargs(self, tool: str, method: str) -> Mapping[str, Any]:
+        """The keywords for a method of a verl tool."""
+        kwargs: Mapping[str, Any] = self.tools_kwargs.get(tool, {}).get(f"{method}_kwargs", {})
+        return kwargs
+
 
 @dataclass(frozen=True)
 class Transcript:

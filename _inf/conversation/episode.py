@@ -35,8 +35,7 @@ class Episode:
     ) -> None:
         self.name = str(uuid.uuid4())
         self.rules = rules
-        self.tools_kwargs = turns.tools_kwargs
-        self.interaction_kwargs = turns.interaction_kwargs
+        self.turns = turns
         self.prompt_ids = list(prompt.token_ids)
         self.ids: list[int] = []  # after the prompt
         self.mask: list[int] = []
@@ -55,7 +54,6 @@ class Episode:
         self._pending: list[ToolCall] = []
         self._records: list[dict[str, Any]] = []
         self._params = params
-        self._max_tokens_per_turn = turns.max_tokens_per_turn
 
     def next_request(self) -> Request:
         """The request of the next turn, within all limits; each turn derives its own seed."""
@@ -84,8 +82,8 @@ class Episode:
     def _tokens_left(self) -> tuple[int, str]:
         """The most tokens of the next turn, and the name of the limit that applies."""
         left = {"max_tokens": self._params.max_tokens - sum(self.mask)}
-        if self._max_tokens_per_turn is not None:
-            left["max_tokens_per_turn"] = self._max_tokens_per_turn
+        if self.turns.max_tokens_per_turn is not None:
+            left["max_tokens_per_turn"] = self.turns.max_tokens_per_turn
         return _least(left | self._tensor_tokens_left())
 
     def add_assistant_turn(self, answer: RequestOutput) -> None:
@@ -151,7 +149,7 @@ class Episode:
                 rules.tools[call.name],
                 call.arguments,
                 instance_id=self.name,
-                execute_kwargs=self.tools_kwargs.get(call.name, {}).get("execute_kwargs", {}),
+                execute_kwargs=self.turns.tool_kwargs(call.name, "execute"),
                 timeout=rules.config.tool_timeout,
                 max_length=multi_turn.max_tool_response_length,
                 side=multi_turn.tool_response_truncate_side,

@@ -23,30 +23,30 @@ class Lifecycle:
         self._episode = episode
         self._tools = [tool.verl for tool in episode.rules.tools.values() if tool.verl]
         self._started: list[Any] = []
-        self._name = episode.interaction_kwargs.get("name", DEFAULT_INTERACTION)
-        self.interaction: Any = None
-        if episode.interaction_kwargs:
-            self.interaction = episode.rules.interactions[self._name]
+        self._kwargs = episode.turns.interaction_kwargs
+        self._name = self._kwargs.get("name", DEFAULT_INTERACTION)
+        self.interaction: Any = episode.rules.interactions[self._name] if self._kwargs else None
 
     async def start(self) -> None:
         """Create the tools and start the interaction; a failure ends the row."""
         await asyncio.gather(*map(self._create, self._tools))
         if self.interaction is not None:
             self._started.append(self.interaction)
-            kwargs = self._episode.interaction_kwargs
-            await self._call(self.interaction, "start_interaction", **kwargs)
+            await self._call(self.interaction, "start_interaction", **self._kwargs)
 
     async def _create(self, tool: Any) -> None:
         self._started.append(tool)
-        _, response = await self._call(tool, "create", **self._kwargs(tool, "create"))
+        kwargs = self._episode.turns.tool_kwargs(tool.name, "create")
+        _, response = await self._call(tool, "create", **kwargs)
         if not response.is_empty():
             raise ToolError(f"{tool.name}: create() returns a message, which is not supported.")
 
     async def respond(self) -> tuple[bool, str, float | None]:
         """Return whether the conversation is over, the user's next message, and its reward."""
         messages = [{"role": m["role"], "content": m["content"]} for m in self._episode.messages]
-        kwargs = self._episode.interaction_kwargs
-        response = await self._attempt(self.interaction, "generate_response", messages, **kwargs)
+        response = await self._attempt(
+            self.interaction, "generate_response", messages, **self._kwargs
+        )
         done, content, reward, _ = response or (True, "", None, {})
         return done, content, reward
 
@@ -67,11 +67,9 @@ class Lifecycle:
             if type(self.interaction).finalize_interaction is not verls:
                 await self._attempt(self.interaction, "finalize_interaction")
 
-    def _kwargs(self, tool: Any, method: str) -> Any:
-        return self._episode.tools_kwargs.get(tool.name, {}).get(f"{method}_kwargs", {})
-
     async def _of(self, tool: Any, method: str) -> Any:
-        return await self._attempt(tool, method, **self._kwargs(tool, method))
+        kwargs = self._episode.turns.tool_kwargs(tool.name, method)
+        return await self._attempt(tool, method, **kwargs)
 
     async def _attempt(self, part: Any, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """Await a method; if it fails or takes too long, set the row's `error`, return None."""
