@@ -1,9 +1,5 @@
-"""Turns a call's tools and the config into the rules, requests and episodes of its rows.
-
-In: checked parameters (`Sampling`), tokenized prompts, the config. Out: `Rules` with a `Template`
-that shows the tools, and a `Request` or an `Episode` per row. Refuses calls that no conversation
-can serve.
-"""
+"""Turns a call's tools and the config into the rules, requests and episodes of its rows, and
+refuses calls that no conversation can serve."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from _inf.config import Config
-from _inf.conversation.episode import Episode
+from _inf.conversation.episode import Episode, TextEpisode
 from _inf.conversation.interactions import ConfiguredTools
 from _inf.conversation.rules import (
     DEFAULT_INTERACTION,
@@ -19,7 +15,6 @@ from _inf.conversation.rules import (
     answered_calls,
     rules_for,
 )
-from _inf.conversation.text_episode import TextEpisode
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.sampling import Sampling
 from _inf.types import ModelInfo, Prompt, Request, RequestOutput, Tool, TurnOptions
@@ -82,7 +77,6 @@ class PreparedCall:
 
     @property
     def rows(self) -> int:
-        """The number of rows that the call returns."""
         return len(self.prompts) * self.sampling.n
 
     def episodes(self) -> list[Episode]:
