@@ -38,7 +38,7 @@ class Stub:
     async def agenerate(self, prompt: list[Any], **params: Any) -> GenerationOutput:
         self.asked += 1
         if self.asked == 2:
-            raise PromptError("prompt 0 has 900 tokens")
+            raise PromptError("prompt 0 has 900 tokens", index=0)
         about: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": 3}
         row = GenerationRow("#### 54", None, None, finish_reason="stop", **about)
         return GenerationOutput([row])  # as a server without ids
