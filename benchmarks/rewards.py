@@ -24,7 +24,8 @@ from rich.table import Table
 
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.eval.reward import RewardPool
-from _inf.apps.eval.scoring import Tally, answer_and_score
+from _inf.apps.eval.scoring import answer_and_score
+from _inf.apps.tally import Tally
 
 JUDGES = """
 import asyncio, time
@@ -70,7 +71,7 @@ def measure(reward: str, workers: int, stem: Path, rows: int) -> float:
         start = time.perf_counter()
         with RewardPool(reward, workers=workers) as pool:
             pool.load()
-            tally = Tally(rows, rows, 0, print)
+            tally = Tally(rows, 0, rows)
             lines = list(range(1, rows + 1))
             work = answer_and_score(file, pool, lines, arguments, None, tally, print)
             asyncio.run(work)
