@@ -21,28 +21,9 @@ from _inf.conversation.rules import (
 )
 from _inf.conversation.text_episode import TextEpisode
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
+from _inf.request.keywords import KEYWORDS
 from _inf.request.sampling import Sampling
 from _inf.types import Prompt, Request, RequestOutput, Tool, TurnOptions
-
-# Keywords that need a call of one turn.
-ONE_TURN = (
-    "json_schema",
-    "regex",
-    "prompt_logprobs",
-    "logprobs",
-    "sampling_mask",
-    "return_routed_experts",
-    "num_beams",
-)
-# Keywords that a stream cannot serve, and why.
-NOT_STREAMED = {
-    "prompt_logprobs": "stream() does not give them; use generate()",
-    "sampling_mask": "stream() does not give it; use generate()",
-    "return_routed_experts": "stream() does not give it; use generate()",
-    "num_beams": "a beam is known at its end only; use generate()",
-    "max_tokens_per_turn": "stream() has one turn; use max_tokens",
-    "interaction_kwargs": "stream() has one turn; use generate()",
-}
 
 
 def call_rules(sampling: Sampling, config: Config, backend: ConversationBackend) -> Rules:
@@ -110,9 +91,9 @@ class PreparedCall:
             )
         if sampling.n != 1:
             raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
-        for name, why in NOT_STREAMED.items():
-            if sampling.asks(name):
-                raise ConfigError(f"{name}: {why}.")
+        for name, keyword in KEYWORDS.items():
+            if keyword.not_streamed and sampling.asks(name):
+                raise ConfigError(f"{name}: {keyword.not_streamed}.")
         for name, tool in self.rules.tools.items():
             if tool.executable:
                 raise ToolError(
@@ -144,8 +125,8 @@ def check_turns(
         raise ConfigError(
             "max_tokens_per_turn: without tools or interactions there is one turn; use max_tokens."
         )
-    for name in ONE_TURN if more_turns else ():
-        if sampling.asks(name):
+    for name, keyword in KEYWORDS.items() if more_turns else ():
+        if keyword.one_turn and sampling.asks(name):
             why, instead = " and ".join(more_turns), " and ".join(more_turns.values())
             raise ConfigError(f"{name}: cannot be used with {why}; {instead}.")
 

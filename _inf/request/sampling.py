@@ -1,7 +1,6 @@
-"""Turns a call's keywords into the sampling parameters of each request.
+"""Turns a call's keywords, which override the config, into the sampling parameters of each request.
 
-In: the keywords of `generate` (`GenerateParams`), which override the config. Out: a `Sampling`,
-complete and checked: values that SGLang would accept and then ignore or die of are refused here.
+What SGLang would accept and then ignore or die of is refused here.
 """
 
 from __future__ import annotations
@@ -12,28 +11,22 @@ from typing import Any
 
 from _inf.config import RolloutConfig
 from _inf.errors import ConfigError, did_you_mean
-from _inf.request.keywords import GenerateParams
+from _inf.request.keywords import KEYWORDS, NEUTRAL, PER_PROMPT, checked
 from _inf.request.seeds import derived_seed, prompt_seed
-from _inf.request.values import MAX_INT32, call_checks, prompt_checks
+from _inf.request.values import MAX_INT32
 from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOptions
 
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
 GREEDY_BELOW = 1e-6
 # Used where no model is known: any token id is accepted, and none ends an answer.
 ANY_MODEL = ModelInfo(None, frozenset(), Limits(0, 0, MAX_INT32))
-# Parameters that exclude tokens, with the value that excludes none.
-FILTERS: dict[str, float] = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
+FILTERS = ("top_p", "top_k", "min_p")  # they exclude tokens
 ASK_TO_SAMPLE = ("temperature", *FILTERS, "seed")
-# Parameters that a report of a call leaves out at their defaults.
-SHOWN_IF_USED = (
-    "repetition_penalty",
-    "logprobs",
-    "prompt_logprobs",
-    "num_beams",
-    "sampling_mask",
-    "return_routed_experts",
+# What a report of a call shows at its neutral value too.
+ALWAYS_SHOWN = (
+    *("max_tokens", "temperature", *FILTERS, "min_tokens", "ignore_eos"),
+    *("presence_penalty", "frequency_penalty"),
 )
-DEFAULTS = {**vars(SamplingParams(max_tokens=1)), **vars(TurnOptions())}
 # One prompt's value is already a list, so values per prompt are a list of lists.
 LISTS = ("stop", "stop_token_ids")
 # A field of SGLang's `ServerArgs`.
@@ -56,8 +49,8 @@ class Sampling:
 
     def asks(self, name: str) -> bool:
         """Whether a keyword of sampling or of turns has another value than its default."""
-        default = DEFAULTS[name]
-        return any(vars(each).get(name, default) != default for each in self.params + self.turns)
+        neutral = NEUTRAL[name]
+        return any(vars(each).get(name, neutral) != neutral for each in self.params + self.turns)
 
     @property
     def same_samples(self) -> str:
@@ -106,9 +99,9 @@ def effective_params(params: Mapping[str, Any], rollout: RolloutConfig) -> dict[
         resolved = resolved | {"prompt_logprobs": most}
     return {
         name: value
-        for name in GenerateParams.__annotations__
+        for name in KEYWORDS
         if (value := resolved.get(name)) not in ([], {}, None)
-        and not (name in SHOWN_IF_USED and value == DEFAULTS[name])
+        and (name in ALWAYS_SHOWN or value != NEUTRAL[name])
     }
 
 
@@ -120,37 +113,36 @@ def resolve(
     The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an
     engine itself reads only `config.json` or `generation_config.json`, not both.
     """
-    per_prompt = prompt_checks(model.limits.vocabulary)
-    checks = per_prompt | call_checks(model.limits.vocabulary)
     for name in params:
-        if name not in checks:
-            hint = did_you_mean(name, checks) or "."
+        if name not in KEYWORDS:
+            hint = did_you_mean(name, KEYWORDS) or "."
             raise ConfigError(f"{name}: generate() has no such parameter{hint}")
     given = {name: value for name, value in params.items() if value is not None}
-    listed = {n: value for n, value in given.items() if n in per_prompt and _is_listed(n, value)}
+    listed = {n: value for n, value in given.items() if n in PER_PROMPT and _is_listed(n, value)}
     for name, values in listed.items():
         if len(values) != prompts:
             raise ConfigError(
                 f"{name}: a list of {len(values)} values for {prompts} prompts; "
                 "give one value for all, or one per prompt."
             )
-    shared = {n: checks[n](n, value) for n, value in given.items() if n not in listed}
-    same = not listed or not prompts  # checked once, also for an empty batch
+    vocabulary = model.limits.vocabulary
+    shared = {n: checked(n, value, vocabulary) for n, value in given.items() if n not in listed}
+    each = prompts if listed else 0  # 0: all prompts have the same, which is checked once
     all_params, turns = [], []
-    for index in range(1 if same else prompts):
-        own = {} if same else {name: values[index] for name, values in listed.items()}
+    for index in range(each or 1):
+        own = {name: values[index] for name, values in listed.items()} if each else {}
         try:
-            checked = {n: checks[n](n, value) for n, value in own.items() if value is not None}
-            all_params.append(_params(shared | checked, config, model))
+            own = {n: checked(n, v, vocabulary) for n, v in own.items() if v is not None}
+            all_params.append(_params(shared | own, config, model))
         except ConfigError as failure:
-            raise ConfigError(str(failure) if same else f"{failure} (prompt {index})") from None
-        turns.append(TurnOptions(**_fields_of(TurnOptions, shared | checked)))
-    if same:
+            raise ConfigError(f"{failure} (prompt {index})" if each else str(failure)) from None
+        turns.append(TurnOptions(**_fields_of(TurnOptions, shared | own)))
+    if not each:
         all_params, turns = all_params * prompts, turns * max(1, prompts)
     if "seed" in shared:
         all_params = [
-            dataclasses.replace(each, seed=prompt_seed(shared["seed"], index))
-            for index, each in enumerate(all_params)
+            dataclasses.replace(params, seed=prompt_seed(shared["seed"], index))
+            for index, params in enumerate(all_params)
         ]
     n, beams = shared.get("n", config.n), shared.get("num_beams", 1)
     if 1 < beams < n:
@@ -216,7 +208,7 @@ def _check_sampling_mask(params: SamplingParams) -> None:
         return
     if params.greedy:
         raise ConfigError("sampling_mask: a greedy answer is not sampled; give a temperature.")
-    if all(getattr(params, name) == neutral for name, neutral in FILTERS.items()):
+    if all(getattr(params, name) == NEUTRAL[name] for name in FILTERS):
         raise ConfigError(
             "sampling_mask: without top_k, top_p or min_p every token is left, and the log probs "
             "over them are `logprobs`; set a filter, or leave sampling_mask out."
@@ -240,7 +232,7 @@ def _temperature(given: Mapping[str, Any], config: RolloutConfig) -> float:
     asked = {
         name: given[name]
         for name in ASK_TO_SAMPLE
-        if name in given and given[name] != FILTERS.get(name)
+        if name in given and not (name in FILTERS and given[name] == NEUTRAL[name])
     }
     if beams and given.get("do_sample"):
         asked["do_sample"] = True
