@@ -225,7 +225,8 @@ KEYWORDS: Mapping[str, Keyword] = {**PER_PROMPT, **PER_CALL}
 NEUTRAL: Mapping[str, Any] = {
     **vars(SamplingParams(max_tokens=1)),
     **vars(TurnOptions()),
-    **{"stop_token_ids": [], "tools": [], "chat_template_kwargs": {}, "skip_special_tokens": True},
+    **{"stop": [], "stop_token_ids": [], "tools": []},
+    **{"chat_template_kwargs": {}, "skip_special_tokens": True},
 }
 
 

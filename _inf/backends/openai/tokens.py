@@ -13,10 +13,15 @@ from typing import Any
 
 from _inf.backends.base import SUPPORTS
 from _inf.backends.openai.text import Answer, TextForm, openai_params
+from _inf.request.keywords import NEUTRAL
 from _inf.types import Request, RequestOutput, SamplingParams
 
 # vLLM would take other defaults from the model's generation config.
 ALWAYS = ("top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")
+CHANGING = (  # the logits
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    *("min_tokens", "json_schema"),
+)
 
 
 class TokenForm:
@@ -54,14 +59,8 @@ class TokenForm:
 
 
 def _raw_logprobs_are_ours(params: SamplingParams) -> bool:
-    return params.temperature in (0, 1) and params == dataclasses.replace(
-        params,
-        presence_penalty=0.0,
-        frequency_penalty=0.0,
-        repetition_penalty=1.0,
-        logit_bias={},
-        min_tokens=0,
-        json_schema=None,
+    return params.temperature in (0, 1) and all(
+        getattr(params, name) == NEUTRAL[name] for name in CHANGING
     )
 
 
