@@ -21,7 +21,7 @@ from _inf.tools.definition import schema_fault
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-KEYWORDS = frozenset(
+SCHEMA_KEYWORDS = frozenset(
     "$comment $defs $id $ref $schema additionalProperties allOf anyOf const default definitions"
     " deprecated description discriminator enum examples exclusiveMaximum exclusiveMinimum format"
     " items maxItems maxLength maxProperties maximum minItems minLength minProperties minimum"
@@ -73,19 +73,15 @@ def regex_text(pattern: object) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _checked_regex(pattern: str) -> str:
-    from llguidance import LLMatcher
-
     if any("\ud800" <= char <= "\udfff" for char in pattern):
         raise ConfigError("regex: it has a lone surrogate, which is not valid Unicode.")
     _check_pattern(pattern, "regex")
-    _check_grammar("regex", LLMatcher.grammar_from_regex(pattern))
+    _check_grammar("regex", "regex", pattern)
     return pattern
 
 
 @functools.lru_cache(maxsize=64)
 def _checked_schema(text: str) -> str:
-    from llguidance import LLMatcher
-
     if text.count("{") > MAX_SCHEMAS:
         raise ConfigError(f"json_schema: it has over {MAX_SCHEMAS} objects inside it.")
     schema = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
@@ -102,11 +98,11 @@ def _checked_schema(text: str) -> str:
         _check_keywords(part, path)
     # $schema is removed: it might name an older draft, whose rules were not checked.
     schema.pop("$schema", None)
-    _check_grammar("json_schema", LLMatcher.grammar_from_json_schema(schema))
+    _check_grammar("json_schema", "json_schema", schema)
     _close_objects(schemas)
     _join_patterns_with_names(schemas)
     text = json.dumps({"x-guidance": SEPARATORS, **schema})
-    _check_grammar("json_schema", LLMatcher.grammar_from_json_schema(text))
+    _check_grammar("json_schema", "json_schema", text)
     return text
 
 
@@ -140,12 +136,11 @@ def _schemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _check_keywords(schema: dict[str, Any], path: str) -> None:
     from jsonschema import Draft202012Validator
-    from llguidance import LLMatcher
 
     for word in schema:
-        if word not in KEYWORDS or (word == "$id" and path != "json_schema"):
-            known = word in Draft202012Validator.VALIDATORS or word in KEYWORDS
-            hint = "" if known else did_you_mean(word, KEYWORDS)
+        if word not in SCHEMA_KEYWORDS or (word == "$id" and path != "json_schema"):
+            known = word in Draft202012Validator.VALIDATORS or word in SCHEMA_KEYWORDS
+            hint = "" if known else did_you_mean(word, SCHEMA_KEYWORDS)
             raise ConfigError(f"{path}.{word}: it cannot be enforced{hint or '; leave it out.'}")
     if "pattern" in schema:
         _check_json_pattern(schema["pattern"], f"{path}.pattern")
@@ -154,7 +149,7 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
     for kind, words in (("number", NUMERIC), ("string", OF_STRINGS)):
         if words[0] in schema:  # llguidance notices too late that nothing matches
             own = {word: schema[word] for word in words if word in schema}
-            _check_grammar(path, LLMatcher.grammar_from_json_schema({"type": kind, **own}))
+            _check_grammar(path, "json_schema", {"type": kind, **own})
     if schema.get("minProperties", 0) > len(schema.get("required", ())) + 1:
         raise ConfigError(
             f"{path}.minProperties: it cannot be enforced, because a name that is not declared may "
@@ -244,12 +239,13 @@ def _bytes_as_tokens() -> LLTokenizer:
     return LLTokenizer("byte")
 
 
-def _check_grammar(where: str, grammar: str) -> None:
-    """Compile a grammar and take its first step, which reveals most of llguidance's limits."""
+def _check_grammar(where: str, kind: str, source: Any) -> None:
+    """Compile a "regex" or "json_schema" and take its first step, which reveals most of
+    llguidance's limits."""
     from llguidance import LLMatcher
 
-    tokenizer = _bytes_as_tokens()
-    matcher = LLMatcher(tokenizer, grammar, log_level=0)
+    tokenizer, compiled = _bytes_as_tokens(), getattr(LLMatcher, f"grammar_from_{kind}")(source)
+    matcher = LLMatcher(tokenizer, compiled, log_level=0)
     if not matcher.is_error():
         allowed = int.from_bytes(matcher.compute_bitmask(), "little")
         if allowed == 1 << tokenizer.eos_token:

@@ -122,8 +122,9 @@ class Keyword:
     check: takes the name, a value and, with of_tokens, the vocabulary's size; returns plain Python
     types or raises `ConfigError`. kind: the type in a request's body (unless not in_body), and of
     the option, which has the last of a union; None: in neither. default: the option's, as the help
-    shows it; None: no option. feature: what a backend must support. one_turn: refused beside tools
-    and interactions. not_streamed: why a stream refuses it.
+    shows it; None: no option. feature: what a backend must support. filters: whether it excludes
+    tokens from being sampled. one_turn: refused beside tools and interactions. not_streamed: why a
+    stream refuses it.
     """
 
     check: Callable[..., Any]
@@ -131,6 +132,7 @@ class Keyword:
     default: str | None = None
     feature: str = ""
     of_tokens: bool = False
+    filters: bool = False
     in_body: bool = True
     one_turn: bool = False
     not_streamed: str = ""
@@ -147,9 +149,9 @@ PER_PROMPT: Mapping[str, Keyword] = {
     "temperature": Keyword(
         partial(values.number, least=0.0), float, "rollout.temperature; 0 when greedy"
     ),
-    "top_p": Keyword(partial(_fraction, above=0.0), float, "rollout.top_p"),
-    "top_k": Keyword(values.top_k, int, "rollout.top_k", MORE),
-    "min_p": Keyword(partial(_fraction, least=0.0), float, "0", MORE),
+    "top_p": Keyword(partial(_fraction, above=0.0), float, "rollout.top_p", filters=True),
+    "top_k": Keyword(values.top_k, int, "rollout.top_k", MORE, filters=True),
+    "min_p": Keyword(partial(_fraction, least=0.0), float, "0", MORE, filters=True),
     "do_sample": Keyword(values.flag, bool, "rollout.do_sample"),
     "max_tokens": Keyword(values.count, int, "rollout.response_length"),
     "min_tokens": Keyword(partial(values.count, least=0), int, "0", MORE),

@@ -6,7 +6,7 @@ What SGLang would accept and then ignore or die of is refused here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.config import RolloutConfig
@@ -20,7 +20,7 @@ from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOption
 GREEDY_BELOW = 1e-6
 # Used where no model is known: any token id is accepted, and none ends an answer.
 ANY_MODEL = ModelInfo(None, frozenset(), Limits(0, 0, MAX_INT32))
-FILTERS = ("top_p", "top_k", "min_p")  # they exclude tokens
+FILTERS = [name for name, keyword in KEYWORDS.items() if keyword.filters]
 ASK_TO_SAMPLE = ("temperature", *FILTERS, "seed")
 # What a report of a call shows at its neutral value too.
 ALWAYS_SHOWN = (
@@ -85,10 +85,7 @@ def greedy_unless_asked(params: dict[str, Any]) -> None:
 
 
 def check_params(params: Mapping[str, Any], config: RolloutConfig) -> None:
-    """Refuse keywords that are wrong for every engine, without starting one.
-
-    Raises as `resolve` does; without a vocabulary, any token id is accepted.
-    """
+    """Refuse keywords that are wrong for every engine, without starting one."""
     resolve(params, config, 0, ANY_MODEL)
 
 
@@ -118,13 +115,7 @@ def resolve(
             hint = did_you_mean(name, KEYWORDS) or "."
             raise ConfigError(f"{name}: generate() has no such parameter{hint}")
     given = {name: value for name, value in params.items() if value is not None}
-    listed = {n: value for n, value in given.items() if n in PER_PROMPT and _is_listed(n, value)}
-    for name, values in listed.items():
-        if len(values) != prompts:
-            raise ConfigError(
-                f"{name}: a list of {len(values)} values for {prompts} prompts; "
-                "give one value for all, or one per prompt."
-            )
+    listed = _listed(given, prompts)
     vocabulary = model.limits.vocabulary
     shared = {n: checked(n, value, vocabulary) for n, value in given.items() if n not in listed}
     each = prompts if listed else 0  # 0: all prompts have the same, which is checked once
@@ -144,10 +135,11 @@ def resolve(
             dataclasses.replace(params, seed=prompt_seed(shared["seed"], index))
             for index, params in enumerate(all_params)
         ]
-    n, beams = shared.get("n", config.n), shared.get("num_beams", 1)
-    if 1 < beams < n:
-        raise ConfigError(f"num_beams: {beams} beams are fewer than the n={n} rows of a prompt.")
-    of_call = {**_fields_of(Sampling, shared), "n": n}
+    of_call = {"n": config.n, **_fields_of(Sampling, shared)}
+    if 1 < (beams := shared.get("num_beams", 1)) < of_call["n"]:
+        raise ConfigError(
+            f"num_beams: {beams} beams are fewer than the n={of_call['n']} rows of a prompt."
+        )
     return Sampling(params=all_params, turns=turns, **of_call)
 
 
@@ -156,11 +148,21 @@ def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
 
 
-def _is_listed(name: str, value: object) -> bool:
-    """Whether a keyword's value is a list with one value per prompt."""
-    if not isinstance(value, list | tuple) or name not in LISTS:
-        return isinstance(value, list | tuple)
-    return len(value) > 0 and all(isinstance(each, list | tuple | None) for each in value)
+def _listed(given: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:
+    """Return the lists with one value per prompt."""
+    listed: dict[str, Sequence[Any]] = {}
+    for name, value in given.items():
+        if name not in PER_PROMPT or not isinstance(value, list | tuple):
+            continue
+        if name in LISTS and not (value and all(isinstance(v, list | tuple | None) for v in value)):
+            continue
+        if len(value) != prompts:
+            raise ConfigError(
+                f"{name}: a list of {len(value)} values for {prompts} prompts; "
+                "give one value for all, or one per prompt."
+            )
+        listed[name] = value
+    return listed
 
 
 def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -> SamplingParams:
