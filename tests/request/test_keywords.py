@@ -7,7 +7,8 @@ import inspect
 
 import pytest
 
-from _inf.backends.base import FEATURES, SUPPORTS
+from _inf.backends.base import FEATURES
+from _inf.backends.registry import MODES
 from _inf.request.keywords import (
     KEYWORDS,
     NEUTRAL,
@@ -40,11 +41,14 @@ def test_every_keyword_is_a_field_of_what_is_resolved() -> None:
     assert fields(TurnOptions) <= PER_PROMPT.keys()
 
 
+def test_every_feature_is_supported_by_some_backend_and_nothing_else_is() -> None:
+    assert FEATURES.keys() == frozenset().union(*(mode.supports for mode in MODES))
+
+
 @pytest.mark.parametrize("name", KEYWORDS)
-def test_keyword_names_a_feature_of_some_backend_and_not_the_neutral_value(name: str) -> None:
+def test_neutral_value_is_one_that_the_keyword_takes(name: str) -> None:
     keyword = KEYWORDS[name]
     if keyword.feature:
-        assert any(keyword.feature in supported for supported in SUPPORTS.values())
         neutral = FEATURES[keyword.feature][name]
         assert neutral is None or checked(name, neutral) == neutral
     if keyword.not_streamed or keyword.one_turn:
