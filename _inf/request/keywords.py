@@ -13,7 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from _inf.config.schema import MAX_SAMPLES
 from _inf.request import values
@@ -105,7 +105,7 @@ class GenerateParams(TypedDict, total=False):
     num_beams: int | None
     tools: Sequence[Any] | None
     chat_template_kwargs: dict[str, Any] | None
-    truncate_prompt: Side | None
+    truncate_prompt: Literal["left", "right"] | None
     skip_special_tokens: bool | None
     logprobs: int | None
     prompt_logprobs: bool | int | None
