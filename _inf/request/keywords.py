@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 
 from _inf.config.schema import MAX_SAMPLES
+from _inf.errors import at_fault
 from _inf.request import values
 from _inf.request.grammar import json_schema_text, regex_text
 from _inf.request.seeds import MAX_SEED
@@ -236,7 +237,8 @@ def checked(name: str, value: object, vocabulary: int = values.MAX_INT32) -> Any
     """Return a keyword's value in plain Python types, or raise `ConfigError`."""
     keyword = KEYWORDS[name]
     more = {"vocabulary": vocabulary} if keyword.of_tokens else {}
-    return keyword.check(name, value, **more)
+    with at_fault(key=name):
+        return keyword.check(name, value, **more)
 
 
 def first_sentences() -> dict[str, str]:

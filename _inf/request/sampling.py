@@ -113,7 +113,7 @@ def resolve(
     for name in params:
         if name not in KEYWORDS:
             hint = did_you_mean(name, KEYWORDS) or "."
-            raise ConfigError(f"{name}: generate() has no such parameter{hint}")
+            raise ConfigError.of(name, f"generate() has no such parameter{hint}")
     given = {name: value for name, value in params.items() if value is not None}
     listed = _listed(given, prompts)
     vocabulary = model.limits.vocabulary
@@ -126,7 +126,9 @@ def resolve(
             own = {n: checked(n, v, vocabulary) for n, v in own.items() if v is not None}
             all_params.append(_params(shared | own, config, model))
         except ConfigError as failure:
-            raise ConfigError(f"{failure} (prompt {index})" if each else str(failure)) from None
+            if not each:
+                raise
+            raise ConfigError(f"{failure} (prompt {index})", key=failure.key, index=index) from None
         turns.append(TurnOptions(**_fields_of(TurnOptions, shared | own)))
     if not each:
         all_params, turns = all_params * prompts, turns * max(1, prompts)
@@ -137,8 +139,8 @@ def resolve(
         ]
     of_call = {"n": config.n, **_fields_of(Sampling, shared)}
     if 1 < (beams := shared.get("num_beams", 1)) < of_call["n"]:
-        raise ConfigError(
-            f"num_beams: {beams} beams are fewer than the n={of_call['n']} rows of a prompt."
+        raise ConfigError.of(
+            "num_beams", f"{beams} beams are fewer than the n={of_call['n']} rows of a prompt."
         )
     return Sampling(params=all_params, turns=turns, **of_call)
 
@@ -157,9 +159,10 @@ def _listed(given: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:
         if name in LISTS and not (value and all(isinstance(v, list | tuple | None) for v in value)):
             continue
         if len(value) != prompts:
-            raise ConfigError(
-                f"{name}: a list of {len(value)} values for {prompts} prompts; "
-                "give one value for all, or one per prompt."
+            raise ConfigError.of(
+                name,
+                f"a list of {len(value)} values for {prompts} prompts; "
+                "give one value for all, or one per prompt.",
             )
         listed[name] = value
     return listed
@@ -169,11 +172,11 @@ def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -
     """Return one prompt's parameters, from its checked keywords and the config."""
     grammars = [name for name in ("json_schema", "regex") if name in given]
     if len(grammars) > 1:
-        raise ConfigError(
-            "regex: an answer can follow one grammar only, and json_schema is set too."
+        raise ConfigError.of(
+            "regex", "an answer can follow one grammar only, and json_schema is set too."
         )
     if grammars and given.get("num_beams", 1) > 1:
-        raise ConfigError(f"num_beams: beams follow no grammar; leave {grammars[0]} out.")
+        raise ConfigError.of("num_beams", f"beams follow no grammar; leave {grammars[0]} out.")
     ignore_eos = given.get("ignore_eos", config.ignore_eos)
     stop_ids = {*given.get("stop_token_ids", ()), *(() if ignore_eos else model.eos_token_ids)}
     scored = given.get("prompt_logprobs", False)
@@ -191,15 +194,16 @@ def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -
     }
     params = SamplingParams(**values)
     if params.min_tokens > params.max_tokens:
-        raise ConfigError(
-            f"min_tokens: {params.min_tokens} is above max_tokens, {params.max_tokens}."
+        raise ConfigError.of(
+            "min_tokens", f"{params.min_tokens} is above max_tokens, {params.max_tokens}."
         )
     _check_sampling_mask(params)
     server = config.engine_kwargs.get("sglang") or {}
     if params.return_routed_experts and not server.get(CAPTURE_EXPERTS):
-        raise ConfigError(
-            f"return_routed_experts: rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS} must be true "
-            "when the engine starts, and the model must have experts."
+        raise ConfigError.of(
+            "return_routed_experts",
+            f"rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS} must be true "
+            "when the engine starts, and the model must have experts.",
         )
     return params
 
@@ -209,14 +213,15 @@ def _check_sampling_mask(params: SamplingParams) -> None:
     if not params.sampling_mask:
         return
     if params.greedy:
-        raise ConfigError("sampling_mask: a greedy answer is not sampled; give a temperature.")
+        raise ConfigError.of("sampling_mask", "a greedy answer is not sampled; give a temperature.")
     if all(getattr(params, name) == NEUTRAL[name] for name in FILTERS):
-        raise ConfigError(
-            "sampling_mask: without top_k, top_p or min_p every token is left, and the log probs "
-            "over them are `logprobs`; set a filter, or leave sampling_mask out."
+        raise ConfigError.of(
+            "sampling_mask",
+            "without top_k, top_p or min_p every token is left, and the log probs "
+            "over them are `logprobs`; set a filter, or leave sampling_mask out.",
         )
     if params.logprobs:
-        raise ConfigError("sampling_mask: logprobs is set too; leave one of the two out.")
+        raise ConfigError.of("sampling_mask", "logprobs is set too; leave one of the two out.")
 
 
 def _temperature(given: Mapping[str, Any], config: RolloutConfig) -> float:
@@ -240,6 +245,9 @@ def _temperature(given: Mapping[str, Any], config: RolloutConfig) -> float:
         asked["do_sample"] = True
     if ("do_sample" in given or beams) and asked:
         name, value = next(iter(asked.items()))
-        means = "num_beams: beams are not sampled" if beams else "do_sample: False means greedy"
-        raise ConfigError(f"{means}, but {name}={value} is set too; leave one of the two out.")
+        key = "num_beams" if beams else "do_sample"
+        means = "beams are not sampled" if beams else "False means greedy"
+        raise ConfigError.of(
+            key, f"{means}, but {name}={value} is set too; leave one of the two out."
+        )
     return temperature if asked else 0.0

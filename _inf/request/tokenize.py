@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 
-from _inf.errors import PromptError, PromptTooLongError, shown
+from _inf.errors import PromptError, PromptTooLongError, at_fault, shown
 from _inf.request.prompts import TOKEN_IDS, Form, as_list, id_list, kind
 from _inf.request.template import Template
 from _inf.types import Limits, Prompt, Tokenizer
@@ -19,17 +19,22 @@ def tokenize(prompts: Sequence[Form], template: Template | None, limits: Limits)
         return [_as_given(prompt, index) for index, prompt in enumerate(prompts)]
     fitting = []
     for index, prompt in enumerate(prompts):
-        messages = None
-        if isinstance(prompt, str):
-            ids, where = template.plain(prompt, index), f"prompt {index}: the text's token"
-        elif isinstance(prompt[0], Mapping):
-            messages = prompt
-            ids, where = template.prompt(messages, index), f"prompt {index}: rendered token"
-        else:
-            ids, where = prompt, f"prompt {index}: {TOKEN_IDS}"
-        ids, cut = _within(_known(ids, limits, where), limits, index)
-        fitting.append(Prompt(ids, cut, messages))
+        with at_fault(index=index):
+            fitting.append(_tokenized(prompt, template, limits, index))
     return fitting
+
+
+def _tokenized(prompt: Form, template: Template, limits: Limits, index: int) -> Prompt:
+    messages = None
+    if isinstance(prompt, str):
+        ids, where = template.plain(prompt, index), f"prompt {index}: the text's token"
+    elif isinstance(prompt[0], Mapping):
+        messages = prompt
+        ids, where = template.prompt(messages, index), f"prompt {index}: rendered token"
+    else:
+        ids, where = prompt, f"prompt {index}: {TOKEN_IDS}"
+    ids, cut = _within(_known(ids, limits, where), limits, index)
+    return Prompt(ids, cut, messages)
 
 
 def _as_given(prompt: Form, index: int) -> Prompt:
@@ -89,7 +94,11 @@ def tokenize_responses(
         raise PromptError(f"responses: {kind(given)}; expected text or token ids for each prompt.")
     if len(given) != prompts:
         raise PromptError(f"responses: {len(given)} for {prompts} prompts; give one per prompt.")
-    return [_response(each, tokenizer, limits, index) for index, each in enumerate(given)]
+    ids = []
+    for index, each in enumerate(given):
+        with at_fault(index=index):
+            ids.append(_response(each, tokenizer, limits, index))
+    return ids
 
 
 def _response(response: object, tokenizer: Tokenizer, limits: Limits, index: int) -> list[int]:
@@ -124,5 +133,6 @@ def check_room(
     if prompt + answer > limits.total:
         raise PromptTooLongError(
             f"prompt {index} has {prompt} tokens; with {what} that is {prompt + answer}, above the "
-            f"limit of {limits.total} (rollout.max_model_len). {remedy}"
+            f"limit of {limits.total} (rollout.max_model_len). {remedy}",
+            index=index,
         )

@@ -1,8 +1,4 @@
-"""Scores given responses: how likely the model finds them.
-
-In: prompts and responses in the caller's forms; the backend's outputs. Out: the sequences to send,
-and a `Score` per sequence. Knows nothing of engines.
-"""
+"""Scores given responses: how likely the model finds them."""
 
 from __future__ import annotations
 

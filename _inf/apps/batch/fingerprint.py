@@ -1,8 +1,6 @@
 """Describes as JSON what a run's answers depend on, so that a resumed run can check it is the same.
-
-In: a config, files. Out: dicts and digests. The device and the memory settings are left out, so a
-run that ran out of memory can be resumed with less.
-"""
+The device and the memory settings are left out, so a run that ran out of memory can be resumed with
+less."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from _inf.backends.registry import describe
 from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.models.cache import cache_root
@@ -46,7 +45,7 @@ def of_config(config: Config) -> dict[str, Any]:
 
 
 def _of_model(config: Config) -> str:
-    if config.rollout.name == "openai":  # a server does not show more of it
+    if describe(config).remote:  # a server does not show more of it
         return f"{config.model_path} at {config.base_url}, tokenizer {config.tokenizer_path}"
     folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
     return of_model(folder)

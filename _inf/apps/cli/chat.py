@@ -175,7 +175,7 @@ class Chat:
                 raise
             _note("stopped")
             return
-        for call in row.metadata.get("tool_calls", ()):
+        for call in row.transcript.calls if row.transcript else ():
             _note(f"{call['name']}({json.dumps(call['arguments'])}) gave {call['result']}")
         self._separate()
         if self.as_json:

@@ -28,19 +28,23 @@ from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.metrics import metrics
 from _inf.apps.eval.reward import SECONDS, RewardPool
 from _inf.apps.eval.reward_process import RewardFunction
-from _inf.apps.eval.scoring import Tally, Tell, answer_and_score, run
+from _inf.apps.eval.scoring import answer_and_score, run
 from _inf.apps.eval.stored import Stored, stored_answers
 from _inf.apps.rollouts.sources import answer_fields
+from _inf.apps.tally import Tally
 from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.request.sampling import effective_params, greedy_unless_asked
 from _inf.response.decode import decoded_text
-from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.tools.definition import as_tools
 from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
+
+PROGRESS = "{0.done} of {0.total} scored, {0.answered} answered{0.speed}"
 
 
 def evaluate(
@@ -119,7 +123,7 @@ class EvalRun:
     def __post_init__(self) -> None:
         for name, value in (("n", self.n), ("limit", self.limit)):
             if value is not None and value < 1:
-                raise ConfigError(f"{name}: it must be at least 1, not {value}.")
+                raise ConfigError.of(name, f"it must be at least 1, not {value}.")
         rows = json.dumps([dataclasses.asdict(each) for each in self.examples], default=repr)
         self._digest = hashlib.sha256(rows.encode()).hexdigest()
         self.examples = self.examples[: self.limit]
@@ -135,15 +139,15 @@ class EvalRun:
         start: Callable[[], contextlib.AbstractContextManager[InferenceEngine]],
         restart: bool,
         on_error: OnError = lambda line, reason: None,
-        tell: Tell = lambda text: None,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> EvalReport:
         """Answer and score what the file of rows lacks, and report. start: called for the engine if
         there is anything to answer. on_error: called with an answer's number and the reason. tell:
         called with what was resumed, and with the progress now and then."""
         used = effective_params(self.params, config.rollout)
         if self.n > 1 and not used["temperature"]:
-            raise ConfigError(
-                f"n: {self.n} greedy answers of one prompt are all the same; give a temperature."
+            raise ConfigError.of(
+                "n", f"{self.n} greedy answers of one prompt are all the same; give a temperature."
             )
         pool = RewardPool(self.reward, self.reward_timeout, self.reward_workers)
         wanted = len(self.examples) * self.n
@@ -152,7 +156,7 @@ class EvalRun:
             stored = stored_answers(file, wanted, pool.version, self.rescore)
             if stored.answers:
                 tell(str(stored))
-            tally = Tally(wanted, stored.answers, stored.rewards, tell)
+            tally = Tally(wanted, stored.rewards, stored.answers, PROGRESS, tell)
             self._finish(file, pool, stored, tally, start, self._naming(on_error))
             rows = [row for row in file.rows() if row["line"] <= wanted]
         return self._report(config, used, rows, pool, stored, tally)
@@ -278,10 +282,10 @@ class EvalRun:
 
 def _answered(answer: GenerationRow, example: Example, tokenizer: Tokenizer) -> dict[str, Any]:
     """What a row says of its answer; `solution_str` where it is not the completion."""
-    about = answer.metadata
     row: dict[str, Any] = {
         "ground_truth": example.ground_truth,
-        **{name: about[name] for name in ("prompt_tokens", "completion_tokens")},
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
         **answer_fields(answer, tokenizer),
     }
     solution = _solution(row, example, tokenizer)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from _inf.backends.description import OF_A_LOCAL_MODEL, SUPPORTED_LOCALLY, Mode
 
-ARGUMENTS = "rollout.engine_kwargs.hf"
 HF_MODE = Mode(
     "hf",
     supports=SUPPORTED_LOCALLY | {"logits", "beams"},
-    reads=OF_A_LOCAL_MODEL | {ARGUMENTS},
+    reads=OF_A_LOCAL_MODEL,
 )

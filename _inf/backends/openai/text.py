@@ -1,26 +1,25 @@
-"""OpenAI's form of requests and answers: messages to /chat/completions, text to /completions.
-
-In: a `Request` with messages or text. Out: the body to send; from the answer or its chunks a
-`RequestOutput` with text, and with the tool calls that the server has read from it.
-"""
+"""OpenAI's form of requests and answers: messages to /chat/completions, text to /completions."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from _inf.backends.openai.modes import TEXT_MODE
 from _inf.request.keywords import NEUTRAL
-from _inf.tools.readers import Unreadable, decoded_arguments
-from _inf.types import Message, Request, RequestOutput, SamplingParams, ToolCall
+from _inf.tools.readers import call_of
+from _inf.types import Message, Request, RequestOutput, SamplingParams
 
 # Sent under their own names.
 OPENAIS = ("top_p", "presence_penalty", "frequency_penalty", "stop", "seed", "logit_bias")
 # Other servers' names for `stop`. Whether calls end the row is decided above.
 STOPPED = ("tool_calls", "function_call", "eos")
 NEWER_LIMIT = "max_completion_tokens"  # OpenAI's reasoning models refuse max_tokens
+
+# Takes a whole answer, or the next chunk of a stream, and returns the row as far as it has arrived.
+Answer: TypeAlias = Callable[[Mapping[str, Any]], RequestOutput]
 
 
 class TextForm:
@@ -48,7 +47,7 @@ class TextForm:
             self._limit: request.params.max_tokens,
         }
 
-    def answer(self, request: Request) -> TextAnswer:
+    def answer(self, request: Request) -> Answer:
         return TextAnswer()
 
     def corrected(self, refusal: Exception) -> bool:
@@ -92,33 +91,35 @@ def _json(function: Mapping[str, Any]) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-@dataclasses.dataclass
-class Answer:
+@dataclasses.dataclass(kw_only=True)
+class OpenAIAnswer:
     """What both forms of OpenAI's answers have, as far as it has arrived."""
 
     finish_reason: str | None = None
     usage: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def add(self, chunk: Mapping[str, Any]) -> None:
-        """Add a whole answer, or the next chunk of a stream."""
+    def __call__(self, chunk: Mapping[str, Any]) -> RequestOutput:
         self.usage = chunk.get("usage") or self.usage
         for choice in chunk["choices"][:1]:
             reason = choice.get("finish_reason") or self.finish_reason
             self.finish_reason = "stop" if reason in STOPPED else reason
             self.read(choice)
+        # A server may not count the tokens.
+        cached = (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        return dataclasses.replace(
+            self.output(), finish_reason=self.finish_reason, cached_tokens=cached
+        )
 
     def read(self, choice: Mapping[str, Any]) -> None:
-        """Add the text or the tokens of a choice."""
         raise NotImplementedError
 
-    @property
-    def cached_tokens(self) -> int:
-        """How many tokens of the prompt were cached; 0 if a server does not count them."""
-        return (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    def output(self) -> RequestOutput:
+        """The row so far, without its finish reason and its cached tokens."""
+        raise NotImplementedError
 
 
 @dataclasses.dataclass
-class TextAnswer(Answer):
+class TextAnswer(OpenAIAnswer):
     """An answer of text and calls."""
 
     text: str = ""
@@ -145,22 +146,12 @@ class TextAnswer(Answer):
 
     def output(self) -> RequestOutput:
         return RequestOutput(
-            token_ids=[],
-            logprobs=[],
-            prompt_logprobs=[],
-            finish_reason=self.finish_reason,
             matched_stop=self.matched_stop,
-            prompt_tokens=self.usage.get("prompt_tokens") or 0,  # 0: not counted
+            prompt_tokens=self.usage.get("prompt_tokens") or 0,
             completion_tokens=self.usage.get("completion_tokens") or 0,
-            cached_tokens=self.cached_tokens,
-            weight_version=0,
             text=self.text,
-            calls=[_call(call["name"], call["arguments"]) for call in self.calls],
+            calls=[
+                call_of(call["name"], call["arguments"].strip() or None, call["arguments"], 0, 0)
+                for call in self.calls
+            ],
         )
-
-
-def _call(name: str, text: str) -> ToolCall:
-    try:
-        return ToolCall(name, decoded_arguments(text.strip() or None), text, 0, 0)
-    except Unreadable as failure:
-        return ToolCall(name, {}, text, 0, 0, str(failure))

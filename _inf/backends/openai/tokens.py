@@ -1,8 +1,4 @@
-"""vLLM's form with token ids: /completions with `return_token_ids`, which `inf serve` has too.
-
-In: a `Request` with token ids. Out: the body to send; from the answer or its chunks a
-`RequestOutput` with token ids and log probs.
-"""
+"""vLLM's form with token ids: /completions with `return_token_ids`, which `inf serve` has too."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.backends.openai.modes import TOKEN_MODE
-from _inf.backends.openai.text import Answer, TextForm, openai_params
+from _inf.backends.openai.text import Answer, OpenAIAnswer, TextForm, openai_params
 from _inf.request.keywords import NEUTRAL
 from _inf.types import Request, RequestOutput, SamplingParams
 
@@ -40,7 +36,6 @@ class TokenForm:
         self._tempered = tempered
 
     def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """The path and the body of a request."""
         params = request.params
         return "/completions", {
             "model": self._model,
@@ -53,7 +48,7 @@ class TokenForm:
             "stop_token_ids": list(params.stop_token_ids),
         }
 
-    def answer(self, request: Request) -> TokenAnswer:
+    def answer(self, request: Request) -> Answer:
         ours = self._tempered or _raw_logprobs_are_ours(request.params)
         return TokenAnswer(request=request, ours=ours)
 
@@ -65,42 +60,36 @@ def _raw_logprobs_are_ours(params: SamplingParams) -> bool:
 
 
 @dataclasses.dataclass(kw_only=True)
-class TokenAnswer(Answer):
+class TokenAnswer(OpenAIAnswer):
     """An answer of token ids. ours: whether its log probs are by our definition."""
 
     request: Request
     ours: bool
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] = dataclasses.field(default_factory=list)
-    stop_reason: int | str | None = None
+    stop: int | str | None = None
     weight_version: int = 0  # that `inf serve` names
 
     def read(self, choice: Mapping[str, Any]) -> None:
-        ids = choice.get("token_ids") or []
-        self.token_ids += ids
-        if ids:
-            self.logprobs += (
-                choice["logprobs"]["token_logprobs"] if self.ours else [math.nan] * len(ids)
-            )
+        if ids := choice.get("token_ids"):
+            own = choice["logprobs"]["token_logprobs"] if self.ours else [math.nan] * len(ids)
+            self.token_ids += ids
+            self.logprobs += own
         if (stop := choice.get("stop_reason")) is not None:
-            self.stop_reason = stop
+            self.stop = stop
         self.weight_version = choice.get("weight_version") or self.weight_version
 
     def output(self) -> RequestOutput:
-        ids = list(self.token_ids)
+        ids, stop = list(self.token_ids), self.stop
         if len(self.logprobs) != len(ids):
             raise ValueError("it has not one log prob per token")
-        stop = self.stop_reason
         if stop is None and ids and ids[-1] in self.request.params.stop_token_ids:
             stop = ids[-1]  # vLLM does not name the model's own EOS
         return RequestOutput(
             token_ids=ids,
             logprobs=list(self.logprobs),
-            prompt_logprobs=[],
-            finish_reason=self.finish_reason,
             matched_stop=stop if self.finish_reason == "stop" else None,
             prompt_tokens=len(self.request.token_ids),
             completion_tokens=len(ids),
-            cached_tokens=self.cached_tokens,
             weight_version=self.weight_version,
         )
