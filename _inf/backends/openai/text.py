@@ -13,7 +13,7 @@ from _inf.tools.readers import call_of
 from _inf.types import Message, Request, RequestOutput, SamplingParams
 
 # Sent under their own names.
-OPENAIS = ("top_p", "presence_penalty", "frequency_penalty", "stop", "seed", "logit_bias")
+OPENAI_NAMES = ("top_p", "presence_penalty", "frequency_penalty", "stop", "seed", "logit_bias")
 # Other servers' names for `stop`. Whether calls end the row is decided above.
 STOPPED = ("tool_calls", "function_call", "eos")
 NEWER_LIMIT = "max_completion_tokens"  # OpenAI's reasoning models refuse max_tokens
@@ -61,7 +61,7 @@ class TextForm:
 def openai_params(params: SamplingParams) -> dict[str, Any]:
     """Return OpenAI's parameters, without `max_tokens`; those without effect are left out, because
     some servers refuse the names."""
-    values = {name: getattr(params, name) for name in OPENAIS}
+    values = {name: getattr(params, name) for name in OPENAI_NAMES}
     sent = {name: value for name, value in values.items() if value != NEUTRAL[name]}
     if params.json_schema is not None:
         schema = json.loads(params.json_schema)

@@ -14,7 +14,7 @@ from _inf.types import Request, RequestOutput, SamplingParams
 
 # vLLM would take other defaults from the model's generation config.
 ALWAYS = ("top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")
-CHANGING = (  # the logits
+ADJUST_LOGITS = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
     *("min_tokens", "json_schema"),
 )
@@ -55,7 +55,7 @@ class TokenForm:
 
 def _raw_logprobs_are_ours(params: SamplingParams) -> bool:
     return params.temperature in (0, 1) and all(
-        getattr(params, name) == NEUTRAL[name] for name in CHANGING
+        getattr(params, name) == NEUTRAL[name] for name in ADJUST_LOGITS
     )
 
 
