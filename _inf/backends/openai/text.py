@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from _inf.backends.openai.modes import TEXT_MODE
+from _inf.request.keywords import NEUTRAL
 from _inf.tools.readers import call_of
 from _inf.types import Message, Request, RequestOutput, SamplingParams
 
+# Sent under their own names.
+OPENAI_NAMES = ("top_p", "presence_penalty", "frequency_penalty", "stop", "seed", "logit_bias")
 # Other servers' names for `stop`. Whether calls end the row is decided above.
 STOPPED = ("tool_calls", "function_call", "eos")
 NEWER_LIMIT = "max_completion_tokens"  # OpenAI's reasoning models refuse max_tokens
@@ -58,15 +61,8 @@ class TextForm:
 def openai_params(params: SamplingParams) -> dict[str, Any]:
     """Return OpenAI's parameters, without `max_tokens`; those without effect are left out, because
     some servers refuse the names."""
-    named = {
-        "top_p": (params.top_p, 1.0),
-        "presence_penalty": (params.presence_penalty, 0.0),
-        "frequency_penalty": (params.frequency_penalty, 0.0),
-        "stop": (list(params.stop), []),
-        "seed": (params.seed, None),
-        "logit_bias": ({str(token): bias for token, bias in params.logit_bias.items()}, {}),
-    }
-    sent = {name: value for name, (value, neutral) in named.items() if value != neutral}
+    values = {name: getattr(params, name) for name in OPENAI_NAMES}
+    sent = {name: value for name, value in values.items() if value != NEUTRAL[name]}
     if params.json_schema is not None:
         schema = json.loads(params.json_schema)
         schema.pop("x-guidance", None)  # a key of the grammar engine that runs here

@@ -9,10 +9,15 @@ from typing import Any
 
 from _inf.backends.openai.modes import TOKEN_MODE
 from _inf.backends.openai.text import Answer, OpenAIAnswer, TextForm, openai_params
+from _inf.request.keywords import NEUTRAL
 from _inf.types import Request, RequestOutput, SamplingParams
 
 # vLLM would take other defaults from the model's generation config.
 ALWAYS = ("top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")
+ADJUST_LOGITS = (
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    *("min_tokens", "json_schema"),
+)
 
 
 class TokenForm:
@@ -49,14 +54,8 @@ class TokenForm:
 
 
 def _raw_logprobs_are_ours(params: SamplingParams) -> bool:
-    return params.temperature in (0, 1) and params == dataclasses.replace(
-        params,
-        presence_penalty=0.0,
-        frequency_penalty=0.0,
-        repetition_penalty=1.0,
-        logit_bias={},
-        min_tokens=0,
-        json_schema=None,
+    return params.temperature in (0, 1) and all(
+        getattr(params, name) == NEUTRAL[name] for name in ADJUST_LOGITS
     )
 
 
