@@ -16,7 +16,7 @@ from _inf.apps.cli.ask import ask
 from _inf.apps.cli.batch import batch
 from _inf.apps.cli.chat import chat
 from _inf.apps.cli.check import check
-from _inf.apps.cli.evaluate import app as evaluate
+from _inf.apps.cli.evaluate import eval_app
 from _inf.apps.cli.lm_eval import PASSED_ON, lm_eval
 from _inf.apps.cli.options import DefaultCommand
 from _inf.apps.cli.serve import serve
@@ -90,7 +90,7 @@ app = typer.Typer(
 app.command(ASK)(ask)
 app.command("chat")(chat)
 app.command("batch")(batch)
-app.add_typer(evaluate, name="eval")
+app.add_typer(eval_app, name="eval")
 app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
 app.command("check")(check)
 app.command("serve")(serve)

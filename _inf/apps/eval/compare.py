@@ -1,9 +1,5 @@
 """Compares two runs of `inf eval` on the same data: paired differences with bootstrap intervals.
-
-In: the rows of two runs, STEM.jsonl each. Out: a `Comparison`, with a table and a plot. Rows are
-paired by the data's row number; a prompt's reward is the mean of its answers. Knows nothing of
-engines.
-"""
+Rows are paired by the data's row number; a prompt's reward is the mean of its answers."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ Run: TypeAlias = dict[int, list[Row]]  # an answer each
 
 RESAMPLES = 10_000
 SEED = 0
-INTERVAL = (2.5, 97.5)  # percentiles
+AT_ONCE = 1000  # resamples that are in memory
 SHOWN = 20  # changed prompts in the table
 
 
@@ -59,16 +55,18 @@ class Difference:
 
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> Difference:
-        import numpy
-
-        differences = numpy.array([pair.difference for pair in pairs])
-        low = high = None
-        if (count := len(pairs)) > 1:
-            draw = numpy.random.default_rng(SEED)
-            means = [differences[draw.integers(0, count, count)].mean() for _ in range(RESAMPLES)]
-            low, high = (float(numpy.percentile(means, bound)) for bound in INTERVAL)
         a, b = (statistics.fmean(getattr(pair, name) for pair in pairs) for name in "ab")
-        return cls(count, a, b, float(differences.mean()), low, high)
+        differences = [pair.difference for pair in pairs]
+        low = high = None
+        if len(pairs) > 1:
+            import numpy
+            from scipy.stats import bootstrap
+
+            how = {"n_resamples": RESAMPLES, "batch": AT_ONCE, "method": "percentile"}
+            draw = numpy.random.default_rng(SEED)
+            found = bootstrap((differences,), numpy.mean, rng=draw, **how).confidence_interval
+            low, high = float(found.low), float(found.high)
+        return cls(len(pairs), a, b, statistics.fmean(differences), low, high)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +184,7 @@ class Comparison:
         return figure
 
 
-def compare(a: Path, b: Path) -> Comparison:
+def compare_runs(a: Path, b: Path) -> Comparison:
     """Compare the rows of two runs.
 
     Raises `ConfigError` for a file that is not of `inf eval`, for runs on different data, and for

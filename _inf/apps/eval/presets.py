@@ -1,8 +1,5 @@
-"""Known benchmarks as rows of verl's form: what `inf eval math500`, `aime24` and `aime25` ask.
-
-In: a benchmark's name, and a file in the form of the Hub's if there is one. Out: rows for
-`read_examples`, with the prompt that verl's reward function for the data source reads.
-"""
+"""Known benchmarks as rows of verl's form: what `inf eval math500`, `aime24` and `aime25` ask, with
+the prompt whose answers verl's reward function for the data source reads."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Decides what a file of rows lacks: answers, and rewards of today's reward function.
-
-In: an `OutputFile`, a `RewardVersion`. Out: `Stored`. An answer is never asked for twice because
-its reward is missing or old.
-"""
+"""Decides what a file of rows lacks: answers, and rewards of today's reward function. An answer is
+never asked for twice because its reward is missing or old."""
 
 from __future__ import annotations
 
