@@ -25,7 +25,8 @@ from rich.table import Table
 
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.eval.reward import RewardPool
-from _inf.apps.eval.scoring import Tally, answer_and_score
+from _inf.apps.eval.scoring import answer_and_score
+from _inf.apps.tally import Tally
 
 JUDGES = """
 import asyncio, time
@@ -80,7 +81,7 @@ def measure(reward: str, workers: int, stem: Path, rows: int) -> float:
 async def score(file: OutputFile, pool: RewardPool, rows: int) -> None:
     async with pool:
         await pool.load()
-        tally, lines = Tally(rows, rows, 0, print), list(range(1, rows + 1))
+        tally, lines = Tally(rows, 0, rows), list(range(1, rows + 1))
         await answer_and_score(file, pool, lines, arguments, None, tally, print)
 
 

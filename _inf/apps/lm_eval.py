@@ -66,7 +66,7 @@ class InfLM(TemplateLM):
             assignments = parse_assignments(f"{key}={value}" for key, value in overrides.items())
             engine = InferenceEngine(config, **assignments)
         elif config is not None or overrides:
-            raise ConfigError("engine: it runs already; give no config and no keys beside it.")
+            raise ConfigError.of("engine", "it runs already; give no config and no keys beside it.")
         if engine.tokenizer is None:
             raise ConfigError("lm_eval: the engine has no tokenizer; set tokenizer_path.")
         self.engine, self.tokenizer, self.max_gen_toks = engine, engine.tokenizer, max_gen_toks

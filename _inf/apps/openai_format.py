@@ -1,8 +1,5 @@
-"""Converts OpenAI's chat completions: requests to `generate`'s keywords, rows to responses.
-
-In: a request as parsed JSON; the rows of its answer. Out: a `ChatRequest`, or a `BadRequest` that
-names the key; JSON values. `generate` checks the ranges of values.
-"""
+"""OpenAI's chat completions: reads requests as `generate`'s keywords, which checks the ranges of
+values, and writes rows as responses. A wrong field is a `ConfigError` with its `key`."""
 
 from __future__ import annotations
 
@@ -14,31 +11,24 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 
-from _inf.errors import did_you_mean, shown
+from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request.keywords import GenerateParams
 from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.response.streaming import StreamChunk
 from _inf.types import Tokenizer, ToolCall
 
 FormT = TypeVar("FormT", bound="RequestBody")
 
 
-class BadRequest(ValueError):
-    """A wrong request; the message begins with the key, `key`."""
-
-    @property
-    def key(self) -> str:
-        return str(self).partition(":")[0].partition(".")[0]
-
-
 def json_object(text: bytes) -> dict[str, Any]:
-    """Parse JSON text of an object; a `BadRequest` says what else it is."""
+    """Parse JSON text of an object; a `ConfigError` says what else it is."""
     try:
         value = from_json(text)
         json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
     except (ValueError, RecursionError) as failure:
-        raise BadRequest(f"it is not JSON: {failure}") from None
+        raise ConfigError(f"it is not JSON: {failure}") from None
     if not isinstance(value, dict):
-        raise BadRequest(f"it is not a JSON object: {shown(value)}")
+        raise ConfigError(f"it is not a JSON object: {shown(value)}")
     return value
 
 
@@ -105,11 +95,13 @@ class Keywords(RequestBody):
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Keywords:
         if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise ValueError("max_completion_tokens: max_tokens is set too; remove one of them")
+            raise ConfigError.of(
+                "max_completion_tokens", "max_tokens is set too; remove one of them"
+            )
         if self.top_logprobs and not self.logprobs:
-            raise ValueError('top_logprobs: it needs "logprobs": true')
+            raise ConfigError.of("top_logprobs", 'it needs "logprobs": true')
         if self._schema() is not None and self.json_schema is not None:
-            raise ValueError("response_format: json_schema is set too; remove one of them")
+            raise ConfigError.of("response_format", "json_schema is set too; remove one of them")
         return self
 
     def keywords(self) -> dict[str, Any]:
@@ -133,9 +125,10 @@ class Keywords(RequestBody):
                 return {"type": "object"}
             case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
                 return schema
-        raise ValueError(
-            f"response_format: {shown(self.response_format)} is none of text, json_object and "
-            '{"type": "json_schema", "json_schema": {"schema": ...}}'
+        raise ConfigError.of(
+            "response_format",
+            f"{shown(self.response_format)} is none of text, json_object and "
+            '{"type": "json_schema", "json_schema": {"schema": ...}}',
         )
 
 
@@ -159,43 +152,40 @@ class ChatRequest(Keywords):
 
 
 def read(form: type[FormT], value: object) -> FormT:
-    """`value` as a `form`, or a `BadRequest` that names the first key that is wrong."""
+    """`value` as a `form`, or a `ConfigError` about the first key that is wrong."""
     try:
         return form.model_validate(value)
     except ValidationError as failure:
         error = failure.errors()[0]
     # For members of a union and items of a list, only the key is named.
-    where = ".".join(map(str, error["loc"][: 1 + (error["loc"][:1] == ("body",))]))
+    in_body = error["loc"][:1] == ("body",)
+    key = ".".join(map(str, error["loc"][: 1 + in_body]))
     match error["type"]:
         case "extra_forbidden":
-            known = ChatRequest if where.startswith("body.") else form
-            hint = did_you_mean(str(error["loc"][-1]), known.model_fields)
-            reason = f"{where}: unknown{hint}"
-        case "value_error":
-            reason = ".".join(filter(None, [where, str(error["ctx"]["error"])]))
+            known = ChatRequest if in_body else form
+            reason = f"unknown{did_you_mean(str(error['loc'][-1]), known.model_fields)}"
+        case "value_error":  # of a validator: a `ConfigError`
+            said, above = error["ctx"]["error"], f"{key}." if key else ""
+            raise ConfigError(f"{above}{said}", key=f"{above}{said.key}")
         case "missing":
-            reason = f"{where}: it is missing"
+            reason = "it is missing"
         case _:
-            reason = f"{where}: {shown(error['input'])}: {error['msg']}"
-    raise BadRequest(reason)
+            reason = f"{shown(error['input'])}: {error['msg']}"
+    raise ConfigError.of(key, reason)
 
 
 def message(row: GenerationRow) -> dict[str, Any]:
-    """Return the assistant's message, with the tool calls that the caller must run."""
-    if not row.tool_calls:
-        return {"role": "assistant", "content": row.completion}
-    content = row.messages[-1]["content"] if row.messages else row.completion
-    ids = [f"call_{index}" for index in range(len(row.tool_calls))]
-    return {
-        "role": "assistant",
-        "content": content or None,
-        "tool_calls": tool_calls(row.tool_calls, ids),
-    }
+    """Return a row's message, with the tool calls that the caller must run."""
+    calls = row.tool_calls or []
+    content = row.messages[-1]["content"] if calls and row.messages else row.completion
+    return assistant(content, calls, [f"call_{index}" for index in range(len(calls))])
 
 
-def tool_calls(calls: Sequence[ToolCall], ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the calls of a message, with these ids."""
-    return [
+def assistant(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> dict[str, Any]:
+    """Return the assistant's message; ids: of its calls."""
+    if not calls:
+        return {"role": "assistant", "content": content}
+    named = [
         {
             "id": call_id,
             "type": "function",
@@ -206,6 +196,7 @@ def tool_calls(calls: Sequence[ToolCall], ids: Sequence[str]) -> list[dict[str, 
         }
         for call, call_id in zip(calls, ids, strict=True)
     ]
+    return {"role": "assistant", "content": content or None, "tool_calls": named}
 
 
 def choices(
@@ -217,26 +208,21 @@ def choices(
             "index": index,
             "message": message(row),
             "finish_reason": row.metadata["finish_reason"],
-            "logprobs": token_logprobs(
-                row.token_ids or [], row.logprobs, row.top_logprobs, tokenizer, likeliest
-            ),
+            "logprobs": token_logprobs(row, tokenizer, likeliest),
         }
         for index, row in enumerate(output)
     ]
 
 
 def token_logprobs(
-    ids: Sequence[int],
-    logprobs: Sequence[float] | None,
-    top_logprobs: Sequence[Mapping[int, float]] | None,
-    tokenizer: Tokenizer,
-    likeliest: int | None,
+    row: GenerationRow | StreamChunk, tokenizer: Tokenizer, likeliest: int | None
 ) -> dict[str, Any] | None:
     """Return an entry for every generated token, including the stop token; `likeliest` as in
     `ChatRequest`. None if a server gives no log probs by our definition."""
+    ids, logprobs = row.token_ids or [], row.logprobs
     if likeliest is None or logprobs is None or any(map(math.isnan, logprobs)):
         return None
-    tops = top_logprobs or [{} for _ in ids]
+    tops = row.top_logprobs or [{} for _ in ids]
     content = [
         {
             **_token(token, logprob, tokenizer),
@@ -258,12 +244,7 @@ def _token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
 
 
-def usage(output: GenerationOutput) -> dict[str, Any]:
-    """Return the token counts of the answers to one prompt."""
-    return token_counts(output.metadata, len(output))
-
-
-def token_counts(rows: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:
+def usage(rows: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:
     """Return token counts in OpenAI's form, from the metadata of `n` rows per prompt, which counts
     once for all of them."""
     prompt = sum(row["prompt_tokens"] for row in rows[::n])

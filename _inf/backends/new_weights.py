@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.errors import ConfigError, at_fault, did_you_mean, shown
 from _inf.runtime import quiet
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def weights_of(model: PreTrainedModel) -> ExpectedWeights:
     )
 
 
+@at_fault(key="weights")
 def checked(weights: object, model: ExpectedWeights) -> NamedTensors:
     """Return all the weights to send, or raise a `ConfigError` that lists the faults."""
     tensors: dict[str, torch.Tensor] = {}
@@ -92,8 +93,8 @@ def checked(weights: object, model: ExpectedWeights) -> NamedTensors:
         faults[_SHOWN_FAULTS:] = [f"and {len(faults) - _SHOWN_FAULTS} more"]
     if faults:
         hint = DDP_NAMES if any(name.startswith(DDP_PREFIX) for name in tensors) else ""
-        raise ConfigError(
-            f"weights: {'; '.join(faults)}. {hint}The engine keeps the weights that it has."
+        raise ConfigError.of(
+            "weights", f"{'; '.join(faults)}. {hint}The engine keeps the weights that it has."
         )
     return list(tensors.items())
 
@@ -110,7 +111,7 @@ def _pairs(weights: Any) -> Iterator[tuple[str, Any]]:
         ) from None
     for index, item in enumerate(items):
         if not (isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], str)):
-            raise ConfigError(f"weights[{index}]: expected (name, tensor), got {shown(item)}")
+            raise ConfigError.of(f"weights[{index}]", f"expected (name, tensor), got {shown(item)}")
         yield item[0], item[1]
 
 
@@ -135,4 +136,4 @@ def check_version(version: object) -> None:
     """Raise unless the version is None or a whole number from 0 on."""
     whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
     if version is not None and not whole:
-        raise ConfigError(f"version: expected a whole number from 0 on, got {shown(version)}")
+        raise ConfigError.of("version", f"expected a whole number from 0 on, got {shown(version)}")

@@ -33,7 +33,7 @@ def write_folder(gguf: Path, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)
     except Exception as error:  # safetensors reports a full disk with its own exception
-        raise ConfigError(f"model_path: cannot write {folder}: {error_text(error)}") from None
+        raise ConfigError.of("model_path", f"cannot write {folder}: {error_text(error)}") from None
 
 
 def _checked_metadata(gguf: Path) -> Mapping[str, Any]:

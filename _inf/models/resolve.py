@@ -28,7 +28,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from _inf.errors import ConfigError, error_text
+from _inf.errors import ConfigError, at_fault, error_text
 from _inf.models import adapter, verl_checkpoint
 from _inf.models.cache import build_once
 from _inf.runtime import quiet
@@ -55,6 +55,7 @@ def resolve_model(
     return _adapted(base, Path(adapter_path).expanduser().resolve(), trust_remote_code)
 
 
+@at_fault(key="model_path")
 def _resolved(model_path: str | None, trust_remote_code: bool) -> Path:
     if model_path is None:
         return _dequantized(_embedded_gguf())
@@ -116,7 +117,7 @@ def _dequantized(gguf: Path) -> Path:
     try:
         digest = _content_digest(gguf, _fingerprint([gguf]))
     except OSError as error:
-        raise ConfigError(f"model_path: cannot read {gguf}: {error.strerror}") from None
+        raise ConfigError.of("model_path", f"cannot read {gguf}: {error.strerror}") from None
     write = functools.partial(dequantize.write_folder, gguf)
     return _converted("gguf", digest, write, f"model_path: {gguf} cannot be used")
 
@@ -138,8 +139,8 @@ def _verl_actor(folder: Path) -> Path | None:
             return actor
     configs = folder.glob(f"*/actor/{verl_checkpoint.FSDP_CONFIG}")
     if steps := sorted(config.parts[-3] for config in configs):
-        raise ConfigError(
-            f"model_path: {folder} holds several checkpoints; name one of {', '.join(steps)}"
+        raise ConfigError.of(
+            "model_path", f"{folder} holds several checkpoints; name one of {', '.join(steps)}"
         )
     return None
 
@@ -152,6 +153,7 @@ def _merged(actor: Path, trust_remote_code: bool) -> Path:
     return _converted("verl", digest, write, f"model_path: {actor} cannot be merged")
 
 
+@at_fault(key="adapter_path")
 def _adapted(base: Path, peft: Path, trust_remote_code: bool) -> Path:
     files = sorted(file for file in base.iterdir() if file.is_file() and file.name[0] != ".")
     others = [f for f in files if not re.search(r"\.(safetensors|bin|pt|index\.json)$", f.name)]
@@ -195,7 +197,7 @@ def _lacking(folder: Path, trust_remote_code: bool = False) -> list[str]:
         for index in folder.glob(f"*.{'safetensors' if safe else 'bin'}.index.json"):
             lacks += sorted(set(json.loads(index.read_text())["weight_map"].values()) - names)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise ConfigError(f"model_path: cannot read {folder}: {error}") from None
+        raise ConfigError.of("model_path", f"cannot read {folder}: {error}") from None
     return lacks + [f"the end of {name}" for name in weights if _is_cut_short(folder / name)]
 
 

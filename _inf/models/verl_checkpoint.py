@@ -25,7 +25,7 @@ def shards(actor: Path) -> list[Path]:
             f"adapter_path: {adapter}"
         )
     if not (actor / "huggingface" / "tokenizer_config.json").is_file():
-        raise ConfigError(f"model_path: {actor} lacks huggingface/tokenizer_config.json")
+        raise ConfigError.of("model_path", f"{actor} lacks huggingface/tokenizer_config.json")
     return [actor / FSDP_CONFIG, *sorted(actor.glob("*.pt")), *(actor / "huggingface").iterdir()]
 
 

@@ -14,7 +14,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from _inf.errors import PromptError, did_you_mean, shown
+from _inf.errors import PromptError, at_fault, did_you_mean, shown
 from _inf.types import Message
 
 Form: TypeAlias = "list[Message] | list[int] | str"
@@ -36,8 +36,12 @@ def normalize(prompts: object) -> list[Form]:
     """
     listed = _listed(prompts)
     if listed is None or (listed and all(map(_is_message, listed))):
-        return [_one(prompts, 0)]
-    return [_one(prompt, index) for index, prompt in enumerate(listed)]
+        listed = [prompts]
+    forms = []
+    for index, prompt in enumerate(listed):
+        with at_fault(index=index):
+            forms.append(_one(prompt, index))
+    return forms
 
 
 def _listed(value: object) -> Sequence[Any] | None:

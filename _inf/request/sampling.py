@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.config import RolloutConfig
-from _inf.errors import ConfigError, did_you_mean
+from _inf.errors import ConfigError, at_fault, did_you_mean
 from _inf.request.keywords import GenerateParams
 from _inf.request.seeds import derived_seed, prompt_seed
-from _inf.request.values import MAX_INT32, call_checks, prompt_checks
+from _inf.request.values import MAX_INT32, Check, call_checks, prompt_checks
 from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOptions
 
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
@@ -125,25 +125,28 @@ def resolve(
     for name in params:
         if name not in checks:
             hint = did_you_mean(name, checks) or "."
-            raise ConfigError(f"{name}: generate() has no such parameter{hint}")
+            raise ConfigError.of(name, f"generate() has no such parameter{hint}")
     given = {name: value for name, value in params.items() if value is not None}
     listed = {n: value for n, value in given.items() if n in per_prompt and _is_listed(n, value)}
     for name, values in listed.items():
         if len(values) != prompts:
-            raise ConfigError(
-                f"{name}: a list of {len(values)} values for {prompts} prompts; "
-                "give one value for all, or one per prompt."
+            raise ConfigError.of(
+                name,
+                f"a list of {len(values)} values for {prompts} prompts; "
+                "give one value for all, or one per prompt.",
             )
-    shared = {n: checks[n](n, value) for n, value in given.items() if n not in listed}
+    shared = _checked(checks, {n: value for n, value in given.items() if n not in listed})
     same = not listed or not prompts  # checked once, also for an empty batch
     all_params, turns = [], []
     for index in range(1 if same else prompts):
         own = {} if same else {name: values[index] for name, values in listed.items()}
         try:
-            checked = {n: checks[n](n, value) for n, value in own.items() if value is not None}
+            checked = _checked(checks, own)
             all_params.append(_params(shared | checked, config, model))
         except ConfigError as failure:
-            raise ConfigError(str(failure) if same else f"{failure} (prompt {index})") from None
+            if same:
+                raise
+            raise ConfigError(f"{failure} (prompt {index})", key=failure.key, index=index) from None
         turns.append(TurnOptions(**_fields_of(TurnOptions, shared | checked)))
     if same:
         all_params, turns = all_params * prompts, turns * max(1, prompts)
@@ -154,9 +157,21 @@ def resolve(
         ]
     n, beams = shared.get("n", config.n), shared.get("num_beams", 1)
     if 1 < beams < n:
-        raise ConfigError(f"num_beams: {beams} beams are fewer than the n={n} rows of a prompt.")
+        raise ConfigError.of(
+            "num_beams", f"{beams} beams are fewer than the n={n} rows of a prompt."
+        )
     of_call = {**_fields_of(Sampling, shared), "n": n}
     return Sampling(params=all_params, turns=turns, **of_call)
+
+
+def _checked(checks: Mapping[str, Check], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the checked values of those keywords that have one."""
+    checked = {}
+    for name, value in given.items():
+        if value is not None:
+            with at_fault(key=name):
+                checked[name] = checks[name](name, value)
+    return checked
 
 
 def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,11 +190,11 @@ def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -
     """Return one prompt's parameters, from its checked keywords and the config."""
     grammars = [name for name in ("json_schema", "regex") if name in given]
     if len(grammars) > 1:
-        raise ConfigError(
-            "regex: an answer can follow one grammar only, and json_schema is set too."
+        raise ConfigError.of(
+            "regex", "an answer can follow one grammar only, and json_schema is set too."
         )
     if grammars and given.get("num_beams", 1) > 1:
-        raise ConfigError(f"num_beams: beams follow no grammar; leave {grammars[0]} out.")
+        raise ConfigError.of("num_beams", f"beams follow no grammar; leave {grammars[0]} out.")
     ignore_eos = given.get("ignore_eos", config.ignore_eos)
     stop_ids = {*given.get("stop_token_ids", ()), *(() if ignore_eos else model.eos_token_ids)}
     scored = given.get("prompt_logprobs", False)
@@ -197,15 +212,16 @@ def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -
     }
     params = SamplingParams(**values)
     if params.min_tokens > params.max_tokens:
-        raise ConfigError(
-            f"min_tokens: {params.min_tokens} is above max_tokens, {params.max_tokens}."
+        raise ConfigError.of(
+            "min_tokens", f"{params.min_tokens} is above max_tokens, {params.max_tokens}."
         )
     _check_sampling_mask(params)
     server = config.engine_kwargs.get("sglang") or {}
     if params.return_routed_experts and not server.get(CAPTURE_EXPERTS):
-        raise ConfigError(
-            f"return_routed_experts: rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS} must be true "
-            "when the engine starts, and the model must have experts."
+        raise ConfigError.of(
+            "return_routed_experts",
+            f"rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS} must be true "
+            "when the engine starts, and the model must have experts.",
         )
     return params
 
@@ -215,14 +231,15 @@ def _check_sampling_mask(params: SamplingParams) -> None:
     if not params.sampling_mask:
         return
     if params.greedy:
-        raise ConfigError("sampling_mask: a greedy answer is not sampled; give a temperature.")
+        raise ConfigError.of("sampling_mask", "a greedy answer is not sampled; give a temperature.")
     if all(getattr(params, name) == neutral for name, neutral in FILTERS.items()):
-        raise ConfigError(
-            "sampling_mask: without top_k, top_p or min_p every token is left, and the log probs "
-            "over them are `logprobs`; set a filter, or leave sampling_mask out."
+        raise ConfigError.of(
+            "sampling_mask",
+            "without top_k, top_p or min_p every token is left, and the log probs "
+            "over them are `logprobs`; set a filter, or leave sampling_mask out.",
         )
     if params.logprobs:
-        raise ConfigError("sampling_mask: logprobs is set too; leave one of the two out.")
+        raise ConfigError.of("sampling_mask", "logprobs is set too; leave one of the two out.")
 
 
 def _temperature(given: Mapping[str, Any], config: RolloutConfig) -> float:
@@ -246,6 +263,9 @@ def _temperature(given: Mapping[str, Any], config: RolloutConfig) -> float:
         asked["do_sample"] = True
     if ("do_sample" in given or beams) and asked:
         name, value = next(iter(asked.items()))
-        means = "num_beams: beams are not sampled" if beams else "do_sample: False means greedy"
-        raise ConfigError(f"{means}, but {name}={value} is set too; leave one of the two out.")
+        key = "num_beams" if beams else "do_sample"
+        means = "beams are not sampled" if beams else "False means greedy"
+        raise ConfigError.of(
+            key, f"{means}, but {name}={value} is set too; leave one of the two out."
+        )
     return temperature if asked else 0.0

@@ -64,9 +64,10 @@ class Template:
         except Exception as refusal:
             failure = error_text(refusal)
         if failure:
-            raise ToolError(
-                f"tools: the model's chat template cannot show a tool's result ({failure}); choose "
-                "a model that was made for tools."
+            raise ToolError.of(
+                "tools",
+                f"the model's chat template cannot show a tool's result ({failure}); choose "
+                "a model that was made for tools.",
             )
 
     def prompt(self, messages: Sequence[Message], index: int) -> list[int]:
@@ -150,24 +151,26 @@ class Template:
             shown = self._render([_QUESTION], tools=self._schemas)
             return shown != self._render([_QUESTION])
         except Exception as refusal:
-            raise ToolError(
-                f"tools: the model's chat template refused them: {error_text(refusal)}."
+            raise ToolError.of(
+                "tools", f"the model's chat template refused them: {error_text(refusal)}."
             ) from refusal
 
     def _role_to_instruct(self) -> str:
         """Find the role in whose message the template shows the instructions."""
         if not self._instructions:
-            raise ToolError(
-                "tools: the model's chat template does not show tools, and they can be explained "
-                "in its place only for rollout.multi_turn.format: hermes; set that."
+            raise ToolError.of(
+                "tools",
+                "the model's chat template does not show tools, and they can be explained "
+                "in its place only for rollout.multi_turn.format: hermes; set that.",
             )
         for role in ("system", "user"):
             with contextlib.suppress(Exception):  # some refuse a system message, some drop it
                 if self._instructions.strip() in self._render(self._instructed([_QUESTION], role)):
                     return role
-        raise ToolError(
-            "tools: the model's chat template shows neither tools nor a system message; choose a "
-            "model that was made for tools."
+        raise ToolError.of(
+            "tools",
+            "the model's chat template shows neither tools nor a system message; choose a "
+            "model that was made for tools.",
         )
 
     def _instructed(self, messages: Sequence[Message], role: str) -> list[Message]:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 
-from _inf.errors import PromptError, PromptTooLongError, shown
+from _inf.errors import PromptError, PromptTooLongError, at_fault, shown
 from _inf.request.prompts import TOKEN_IDS, Form, as_list, id_list, kind
 from _inf.request.template import Template
 from _inf.types import Limits, Prompt, Tokenizer
@@ -24,17 +24,22 @@ def tokenize(prompts: Sequence[Form], template: Template | None, limits: Limits)
         return [_as_given(prompt, index) for index, prompt in enumerate(prompts)]
     fitting = []
     for index, prompt in enumerate(prompts):
-        messages = None
-        if isinstance(prompt, str):
-            ids, where = template.plain(prompt, index), f"prompt {index}: the text's token"
-        elif isinstance(prompt[0], Mapping):
-            messages = prompt
-            ids, where = template.prompt(messages, index), f"prompt {index}: rendered token"
-        else:
-            ids, where = prompt, f"prompt {index}: {TOKEN_IDS}"
-        ids, cut = _within(_known(ids, limits, where), limits, index)
-        fitting.append(Prompt(ids, cut, messages))
+        with at_fault(index=index):
+            fitting.append(_tokenized(prompt, template, limits, index))
     return fitting
+
+
+def _tokenized(prompt: Form, template: Template, limits: Limits, index: int) -> Prompt:
+    messages = None
+    if isinstance(prompt, str):
+        ids, where = template.plain(prompt, index), f"prompt {index}: the text's token"
+    elif isinstance(prompt[0], Mapping):
+        messages = prompt
+        ids, where = template.prompt(messages, index), f"prompt {index}: rendered token"
+    else:
+        ids, where = prompt, f"prompt {index}: {TOKEN_IDS}"
+    ids, cut = _within(_known(ids, limits, where), limits, index)
+    return Prompt(ids, cut, messages)
 
 
 def _as_given(prompt: Form, index: int) -> Prompt:
@@ -94,7 +99,11 @@ def tokenize_responses(
         raise PromptError(f"responses: {kind(given)}; expected text or token ids for each prompt.")
     if len(given) != prompts:
         raise PromptError(f"responses: {len(given)} for {prompts} prompts; give one per prompt.")
-    return [_response(each, tokenizer, limits, index) for index, each in enumerate(given)]
+    ids = []
+    for index, each in enumerate(given):
+        with at_fault(index=index):
+            ids.append(_response(each, tokenizer, limits, index))
+    return ids
 
 
 def _response(response: object, tokenizer: Tokenizer, limits: Limits, index: int) -> list[int]:
@@ -122,5 +131,6 @@ def check_total_length(
             raise PromptTooLongError(
                 f"prompt {index} has {length} tokens; with max_tokens={answer} that is "
                 f"{length + answer}, above the limit of {limits.total} "
-                f"(rollout.max_model_len). At most max_tokens={limits.total - length} fits."
+                f"(rollout.max_model_len). At most max_tokens={limits.total - length} fits.",
+                index=index,
             )

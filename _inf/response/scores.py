@@ -52,7 +52,8 @@ def scored_sequences(
             raise PromptError(
                 f"prompt {index} has {len(ids)} tokens; with the {len(answer)} of its response "
                 f"that is {len(ids) + len(answer)}, above the limit of {limits.total} "
-                "(rollout.max_model_len). Shorten one of the two, or raise the limit."
+                "(rollout.max_model_len). Shorten one of the two, or raise the limit.",
+                index=index,
             )
     return [(ids + answer, len(ids)) for ids, answer in zip(sent, answers, strict=True)]
 

@@ -64,7 +64,7 @@ def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
     uid: None gives each prompt a new id. An array keeps its dtype, which verl's `union` compares.
     """
     if not isinstance(extra, Mapping | None):
-        raise ConfigError(f"extra: {shown(extra)} is not a mapping of column names to values.")
+        raise ConfigError.of("extra", f"{shown(extra)} is not a mapping of column names to values.")
     uid = [str(uuid.uuid4()) for _ in range(prompts)] if uid is None else uid
     columns = {"uid": _given(uid, "uid", prompts)}
     for name, values in (extra or {}).items():
@@ -72,12 +72,12 @@ def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
             raise ConfigError(f"extra: {shown(name)} is not a column's name; it must be a str.")
         if name in (*TENSORS, *NON_TENSORS):
             advice = "use uid= for it" if name == "uid" else "give it another name"
-            raise ConfigError(f"extra.{name}: the batch has a column of that name; {advice}.")
+            raise ConfigError.of(f"extra.{name}", f"the batch has a column of that name; {advice}.")
         columns[name] = _given(values, f"extra.{name}", prompts)
     for index, value in enumerate(columns["uid"]):
         if not isinstance(value, Hashable):
-            raise ConfigError(
-                f"uid[{index}]: {shown(value)} cannot identify a group; give a string."
+            raise ConfigError.of(
+                f"uid[{index}]", f"{shown(value)} cannot identify a group; give a string."
             )
     return columns
 
@@ -98,9 +98,9 @@ def _given(values: Any, where: str, prompts: int) -> Any:
     array = isinstance(values, np.ndarray) and values.ndim > 0
     listed = values if array else as_list(values)
     if not array and (not isinstance(listed, Sequence) or isinstance(listed, str | bytes)):
-        raise ConfigError(f"{where}: {shown(values)} is not a list of values, one per prompt.")
+        raise ConfigError.of(where, f"{shown(values)} is not a list of values, one per prompt.")
     if len(listed) != prompts:
-        raise ConfigError(f"{where}: {len(listed)} values for {prompts} prompts; give one each.")
+        raise ConfigError.of(where, f"{len(listed)} values for {prompts} prompts; give one each.")
     return values if array else column(listed)
 
 
@@ -133,9 +133,9 @@ def traces_batch(
     rewards: one per trace; None takes the traces' own.
     """
     if not traces:
-        raise ConfigError("traces: none; a batch has at least one row.")
+        raise ConfigError.of("traces", "none; a batch has at least one row.")
     if rewards is not None and len(rewards) != len(traces):
-        raise ConfigError(f"rewards: {len(rewards)} for {len(traces)} traces; give one each.")
+        raise ConfigError.of("rewards", f"{len(rewards)} for {len(traces)} traces; give one each.")
     names = ("rollout.prompt_length", "rollout.response_length")
     for index, trace in enumerate(traces):
         for ids, most, name in zip(
@@ -147,7 +147,7 @@ def traces_batch(
                     f"batch; raise {name}."
                 )
         if any(map(math.isnan, trace.logprobs)):
-            raise ConfigError(f"traces[{index}]: {OTHER_LOGPROBS}")
+            raise ConfigError.of(f"traces[{index}]", OTHER_LOGPROBS)
     given = [trace.reward for trace in traces] if rewards is None else list(rewards)
     prompts = [tuple(trace.prompt_token_ids) for trace in traces]
     order = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompts))}

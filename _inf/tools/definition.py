@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
+from _inf.errors import ToolError, at_fault, did_you_mean, error_text, shown, strip_punctuation
 from _inf.types import Tool, ToolCall
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ MAX_FAULTS = 3
 MAX_FAULT_CHARACTERS = 300
 
 
+@at_fault(key="tools")
 def as_tools(items: object) -> list[Tool]:
     """Convert `tools=` of a call: a list of schemas, verl tools, Python functions and `Tool`s.
 

@@ -21,10 +21,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _inf.apps.batch import runner
+from _inf.apps import tally
 from _inf.apps.batch.lines import parse
 from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import RunStats, answer, unanswered
+from _inf.apps.batch.runner import answer, unanswered
+from _inf.apps.tally import Tally
 from _inf.config import load_config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError, PromptError, RequestFailure
 from _inf.request.sampling import prompt_seed
@@ -61,7 +62,7 @@ class Echo:
             await asyncio.sleep(0.01)  # those before end before
             raise EngineDeadError("the scheduler (pid 7) died with exit code -9")
         if prompt == LONG:
-            raise PromptError("prompt 0 has 900 tokens")
+            raise PromptError("prompt 0 has 900 tokens", index=0)
         if prompt == COMPLEX:
             raise RequestFailure("The engine gave a request up: its grammar is too complex")
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")
@@ -88,12 +89,14 @@ def run(
     restart: bool = False,
     params: dict[str, Any] | None = None,
     on_error: Any = lambda line, reason: None,
-) -> RunStats:
+) -> Tally:
     with OutputFile(out) as file:
         file.begin(about, restart)
         total = sum(1 for _ in unanswered(source, file))
+        counts = Tally(file.answered + total, file.answered, file.answered)
         jobs = (parse(text, line) for line, text in unanswered(source, file))
-        return answer(engine, jobs, file, params or {}, total=total, on_error=on_error)  # type: ignore[arg-type]
+        answer(engine, jobs, file, params or {}, counts, on_error)  # type: ignore[arg-type]
+        return counts
 
 
 def read(out: Path) -> list[dict[str, Any]]:
@@ -137,7 +140,7 @@ def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_pat
     message = "the prompt has 900 tokens"
     assert rows[31]["error"] == {"code": "invalid_request", "message": message}
     assert sorted(told) == [8, 31]
-    assert (stats.lines, stats.tokens) == (49, 47)
+    assert (stats.rows, stats.tokens) == (49, 47)
     assert 1 < engine.most <= 4
 
 
@@ -149,7 +152,7 @@ def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(
         run(Echo(dies_at="p5"), source, out)
     assert capsys.readouterr().err == ""  # within the first half minute
     before = len(read(out))
-    monkeypatch.setattr(runner, "SAY_SECONDS", 0)
+    monkeypatch.setattr(tally, "SAY_SECONDS", 0)
     run(Echo(), source, out)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 9 - before
@@ -192,7 +195,7 @@ def test_rows_of_a_run_that_ended_before_the_sort_are_sorted_by_the_next(tmp_pat
 
 def test_request_that_the_engine_gives_up_is_its_own_lines_error(tmp_path: Path) -> None:
     source, out = write(tmp_path, [prompt("a"), prompt(COMPLEX), prompt("b")]), tmp_path / "o.jsonl"
-    assert run(Echo(), source, out).lines == 3
+    assert run(Echo(), source, out).rows == 3
     rows = read(out)
     assert [row.get("completion") for row in rows] == ["<a>", None, "<b>"]
     assert rows[1]["error"]["code"] == "server_error"
@@ -287,7 +290,7 @@ def test_disk_that_is_full_before_the_first_row_is_the_same_sentence(tmp_path: P
     with mock.patch.object(Path, "write_text", side_effect=full):
         with pytest.raises(InferenceError, match="out.meta.json: No space left .* same command"):
             run(Echo(), source, out)
-    assert run(Echo(), source, out).lines == 1
+    assert run(Echo(), source, out).rows == 1
 
 
 def test_finished_run_asks_again_for_what_the_engine_refused_alone(tmp_path: Path) -> None:
@@ -295,7 +298,7 @@ def test_finished_run_asks_again_for_what_the_engine_refused_alone(tmp_path: Pat
     run(Echo(), source, out)
     before, again = out.read_bytes(), Echo()
     stats = run(again, source, out)
-    assert (again.asked, stats.lines, out.read_bytes()) == ([LONG], 1, before)
+    assert (again.asked, stats.rows, out.read_bytes()) == ([LONG], 1, before)
 
 
 # ─── Refusals ───
@@ -369,6 +372,6 @@ def test_memory_is_flat_over_a_file_of_many_times_its_bound(tmp_path: Path) -> N
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert stats.lines == 3_000
+    assert stats.rows == 3_000
     assert out.stat().st_size > 20_000_000
     assert peak < 2_000_000

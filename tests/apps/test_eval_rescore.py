@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import inf
+from _inf.apps import tally
 from _inf.apps.cli import main
-from _inf.apps.eval import scoring
 from _inf.config import load_config
 from inf import ConfigError, EngineDeadError, GenerationOutput
 
@@ -187,7 +187,7 @@ def test_dead_engine_leaves_its_answers_to_be_scored(
 def test_progress_is_said_in_lines_where_there_is_no_terminal(
     evaluate: Eval, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scoring, "SAY_SECONDS", 0.0)
+    monkeypatch.setattr(tally, "SAY_SECONDS", 0.0)
     reward_file("return 1.0")
     _, _, err = evaluate()
     assert "inf: 4 of 4 scored, 4 answered" in err

@@ -1,8 +1,5 @@
 """Parses the lines of a batch file: three forms, each answered in the same form (docs/batch.md).
-
-In: a file, or one line's bytes. Out: a `Job` for each line, or a `BadLine` with the reason. Knows
-nothing of engines; `generate` checks prompts and the ranges of values.
-"""
+`generate` checks prompts and the ranges of values."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from _inf.apps.openai_format import (
-    BadRequest,
     ChatRequest,
     Keywords,
     NamedTool,
@@ -28,7 +24,7 @@ from _inf.apps.openai_format import (
 )
 from _inf.apps.rollouts.sources import answer_fields
 from _inf.errors import ConfigError
-from _inf.response.output import GenerationOutput
+from _inf.response.output import GenerationOutput, GenerationRow
 from _inf.types import Tokenizer
 
 MakeRow: TypeAlias = "Callable[[GenerationOutput], dict[str, Any]]"
@@ -84,7 +80,7 @@ class PromptLine(_OneAnswer):
         """Return the line `value` with its answer."""
         [answer] = output
         calls = {name: value for name, value in message(answer).items() if name == "tool_calls"}
-        return {**value, "completion": answer.completion, **calls, **_about(output)}
+        return {**value, "completion": answer.completion, **calls, **_about(answer)}
 
 
 class ConversationLine(_OneAnswer):
@@ -96,7 +92,7 @@ class ConversationLine(_OneAnswer):
         """Return the line `value` with its answer."""
         [answer] = output
         chat = answer.messages or [*self.messages, message(answer)]
-        return {**value, "messages": chat, "metadata": {**(self.metadata or {}), **_about(output)}}
+        return {**value, "messages": chat, "metadata": {**(self.metadata or {}), **_about(answer)}}
 
 
 class BatchChatRequest(ChatRequest):
@@ -112,8 +108,8 @@ class OpenAILine(_Line):
     body: BatchChatRequest
 
 
-def _about(output: GenerationOutput) -> dict[str, Any]:
-    return {"finish_reason": output.metadata[0]["finish_reason"], "usage": usage(output)}
+def _about(row: GenerationRow) -> dict[str, Any]:
+    return {"finish_reason": row.metadata["finish_reason"], "usage": usage([row.metadata], 1)}
 
 
 def read_lines(source: Path) -> Iterator[tuple[int, bytes]]:
@@ -152,14 +148,14 @@ def parse(
         copied = {name: value[name] for name in COPIED_KEYS if name in value}
         job = dataclasses.replace(_job(value, line, model, tokenizer), copied=copied)
         return _as_rollout(job, tokenizer) if rollouts else job
-    except BadRequest as failure:
+    except ConfigError as failure:
         return BadLine(line, str(failure), copied)
 
 
 def _as_rollout(job: Job, tokenizer: Tokenizer) -> Job:
     """The same job, whose answer's row is a rollout."""
     if job.params.get("n", 1) != 1:
-        raise BadRequest("body.n: with --rollouts a line has one answer")
+        raise ConfigError.of("body.n", "with --rollouts a line has one answer")
     name, prompt = job.copied.get("custom_id"), job.prompt
     asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
@@ -181,7 +177,7 @@ def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> 
             if isinstance(value["prompt"], list) and any(
                 isinstance(each, dict) for each in value["prompt"]
             ):
-                raise BadRequest("prompt: it is a list of messages; name it 'messages'")
+                raise ConfigError.of("prompt", "it is a list of messages; name it 'messages'")
             prompt = read(PromptLine, value)
             return _asking(prompt, line, prompt.prompt, partial(prompt.row, value))
         case ["messages"]:
@@ -191,7 +187,7 @@ def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> 
             return _openai(value, line, model, tokenizer)
         case forms:
             keys = " and ".join(forms) or "none of prompt, messages and body"
-            raise BadRequest(
+            raise ConfigError(
                 f"it has {keys}; the forms of a line are "
                 '{"prompt": ...}, {"messages": ...} and {"custom_id": ..., "body": ...}'
             )
@@ -207,7 +203,8 @@ def _asking(request: Keywords, line: int, prompt: Any, row: MakeRow) -> Job:
 def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
     form = read(OpenAILine, value)
     if form.body.logprobs and model and tokenizer is None:
-        raise BadRequest("body.logprobs: the server takes and gives text; set tokenizer_path")
+        said = "the server takes and gives text; set tokenizer_path"
+        raise ConfigError.of("body.logprobs", said)
 
     def row(output: GenerationOutput) -> dict[str, Any]:
         content = {
@@ -216,7 +213,7 @@ def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) 
             "created": int(time.time()),
             "model": model,
             "choices": choices(output, tokenizer, likeliest=form.body.likeliest),
-            "usage": usage(output),
+            "usage": usage(output.metadata, len(output)),
         }
         response = {"status_code": 200, "request_id": f"req-{line}", "body": content}
         copied = {name: value[name] for name in COPIED_KEYS if name in value}

@@ -116,10 +116,10 @@ def _check_call(
     engine: InferenceEngine, against: Any, max_tokens: int, batch: int, threshold: float | None
 ) -> None:
     if threshold is not None and not threshold >= 0:
-        raise ConfigError(f"threshold: expected a number from 0 on, got {threshold}")
+        raise ConfigError.of("threshold", f"expected a number from 0 on, got {threshold}")
     for name, value in (("max_tokens", max_tokens), ("batch", batch)):
         if value < 1:
-            raise ConfigError(f"{name}: expected a number from 1 on, got {value}")
+            raise ConfigError.of(name, f"expected a number from 1 on, got {value}")
     if engine.rollout is None:
         raise ConfigError(
             f"check: rollout.name is {engine.config.rollout.name}, not verl's rollout"
@@ -131,7 +131,7 @@ def _check_call(
             "the first update_weights(), or after restart()"
         )
     if isinstance(against, RunningEngine) and "logits" not in against.supports:
-        raise ConfigError("against: the engine must have rollout.name: hf, which gives logits")
+        raise ConfigError.of("against", "the engine must have rollout.name: hf, which gives logits")
 
 
 def _against_engine(

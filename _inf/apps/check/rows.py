@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError, error_text, shown
+from _inf.errors import ConfigError, at_fault, error_text, shown
 
 ROLLOUT, TRAINER = "rollout_log_probs", "old_log_probs"
 NEEDED = ("input_ids", "attention_mask", "responses", "response_mask", TRAINER)
@@ -50,6 +50,7 @@ def as_prompt(ids: Sequence[int]) -> dict[str, list[int]]:
     return {"prompt_token_ids": list(ids)}
 
 
+@at_fault(key="against")
 def read_batch(given: Any) -> TrainerBatch:
     """Read a `DataProto`, a file of one, or a .safetensors file with the same tensors."""
     columns, others, about = _columns(given)
@@ -67,7 +68,7 @@ def read_batch(given: Any) -> TrainerBatch:
     rows = read_rows(columns)
     trainer = [[(each, 0) for each in values] for values in _of_responses(columns, TRAINER)]
     if not any(row.sampled for row in rows):
-        raise ConfigError("against: the batch has no token whose response_mask is 1.")
+        raise ConfigError.of("against", "the batch has no token whose response_mask is 1.")
     listed = [_messages(others.get(name)) for name in ("messages", "raw_prompt")]
     return TrainerBatch(rows, trainer, *listed)
 
@@ -110,12 +111,12 @@ def _columns(given: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[
     """Return the tensors, the other columns and the `meta_info`."""
     if not isinstance(given, str | Path):
         if getattr(given, "batch", None) is None:
-            raise ConfigError(
-                f"against: {shown(given)} is neither an engine nor a DataProto nor a file of one."
+            raise ConfigError.of(
+                "against", f"{shown(given)} is neither an engine nor a DataProto nor a file of one."
             )
         return given.batch, given.non_tensor_batch, given.meta_info
     if not Path(given).is_file():
-        raise ConfigError(f"against: there is no file {given}.")
+        raise ConfigError.of("against", f"there is no file {given}.")
     return _loaded(Path(given))
 
 

@@ -28,9 +28,10 @@ from _inf.apps.eval.metrics import metrics
 from _inf.apps.eval.reward import SECONDS, RewardPool
 from _inf.apps.eval.reward_process import RewardFunction
 from _inf.apps.eval.reward_version import RewardVersion
-from _inf.apps.eval.scoring import Tally, Tell, answer_and_score
+from _inf.apps.eval.scoring import answer_and_score
 from _inf.apps.eval.stored import Stored, stored_answers
 from _inf.apps.rollouts.sources import answer_fields
+from _inf.apps.tally import Tally
 from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.request.sampling import effective_params, greedy_unless_asked
@@ -41,6 +42,8 @@ from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
+
+PROGRESS = "{0.done} of {0.total} scored, {0.answered} answered{0.speed}"
 
 
 def evaluate(
@@ -132,7 +135,7 @@ class EvalRun:
     def __post_init__(self) -> None:
         for name, value in (("n", self.n), ("limit", self.limit)):
             if value is not None and value < 1:
-                raise ConfigError(f"{name}: it must be at least 1, not {value}.")
+                raise ConfigError.of(name, f"it must be at least 1, not {value}.")
         rows = json.dumps([dataclasses.asdict(each) for each in self.examples], default=repr)
         self._digest = hashlib.sha256(rows.encode()).hexdigest()
         self.examples = self.examples[: self.limit]
@@ -142,8 +145,8 @@ class EvalRun:
             greedy_unless_asked(self.params)
         self._used = effective_params(self.params, self.config.rollout)
         if self.n > 1 and not self._used["temperature"]:
-            raise ConfigError(
-                f"n: {self.n} greedy answers of one prompt are all the same; give a temperature."
+            raise ConfigError.of(
+                "n", f"{self.n} greedy answers of one prompt are all the same; give a temperature."
             )
         if self.reward is None:
             check_for_verls_reward(self.examples)
@@ -152,7 +155,7 @@ class EvalRun:
         self,
         start: Callable[[], contextlib.AbstractContextManager[InferenceEngine]],
         on_error: OnError = lambda line, reason: None,
-        tell: Tell = lambda text: None,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> EvalReport:
         """Answer and score what the file of rows lacks, and report. start: called for the engine if
         there is anything to answer. on_error: called with an answer's number and the reason. tell:
@@ -163,7 +166,7 @@ class EvalRun:
             stored = stored_answers(file, self._wanted, pool.version, self.rescore)
             if stored.answers:
                 tell(str(stored))
-            tally = Tally(self._wanted, stored.answers, stored.rewards, tell)
+            tally = Tally(self._wanted, stored.rewards, stored.answers, PROGRESS, tell)
             if stored.to_answer or stored.to_score:
                 self._finish(file, pool, stored, tally, start, on_error)
             rows = [row for row in file.rows() if row["line"] <= self._wanted]

@@ -81,7 +81,7 @@ def examples(problems: Sequence[Problem], shots: int, path: Path | None) -> list
         return []
     solved = load(path, "train")[:shots]
     if len(solved) < shots:
-        raise ConfigError(f"shots: {shots} are needed, but {path} has only {len(solved)}.")
+        raise ConfigError.of("shots", f"{shots} are needed, but {path} has only {len(solved)}.")
     if both := {shot.question for shot in solved} & {problem.question for problem in problems}:
         raise ConfigError(
             f"shots: {len(both)} of the examples are among the problems to be scored, so that the "

@@ -90,7 +90,7 @@ class RewardPool:
             await self._grow()
         except RewardError as failure:
             name = shown(self._reward) if isinstance(self._reward, str) else self.version.name
-            raise ConfigError(f"reward: {name} cannot be used: {failure}") from None
+            raise ConfigError.of("reward", f"{name} cannot be used: {failure}") from None
 
     async def score(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any]
@@ -156,7 +156,7 @@ def reward_workers(workers: int | None) -> int:
     if workers is None:
         return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ConfigError(f"reward_workers: it must be 0 or more, not {shown(workers)}.")
+        raise ConfigError.of("reward_workers", f"it must be 0 or more, not {shown(workers)}.")
     return workers
 
 
@@ -167,7 +167,7 @@ def named(function: RewardFunction | str | None) -> RewardFunction | str | None:
     """
     if not isinstance(function, str):
         if function is not None and not callable(function):
-            raise ConfigError(f"reward: it must be a function, not {shown(function)}.")
+            raise ConfigError.of("reward", f"it must be a function, not {shown(function)}.")
         return function
     file, colon, name = function.rpartition(":")
     if function.endswith(".py"):
@@ -186,10 +186,11 @@ def _pickled(function: RewardFunction | str | None, version: RewardVersion) -> b
         return bytes(cloudpickle.dumps(function))
     except Exception as failure:  # of any class: objects pickle themselves
         held = f" It uses {', '.join(version.unknown)}." if version.unknown else ""
-        raise ConfigError(
-            f"reward: {version.name} cannot be sent to the processes that call it "
+        raise ConfigError.of(
+            "reward",
+            f"{version.name} cannot be sent to the processes that call it "
             f"({error_text(failure)}).{held} Make such an object inside of the function, name the "
-            "function as FILE.py:NAME, or set reward_workers=0: it is then called in this process."
+            "function as FILE.py:NAME, or set reward_workers=0: it is then called in this process.",
         ) from None
 
 
@@ -197,4 +198,6 @@ def _loaded(function: RewardFunction | str | None) -> RewardFunction:
     try:
         return load(function)
     except Exception as failure:
-        raise ConfigError(f"reward: {function!r} cannot be used: {error_text(failure)}") from None
+        raise ConfigError.of(
+            "reward", f"{function!r} cannot be used: {error_text(failure)}"
+        ) from None

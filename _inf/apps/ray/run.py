@@ -15,9 +15,10 @@ from typing import Any
 
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import OnError, RunStats, calls_at_once, recording
+from _inf.apps.batch.runner import OnError, calls_at_once, keep_in
 from _inf.apps.ray.cluster import cluster
 from _inf.apps.ray.worker import InferenceWorker
+from _inf.apps.tally import Tally
 from _inf.config import Config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
 
@@ -34,14 +35,13 @@ def answer_on_ray(
     lines: Iterable[tuple[int, bytes]],
     out: OutputFile,
     params: Mapping[str, Any],
-    *,
-    rollouts: bool = False,
-    workers: int,
-    total: int,
+    tally: Tally,
     on_error: OnError,
-) -> RunStats:
-    """Answer `lines`, `total` of them, into `out` with `workers` engines on the cluster of
-    `RAY_ADDRESS`, or on this machine's cores; `rollouts` as in `parse`.
+    workers: int,
+    rollouts: bool = False,
+) -> None:
+    """Answer `lines` into `out` with `workers` engines on the cluster of `RAY_ADDRESS`, or on this
+    machine's cores; `rollouts` as in `parse`.
 
     Raises as `runner.answer`, `ConfigError` if the cluster is too small, and `EngineDeadError` if
     an engine loses its place on it.
@@ -60,7 +60,8 @@ def answer_on_ray(
     model = fingerprint.of_config(config)["model"]
     settings = {**config.to_dict(), "model_path": _anywhere(config.model_path)}
 
-    with recording(out, total, on_error) as (stats, keep), cluster() as ray:
+    keep = keep_in(out, tally, on_error)
+    with tally.showing(), cluster() as ray:
         share = share_of(ray.cluster_resources(), free_resources(ray), config, workers)
         at_once = calls_at_once(config, on_cpu="num_cpus" in share)
         worker = ray.remote(
@@ -74,7 +75,6 @@ def answer_on_ray(
             columns = block["line"], block["answer"], block["completion_tokens"]
             for line, answer, tokens in zip(*columns, strict=True):
                 keep(line, json.loads(answer), tokens)
-    return stats
 
 
 def free_resources(ray: Any) -> list[dict[str, float]]:

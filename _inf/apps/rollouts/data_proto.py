@@ -137,7 +137,7 @@ def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
 
     rollouts = list(rollouts)
     if not rollouts:
-        raise ConfigError("rollouts: none; a batch has at least one row.")
+        raise ConfigError.of("rollouts", "none; a batch has at least one row.")
     for each in rollouts:
         if not each.prompt_token_ids or each.response_ids is None:
             raise ConfigError(

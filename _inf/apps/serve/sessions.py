@@ -1,8 +1,7 @@
 """Sessions: conversations over HTTP whose sampled ids are kept.
 
-In: a request's messages or ids, and later its finished choices. Out: the ids with which its prompt
-begins, recorded ones wherever it goes on from an earlier answer, and `Trace`s. A conversation that
-does not go on from one begins a new trace, which says where it left the nearest other one.
+A request's prompt begins with the recorded ids wherever it goes on from an earlier answer. One that
+does not begins a new trace, which says where it left the nearest other one.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from _inf.apps.openai_format import BadRequest
 from _inf.apps.serve.error_responses import RequestError
-from _inf.errors import shown
+from _inf.errors import ConfigError, shown
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
 from _inf.types import Message, Trace
@@ -135,7 +133,7 @@ class Session:
         """Record an answer: at the end of its trace, or in a new one if that has gone on."""
         output = choice.output
         assert output is not None and choice.finish_reason is not None
-        said: list[Any] = [*normalize([[choice.message()]])[0]] if start.messages else []
+        said: list[Any] = [*normalize([[choice.message]])[0]] if start.messages else []
         messages, sampled = [*start.messages, *said], output.token_ids
         with self._lock:
             trace = self._continued(start, prompt_ids)
@@ -170,7 +168,7 @@ class Session:
         """Set the reward of one trace, or of all."""
         with self._lock:
             if trace is not None and trace not in self._traces:
-                raise BadRequest(f"trace: this session has no trace {shown(trace)}")
+                raise ConfigError.of("trace", f"this session has no trace {shown(trace)}")
             for name in self._traces if trace is None else [trace]:
                 self._traces[name] = dataclasses.replace(self._traces[name], reward=reward)
 
@@ -224,7 +222,8 @@ class Sessions:
     def of_request(self, name: str) -> Session:
         """Return the session of a request; a new one is not open before `open`."""
         if not SESSION_NAME.fullmatch(name):
-            raise BadRequest("session: its name has letters, digits, . _ - only, at most 128")
+            said = "its name has letters, digits, . _ - only, at most 128"
+            raise ConfigError.of("session", said)
         with self._lock:
             session = self._open.get(name) or self._new.get(name)
             if session is None:

@@ -39,8 +39,8 @@ class GenerateForm:
 
 def _sampling_params(params: SamplingParams) -> dict[str, Any]:
     if params.ignore_eos and params.stop_token_ids:
-        raise ConfigError(
-            "ignore_eos: SGLang's server then ignores stop_token_ids too; leave one of them out."
+        raise ConfigError.of(
+            "ignore_eos", "SGLang's server then ignores stop_token_ids too; leave one of them out."
         )
     same = (
         *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),

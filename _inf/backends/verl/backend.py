@@ -9,43 +9,39 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import SUPPORTS
 from _inf.backends.verl import memory, weights
 from _inf.backends.verl.call import Call, current_call
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
+from _inf.backends.verl.modes import SGLANG_MODE
 from _inf.backends.verl.sglang_params import sglang_params
 from _inf.errors import InferenceError
 from _inf.response.trainer_batch import column
 from _inf.runtime.host import Host
 from _inf.runtime.read_write_lock import IN_A_CALL
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
+from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult
 
 
 class VerlBackend:
     """verl's `SGLangRollout` with SGLang, in this process and a child process."""
 
     name = "sglang"
-    supports = SUPPORTS["sglang"]
+    supports = SGLANG_MODE.supports
 
     def __init__(
         self,
         rollout: CorrectedRollout,
         host: Host,
         model: ModelInfo,
-        tools: Sequence[Tool],
-        interactions: Mapping[str, Any],
     ) -> None:
         self.rollout = rollout
         self.model = model
-        self.tools = tools
-        self.interactions = interactions
         self.check_process = host.check_process
         self.close = host.stop  # a method of this object would be kept alive by the finalizer
         self._host = host

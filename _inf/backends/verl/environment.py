@@ -15,7 +15,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import socket
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from _inf.backends.verl import cuda, stub_libraries
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, at_fault
 
 # Asked in a process of its own: cuInit freezes CUDA_VISIBLE_DEVICES, and must not precede a fork.
 _PROBE = """
@@ -86,19 +85,21 @@ def check_pins() -> None:
         requirements = importlib.metadata.requires("inf-engine") or []
     except importlib.metadata.PackageNotFoundError:
         return
+    from packaging.requirements import Requirement
+
     broken: dict[str, str] = {}  # what is wrong, by the pin
-    for requirement in requirements:
-        pin = re.fullmatch(r"([\w.-]+)==([\w.]+)", requirement.replace(" ", ""))
-        if pin is None:
+    for requirement in map(Requirement, requirements):
+        pins = [each for each in requirement.specifier if each.operator == "=="]
+        if not pins or requirement.marker is not None:  # a marker: of an extra
             continue
-        name, pinned = pin.groups()
+        name = requirement.name
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            broken[pin[0]] = f"{name} {pinned} is not installed"
+            broken[str(requirement)] = f"{name} {pins[0].version} is not installed"
             continue
-        if version.split("+")[0] != pinned:  # 2.9.1+cu128 is torch 2.9.1
-            broken[pin[0]] = f"{name} is {version} and must be {pinned}"
+        if not requirement.specifier.contains(version):  # 2.9.1+cu128 is torch 2.9.1
+            broken[str(requirement)] = f"{name} is {version} and must be {pins[0].version}"
     if broken:
         checkout = (Path(__file__).parents[3] / "install.sh").exists()  # not in the wheel
         command = "bash install.sh" if checkout else f"pip install {' '.join(broken)}"
@@ -108,6 +109,7 @@ def check_pins() -> None:
         )
 
 
+@at_fault(key="device")
 def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
     """Decide the device and set the environment for it; call it before verl or sglang is imported.
 
@@ -155,8 +157,8 @@ def probe() -> Machine:
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired:
-        raise ConfigError(
-            "device: the NVIDIA driver did not answer within 120 s; see what nvidia-smi says"
+        raise ConfigError.of(
+            "device", "the NVIDIA driver did not answer within 120 s; see what nvidia-smi says"
         ) from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
