@@ -80,7 +80,6 @@ def measure(reward: str, workers: int, stem: Path, rows: int) -> float:
 
 async def score(file: OutputFile, pool: RewardPool, rows: int) -> None:
     async with pool:
-        await pool.load()
         tally, lines = Tally(rows, 0, rows), list(range(1, rows + 1))
         await answer_and_score(file, pool, lines, arguments, None, tally, print)
 

@@ -38,7 +38,7 @@ class Stub:
     async def agenerate(self, prompt: list[Any], **params: Any) -> GenerationOutput:
         self.asked += 1
         if self.asked == 2:
-            raise PromptError("prompt 0 has 900 tokens")
+            raise PromptError("prompt 0 has 900 tokens", index=0)
         about: dict[str, Any] = {"finish_reason": "stop", "prompt_tokens": 9}
         about |= {"completion_tokens": 3, "response_ids": [], "response_mask": []}
         return GenerationOutput(["#### 54"], [None], [None], [about])  # as a server without ids

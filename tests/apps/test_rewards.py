@@ -87,16 +87,14 @@ class Pool:
         self.pool = RewardPool(*args, **how)
 
     def __enter__(self) -> Pool:
-        self._stack = contextlib.ExitStack()
-        self._portal = self._stack.enter_context(start_blocking_portal())
-        self._stack.enter_context(self._portal.wrap_async_context_manager(self.pool))
+        with contextlib.ExitStack() as stack:
+            self._portal = stack.enter_context(start_blocking_portal())
+            stack.enter_context(self._portal.wrap_async_context_manager(self.pool))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
         self._stack.__exit__(*exc_info)
-
-    def load(self) -> None:
-        self._portal.call(self.pool.load)
 
     def submit(self, *arguments: Any) -> Future[Reward]:
         return self._portal.start_task_soon(self.pool.score, *arguments)
@@ -284,9 +282,9 @@ def test_function_that_cannot_be_loaded_is_refused_with_the_reason(
     (tmp_path / "reward.py").write_text(text)
     with (
         pytest.raises(ConfigError, match=said),
-        Pool(str(tmp_path / "reward.py"), workers=workers) as pool,
+        Pool(str(tmp_path / "reward.py"), workers=workers),
     ):
-        pool.load()
+        pass
 
 
 def test_source_that_verls_function_does_not_know_ends_the_run(

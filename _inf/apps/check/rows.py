@@ -1,7 +1,4 @@
-"""The token sequences that are compared, sampled here or read from a trainer's batch.
-
-Knows the columns of a verl `DataProto`, and no engine.
-"""
+"""The token sequences that are compared, sampled here or read from a trainer's batch."""
 
 from __future__ import annotations
 
@@ -75,10 +72,10 @@ def read_batch(given: Any) -> TrainerBatch:
 
 def _check_shapes(columns: Mapping[str, Any]) -> None:
     """Refuse tensors that are not rows x tokens of the same rows."""
-    rows, width = columns["input_ids"].shape[0], columns["responses"].shape[-1]
+    whole, width = tuple(columns["input_ids"].shape), columns["responses"].shape[-1]
     for name in [*NEEDED, *([ROLLOUT] if ROLLOUT in columns else [])]:
-        shape, whole = tuple(columns[name].shape), tuple(columns["input_ids"].shape)
-        wrong = len(shape) != 2 or shape[0] != rows or shape[1] < width
+        shape = tuple(columns[name].shape)
+        wrong = len(shape) != 2 or shape[0] != whole[0] or shape[1] < width
         if wrong or (name == "attention_mask" and shape != whole):
             raise ConfigError(
                 f"against: {name} has the shape {shape}, which does not fit to input_ids, {whole}, "

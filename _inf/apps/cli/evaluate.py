@@ -13,7 +13,7 @@ from _inf.apps.eval.compare import compare_runs
 from _inf.apps.eval.dataset import read_examples
 from _inf.apps.eval.evaluate import EvalRun
 from _inf.apps.eval.presets import PRESETS, preset_rows
-from _inf.apps.eval.reward import SECONDS
+from _inf.apps.eval.reward import SECONDS, RewardPool
 from _inf.apps.eval.tracking import check_tracker, global_step, log_metrics
 from _inf.errors import ConfigError
 from _inf.runtime.progress import say
@@ -104,6 +104,7 @@ def data(
     config = call.load()
     if log is not None:
         check_tracker(log)
+    judge = gsm8k.compute_score if source == GSM8K and reward is None else reward
     rows, name = _rows(source, file, shots, shots_from, tool)
     run = EvalRun(
         read_examples(rows, prompt_key=prompt_key, shuffle_seed=shuffle_seed),
@@ -111,11 +112,9 @@ def data(
         out or Path(source if source in BENCHMARKS else "eval"),
         config,
         call.params | ({"tools": gsm8k.tools()} if tool else {}),
-        reward=gsm8k.compute_score if source == GSM8K and reward is None else reward,
+        RewardPool(judge, reward_timeout, reward_workers),
         n=n,
         limit=limit,
-        reward_timeout=reward_timeout,
-        reward_workers=reward_workers,
         rescore=rescore,
         restart=restart,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import hashlib
 import json
 import os
@@ -24,10 +23,8 @@ from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import OnError, answer_each
 from _inf.apps.eval.dataset import Example, check_for_verls_reward, read_examples
 from _inf.apps.eval.eval_report import EvalReport
-from _inf.apps.eval.metrics import metrics
 from _inf.apps.eval.reward import SECONDS, RewardPool
 from _inf.apps.eval.reward_process import RewardFunction
-from _inf.apps.eval.reward_version import RewardVersion
 from _inf.apps.eval.scoring import answer_and_score
 from _inf.apps.eval.stored import Stored, stored_answers
 from _inf.apps.rollouts.sources import answer_fields
@@ -95,11 +92,9 @@ def evaluate(
             Path(out or stack.enter_context(tempfile.TemporaryDirectory()) + "/rows"),
             engine.config,
             params,
-            reward=reward,
+            RewardPool(reward, reward_timeout, reward_workers),
             n=n,
             limit=limit,
-            reward_timeout=reward_timeout,
-            reward_workers=reward_workers,
             rescore=rescore,
             restart=restart,
         )
@@ -123,12 +118,10 @@ class EvalRun:
     stem: Path
     config: Config
     params: dict[str, Any]
+    pool: RewardPool
     _: dataclasses.KW_ONLY
-    reward: RewardFunction | str | None
     n: int
     limit: int | None
-    reward_timeout: float
-    reward_workers: int | None
     rescore: bool
     restart: bool
 
@@ -148,7 +141,7 @@ class EvalRun:
             raise ConfigError.of(
                 "n", f"{self.n} greedy answers of one prompt are all the same; give a temperature."
             )
-        if self.reward is None:
+        if self.pool.is_verls:
             check_for_verls_reward(self.examples)
 
     def run(
@@ -160,22 +153,34 @@ class EvalRun:
         """Answer and score what the file of rows lacks, and report. start: called for the engine if
         there is anything to answer. on_error: called with an answer's number and the reason. tell:
         called with what was resumed, and with the progress now and then."""
-        pool = RewardPool(self.reward, self.reward_timeout, self.reward_workers)
+        version = self.pool.version
         with OutputFile(Path(f"{self.stem}.jsonl")) as file:
             file.begin(self._about(), self.restart)
-            stored = stored_answers(file, self._wanted, pool.version, self.rescore)
+            stored = stored_answers(file, self._wanted, version, self.rescore)
             if stored.answers:
                 tell(str(stored))
             tally = Tally(self._wanted, stored.rewards, stored.answers, PROGRESS, tell)
             if stored.to_answer or stored.to_score:
-                self._finish(file, pool, stored, tally, start, on_error)
+                self._finish(file, stored, tally, start, on_error)
             rows = [row for row in file.rows() if row["line"] <= self._wanted]
-        return self._report(rows, pool.version, stored, tally.tokens_per_second)
+        about = {
+            "model": self.config.model_name,
+            "data": self.data,
+            "limit": self.limit,
+            "reward": version.name,
+            "reward_version": version.digest,
+            "n": self.n,
+            "parameters": self._used | ({"tools": schemas} if (schemas := self._schemas()) else {}),
+            "tokens_per_second": tally.tokens_per_second,
+            "answers_kept": stored.answers,
+            "rewards_kept": stored.rewards,
+            "rescored_because": stored.why,
+        }
+        return EvalReport.of(rows, self._wanted, **about)
 
     def _finish(
         self,
         file: OutputFile,
-        pool: RewardPool,
         stored: Stored,
         tally: Tally,
         start: Callable[[], contextlib.AbstractContextManager[InferenceEngine]],
@@ -187,46 +192,13 @@ class EvalRun:
         answering = None
         with contextlib.ExitStack() as stack:
             portal = stack.enter_context(start_blocking_portal())  # a notebook's loop runs already
-            stack.enter_context(portal.wrap_async_context_manager(pool))
-            if self.reward is not None:
-                portal.call(pool.load)  # before an engine starts
+            pool = stack.enter_context(portal.wrap_async_context_manager(self.pool))
             if stored.to_answer:
                 engine = stack.enter_context(start())
                 jobs = [self._job(line, engine) for line in stored.to_answer]
                 answering = partial(answer_each, engine, jobs, self.params)
             todo = (stored.to_score, self._arguments, answering)
             portal.call(answer_and_score, file, pool, *todo, tally, named)
-
-    def _report(
-        self,
-        rows: list[dict[str, Any]],
-        version: RewardVersion,
-        stored: Stored,
-        tokens_per_second: float | None,
-    ) -> EvalReport:
-        scored = [row for row in rows if row.get("reward") is not None]
-        answered = [row for row in rows if "completion_tokens" in row]
-        cut = sum(row.get("finish_reason") == "length" for row in answered)
-        schemas = self._schemas()
-        return EvalReport(
-            metrics=metrics(scored, self.n),
-            rows=rows,
-            model=self.config.model_name,
-            data=self.data,
-            limit=self.limit,
-            reward=version.name,
-            reward_version=version.digest,
-            n=self.n,
-            parameters=self._used | ({"tools": schemas} if schemas else {}),
-            unscored=self._wanted - len(scored),
-            cut_by_length=cut / max(1, len(answered)),
-            completion_tokens=sum(row["completion_tokens"] for row in answered),
-            tokens_per_second=tokens_per_second,
-            date=datetime.date.today().isoformat(),
-            answers_kept=stored.answers,
-            rewards_kept=stored.rewards,
-            rescored_because=stored.why,
-        )
 
     def _about(self) -> dict[str, Any]:
         """What the answers depend on. A row says itself which reward function scored it."""

@@ -5,7 +5,6 @@ error of its row alone."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import math
 import os
@@ -14,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from _inf.apps.eval.reward_process import RewardFunction, load
+from _inf.apps.eval.reward_process import KEYWORDS, RewardFunction, load
 from _inf.apps.eval.reward_version import RewardVersion, version_of
 from _inf.apps.eval.reward_worker import RewardError, RewardWorker
 from _inf.errors import ConfigError, error_text, shown
@@ -69,45 +68,48 @@ class RewardPool:
         self._seconds = seconds
         self.version: RewardVersion = version_of(function)
         workers = reward_workers(workers)
-        self._runs = _pickled(function, self.version) if workers else _loaded(function)
-        self._most = workers or 1
-        self._workers: list[RewardWorker] = []
-        self._places: asyncio.Queue[RewardWorker] = asyncio.Queue()
-        self._waiting = 0  # calls without a place in a worker
-        self._growth: asyncio.Task[None] | None = None
+        runs = _pickled(function, self.version) if workers else _loaded(function)
+        self._workers = [RewardWorker(runs) for _ in range(workers or 1)]
+        self._places: asyncio.LifoQueue[RewardWorker] = asyncio.LifoQueue()  # the last used first
+
+    @property
+    def is_verls(self) -> bool:
+        return self._reward is None
 
     @property
     def at_once(self) -> int:
         """The most calls under way."""
-        return self._most * CALLS_AT_ONCE
+        return len(self._workers) * CALLS_AT_ONCE
 
     async def __aenter__(self) -> RewardPool:
-        return self
-
-    async def load(self) -> None:
-        """Load the function in a first worker. Raises `ConfigError`."""
+        first = self._workers[0]
         try:
-            await self._grow()
+            if not self.is_verls:  # which can be loaded, but takes seconds for it
+                await first.start()
         except RewardError as failure:
             name = shown(self._reward) if isinstance(self._reward, str) else self.version.name
             raise ConfigError.of("reward", f"{name} cannot be used: {failure}") from None
+        for worker in reversed(self._workers):
+            for _ in range(CALLS_AT_ONCE if first.is_async else 1):
+                self._places.put_nowait(worker)
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        for worker in self._workers:
+            worker.stop()
 
     async def score(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any]
     ) -> Reward:
         """Score one answer. Raises `RewardError`, and `ConfigError` for a data_source that verl's
         function does not know."""
-        arguments = {
-            "data_source": data_source,
-            "solution_str": solution_str,
-            "ground_truth": ground_truth,
-            "extra_info": extra_info,
-        }
-        worker = await self._place()
+        values = (data_source, solution_str, ground_truth, extra_info)
+        worker = await self._places.get()
         try:
+            arguments = dict(zip(KEYWORDS, values, strict=True))
             return Reward.of(await worker.call(arguments, self._seconds))
         except RewardError as failure:
-            if self._reward is None and failure.raised == "NotImplementedError":
+            if self.is_verls and failure.raised == "NotImplementedError":
                 raise ConfigError(
                     f"data_source {data_source!r}: verl's default_compute_score has "
                     "no reward for it; give a function of your own (--reward FILE.py:NAME)."
@@ -115,40 +117,6 @@ class RewardPool:
             raise
         finally:
             self._places.put_nowait(worker)
-
-    async def _place(self) -> RewardWorker:
-        self._waiting += 1
-        self._grow_if_busy()
-        try:
-            return await self._places.get()
-        finally:
-            self._waiting -= 1
-
-    def _grow_if_busy(self) -> None:
-        busy = self._waiting > self._places.qsize() and len(self._workers) < self._most
-        if busy and self._growth is None:
-            self._growth = asyncio.create_task(self._grow_quietly())
-
-    async def _grow_quietly(self) -> None:
-        with contextlib.suppress(RewardError):  # the next call starts it again, and says why not
-            await self._grow()
-        self._growth = None  # one at a time, because the calls may be over before the next
-        self._grow_if_busy()
-
-    async def _grow(self) -> None:
-        worker = RewardWorker(self._runs)
-        self._workers.append(worker)
-        try:
-            await worker.start()
-        finally:
-            for _ in range(CALLS_AT_ONCE if worker.is_async else 1):
-                self._places.put_nowait(worker)
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if self._growth is not None:
-            self._growth.cancel()
-        for worker in self._workers:
-            worker.stop()
 
 
 def reward_workers(workers: int | None) -> int:
