@@ -112,6 +112,18 @@ def hub_rows(repository: str, name: str) -> list[Any]:
     return file_rows(Path(file))
 
 
+def verl_row(
+    data_source: str, prompt: list[dict[str, str]], truth: str, extra_info: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "data_source": data_source,
+        "prompt": prompt,
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": truth},
+        "extra_info": extra_info,
+    }
+
+
 def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
     place = f"{where}, row {number}"
     if not isinstance(row, Mapping):

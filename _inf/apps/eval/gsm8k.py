@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from _inf.apps.eval.dataset import file_rows, hub_rows
+from _inf.apps.eval.dataset import file_rows, hub_rows, verl_row
 from _inf.errors import ConfigError
 
 HUB, HUB_FILE = "openai/gsm8k", "main/{}-00000-of-00001.parquet"
@@ -26,18 +26,13 @@ SUFFIX = 'Let\'s think step by step and output the final answer after "####".'
 FINAL = r"#### (\-?[0-9\.\,]+)"
 RULES = {"verl_strict": "strict", "verl_flexible": "flexible"}
 GRADER_NAME = "calc_gsm8k_reward"
+ANSWER = {"type": "string", "description": "The final number, without units"}
 GRADER = {
     "type": "function",
     "function": {
         "name": GRADER_NAME,
         "description": "Check a final answer. Submit the number alone.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "answer": {"type": "string", "description": "The final number, without units"}
-            },
-            "required": ["answer"],
-        },
+        "parameters": {"type": "object", "properties": {"answer": ANSWER}, "required": ["answer"]},
     },
 }
 
@@ -94,30 +89,17 @@ def rows(
     problems: Sequence[Problem], shots: Sequence[Problem], *, tool: bool
 ) -> list[dict[str, Any]]:
     """Return rows of verl's form; `shots` are turns before each question. tool: for `tools`."""
-    shown = [
-        message
-        for shot in shots
-        for message in (shot.asked, {"role": "assistant", "content": shot.answer})
-    ]
-    return [
-        {
-            "data_source": HUB,
-            "prompt": [*shown, problem.asked],
-            "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": problem.truth},
-            "extra_info": {
-                "index": index,
-                "question": problem.question,
-                "answer": problem.answer,
-                **({"tools_kwargs": _graded(problem)} if tool else {}),
-            },
-        }
-        for index, problem in enumerate(problems)
-    ]
-
-
-def _graded(problem: Problem) -> dict[str, Any]:
-    return {GRADER_NAME: {"create_kwargs": {"ground_truth": problem.truth}}}
+    shown: list[dict[str, str]] = []
+    for shot in shots:
+        shown += [shot.asked, {"role": "assistant", "content": shot.answer}]
+    found = []
+    for index, problem in enumerate(problems):
+        extra = {"index": index, **dataclasses.asdict(problem)}
+        if tool:
+            create = {"create_kwargs": {"ground_truth": problem.truth}}
+            extra["tools_kwargs"] = {GRADER_NAME: create}
+        found.append(verl_row(HUB, [*shown, problem.asked], problem.truth, extra))
+    return found
 
 
 def tools() -> list[Any]:

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 DIGITS = 12
 UNSURE = "?"  # after the digest of a function whose values are not all known
@@ -39,9 +39,8 @@ CODE = (
     *("co_code", "co_consts", "co_names", "co_varnames", "co_freevars", "co_cellvars"),
     *("co_flags", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
 )
-NOT_BEHAVIOUR = ("__dict__", "__weakref__", "__dataclass_fields__", "__dataclass_params__")
-BEHIND = ("fget", "fset", "fdel", "__func__")
-DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
+NOT_BEHAVIOUR = ("__dataclass_fields__", "_abc_impl")
+BEHIND = ("__wrapped__", "__func__", "func", "fget", "fset", "fdel")  # functions of decorators
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,21 +68,27 @@ def digest_of(scored_by: str | None) -> str:
 
 def version_of(reward: Any) -> RewardVersion:
     """Describe a reward: a function, "FILE.py:NAME", or None for verl's."""
-    modules = _OwnModules()
+    modules, unknown = _OwnModules(), []
+    name = getattr(reward, "__qualname__", type(reward).__qualname__)
+    known: dict[str, Any] = {name: reward}
     if reward is None:
         name = "verl.utils.reward_score.default_compute_score"
-        described: Any = importlib.metadata.version("verl")
+        known = {"verl": importlib.metadata.version("verl")}
     elif isinstance(reward, str):
         name = reward
-        file, _, described = reward.rpartition(":")
+        file, _, attribute = reward.rpartition(":")
+        known = {"name": attribute}
         modules.add_script(Path(file).resolve())
-    else:
-        name = getattr(reward, "__qualname__", type(reward).__qualname__)
-        described = reward
-    unknown: list[str] = []
-    values = _Values(modules, unknown, _Variable(name, reward)).digest(described)
-    whole = hashlib.sha256(f"{values} {modules}".encode())
-    return RewardVersion(name, whole.hexdigest()[:DIGITS], tuple(dict.fromkeys(unknown)))
+    elif isinstance(reward, types.FunctionType) and not modules.name_says_all(reward):
+        known = {"code": reward.__code__, **_variables(reward, modules)}
+    digests = []
+    for variable, value in known.items():
+        try:
+            digests.append(_digest(value, modules))
+        except Exception:  # of any class: objects pickle themselves
+            unknown.append(f"{variable} ({type(value).__qualname__})")
+    whole = hashlib.sha256(f"{digests} {modules}".encode())
+    return RewardVersion(name, whole.hexdigest()[:DIGITS], tuple(unknown))
 
 
 class _OwnModules:
@@ -131,6 +136,20 @@ class _OwnModules:
         for inner in _inner(code):
             self.add_imports(inner, package)
 
+    def name_says_all(self, value: Any) -> bool:
+        """Whether its module and its name say what it does: those of an installed package, or of a
+        file of the user's own that is in the digest."""
+        module = sys.modules.get(value.__module__ or "")
+        if module is None or module.__name__ == "__main__":
+            return False
+        file = getattr(module, "__file__", None)
+        if not file or not _is_own_path(file) or module.__name__.partition(".")[0] in OURS:
+            return True
+        found: Any = module
+        for part in value.__qualname__.split("."):
+            found = getattr(found, part, None)
+        return found is value and self.add(module.__name__)
+
     def _add_file(self, file: Path, name: str, package: str) -> None:
         text = file.read_bytes()
         self._digests[name] = hashlib.sha256(text).hexdigest()
@@ -156,117 +175,53 @@ def _inner(code: types.CodeType) -> list[types.CodeType]:
     return [each for each in code.co_consts if isinstance(each, types.CodeType)]
 
 
-class _Variable(NamedTuple):
-    """A value with the name that a function has for it, which a message says."""
-
-    name: str
-    value: Any
-
-
-END = object()  # of a variable
-
-
 def _parts(*args: Any) -> None:
     """Stands in a pickle before the parts of a value; nothing reads the pickle."""
 
 
-class _Values(pickle.Pickler):
-    """Digests a value: the bytes of its pickle, in which functions and classes are their code, and
-    sets have an order. What cannot be pickled is in `unknown`, by the name of the variable."""
+def _digest(value: Any, modules: _OwnModules) -> str:
+    """Digest a pickle of the value. Raises what a value that cannot be pickled raises."""
+    pickler = _Pickler(modules)
+    pickler.dump(value)
+    return pickler.hash.hexdigest()
 
-    def __init__(self, modules: _OwnModules, unknown: list[str], within: _Variable) -> None:
-        self._hash = hashlib.sha256()
-        super().__init__(SimpleNamespace(write=self._hash.update), protocol=4)
-        self._modules, self.unknown = modules, unknown
-        self._within = [within]
 
-    def digest(self, value: Any) -> str:
-        try:
-            self.dump(value)
-        except Exception:  # of any class: objects pickle themselves
-            self._cannot()
-        return self._hash.hexdigest()
+class _Pickler(pickle.Pickler):
+    """Pickles functions and classes as their code and their values, and sets in an order."""
 
-    def _cannot(self) -> None:
-        name, value = self._within[-1]
-        self.unknown.append(f"{name} ({type(value).__qualname__})")
+    def __init__(self, modules: _OwnModules) -> None:
+        self.hash = hashlib.sha256()
+        super().__init__(SimpleNamespace(write=self.hash.update), protocol=4)
+        self._modules = modules
 
     def persistent_id(self, value: Any) -> Any:
         """Called for each value first; what is returned is pickled in its place, if anything."""
-        if value is END:
-            self._within.pop()
-            return "end"
         if type(value) in (set, frozenset):
-            alone = (_Values(self._modules, self.unknown, self._within[-1]) for _ in value)
-            return "set", sorted(map(_Values.digest, alone, value))
+            return "set", sorted(_digest(each, self._modules) for each in value)
         # A text may be one object or several equal ones, which a pickle tells apart.
         return value.encode(errors="surrogatepass") if type(value) is str else None
 
     def reducer_override(self, value: Any) -> Any:
-        """Called for all but Python's simple values and containers; returns a placeholder, what is
-        pickled before the value is known, and what may refer to the value itself."""
+        """Called for all but simple values and containers; returns a placeholder, what is pickled
+        before the value is known, and what may refer to the value itself."""
         match value:
             case types.FunctionType() if value is _parts:
                 return NotImplemented  # by its name
-            case _Variable():
-                self._within.append(value)
-                return _parts, (value.value, END)
-            case types.FunctionType() | type() if self._has_a_name(value):
+            case types.FunctionType() | type() if self._modules.name_says_all(value):
                 return _parts, ("named", value.__module__, value.__qualname__)
             case types.FunctionType():
-                return _parts, ("function", value.__qualname__), self._function(value)
+                inside = [value.__code__, *_variables(value, self._modules).items()]
+                return _parts, ("function", value.__qualname__), inside
             case type():
-                return _parts, ("class", value.__qualname__), self._class(value)
+                attributes = [each for each in vars(value).items() if each[0] not in NOT_BEHAVIOUR]
+                return _parts, ("class", value.__qualname__), [value.__bases__, *attributes]
             case types.CodeType():
+                self._modules.add_imports(value)
                 return _parts, ("code", *(getattr(value, name, None) for name in CODE))
             case types.ModuleType():
                 self._modules.add(value.__name__)
                 return _parts, ("module", value.__name__)
-            case property() | staticmethod() | classmethod():
-                inner = [getattr(value, name, None) for name in BEHIND]
-                return _parts, (type(value).__name__,), inner
-            case _ if isinstance(value, DESCRIPTORS):
-                return _parts, ("descriptor", repr(value))
         return self._object(value)
-
-    def _has_a_name(self, value: Any) -> bool:
-        """Whether its module and its name say what it does: those of an installed package, or of a
-        file of the user's own that is in the digest."""
-        module = sys.modules.get(value.__module__ or "")
-        if module is None or module.__name__ == "__main__":
-            return False
-        file = getattr(module, "__file__", None)
-        if not file or not _is_own_path(file) or module.__name__.partition(".")[0] in OURS:
-            return True
-        found: Any = module
-        for part in value.__qualname__.split("."):
-            found = getattr(found, part, None)
-        return found is value and self._modules.add(module.__name__)
-
-    def _function(self, function: types.FunctionType) -> list[Any]:
-        code = function.__code__
-        known: dict[str, Any] = {}
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # an empty cell
-                known[name] = cell.cell_contents
-        if not self._modules.add(function.__module__ or ""):  # its file says its globals
-            values = function.__globals__
-            known |= {name: values[name] for name in sorted(_global_names(code)) if name in values}
-        self._modules.add_imports(code)
-        named = {**(function.__kwdefaults__ or {}), **vars(function)}
-        default = f"a default of {function.__qualname__}"
-        defaults = [*(function.__defaults__ or ()), *named.values()]
-        variables = [*known.items(), *((default, value) for value in defaults)]
-        return [code, list(known), list(named), *itertools.starmap(_Variable, variables)]
-
-    def _class(self, kind: type) -> list[Any]:
-        attributes = {
-            name: value
-            for name, value in sorted(vars(kind).items())
-            if name not in NOT_BEHAVIOUR and not name.startswith("_abc")
-        }
-        names = [f"{kind.__qualname__}.{name}" for name in attributes]
-        return [kind.__bases__, names, *map(_Variable, names, attributes.values())]
 
     def _object(self, value: Any) -> Any:
         """What pickle would keep of it."""
@@ -274,13 +229,28 @@ class _Values(pickle.Pickler):
         try:
             reduced = registered(value) if registered else value.__reduce_ex__(4)
         except Exception:
-            self._cannot()
-            return _parts, ("unknown", type(value).__qualname__)
+            if not hasattr(type(value), "__get__"):  # those are properties, class methods
+                raise
+            reduced = type(value).__qualname__
         if isinstance(reduced, str):
-            about = ("named", getattr(value, "__module__", None), reduced)
-            return _parts, about, [getattr(value, "__wrapped__", None)]  # of functools.cache
-        parts = [list(part) if isinstance(part, Iterator) else part for part in reduced]
-        return _parts, ("object",), parts
+            inside = [getattr(value, name, None) for name in BEHIND]
+            return _parts, ("named", getattr(value, "__module__", None), reduced), inside
+        return _parts, (), [list(part) if isinstance(part, Iterator) else part for part in reduced]
+
+
+def _variables(function: types.FunctionType, modules: _OwnModules) -> dict[str, Any]:
+    """The values that a function closes over, its globals, unless the file of its module says them,
+    and its defaults."""
+    found: dict[str, Any] = {}
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # an empty cell
+            found[name] = cell.cell_contents
+    if not modules.add(function.__module__ or ""):
+        values = function.__globals__
+        found |= {name: values[name] for name in sorted(_global_names(code)) if name in values}
+    defaults = {**dict(enumerate(function.__defaults__ or ())), **(function.__kwdefaults__ or {})}
+    return found | {f"default {name}": value for name, value in defaults.items()} | vars(function)
 
 
 def _global_names(code: types.CodeType) -> set[str]:
