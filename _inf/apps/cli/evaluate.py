@@ -119,7 +119,6 @@ def data(
         restart=restart,
     )
     report = run.run(call.start, first_errors("answer"), lambda text: say(f"inf: {text}"))
-    report.write(run.stem)
     if plot is not None:
         report.plot().savefig(plot, dpi=120)
     typer.echo(report.json() if as_json else report.table())

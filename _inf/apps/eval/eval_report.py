@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections import defaultdict
-from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -77,18 +76,12 @@ class EvalReport:
 
     def without_reward(self) -> str:
         """Say how many answers have no reward, and the first reason."""
-        if not self.unscored:
-            return ""
         reasons = [row["error"]["message"] for row in self.rows if row.get("error")]
         none = "" if self.metrics else ", so there are no metrics"
         first = f" The first: {reasons[0]}" if reasons else ""
         return (
             f"{self.unscored} answers have no reward{none}; 'error' in their rows says why.{first}"
         )
-
-    def write(self, stem: Path) -> None:
-        """Write STEM.summary.json."""
-        Path(f"{stem}.summary.json").write_text(self.json() + "\n", encoding="utf-8")
 
     def __str__(self) -> str:
         """What was measured, how and when."""

@@ -99,8 +99,6 @@ def evaluate(
             restart=restart,
         )
         report = run.run(lambda: contextlib.nullcontext(engine))
-        if out is not None:
-            report.write(run.stem)
     if report.unscored:
         warnings.warn(report.without_reward(), stacklevel=2)
     if report.rescored_because and not rescore:
@@ -176,7 +174,9 @@ class EvalRun:
             "rewards_kept": stored.rewards,
             "rescored_because": stored.why,
         }
-        return EvalReport.of(rows, self._wanted, **about)
+        report = EvalReport.of(rows, self._wanted, **about)
+        Path(f"{self.stem}.summary.json").write_text(report.json() + "\n", encoding="utf-8")
+        return report
 
     def _finish(
         self,
