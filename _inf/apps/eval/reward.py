@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from _inf.apps.eval.reward_process import KEYWORDS, RewardFunction, load
+from _inf.apps.eval.reward_process import KEYWORDS, RewardFunction
 from _inf.apps.eval.reward_version import RewardVersion, version_of
 from _inf.apps.eval.reward_worker import RewardError, RewardWorker
 from _inf.errors import ConfigError, error_text, shown
@@ -68,7 +68,7 @@ class RewardPool:
         self._seconds = seconds
         self.version: RewardVersion = version_of(function)
         workers = reward_workers(workers)
-        runs = _pickled(function, self.version) if workers else _loaded(function)
+        runs = _pickled(function, self.version) if workers else function
         self._workers = [RewardWorker(runs) for _ in range(workers or 1)]
         self._places: asyncio.LifoQueue[RewardWorker] = asyncio.LifoQueue()  # the last used first
 
@@ -159,13 +159,4 @@ def _pickled(function: RewardFunction | str | None, version: RewardVersion) -> b
             f"{version.name} cannot be sent to the processes that call it "
             f"({error_text(failure)}).{held} Make such an object inside of the function, name the "
             "function as FILE.py:NAME, or set reward_workers=0: it is then called in this process.",
-        ) from None
-
-
-def _loaded(function: RewardFunction | str | None) -> RewardFunction:
-    try:
-        return load(function)
-    except Exception as failure:
-        raise ConfigError.of(
-            "reward", f"{function!r} cannot be used: {error_text(failure)}"
         ) from None

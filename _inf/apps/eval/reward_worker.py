@@ -18,10 +18,11 @@ import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from _inf.apps.eval.reward_process import LOADED, RewardFunction, answer_calls
+from _inf.apps.eval.reward_process import LOADED, RewardFunction, answer_calls, load
 from _inf.errors import InferenceError
 
 START_SECONDS = 120.0
@@ -42,12 +43,12 @@ class RewardError(InferenceError):
 
 
 class RewardWorker:
-    """function: pickled, for a process; itself, for a thread. is_async: whether several calls may
+    """function: pickled, for a process; else for a thread. is_async: whether several calls may
     be under way, known when it has started."""
 
     is_async = False
 
-    def __init__(self, function: bytes | RewardFunction) -> None:
+    def __init__(self, function: bytes | RewardFunction | str | None) -> None:
         self._function = function
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
@@ -83,10 +84,9 @@ class RewardWorker:
         self._connection, theirs = multiprocessing.Pipe()
         asyncio.get_running_loop().add_reader(self._connection.fileno(), self._take)
         if not isinstance(self._function, bytes):
-            function = self._function
-            work = threading.Thread(target=answer_calls, args=(theirs, lambda: function))
-            work.daemon = True  # a call that never ends does not keep the caller
-            work.start()
+            # A daemon: a call that never ends does not keep the caller.
+            work = (theirs, partial(load, self._function))
+            threading.Thread(target=answer_calls, args=work, daemon=True).start()
             return
         with theirs:
             self._process = subprocess.Popen(
