@@ -99,8 +99,8 @@ def alone(engine: InferenceEngine, rows: Sequence[Row], seeds: Sequence[int]) ->
     tokens = 0
     for row, seed in zip(rows, seeds, strict=True):
         answer = row.ids[row.start :]
-        prompt, how = as_prompt(row.ids[: row.start]), {"seed": seed, "max_tokens": len(answer)}
-        [again] = engine.generate(prompt, tools=[], **how, **PLAIN)
+        prompt, size = as_prompt(row.ids[: row.start]), len(answer)
+        [again] = engine.generate(prompt, seed=seed, max_tokens=size, tools=[], **PLAIN)
         both = zip(answer, again.token_ids or [], strict=False)
         same = next((place for place, (a, b) in enumerate(both) if a != b), len(answer))
         ours += row.rollout[:same]

@@ -112,9 +112,10 @@ def findings(
     if metrics.get("alone_in_batch/same_tokens", 1) == 0:  # and so no log probs to compare
         found.append(Finding("alone_in_batch/same_tokens", 0, 1, MEANINGS["alone_in_batch/"]))
     if name := past[""]:
-        sees_stale = past["prefix_reuse/"] and whole is not None
-        stale = sees_stale and not _past(distances(whole.rollout, whole.reference), allowed, "")
-        cause = STALE if stale else _cause(pairs, whole)
+        cause = _cause(pairs, whole)
+        if past["prefix_reuse/"] and whole is not None:
+            uncached = distances(whole.rollout, whole.reference)
+            cause = cause if _past(uncached, allowed, "") else STALE
         found.insert(0, Finding(name, metrics[name], allowed[name], cause))
     return found
 

@@ -138,13 +138,14 @@ def _rows(
     source: str, file: Path | None, shots: int, shots_from: Path | None, tool: bool
 ) -> tuple[Any, str]:
     """What `read_examples` reads, and its name in the report."""
-    own = {"shots": shots, "shots-from": shots_from, "tool": tool}
-    given = [name for name, value in own.items() if value and source != GSM8K]
-    given += ["data"] if file and source not in BENCHMARKS else []
-    if given:
-        raise ConfigError(
-            f"--{given[0]}: {source} does not have it; it is an option of benchmarks."
-        )
+    for name, value, of in (
+        ("shots", shots, [GSM8K]),
+        ("shots-from", shots_from, [GSM8K]),
+        ("tool", tool, [GSM8K]),
+        ("data", file, BENCHMARKS),
+    ):
+        if value and source not in of:
+            raise ConfigError(f"--{name}: it is an option of {', '.join(of)}, not of {source}.")
     if source == GSM8K:
         problems = gsm8k.load(file, "test")
         examples = gsm8k.examples(problems, shots, shots_from)

@@ -249,8 +249,9 @@ def _variables(function: types.FunctionType, modules: _OwnModules) -> dict[str, 
     if not modules.add(function.__module__ or ""):
         values = function.__globals__
         found |= {name: values[name] for name in sorted(_global_names(code)) if name in values}
-    defaults = {**dict(enumerate(function.__defaults__ or ())), **(function.__kwdefaults__ or {})}
-    return found | {f"default {name}": value for name, value in defaults.items()} | vars(function)
+    for number, value in enumerate(function.__defaults__ or ()):
+        found[f"default {number}"] = value
+    return found | (function.__kwdefaults__ or {}) | vars(function)
 
 
 def _global_names(code: types.CodeType) -> set[str]:
