@@ -63,5 +63,4 @@ def _row(preset: Preset, row: Any, where: str, index: int) -> dict[str, Any]:
             raise ConfigError(f"{where}: answer must be a whole number, not {shown(answer)}.")
         truth = str(int(truth))
     asked = {"role": "user", "content": preset.prompt.format(problem)}
-    extra: dict[str, Any] = {"index": index}
-    return verl_row(preset.data_source, [asked], truth, extra | others)
+    return verl_row(preset.data_source, [asked], truth, {"index": index, **others})
