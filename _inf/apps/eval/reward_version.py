@@ -13,22 +13,21 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import copyreg
 import dataclasses
 import dis
 import hashlib
 import importlib.metadata
 import importlib.util
+import inspect
 import itertools
-import pickle
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+
+import cloudpickle
 
 DIGITS = 12
 UNSURE = "?"  # after the digest of a function whose values are not all known
@@ -39,8 +38,7 @@ CODE = (
     *("co_code", "co_consts", "co_names", "co_varnames", "co_freevars", "co_cellvars"),
     *("co_flags", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
 )
-NOT_BEHAVIOUR = ("__dataclass_fields__", "_abc_impl")
-BEHIND = ("__wrapped__", "__func__", "func", "fget", "fset", "fdel")  # functions of decorators
+NOT_BEHAVIOUR = ("__dict__", "__weakref__", "__dataclass_fields__", "_abc_impl")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,26 +66,21 @@ def digest_of(scored_by: str | None) -> str:
 
 def version_of(reward: Any) -> RewardVersion:
     """Describe a reward: a function, "FILE.py:NAME", or None for verl's."""
-    modules, unknown = _OwnModules(), []
-    name = getattr(reward, "__qualname__", type(reward).__qualname__)
-    known: dict[str, Any] = {name: reward}
+    modules = _OwnModules()
+    name, described, unknown = str(reward), reward, []
     if reward is None:
         name = "verl.utils.reward_score.default_compute_score"
-        known = {"verl": importlib.metadata.version("verl")}
+        described = importlib.metadata.version("verl")
     elif isinstance(reward, str):
-        name = reward
-        file, _, attribute = reward.rpartition(":")
-        known = {"name": attribute}
+        file, _, described = reward.rpartition(":")
         modules.add_script(Path(file).resolve())
-    elif isinstance(reward, types.FunctionType) and not modules.name_says_all(reward):
-        known = {"code": reward.__code__, **_variables(reward, modules)}
-    digests = []
-    for variable, value in known.items():
-        try:
-            digests.append(_digest(value, modules))
-        except Exception:  # of any class: objects pickle themselves
-            unknown.append(f"{variable} ({type(value).__qualname__})")
-    whole = hashlib.sha256(f"{digests} {modules}".encode())
+    else:
+        name = getattr(reward, "__qualname__", type(reward).__qualname__)
+    try:
+        values = _digest(described, modules)
+    except Exception:  # of any class: objects pickle themselves
+        values, unknown = "", _unreadable(name, reward, modules)
+    whole = hashlib.sha256(f"{values} {modules}".encode())
     return RewardVersion(name, whole.hexdigest()[:DIGITS], tuple(unknown))
 
 
@@ -136,20 +129,6 @@ class _OwnModules:
         for inner in _inner(code):
             self.add_imports(inner, package)
 
-    def name_says_all(self, value: Any) -> bool:
-        """Whether its module and its name say what it does: those of an installed package, or of a
-        file of the user's own that is in the digest."""
-        module = sys.modules.get(value.__module__ or "")
-        if module is None or module.__name__ == "__main__":
-            return False
-        file = getattr(module, "__file__", None)
-        if not file or not _is_own_path(file) or module.__name__.partition(".")[0] in OURS:
-            return True
-        found: Any = module
-        for part in value.__qualname__.split("."):
-            found = getattr(found, part, None)
-        return found is value and self.add(module.__name__)
-
     def _add_file(self, file: Path, name: str, package: str) -> None:
         text = file.read_bytes()
         self._digests[name] = hashlib.sha256(text).hexdigest()
@@ -175,10 +154,6 @@ def _inner(code: types.CodeType) -> list[types.CodeType]:
     return [each for each in code.co_consts if isinstance(each, types.CodeType)]
 
 
-def _parts(*args: Any) -> None:
-    """Stands in a pickle before the parts of a value; nothing reads the pickle."""
-
-
 def _digest(value: Any, modules: _OwnModules) -> str:
     """Digest a pickle of the value. Raises what a value that cannot be pickled raises."""
     pickler = _Pickler(modules)
@@ -186,12 +161,32 @@ def _digest(value: Any, modules: _OwnModules) -> str:
     return pickler.hash.hexdigest()
 
 
-class _Pickler(pickle.Pickler):
-    """Pickles functions and classes as their code and their values, and sets in an order."""
+def _unreadable(name: str, reward: Any, modules: _OwnModules) -> list[str]:
+    """The values that the reward uses itself and that cannot be read, else the reward's name."""
+    known = {name: reward}
+    if isinstance(reward, types.FunctionType):
+        variables = inspect.getclosurevars(reward)
+        known |= {**variables.globals, **variables.nonlocals}
+    found = []
+    for variable, value in known.items():
+        try:
+            _digest(value, modules)
+        except Exception:
+            found.append(f"{variable} ({type(value).__qualname__})")
+    return found[1:] or found
+
+
+def _parts(*args: Any) -> None:
+    """Stands in a pickle before the parts of a value; nothing reads the pickle."""
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles functions and classes by value unless a module has them, as cloudpickle does, but
+    code without its place in a file, classes without a random id, and sets in an order."""
 
     def __init__(self, modules: _OwnModules) -> None:
         self.hash = hashlib.sha256()
-        super().__init__(SimpleNamespace(write=self.hash.update), protocol=4)
+        super().__init__(types.SimpleNamespace(write=self.hash.update), protocol=4)
         self._modules = modules
 
     def persistent_id(self, value: Any) -> Any:
@@ -202,60 +197,18 @@ class _Pickler(pickle.Pickler):
         return value.encode(errors="surrogatepass") if type(value) is str else None
 
     def reducer_override(self, value: Any) -> Any:
-        """Called for all but simple values and containers; returns a placeholder, what is pickled
-        before the value is known, and what may refer to the value itself."""
-        match value:
-            case types.FunctionType() if value is _parts:
-                return NotImplemented  # by its name
-            case types.FunctionType() | type() if self._modules.name_says_all(value):
-                return _parts, ("named", value.__module__, value.__qualname__)
-            case types.FunctionType():
-                inside = [value.__code__, *_variables(value, self._modules).items()]
-                return _parts, ("function", value.__qualname__), inside
-            case type():
-                attributes = [each for each in vars(value).items() if each[0] not in NOT_BEHAVIOUR]
-                return _parts, ("class", value.__qualname__), [value.__bases__, *attributes]
-            case types.CodeType():
-                self._modules.add_imports(value)
-                return _parts, ("code", *(getattr(value, name, None) for name in CODE))
-            case types.ModuleType():
-                self._modules.add(value.__name__)
-                return _parts, ("module", value.__name__)
-        return self._object(value)
-
-    def _object(self, value: Any) -> Any:
-        """What pickle would keep of it."""
-        registered = copyreg.dispatch_table.get(type(value))
-        try:
-            reduced = registered(value) if registered else value.__reduce_ex__(4)
-        except Exception:
-            if not hasattr(type(value), "__get__"):  # those are properties, class methods
-                raise
-            reduced = type(value).__qualname__
-        if isinstance(reduced, str):
-            inside = [getattr(value, name, None) for name in BEHIND]
-            return _parts, ("named", getattr(value, "__module__", None), reduced), inside
-        return _parts, (), [list(part) if isinstance(part, Iterator) else part for part in reduced]
-
-
-def _variables(function: types.FunctionType, modules: _OwnModules) -> dict[str, Any]:
-    """The values that a function closes over, its globals, unless the file of its module says them,
-    and its defaults."""
-    found: dict[str, Any] = {}
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # an empty cell
-            found[name] = cell.cell_contents
-    if not modules.add(function.__module__ or ""):
-        values = function.__globals__
-        found |= {name: values[name] for name in sorted(_global_names(code)) if name in values}
-    for number, value in enumerate(function.__defaults__ or ()):
-        found[f"default {number}"] = value
-    return found | (function.__kwdefaults__ or {}) | vars(function)
-
-
-def _global_names(code: types.CodeType) -> set[str]:
-    """The globals that the code reads, and the functions inside of it."""
-    read = ("LOAD_GLOBAL", "LOAD_NAME")
-    names = {each.argval for each in dis.get_instructions(code) if each.opname in read}
-    return names.union(*map(_global_names, _inner(code)))
+        """Called for all but simple values and containers."""
+        reduced = super().reducer_override(value)
+        if isinstance(value, types.CodeType):
+            self._modules.add_imports(value)
+            return _parts, tuple(getattr(value, name, None) for name in CODE)
+        if isinstance(value, types.ModuleType):
+            self._modules.add(value.__name__)
+        elif isinstance(value, types.FunctionType | type):
+            self._modules.add(value.__module__ or "")
+            if isinstance(value, type) and reduced is not NotImplemented:
+                own = [each for each in vars(value).items() if each[0] not in NOT_BEHAVIOUR]
+                return _parts, (value.__qualname__,), [value.__bases__, *own]
+        elif (behind := getattr(value, "__wrapped__", None)) is not None:  # of functools.cache
+            return _parts, (type(value).__qualname__,), [behind]
+        return reduced
