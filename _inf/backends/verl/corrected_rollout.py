@@ -1,14 +1,5 @@
-"""A subclass of verl's `SGLangRollout` that corrects its lengths, masks and log probs.
-
-In: a `DataProto` with left-padded `input_ids`, `attention_mask`, `position_ids` (rows x prompt
-length), and per row, in `non_tensor_batch`, `raw_prompt_ids` and `sampling_params` (SGLang's
-names; without them verl's own are used, or `val_kwargs` if `meta_info["validate"]` is true). Out:
-verl's own `DataProto` with `attention_mask` and `rollout_log_probs` corrected, `response_mask`
-added, and in `non_tensor_batch["rows"]` a `RequestOutput` per row with the engine's raw answer.
-
-It corrects verl 0.6.1, `workers/rollout/sglang_rollout/sglang_rollout.py`, and knows nothing of
-text.
-"""
+"""A subclass of verl's `SGLangRollout` that corrects its lengths, masks and log probs (verl 0.6.1,
+`workers/rollout/sglang_rollout/sglang_rollout.py`)."""
 
 from __future__ import annotations
 
@@ -24,9 +15,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from verl import DataProto
 from verl.workers.config import HFModelConfig, RolloutConfig
 
-from _inf.backends.verl.call import Call, current_call
 from _inf.backends.verl.caller_patches import PATCHES
-from _inf.backends.verl.engine import Engine, sglang_rollout
+from _inf.backends.verl.engine import Call, Engine, current_call, sglang_rollout
 from _inf.backends.verl.patch_table import apply
 from _inf.backends.verl.tensor_parallel import Ranks
 from _inf.errors import ConfigError, InferenceError, shown
@@ -102,32 +92,34 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         report: Report | None = None,
         **kwargs: object,
     ) -> DataProto:
-        """Run verl's call, from any thread. `cancel` can end it early; `report` is called on the
-        engine's thread with the numbers of finished rows and generated tokens. Raises `ConfigError`
-        for a column that asks for more than one turn."""
+        """Run verl's call, from any thread.
+
+        prompts: left-padded `input_ids`, `attention_mask`, `position_ids` (rows x prompt length);
+            per row, in `non_tensor_batch`, `raw_prompt_ids` and `sampling_params` (SGLang's names;
+            without them verl's own, or `val_kwargs` if `meta_info["validate"]` is true).
+        cancel: can end it early. report: called on the engine's thread with the numbers of finished
+            rows and generated tokens.
+
+        Returns verl's own `DataProto` with `attention_mask` and `rollout_log_probs` corrected,
+        `response_mask` added, and in `non_tensor_batch["rows"]` the engine's answers. Raises
+        `ConfigError` for a column that asks for more than one turn.
+        """
         _check_one_turn(prompts)
         call = Call(self.host, cancel or CancelToken(), report=report)
-        output = self._run(prompts, call, **kwargs)
+        output = self.run(prompts, call, **kwargs)
         return _corrected(output, call.rows) if call.rows else output
 
-    def generate_rows(
-        self, prompts: DataProto, cancel: CancelToken, report: Report | None
-    ) -> list[RequestOutput]:
-        """As `generate_sequences`, without its tensors: only the engine's raw answers."""
-        call = Call(self.host, cancel, report=report, rows_only=True)
-        self._run(prompts, call)
-        return call.rows
-
-    def _run(self, prompts: DataProto, call: Call, **kwargs: object) -> DataProto:
-        """Run verl's call; the rows are in `call` afterwards."""
+    def run(self, prompts: DataProto, call: Call, **kwargs: object) -> DataProto:
+        """Run verl's call as `call`, which has the engine's raw answers afterwards."""
         params = prompts.non_tensor_batch.pop("sampling_params", None)
         call.sampling_params = None if params is None else list(params)
         call.ranks = self._ranks_of_call()
-        if call.ranks is not None and call.ranks.size > 1:
-            call.asked = _digest(prompts, call.sampling_params)
+        if call.ranks is not None and call.ranks.size > 1:  # the same on every rank that makes it
+            asked = repr((prompts.batch["input_ids"].tolist(), call.sampling_params))
+            call.asked = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
         token = current_call.set(call)
         try:
-            with contextlib.nullcontext() if call.ranks is None else call.ranks.turn:
+            with call.ranks.turn if call.ranks else contextlib.nullcontext():
                 return super().generate_sequences(prompts, **kwargs)
         except Exception:
             if call.failure is not None:  # after `shutdown` verl finds its groups destroyed
@@ -173,12 +165,6 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
     def dtype(self) -> torch.dtype:
         """The dtype in which the engine computes, also if the config says auto."""
         return self._engine.tokenizer_manager.model_config.dtype
-
-
-def _digest(prompts: DataProto, params: list[dict[str, Any]] | None) -> str:
-    """Tells one call from another, the same on every rank that makes it."""
-    ids = prompts.batch["input_ids"].tolist()
-    return hashlib.blake2b(repr((ids, params)).encode(), digest_size=16).hexdigest()
 
 
 def _check_one_turn(prompts: DataProto) -> None:

@@ -1,15 +1,15 @@
 """Keeps the ranks of a tensor-parallel group in step: an answer or an error of one is that of all.
 
-In: on every rank the same calls in the same order. Out: on every rank the first rank's value, or
-the error of the rank that failed. Only the first rank has an engine; the others wait for it, so a
-rank that failed without a word would be answered, at its next call, with the rows of this one.
+Every rank makes the same calls in the same order. Only the first has an engine; the others wait for
+it, so a rank that failed without a word would be answered, at its next call, with the rows of this
+one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -48,20 +48,15 @@ class Ranks:
 
     def from_first_rank(self, call: str, value: Any, failure: BaseException | None) -> Any:
         """Send the first rank's value or failure to every rank. call: what this rank is doing."""
-        if self.size == 1:
-            if failure is not None:
-                raise failure
-            return value
-        sent = [(call, value, _for_others(failure))] if self.first else [None]
-        try:
-            dist.broadcast_object_list(sent, src=self._ranks[0], group=self._group)
-        except (RuntimeError, ValueError) as lost:  # Gloo's, and torch's after `shutdown`
-            raise failure or EngineDeadError(
-                f"A rank of this tensor-parallel group is gone: {error_text(lost)}."
-            ) from lost
+        theirs: str | None = call
+        error = None
+        if self.size > 1:
+            sent = [(call, value, _for_others(failure))] if self.first else [None]
+            with _meeting(failure):
+                dist.broadcast_object_list(sent, src=self._ranks[0], group=self._group)
+            theirs, value, error = sent[0] or (None, None, None)
         if failure is not None:
             raise failure
-        theirs, value, error = sent[0] or (None, None, None)
         if theirs != call:
             raise InferenceError(
                 f"Rank {self.rank} is in another call than the first rank of its tensor-parallel "
@@ -73,16 +68,11 @@ class Ranks:
 
     def agree(self, failure: BaseException | None) -> None:
         """Raise on every rank if one has failed; its own failure where it has one."""
+        failures: list[Any] = [None] * self.size
         if self.size > 1:
-            failures: list[Any] = [None] * self.size
-            try:
+            with _meeting(failure):
                 dist.all_gather_object(failures, _for_others(failure), group=self._group)
-            except (RuntimeError, ValueError) as lost:
-                raise failure or EngineDeadError(
-                    f"A rank of this tensor-parallel group is gone: {error_text(lost)}."
-                ) from lost
-            failure = failure or next(filter(None, failures), None)
-        if failure is not None:
+        if failure := failure or next(filter(None, failures), None):
             raise failure
 
     def agreed(self, work: Callable[[], T]) -> T:
@@ -94,6 +84,17 @@ class Ranks:
             raise
         self.agree(None)
         return value
+
+
+@contextlib.contextmanager
+def _meeting(failure: BaseException | None) -> Iterator[None]:
+    """Raise this rank's failure, or that another is gone, if the ranks cannot meet."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as lost:  # Gloo's, and torch's after `shutdown`
+        raise failure or EngineDeadError(
+            f"A rank of this tensor-parallel group is gone: {error_text(lost)}."
+        ) from lost
 
 
 def _for_others(failure: BaseException | None) -> InferenceError | None:

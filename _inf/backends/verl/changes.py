@@ -1,10 +1,10 @@
-"""Sends new weights, which `_inf.backends.new_weights` has checked, to a running engine.
+"""Changes of a running engine while no call runs: new weights, sleep and waking up.
 
-In: pairs of (name, tensor). verl's own `SGLangRollout.update_weights` sends them in buckets.
-
-It corrects that SGLang (0.5.9, `model_executor/model_runner.py`) silently drops unknown names and
-dies of a wrong shape, and that verl (0.6.1, `sglang_rollout.py`) lets calls run between two
-buckets, ignores the engine's answer, and turns the caller's own CPU tensors into shared memory.
+verl's `SGLangRollout.update_weights` (0.6.1, `sglang_rollout.py`) sends weights in buckets; it lets
+calls run between two of them, ignores the engine's answer, and turns the caller's own CPU tensors
+into shared memory. It leaves the order of `release` and `resume` to its caller, and sglang 0.5.9
+(`managers/scheduler_update_weights_mixin.py`) dies of a release during a request and of a resume
+without a release. Here neither is done twice.
 """
 
 from __future__ import annotations
@@ -16,19 +16,27 @@ from typing import TYPE_CHECKING
 import torch
 
 from _inf.backends.new_weights import NamedTensors
-from _inf.errors import InferenceError
+from _inf.errors import ConfigError, InferenceError
+from _inf.types import SleepResult
 
 if TYPE_CHECKING:
     from _inf.backends.verl.corrected_rollout import CorrectedRollout
     from _inf.backends.verl.engine import Engine
 
+ASLEEP = "The engine is asleep; wake_up() brings it back."
+ON_CPU = (
+    "The prefix cache was emptied, but on a CPU its memory and the weights' stay the engine's: "
+    "SGLang's memory saver is CUDA's. shutdown() frees them."
+)
+# In the order in which verl must resume them.
+PARTS = ["weights", "kv_cache"]
 HALF_WAY = (
     "An update of the weights ended half way, so the engine holds some old and some new ones; "
     "call update_weights() again with all of them, or restart()."
 )
 
 
-async def send(
+async def send_weights(
     rollout: CorrectedRollout, tensors: NamedTensors, version: int | None, begun: threading.Lock
 ) -> int:
     """Send the weights on the engine's loop while no call runs; return the new version.
@@ -74,3 +82,44 @@ def _copied(tensor: torch.Tensor, device: str | None) -> torch.Tensor:
     if whole.is_cpu and device != "cuda":
         return whole.clone(memory_format=torch.contiguous_format)
     return whole if device is None else whole.to(device)
+
+
+async def sleep(rollout: CorrectedRollout) -> SleepResult:
+    """Free the memory; called on the engine's loop while no call runs."""
+    engine = _engine(rollout, "sleep")
+    if engine.refusal == ASLEEP:
+        return SleepResult(0, "It was asleep already.")
+    if engine.refusal is not None:
+        raise InferenceError(engine.refusal)
+    await engine.prefix_cache.empty()
+    engine.refusal = ASLEEP
+    if rollout.on_cpu:
+        return SleepResult(0, ON_CPU)
+    before = _free_bytes()
+    await rollout.release()
+    freed = _free_bytes() - before
+    return SleepResult(freed, "Weights and KV cache; the weights wait in the host's memory.")
+
+
+async def wake_up(rollout: CorrectedRollout) -> None:
+    """Take the memory again; called on the engine's loop, does nothing if already awake."""
+    engine = _engine(rollout, "wake_up")
+    if engine.refusal == ASLEEP:
+        if not rollout.on_cpu:
+            await rollout.resume(PARTS)
+        engine.refusal = None
+
+
+def _engine(rollout: CorrectedRollout, verb: str) -> Engine:
+    if not rollout.config.free_cache_engine:
+        raise ConfigError(
+            f"rollout.free_cache_engine: {verb}() needs an engine that was started with it true"
+        )
+    engine: Engine = rollout._engine
+    return engine
+
+
+def _free_bytes() -> int:
+    """Free memory of this process's own GPU: with tensor parallelism verl names the other ranks'
+    in CUDA_VISIBLE_DEVICES when CUDA runs already, so that they are counted and cannot be used."""
+    return int(torch.cuda.mem_get_info()[0])
