@@ -17,7 +17,7 @@ import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from _inf.backends.base import check_supported
+from _inf.backends.registry import check_supported
 from _inf.backends.running import RunningEngine
 from _inf.config import Config
 from _inf.conversation.loop import run_episodes
@@ -39,11 +39,11 @@ from _inf.response.decode import decode
 from _inf.response.output import GenerationOutput, GenerationRow
 from _inf.response.scores import Score, likeliest_tokens, scored_sequences, scores
 from _inf.response.streaming import Stream, StreamChunk
-from _inf.response.trainer_batch import check_batch, given_columns, trainer_batch
+from _inf.response.trainer_batch import check_batch, given_columns, traces_batch, trainer_batch
 from _inf.runtime.progress import progress
 from _inf.tools.definition import as_tools
 from _inf.tools.parsing import parse
-from _inf.types import CancelToken, RequestOutput, ToolCall
+from _inf.types import CancelToken, RequestOutput, ToolCall, Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from _inf.apps.rollouts import load_rollouts as load_rollouts
     from _inf.apps.rollouts import rollouts_to_data_proto as rollouts_to_data_proto
     from _inf.apps.rollouts import save_rollouts as save_rollouts
+    from _inf.apps.serve.server import InferenceServer
 
 __version__ = "0.2.0"
 __all__ = ["Config", "GenerateParams", "GenerationOutput", "GenerationRow", "InferenceEngine"]
@@ -138,15 +139,15 @@ class InferenceEngine(RunningEngine):
         """Check and convert messages, then parameters, then token ids."""
         conversations = normalize(prompts)
         sampling, rules = self._rules(params, len(conversations))
-        limits = self._backend.model.limits.truncating(sampling.truncate_prompt)
+        limits = self.model.limits.truncating(sampling.truncate_prompt)
         tokenized = tokenize(conversations, rules.template, limits)
         check_total_length(tokenized, [each.max_tokens for each in sampling.params], limits)
         return PreparedCall(tokenized, sampling, rules)
 
     def _rules(self, params: GenerateParams, prompts: int) -> tuple[Sampling, Rules]:
         check_supported(self._backend, params)
-        sampling = resolve(params, self.config.rollout, prompts, self._backend.model)
-        return sampling, call_rules(sampling, self.config, self._backend)
+        sampling = resolve(params, self.config.rollout, prompts, self.model)
+        return sampling, call_rules(sampling, self.config, self._configured, self.model)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
         backend, sampling = self._backend, call.sampling
@@ -199,7 +200,7 @@ class InferenceEngine(RunningEngine):
         Raises `PromptError`, also if prompt and response together exceed `max_model_len`.
         """
         sequences = self._scored("score()", prompts, responses)
-        likeliest = likeliest_tokens(top_logprobs, self._backend.model.limits.vocabulary)
+        likeliest = likeliest_tokens(top_logprobs, self.model.limits.vocabulary)
         with self._stats.call():
             outputs = self._backend.score(sequences, CancelToken(), likeliest)
         return scores(sequences, outputs, tops=top_logprobs is not None)
@@ -207,7 +208,7 @@ class InferenceEngine(RunningEngine):
     def _scored(self, call: str, prompts: object, responses: object) -> list[tuple[list[int], int]]:
         check_supported(self._backend, {call: True})
         template = self._rules({}, 1)[1].template
-        return scored_sequences(prompts, responses, template, self._backend.model)
+        return scored_sequences(prompts, responses, template, self.model)
 
     def get_logprobs(self, prompts: object, responses: object) -> list[list[float]]:
         """Only the log probs of `score`: one float per response token, log(softmax(logits))."""
@@ -222,7 +223,7 @@ class InferenceEngine(RunningEngine):
     ) -> list[ToolCall]:
         """Return the tool calls in `text`, in order. format: its name (docs/tools.md). tools: as in
         `generate`. Both default to the config's."""
-        known = self._backend.tools if tools is None else as_tools(tools)
+        known = self._configured.tools if tools is None else as_tools(tools)
         return parse(text, format or self.config.rollout.multi_turn.format, known).calls
 
     @names_keywords
@@ -243,9 +244,39 @@ class InferenceEngine(RunningEngine):
         `max_tokens` is above R, rows of one prompt would be the same, or `uid` or `extra` is wrong.
         """
         check_supported(self._backend, {"rollout_batch()": True})
-        call, rollout = self._prepare(prompts, params), self.config.rollout
-        check_batch(call.prompts, call.sampling, rollout.response_length)
+        call = self._prepare(prompts, params)
+        check_batch(call.prompts, call.sampling, self.config.rollout.response_length)
         columns = given_columns(uid, extra, len(call.prompts))
-        rows = self._roll_out(call, CancelToken())
-        widths, pad = (rollout.prompt_length, rollout.response_length), self.tokenizer.pad_token_id
-        return trainer_batch(rows, call.prompts, self._decode(call, rows), pad, widths, columns)
+        rows, pad = self._roll_out(call, CancelToken()), self.tokenizer.pad_token_id
+        decoded = self._decode(call, rows)
+        return trainer_batch(rows, call.prompts, decoded, pad, self._widths, columns)
+
+    def trainer_batch(
+        self, traces: Sequence[Trace], rewards: Sequence[float] | None = None
+    ) -> DataProto:
+        """Return the traces of a served engine as a `DataProto` with `rollout_batch`'s columns.
+
+        traces: of `server.traces`, one row each. rewards: one per trace; by default their own.
+            They are in `reward_scores`, as `{"reward": ...}`.
+        Traces with equal prompts have one `uid`. Raises `ConfigError` if one is wider than
+        `rollout.prompt_length` or `rollout.response_length`.
+        """
+        return traces_batch(traces, rewards, self.tokenizer, self._widths)
+
+    def serve(
+        self, host: str = "127.0.0.1", port: int = 0, api_key: str | None = None
+    ) -> InferenceServer:
+        """Serve this engine over HTTP in OpenAI's form until the `with` block ends.
+
+        host: another than this machine's own needs an `api_key`. port: 0 takes a free one;
+        `server.base_url` says it. api_key: the key that requests must have.
+        Raises `ConfigError` if it cannot listen there. docs/serving.md has the routes.
+        """
+        check_supported(self._backend, {"serve()": True})
+        from _inf.apps.serve.server import InferenceServer
+
+        return InferenceServer(self, host, port, api_key)
+
+    @property
+    def _widths(self) -> tuple[int, int]:
+        return self.config.rollout.prompt_length, self.config.rollout.response_length

@@ -20,7 +20,8 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT))
 
-from _inf.backends.base import FEATURES, SUPPORTS  # noqa: E402
+from _inf.backends.base import FEATURES  # noqa: E402
+from _inf.backends.registry import MODES  # noqa: E402
 from _inf.config.schema import Config  # noqa: E402
 
 PART = re.compile(r"<!-- generated: (?P<name>.+?) -->\n.*?<!-- end -->", re.DOTALL)
@@ -132,10 +133,10 @@ def _in_lines(signature: str) -> str:
 
 def features_table() -> str:
     """A row for each feature, with its calls and keywords, and a column for each backend."""
-    lines = [f"| feature | calls and keywords | {' | '.join(f'`{name}`' for name in SUPPORTS)} |"]
-    lines.append("|---" * (2 + len(SUPPORTS)) + "|")
+    lines = [f"| feature | calls and keywords | {' | '.join(f'`{mode.name}`' for mode in MODES)} |"]
+    lines.append("|---" * (2 + len(MODES)) + "|")
     for feature, names in FEATURES.items():
-        offered = ["yes" if feature in own else "no" for own in SUPPORTS.values()]
+        offered = ["yes" if feature in mode.supports else "no" for mode in MODES]
         words = ", ".join(f"`{name}`" for name in names)
         lines.append(f"| {feature} | {words} | {' | '.join(offered)} |")
     return "\n".join(lines)

@@ -15,7 +15,8 @@ import yaml
 from omegaconf import OmegaConf
 
 import inf
-from _inf.config import Config, load_config
+from _inf.backends.registry import read_config
+from _inf.config import Config
 from _inf.errors import ConfigError
 from tests.support.config_faults import at
 
@@ -164,7 +165,7 @@ def test_page_for_verl_users_says_what_the_code_does(path: str, verdict: str) ->
         document = at(path, value)
         if path.endswith("_config_path"):
             document["multi_turn"]["enable"] = True
-        load_config({"rollout": document}, {})
+        read_config({"rollout": document}, {})
         return
     if verdict == "only the defaults":
         inner = next(iter(yaml.safe_load(SECTIONS)[path].items()))
@@ -175,13 +176,13 @@ def test_page_for_verl_users_says_what_the_code_does(path: str, verdict: str) ->
             server = (
                 {"base_url": "http://localhost", "model_path": "m"} if value == "openai" else {}
             )
-            load_config({"rollout": at(path, value), **server}, {})
+            read_config({"rollout": at(path, value), **server}, {})
         others = [v for kind in OTHERS.values() for v in kind] + [{"x": 1}]
         if set(map(str, accepted)) >= {"True", "False"}:
             others = ["x"]
         refused = at(path, next(v for v in others if v not in accepted))
     with pytest.raises(ConfigError, match=rf"^rollout\.{re.escape(path)}\b"):
-        load_config({"rollout": refused}, {})
+        read_config({"rollout": refused}, {})
 
 
 SECTIONS = """
@@ -201,7 +202,7 @@ def test_page_for_verl_users_loads_verls_own_file(
     OmegaConf.save(whole, tmp_path / "ppo_trainer.yaml")
     monkeypatch.chdir(tmp_path)
     made: list[Config] = []
-    monkeypatch.setattr(inf, "InferenceEngine", lambda **given: made.append(load_config(given, {})))
+    monkeypatch.setattr(inf, "InferenceEngine", lambda **given: made.append(read_config(given, {})))
     block = re.findall(r"^```python\n(.*?)^```", (DOCS / "verl.md").read_text(), re.S | re.M)[0]
     exec(compile(block, "docs/verl.md", "exec"), {})
     assert made[0].rollout.load_format == "auto"

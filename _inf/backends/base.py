@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
-from _inf.errors import ConfigError, RequestFailure
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
+from _inf.errors import RequestFailure
+from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult
 
 if TYPE_CHECKING:
     import torch
@@ -47,28 +47,6 @@ FEATURES: Mapping[str, Mapping[str, object]] = {
     "logits": {"get_logits()": None},
     "beams": {"num_beams": 1},
 }
-SUPPORTS: Mapping[str, frozenset[str]] = {
-    "sglang": frozenset(FEATURES) - {"logits", "beams"},
-    "hf": frozenset(FEATURES) - {"sleep", "routed_experts"},
-    "openai": frozenset({"stream", "turn", "json_schema", "seed", "logit_bias"}),
-    # On vLLM and `inf serve`; SGLang's own server has others (`openai/generate.py`).
-    "openai with tokenizer_path": frozenset(
-        "stream turn json_schema seed logit_bias token_ids more_sampling repetition_penalty".split()
-    ),
-}
-
-
-def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
-    """Refuse calls in a fork, and calls and keywords, by name, whose feature the backend lacks."""
-    backend.check_process()
-    for feature in sorted(FEATURES.keys() - backend.supports):
-        for name, neutral in FEATURES[feature].items():
-            if name in asked and asked[name] is not None and asked[name] != neutral:
-                others = [name for name in SUPPORTS if feature in SUPPORTS[name]]
-                raise ConfigError(
-                    f"{name}: the backend {backend.name} does not offer it; rollout.name: "
-                    f"{' or '.join(others)} does."
-                )
 
 
 def check_finite(logprobs: Sequence[float | None], row: int | None) -> None:
@@ -90,7 +68,6 @@ class Backend(Protocol):
     """A running engine. Every method may be called from any thread, and from several at once.
 
     supports: the names of its `FEATURES`; the methods of the others are never called.
-    tools, interactions: those named in the config's files, loaded before the engine was started.
 
     Raises `EngineDeadError` after its engine died or was closed, `GenerationTimeout` when the
     call's time is over, `InferenceError` in a fork of the process that started it.
@@ -99,8 +76,6 @@ class Backend(Protocol):
     name: str
     model: ModelInfo
     supports: frozenset[str]
-    tools: Sequence[Tool]
-    interactions: Mapping[str, Any]
 
     @property
     def weight_version(self) -> int:

@@ -1,56 +1,29 @@
-"""Starts an engine in this process, updates its weights, puts it to sleep, restarts and stops it.
-
-In: a config in any accepted form. Out: a running `Backend`, its totals and its attributes. Knows
-nothing of prompts and answers.
-"""
+"""Starts an engine in this process, updates its weights, restarts and stops it."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from _inf.backends.base import Backend, check_supported
-from _inf.backends.verl.environment import check_pins
-from _inf.backends.verl.launch_sglang import fork_server_kept
-from _inf.backends.verl.launch_sglang import launch as launch_verl
-from _inf.config import Config, load_config
+from _inf.backends.base import Backend
+from _inf.backends.registry import check_supported, describe, read_config
+from _inf.config import Config
+from _inf.conversation.interactions import ConfiguredTools
 from _inf.errors import InferenceError
 from _inf.response.stats import Stats
-from _inf.response.trainer_batch import traces_batch
-from _inf.runtime.interpreter import garbage_kept
-from _inf.types import ModelInfo, SleepResult, Trace
+from _inf.types import ModelInfo, SleepResult
 
 if TYPE_CHECKING:
-    from verl import DataProto
-
-    from _inf.apps.serve.server import InferenceServer
     from _inf.backends.generation_cache import CachedBackend
-    from inf import InferenceEngine
-
-check_pins()
 
 # Calls of `agenerate` that may be under way at once; each holds a thread that only waits.
 ASYNC_CALLS = 512
 
 Self = TypeVar("Self", bound="RunningEngine")
-
-
-def launch(config: Config) -> Backend:
-    """Start the backend that `rollout.name` names; imports nothing of the others."""
-    if config.rollout.name == "openai":
-        from _inf.backends.openai.connect import launch as launch_openai
-
-        return launch_openai(config)
-    if config.rollout.name == "hf":
-        with garbage_kept():
-            from _inf.backends.hf.launch_hf import launch as launch_hf
-
-        return launch_hf(config)
-    return launch_verl(config)
 
 
 class RunningEngine:
@@ -59,13 +32,16 @@ class RunningEngine:
     def __init__(
         self, config: str | os.PathLike[str] | Mapping[str, Any] | None = None, **overrides: Any
     ) -> None:
-        self.config: Config = load_config(config, overrides)
+        self.config: Config = read_config(config, overrides)
+        self._described = describe(self.config)
+        self._described.prepare(self.config)
+        self._configured = ConfiguredTools.load(self.config.rollout.multi_turn)
         self._stats = Stats()
         self._threads = concurrent.futures.ThreadPoolExecutor(ASYNC_CALLS, "inf-call")
         self._launch()
 
     def _launch(self) -> None:
-        self._backend = launch(self.config)
+        self._backend = self._described.launch(self.config)
         self._cache: CachedBackend | None = None
         if size := self.config.generation_cache:
             from _inf.backends.generation_cache import CachedBackend
@@ -177,38 +153,10 @@ class RunningEngine:
 
     def restart(self) -> None:
         """Start a new engine in this process, with `model_path`'s weights (version 0)."""
-        with fork_server_kept():
+        with self._described.restarting():
             self._finalizer()
             self._launch()
         self._stats.add_restart()
-
-    def trainer_batch(
-        self, traces: Sequence[Trace], rewards: Sequence[float] | None = None
-    ) -> DataProto:
-        """Return the traces of a served engine as a `DataProto` with `rollout_batch`'s columns.
-
-        traces: of `server.traces`, one row each. rewards: one per trace; by default their own.
-            They are in `reward_scores`, as `{"reward": ...}`.
-        Traces with equal prompts have one `uid`. Raises `ConfigError` if one is wider than
-        `rollout.prompt_length` or `rollout.response_length`.
-        """
-        rollout = self.config.rollout
-        widths = (rollout.prompt_length, rollout.response_length)
-        return traces_batch(traces, rewards, self.tokenizer, widths)
-
-    def serve(
-        self, host: str = "127.0.0.1", port: int = 0, api_key: str | None = None
-    ) -> InferenceServer:
-        """Serve this engine over HTTP in OpenAI's form until the `with` block ends.
-
-        host: another than this machine's own needs an `api_key`. port: 0 takes a free one;
-        `server.base_url` says it. api_key: the key that requests must have.
-        Raises `ConfigError` if it cannot listen there. docs/serving.md has the routes.
-        """
-        check_supported(self._backend, {"serve()": True})
-        from _inf.apps.serve.server import InferenceServer
-
-        return InferenceServer(cast("InferenceEngine", self), host, port, api_key)
 
     def shutdown(self) -> None:
         """Stop the engine and its child processes; safe to call twice; does nothing in a fork."""

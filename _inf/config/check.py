@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from _inf.config.schema import Config
-from _inf.config.source import ABSENT, at
+from _inf.config.source import at
 from _inf.config.verl_keys import (
     ONE_VALUE,
     OWNED_BY_ENGINE,
     OWNED_BY_KEY,
-    QUANTIZATIONS,
     RENAMED,
-    UNREAD,
 )
 from _inf.errors import ConfigError, did_you_mean, shown
 
@@ -38,8 +36,9 @@ _PLACES: Mapping[str, str] = {
 }
 
 
-def check(document: dict[str, Any]) -> Config:
-    """Return the config of `document`; removes the keys of `ONE_VALUE` from it."""
+def check(document: dict[str, Any], faults_of: Callable[[Config], Faults]) -> Config:
+    """Return the config of `document`; removes the keys of `ONE_VALUE` from it. `faults_of`: what
+    else is wrong with a config whose values are."""
     faults = dict([*_take_one_valued(document.get("rollout")), *_owned_arguments(document)])
     try:
         config = Config.model_validate(document)
@@ -48,8 +47,7 @@ def check(document: dict[str, Any]) -> Config:
             path = ".".join(map(str, detail["loc"])) or "config"
             faults.setdefault(path, _wording(path, detail["type"], detail))
     else:
-        others = (_hf_arguments, _unread, _unnamed_server, _cache_of_one_rank)
-        faults |= dict(fault for each in others for fault in each(config))
+        faults |= dict(faults_of(config))
     if faults:
         raise ConfigError("\n".join(f"{path}: {fault}" for path, fault in faults.items()))
     return config
@@ -92,46 +90,6 @@ def _owned_arguments(document: dict[str, Any]) -> Faults:
             yield f"{path}.{key}", f"set {owner} instead"
         elif key in OWNED_BY_ENGINE:
             yield f"{path}.{key}", "the engine sets it itself; remove it"
-
-
-def _hf_arguments(config: Config) -> Faults:
-    path = "rollout.engine_kwargs.hf"
-    for key, value in config.rollout.engine_kwargs.get("hf", {}).items():
-        if key != "quantization":
-            yield f"{path}.{key}", f"unknown key{did_you_mean(key, ['quantization'])}"
-        elif value is not None and value not in QUANTIZATIONS:
-            yield f"{path}.{key}", f"must be {' or '.join(QUANTIZATIONS)}, not {shown(value)}"
-
-
-def _unread(config: Config) -> Faults:
-    """Yield a fault for each key that only another backend reads, unless it has its default."""
-    mine, given, default = config.rollout.name, config.to_dict(), Config().to_dict()
-    names = [mine] if config.tokenizer_path else [mine, f"{mine} without tokenizer_path"]
-    unread = [(path, name) for name in names for path in UNREAD.get(name, ())]
-    for path, name in unread:
-        value = at(given, path)
-        if isinstance(value, dict):
-            for key in (key for key, each in value.items() if each is not None):
-                yield f"{path}.{key}", f"rollout.name is {name}, which does not read it; remove it"
-        elif value is not ABSENT and value != (neutral := at(default, path)):
-            why = f"not {shown(value)}: rollout.name is {name}, which does not read it"
-            yield path, f"must be {shown(neutral)}, {why}"
-
-
-def _unnamed_server(config: Config) -> Faults:
-    """Yield a fault for each key that `openai` needs and that is missing."""
-    example = {"base_url": "the server's address", "model_path": "the model's name at the server"}
-    for path, what in example.items() if config.rollout.name == "openai" else ():
-        if getattr(config, path) is None:
-            yield path, f"must be set, because rollout.name is openai: {what}"
-
-
-def _cache_of_one_rank(config: Config) -> Faults:
-    """Yield a fault for a cache beside tensor parallelism: the turns of conversations are in that
-    of a group's first rank only, so the ranks would not ask the engine for the same rows."""
-    if config.generation_cache and config.rollout.tensor_model_parallel_size > 1:
-        size = config.rollout.tensor_model_parallel_size
-        yield "generation_cache", f"must be 0 beside rollout.tensor_model_parallel_size {size}"
 
 
 def _wording(path: str, kind: str, detail: Mapping[str, Any]) -> str:

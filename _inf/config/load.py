@@ -7,13 +7,13 @@ override in either form wins over the file's key in the other form.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
-from _inf.config.check import check
+from _inf.config.check import Faults, check
 from _inf.config.schema import Config, RolloutConfig
 from _inf.config.source import ABSENT, Source, at, first_line, not_yaml, plain, read_source
 from _inf.config.verl_keys import ONE_VALUE, RENAMED
@@ -36,8 +36,13 @@ WHOLE_VERL_CONFIG = (
 )
 
 
-def load_config(source: Source, overrides: Mapping[str, Any]) -> Config:
-    """Read `source`, merge `overrides` over it, check everything; every fault is one line."""
+def load_config(
+    source: Source,
+    overrides: Mapping[str, Any],
+    faults_of: Callable[[Config], Faults] = lambda config: iter(()),
+) -> Config:
+    """Read `source`, merge `overrides` over it, check everything; every fault is one line.
+    `faults_of`: what the backends find beside it (`backends/registry.py`)."""
     try:
         below = read_source(source)
         if "actor_rollout_ref" in below:
@@ -62,7 +67,7 @@ def load_config(source: Source, overrides: Mapping[str, Any]) -> Config:
             path = f"rollout.{name}"
             if at(above, path) is not ABSENT and at(document, path) != neutral:
                 document["rollout"]["do_sample"] = True
-    return check(document)
+    return check(document, faults_of)
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:

@@ -138,8 +138,9 @@ class RolloutConfig(Section):
     verl's dataclass would run without CUDA graphs.
     """
 
-    name: Literal["sglang", "hf", "openai"] = key(
-        "sglang", "The backend: verl's rollout on SGLang, Transformers, or a server at base_url."
+    name: str = key(
+        "sglang",
+        "The backend: sglang (verl's rollout), hf (Transformers) or openai (a server: base_url).",
     )
     mode: str = key("async", "Only async is supported, not verl's sync mode.")
     skip_tokenizer_init: bool = key(True, "Only true is supported: the engine works on token ids.")

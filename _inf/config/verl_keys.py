@@ -61,45 +61,6 @@ ONE_VALUE: Mapping[str, tuple[object, str]] = {
     "multi_turn.num_repeat_rollouts": (None, "nothing in verl's rollouts reads it"),
 }
 
-QUANTIZATIONS = ("4bit", "8bit")  # of engine_kwargs.hf.quantization
-_LOCAL = ("base_url", "api_key_env", "tokenizer_path")  # what an engine here does not read
-_OF_SGLANG = (  # what only SGLang's engine reads
-    "pack_weights",
-    "rollout.calculate_log_probs",
-    "rollout.load_format",
-    "rollout.gpu_memory_utilization",
-    "rollout.free_cache_engine",
-    "rollout.cudagraph_capture_sizes",
-    "rollout.enable_chunked_prefill",
-    "rollout.enable_prefix_caching",
-    "rollout.tensor_model_parallel_size",
-    "rollout.data_parallel_size",
-    "rollout.expert_parallel_size",
-    "rollout.engine_kwargs.sglang",
-    "rollout.update_weights_bucket_megabytes",
-)
-# Keys that a backend does not read, and that must have their default with it.
-UNREAD: Mapping[str, tuple[str, ...]] = {
-    "sglang": (*_LOCAL, "rollout.engine_kwargs.hf"),
-    "hf": (*_LOCAL, *_OF_SGLANG, "hang_timeout"),
-    "openai": (
-        *_OF_SGLANG,
-        "adapter_path",
-        "device",
-        "rollout.max_num_batched_tokens",
-        "rollout.dtype",
-        "rollout.enforce_eager",
-        "rollout.engine_kwargs.hf",
-    ),
-    "openai without tokenizer_path": (
-        "trust_remote_code",
-        "truncate_prompt",
-        "rollout.top_k",
-        "rollout.ignore_eos",
-        "rollout.prompt_length",
-        "rollout.max_model_len",
-    ),
-}
 # SGLang arguments that a config key sets.
 OWNED_BY_KEY: Mapping[str, str] = {
     "model_path": "model_path",

@@ -1,15 +1,35 @@
-"""Loads verl's interactions from their file; verl is imported then."""
+"""Loads the tools and interactions that a config names."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
+from _inf.config import MultiTurn
 from _inf.errors import ConfigError, shown
+from _inf.runtime import quiet
+from _inf.tools.loading import load_tools
 from _inf.tools.user_module import import_beside
+from _inf.types import Tool
 
 PATH_KEY = "rollout.multi_turn.interaction_config_path"
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfiguredTools:
+    """The tools and interactions of a config's files, loaded once for an engine."""
+
+    tools: Sequence[Tool]
+    interactions: Mapping[str, Any]
+
+    @classmethod
+    def load(cls, turns: MultiTurn) -> ConfiguredTools:
+        with quiet.third_party():
+            tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
+            return cls(tools, load_interactions(turns.interaction_config_path))
 
 
 def load_interactions(path: str | None) -> dict[str, Any]:

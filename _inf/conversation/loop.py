@@ -54,7 +54,7 @@ async def _row(
     interaction = None
     if episode.interaction_kwargs:
         name = episode.interaction_kwargs.get("name", DEFAULT_INTERACTION)
-        interaction = RowInteraction(name, backend.interactions[name], episode)
+        interaction = RowInteraction(name, episode.rules.interactions[name], episode)
     try:
         await asyncio.gather(*(tool.create() for tool in tools))
         if interaction is not None:

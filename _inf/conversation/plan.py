@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 
 from _inf.config import Config
 from _inf.conversation.episode import Episode
+from _inf.conversation.interactions import ConfiguredTools
 from _inf.conversation.rules import (
     DEFAULT_INTERACTION,
-    ConversationBackend,
     Rules,
     answered_calls,
     rules_for,
@@ -22,7 +22,7 @@ from _inf.conversation.rules import (
 from _inf.conversation.text_episode import TextEpisode
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.sampling import Sampling
-from _inf.types import Prompt, Request, RequestOutput, Tool, TurnOptions
+from _inf.types import ModelInfo, Prompt, Request, RequestOutput, Tool, TurnOptions
 
 # Keywords that need a call of one turn.
 ONE_TURN = (
@@ -45,14 +45,16 @@ NOT_STREAMED = {
 }
 
 
-def call_rules(sampling: Sampling, config: Config, backend: ConversationBackend) -> Rules:
-    """Return the rules of a call; a call without `tools` uses the backend's tools."""
-    tools = backend.tools if sampling.tools is None else sampling.tools
-    rules = rules_for(tools, sampling.chat_template_kwargs, config, backend.model)
-    check_turns(sampling, rules.tools, backend.interactions)
+def call_rules(
+    sampling: Sampling, config: Config, configured: ConfiguredTools, model: ModelInfo
+) -> Rules:
+    """Return the rules of a call; its own `tools` are used in place of the configured ones."""
+    tools = configured.tools if sampling.tools is None else sampling.tools
+    rules = rules_for(tools, sampling.chat_template_kwargs, config, model)
+    check_turns(sampling, rules.tools, configured.interactions)
     if rules.template is not None and any(tool.executable for tool in tools):
         rules.template.check_turns()
-    return rules
+    return dataclasses.replace(rules, interactions=configured.interactions)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,12 +23,13 @@ UNLIMITED = 2**31 - 1
 @dataclasses.dataclass(frozen=True)
 class Rules:
     """What all rows of a call share. `config` has the limits, where None is no limit; `template` is
-    None if a server renders."""
+    None if a server renders; interactions: verl's, by name."""
 
     tools: Mapping[str, Tool]
     template: Template | None
     config: Config
     model: ModelInfo
+    interactions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def max_assistant_turns(self) -> int:
@@ -61,10 +62,6 @@ def rules_for(
 
 class ConversationBackend(Protocol):
     """The part of a backend that conversations need."""
-
-    model: ModelInfo
-    tools: Sequence[Tool]
-    interactions: Mapping[str, Any]
 
     @property
     def weight_version(self) -> int: ...

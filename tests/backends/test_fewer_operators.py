@@ -53,9 +53,7 @@ def marker(*args: object, **kwargs: object) -> Any:
 @pytest.mark.parametrize("rows", [0, 1, 7])
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("with_residual", [True, False])
-def test_norm_is_sglangs(
-    model_code: Any, rows: int, scale: float, with_residual: bool
-) -> None:
+def test_norm_is_sglangs(model_code: Any, rows: int, scale: float, with_residual: bool) -> None:
     from sglang.srt.layers.layernorm import RMSNorm
 
     x = torch.randn(rows, WIDTH) * scale

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from _inf.config import Config, check_engine_kwargs, load_config
+from _inf.backends.registry import read_config
+from _inf.config import Config, check_engine_kwargs
 from _inf.config.verl_keys import ONE_VALUE, OWNED_BY_ENGINE, OWNED_BY_KEY
 from _inf.errors import ConfigError
 from tests.support.config_faults import at, faults
@@ -112,10 +113,10 @@ def test_load_formats_and_dtypes_are_sglangs() -> None:
             (fault,) = faults(at("rollout.load_format", load_format))
             assert fault.startswith("rollout.load_format: must be 'auto', ")
         else:
-            load_config(at("rollout.load_format", load_format), {})
+            read_config(at("rollout.load_format", load_format), {})
     for dtype in ("auto", "half", "float16", "bfloat16", "float", "float32"):
         assert f'"{dtype}"' in SERVER_ARGS.read_text()
-        load_config(at("rollout.dtype", dtype), {})
+        read_config(at("rollout.dtype", dtype), {})
 
 
 # ── Keys and values ──────────────────────────────────────────────────────────────────────────────
@@ -154,7 +155,7 @@ def wrong_values(default: Any) -> list[Any]:
 
 @pytest.mark.parametrize("path", ALL_KEYS)
 def test_key_takes_its_default_and_refuses_wrong_types_by_its_path(path: str) -> None:
-    assert load_config(at(path, ALL_KEYS[path]), {}) == Config()
+    assert read_config(at(path, ALL_KEYS[path]), {}) == Config()
     for value in wrong_values(ALL_KEYS[path]):
         if path in NULL_TOO and value is None or path.removeprefix("rollout.") in ONE_VALUE:
             continue
@@ -200,18 +201,18 @@ def test_impossible_values_are_refused_up_to_the_limit(
     for value in bad:
         assert faults(at(f"rollout.{key}", value))[0].startswith(f"rollout.{key}"), value
     for value in good:
-        assert getattr(load_config(at(f"rollout.{key}", value), {}).rollout, key) == value
+        assert getattr(read_config(at(f"rollout.{key}", value), {}).rollout, key) == value
 
 
 def test_hang_timeout_is_seconds_or_off() -> None:
     assert faults({"hang_timeout": 0}) == ["hang_timeout: must be greater than 0, not 0"]
     for value in (0.5, 30, None):
-        assert load_config({"hang_timeout": value}, {}).hang_timeout == value
+        assert read_config({"hang_timeout": value}, {}).hang_timeout == value
 
 
 def test_expert_parallel_size_may_be_all_ranks() -> None:
     sizes = {"tensor_model_parallel_size": 2, "data_parallel_size": 2, "expert_parallel_size": 4}
-    assert load_config({"rollout": sizes}, {}).rollout.expert_parallel_size == 4
+    assert read_config({"rollout": sizes}, {}).rollout.expert_parallel_size == 4
     assert faults({"rollout": {**sizes, "expert_parallel_size": 2}})[0].endswith("= 4, not 2")
 
 
@@ -219,7 +220,7 @@ def test_tensor_parallel_ranks_have_no_cache_of_answers() -> None:
     of_one = {"rollout": {"tensor_model_parallel_size": 2}}
     says = "generation_cache: must be 0 beside rollout.tensor_model_parallel_size 2"
     assert faults(of_one | {"generation_cache": 9}) == [says]
-    assert load_config(of_one, {}).generation_cache == 0
+    assert read_config(of_one, {}).generation_cache == 0
 
 
 def test_all_faults_are_listed_in_one_error(tmp_path: Path) -> None:
@@ -275,19 +276,19 @@ def test_key_without_effect_is_refused_with_the_reason(path: str, value: Any, re
 def test_key_without_effect_loads_at_its_neutral_values(key: str) -> None:
     neutral, _ = ONE_VALUE[key]
     for value in neutral if isinstance(neutral, tuple) else (neutral,):
-        assert load_config(at(f"rollout.{key}", value), {}) == Config()
+        assert read_config(at(f"rollout.{key}", value), {}) == Config()
 
 
 def test_section_that_nothing_reads_may_be_null_or_switched_off_with_anything_in_it() -> None:
     off = {"enable": False, "port": 1, "tool_config": {"x": 1}}
-    assert load_config({"rollout": {"agent": None, "profiler": off, "prometheus": off}}, {})
+    assert read_config({"rollout": {"agent": None, "profiler": off, "prometheus": off}}, {})
 
 
 @pytest.mark.parametrize("key", ["tool_config_path", "interaction_config_path"])
 def test_file_of_a_multi_turn_that_is_off_is_refused(key: str) -> None:
     (line,) = faults(at(f"rollout.multi_turn.{key}", "x.yaml"))
     assert "multi_turn.enable is false" in line
-    load_config({"rollout": {"multi_turn": {"enable": True, key: "x.yaml"}}}, {})
+    read_config({"rollout": {"multi_turn": {"enable": True, key: "x.yaml"}}}, {})
 
 
 # ── engine_kwargs ────────────────────────────────────────────────────────────────────────────────
@@ -309,8 +310,8 @@ def test_argument_that_the_engine_owns_is_refused() -> None:
 def test_argument_that_sglang_lacks_is_named_with_the_nearest() -> None:
     known = dataclass_fields(SERVER_ARGS, "ServerArgs").keys()
     good = {"page_size": 1, "attention_backend": "triton"}
-    check_engine_kwargs(load_config(at("rollout.engine_kwargs.sglang", good), {}), known)
-    bad = load_config(at("rollout.engine_kwargs.sglang", {**good, "page_sise": 1, "zz": 2}), {})
+    check_engine_kwargs(read_config(at("rollout.engine_kwargs.sglang", good), {}), known)
+    bad = read_config(at("rollout.engine_kwargs.sglang", {**good, "page_sise": 1, "zz": 2}), {})
     with pytest.raises(ConfigError) as caught:
         check_engine_kwargs(bad, known)
     assert str(caught.value).splitlines() == [
@@ -321,7 +322,7 @@ def test_argument_that_sglang_lacks_is_named_with_the_nearest() -> None:
 
 
 def test_only_sglang_has_arguments() -> None:
-    assert load_config(at("rollout.engine_kwargs", {"vllm": {}, "sglang": None}), {})
+    assert read_config(at("rollout.engine_kwargs", {"vllm": {}, "sglang": None}), {})
     (line,) = faults(at("rollout.engine_kwargs.vllm", {"x": 1}))
     assert line == "rollout.engine_kwargs.vllm.x: must be left out: vLLM is no engine here"
     assert (
@@ -348,10 +349,10 @@ def test_key_that_transformers_does_not_read_is_refused(key: str, value: Any, li
 def test_key_of_transformers_is_refused_beside_sglang() -> None:
     (fault,) = faults(at("rollout.engine_kwargs.hf", {"quantization": "4bit"}))
     assert fault.startswith("rollout.engine_kwargs.hf.quantization: rollout.name is sglang")
-    assert load_config(None, {"rollout": {"name": "hf", "engine_kwargs": {"hf": None}}})
+    assert read_config(None, {"rollout": {"name": "hf", "engine_kwargs": {"hf": None}}})
 
 
 def test_both_files_of_the_project_serve_transformers_too() -> None:
     root = Path(__file__).parents[2]
-    assert load_config(str(root / "config.yaml"), {"rollout": {"name": "hf"}})
-    assert load_config(None, {"rollout": {"name": "hf"}}).rollout.enforce_eager
+    assert read_config(str(root / "config.yaml"), {"rollout": {"name": "hf"}})
+    assert read_config(None, {"rollout": {"name": "hf"}}).rollout.enforce_eager

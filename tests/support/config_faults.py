@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from _inf.config import load_config
+from _inf.backends.registry import read_config
 from _inf.errors import ConfigError
 
 
@@ -20,5 +20,5 @@ def at(path: str, value: Any) -> dict[str, Any]:
 def faults(source: Any, **overrides: Any) -> list[str]:
     """Return the lines of the error message."""
     with pytest.raises(ConfigError) as caught:
-        load_config(source, overrides)
+        read_config(source, overrides)
     return str(caught.value).splitlines()

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 import typer
 from typer.core import TyperGroup
 
-from _inf.config import Config, load_config, parse_assignments
+from _inf.backends.registry import read_config
+from _inf.config import Config, parse_assignments
 from _inf.request.sampling import check_params
 from _inf.runtime.interpreter import interrupt_kept
 from _inf.runtime.progress import say
@@ -101,7 +102,7 @@ class Options:
     def load(self, *defaults: str) -> Config:
         """Load the config, and refuse wrong parameters before an engine starts. `defaults`:
         assignments that the user's own override."""
-        config = load_config(self._file, parse_assignments([*defaults, *self._assignments]))
+        config = read_config(self._file, parse_assignments([*defaults, *self._assignments]))
         check_params(self.params, config.rollout)
         return config
 

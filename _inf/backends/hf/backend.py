@@ -9,22 +9,23 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import SUPPORTS, Lacking, check_finite
+from _inf.backends.base import Lacking, check_finite
 from _inf.backends.hf.beams import BeamSearch
 from _inf.backends.hf.decoding import Decoder, fail
 from _inf.backends.hf.forward import Forward, grouped
 from _inf.backends.hf.grammar_masks import Grammars
+from _inf.backends.hf.modes import HF_MODE
 from _inf.backends.hf.next_token import Row, top_tokens
 from _inf.errors import ConfigError
 from _inf.runtime.host import Host
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, Tool
+from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput
 
 REPORT_SECONDS = 0.25
 SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
@@ -38,11 +39,9 @@ class HfBackend(Lacking):
     decoder: Decoder
     host: Host
     model: ModelInfo
-    tools: Sequence[Tool]
-    interactions: Mapping[str, Any]
     weight_version: int = 0
     name: str = "hf"
-    supports: frozenset[str] = SUPPORTS["hf"]
+    supports: frozenset[str] = HF_MODE.supports
 
     def __post_init__(self) -> None:
         self.check_process = self.host.check_process

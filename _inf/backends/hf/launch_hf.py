@@ -20,14 +20,12 @@ from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.next_token import Chooser
 from _inf.backends.model_info import eos_token_ids, limits_of, with_padding
 from _inf.config import Config
-from _inf.conversation.interactions import load_interactions
 from _inf.errors import ConfigError, error_text
 from _inf.models.resolve import resolve_model
 from _inf.runtime import quiet
 from _inf.runtime.fork import check_start
 from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
-from _inf.tools.loading import load_tools
 from _inf.types import Limits, ModelInfo
 
 # On a CPU more rows or longer prompts at once are not faster, and a step should not take seconds.
@@ -41,9 +39,6 @@ def launch(config: Config) -> HfBackend:
     with quiet.starting(config.model_name, "about 5 seconds"), quiet.third_party():
         device = _device(config)
         folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
-        turns = config.rollout.multi_turn
-        tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
-        interactions = load_interactions(turns.interaction_config_path)
         trusted = {"trust_remote_code": config.trust_remote_code}
         tokenizer = with_padding(AutoTokenizer.from_pretrained(folder, **trusted))
         host = Host()
@@ -56,7 +51,7 @@ def launch(config: Config) -> HfBackend:
             decoder = _decoder(forward, Chooser(info, device), info.limits.total, config)
             host.keep("decoding", decoder.serve())
             host.on_stop.append(lambda: _free(forward, device))
-            return HfBackend(forward, decoder, host, info, tools, interactions)
+            return HfBackend(forward, decoder, host, info)
 
         return host.start(build)
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
@@ -22,7 +22,7 @@ from _inf.backends.openai.text import TextAnswer, TextForm
 from _inf.backends.openai.tokens import TokenAnswer, TokenForm
 from _inf.errors import ConfigError, PromptError, RequestFailure, shown
 from _inf.runtime.host import Host
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, Tool
+from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput
 
 # The call whose conversations run in this context, for `Pace`.
 conversations: contextvars.ContextVar[object] = contextvars.ContextVar("inf_conversations")
@@ -39,8 +39,6 @@ class OpenAIBackend(Lacking):
     form: Form
     host: Host
     model: ModelInfo
-    tools: Sequence[Tool]
-    interactions: Mapping[str, Any]
     name: str = "openai"
     weight_version: int = 0  # a server does not tell
     on_cpu: bool = False

@@ -15,13 +15,11 @@ from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import Access
 from _inf.backends.openai.probe import find_form
 from _inf.config import Config
-from _inf.conversation.interactions import load_interactions
 from _inf.errors import ConfigError, error_text
 from _inf.request.values import MAX_INT32
 from _inf.runtime import quiet
 from _inf.runtime.fork import check_start
 from _inf.runtime.host import Host
-from _inf.tools.loading import load_tools
 from _inf.types import CancelToken, Limits, ModelInfo
 
 
@@ -30,10 +28,7 @@ def launch(config: Config) -> OpenAIBackend:
     server is there."""
     check_start(children=False)
     access = Access(str(config.base_url).rstrip("/"), _key(config.api_key_env), config.api_key_env)
-    turns = config.rollout.multi_turn
     with quiet.third_party():
-        tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
-        interactions = load_interactions(turns.interaction_config_path)
         model = _model(config)
     host = Host()
 
@@ -49,7 +44,7 @@ def launch(config: Config) -> OpenAIBackend:
     except BaseException:
         host.stop()
         raise
-    return OpenAIBackend(server, form, host, model, tools, interactions)
+    return OpenAIBackend(server, form, host, model)
 
 
 def _key(variable: str | None) -> str:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from _inf.backends.base import SUPPORTS
+from _inf.backends.openai.modes import TEXT_MODE
 from _inf.tools.readers import Unreadable, decoded_arguments
 from _inf.types import Message, Request, RequestOutput, SamplingParams, ToolCall
 
@@ -23,7 +23,7 @@ NEWER_LIMIT = "max_completion_tokens"  # OpenAI's reasoning models refuse max_to
 class TextForm:
     """The form for a server that takes and gives text. model: its name at the server."""
 
-    supports = SUPPORTS["openai"]
+    supports = TEXT_MODE.supports
     in_stream: Mapping[str, Any] = {"stream_options": {"include_usage": True}}
 
     def __init__(self, model: str) -> None:

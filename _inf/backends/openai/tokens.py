@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from _inf.backends.base import SUPPORTS
+from _inf.backends.openai.modes import TOKEN_MODE
 from _inf.backends.openai.text import Answer, TextForm, openai_params
 from _inf.types import Request, RequestOutput, SamplingParams
 
@@ -27,7 +27,7 @@ class TokenForm:
     other rows have no log probs.
     """
 
-    supports = SUPPORTS["openai with tokenizer_path"]
+    supports = TOKEN_MODE.supports
     in_stream = TextForm.in_stream
 
     def __init__(self, model: str, *, tempered: bool) -> None:

@@ -5,43 +5,34 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import SUPPORTS
 from _inf.backends.verl import changes
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
 from _inf.backends.verl.engine import Call, current_call
+from _inf.backends.verl.modes import SGLANG_MODE
 from _inf.backends.verl.sglang_format import sglang_params
 from _inf.errors import InferenceError
 from _inf.response.trainer_batch import column
 from _inf.runtime.host import Host
 from _inf.runtime.read_write_lock import IN_A_CALL
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult, Tool
+from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult
 
 
 class VerlBackend:
     """verl's `SGLangRollout` with SGLang, in this process and a child process."""
 
     name = "sglang"
-    supports = SUPPORTS["sglang"]
+    supports = SGLANG_MODE.supports
 
-    def __init__(
-        self,
-        rollout: CorrectedRollout,
-        host: Host,
-        model: ModelInfo,
-        tools: Sequence[Tool],
-        interactions: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, rollout: CorrectedRollout, host: Host, model: ModelInfo) -> None:
         self.rollout = rollout
         self.model = model
-        self.tools = tools
-        self.interactions = interactions
         self.check_process = host.check_process
         self.close = host.stop  # a method of this object would be kept alive by the finalizer
         self._host = host
@@ -111,12 +102,11 @@ class VerlBackend:
             raise InferenceError(IN_A_CALL)  # which has the ranks' turn
         with ranks.turn:
             tensors = ranks.agreed(lambda: self._checked(new))
+            sending = changes.send_weights(self.rollout, tensors, version, begun)
             try:
-                return self._host.run_alone(
-                    changes.send_weights(self.rollout, tensors, version, begun)
-                )
+                return self._host.run_alone(sending)
             except BaseException as failure:
-                if begun.acquire(blocking=False):  # the other ranks wait for `send`
+                if begun.acquire(blocking=False):  # the other ranks wait for it
                     ranks.agree(failure)
                 raise
 

@@ -15,7 +15,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import socket
 import subprocess
 import sys
@@ -86,19 +85,21 @@ def check_pins() -> None:
         requirements = importlib.metadata.requires("inf-engine") or []
     except importlib.metadata.PackageNotFoundError:
         return
+    from packaging.requirements import Requirement
+
     broken: dict[str, str] = {}  # what is wrong, by the pin
-    for requirement in requirements:
-        pin = re.fullmatch(r"([\w.-]+)==([\w.]+)", requirement.replace(" ", ""))
-        if pin is None:
+    for requirement in map(Requirement, requirements):
+        pins = [each for each in requirement.specifier if each.operator == "=="]
+        if not pins or requirement.marker is not None:  # a marker: of an extra
             continue
-        name, pinned = pin.groups()
+        name = requirement.name
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            broken[pin[0]] = f"{name} {pinned} is not installed"
+            broken[str(requirement)] = f"{name} {pins[0].version} is not installed"
             continue
-        if version.split("+")[0] != pinned:  # 2.9.1+cu128 is torch 2.9.1
-            broken[pin[0]] = f"{name} is {version} and must be {pinned}"
+        if not requirement.specifier.contains(version):  # 2.9.1+cu128 is torch 2.9.1
+            broken[str(requirement)] = f"{name} is {version} and must be {pins[0].version}"
     if broken:
         checkout = (Path(__file__).parents[3] / "install.sh").exists()  # not in the wheel
         command = "bash install.sh" if checkout else f"pip install {' '.join(broken)}"

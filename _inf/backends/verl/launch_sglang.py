@@ -22,7 +22,6 @@ from _inf.backends.verl.environment import Device
 from _inf.backends.verl.server_arguments import CPU_ATTENTION, attention_backend, server_arguments
 from _inf.backends.verl.support import check_experts, check_support
 from _inf.config import Config, check_engine_kwargs
-from _inf.conversation.interactions import load_interactions
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
 from _inf.models.resolve import resolve_model
 from _inf.runtime import quiet
@@ -32,7 +31,6 @@ from _inf.runtime.fork_server import ForkServer
 from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
 from _inf.runtime.interpreter import TORCH_VARIABLES, garbage_kept, interpreter_left_alone
-from _inf.tools.loading import load_tools
 from _inf.types import Limits, ModelInfo
 
 if TYPE_CHECKING:
@@ -123,13 +121,10 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     limits = limits_of(config, getattr(hf_config, "text_config", hf_config).vocab_size)
     check_support(hf_config, device, limits.total, attention_backend(config, device))
     check_experts(hf_config, config.rollout.engine_kwargs["sglang"])
-    turns = config.rollout.multi_turn
-    tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
-    interactions = load_interactions(turns.interaction_config_path)
     rollout = _start(config, model_config, limits, device, host)
     eos = eos_token_ids(model_config.generation_config, model_config.tokenizer)
     model = ModelInfo(model_config.tokenizer, eos, limits, folder)
-    backend = VerlBackend(rollout, host, model, tools, interactions)
+    backend = VerlBackend(rollout, host, model)
 
     def check() -> None:
         # Another rank of its group may have the engine, and dummy weights are not the folder's.

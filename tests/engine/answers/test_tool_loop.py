@@ -457,7 +457,7 @@ def test_call_in_a_thought_is_not_meant(caller: InferenceEngine) -> None:
     said = '<think>maybe <tool_call>{"name": "calculator"</think>It is 84.'
     ids = caller.tokenizer(said)["input_ids"]
     row = SimpleNamespace(token_ids=ids, finish_reason="stop", matched_stop=None, text=None)
-    (tool,) = caller._backend.tools
+    (tool,) = caller._configured.tools
     rules = Rules({tool.name: tool}, None, caller.config, caller._backend.model)  # type: ignore
     assert answered_calls(row, rules).calls == []  # type: ignore[arg-type]
 
@@ -542,7 +542,7 @@ def test_verl_tool_is_created_rewarded_and_released_for_each_row(caller: Inferen
 def test_metrics_and_reward_of_an_execution_stay_in_its_calls_record(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tool,) = caller._backend.tools
+    (tool,) = caller._configured.tools
     metrics = {"calls": 1, "where": Path("/")}
 
     async def execute(*args: Any, **kwargs: Any) -> Any:
@@ -569,7 +569,7 @@ def test_interaction_answers_until_it_is_content(caller: InferenceEngine) -> Non
     assert first["reward_scores"]["user_turn_rewards"] == [0.0, 1.0]
     assert (first["num_turns"], second["num_turns"], third["num_turns"]) == (2, 1, 1)
     assert replayed(caller, output, []) == 4
-    assert caller._backend.interactions["gsm8k"]._instance_dict == {}
+    assert caller._configured.interactions["gsm8k"]._instance_dict == {}
 
 
 def test_user_turn_limit_is_named(caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:

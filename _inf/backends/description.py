@@ -1,0 +1,77 @@
+"""What a backend says of itself before anything of it is imported."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from _inf.backends.base import Backend
+    from _inf.config import Config
+
+Faults: TypeAlias = "Iterator[tuple[str, str]]"  # the path of a key, and what is wrong there
+
+# Config keys that several backends read.
+OF_TOKENS = frozenset(
+    {
+        "trust_remote_code",
+        "truncate_prompt",
+        "rollout.top_k",
+        "rollout.ignore_eos",
+        "rollout.prompt_length",
+        "rollout.max_model_len",
+    }
+)
+OF_A_LOCAL_MODEL = OF_TOKENS | {
+    "adapter_path",
+    "device",
+    "rollout.max_num_batched_tokens",
+    "rollout.dtype",
+    "rollout.enforce_eager",
+}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A backend under one kind of config.
+
+    name: for messages and the table of docs/backends.md. supports: names of `base.FEATURES`.
+    reads: paths of config keys, of those that not every backend reads.
+    """
+
+    name: str
+    supports: frozenset[str]
+    reads: frozenset[str]
+
+
+def _none(config: Config) -> Faults:
+    return iter(())
+
+
+def _nothing(config: Config) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class BackendDescription:
+    """A backend, as `registry.BACKENDS` lists it.
+
+    name: its `rollout.name`. launch: starts it, from a checked config. modes, mode_of: what it
+    supports and reads; of several modes, `mode_of` says the index of a config's. faults: yields
+    what is wrong with the config's keys that only it reads. prepare: does what must be done before
+    anything else is imported. restarting: a context in which one engine ends and another starts.
+    """
+
+    name: str
+    launch: Callable[[Config], Backend]
+    modes: tuple[Mode, ...]
+    mode_of: Callable[[Config], int] = lambda config: 0
+    faults: Callable[[Config], Faults] = _none
+    prepare: Callable[[Config], None] = _nothing
+    restarting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+
+    def mode(self, config: Config) -> Mode:
+        """The mode in which it runs `config`."""
+        return self.modes[self.mode_of(config)]

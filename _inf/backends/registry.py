@@ -1,0 +1,65 @@
+"""The list of all backends, and what their descriptions decide together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from _inf.backends.base import FEATURES, Backend
+from _inf.backends.description import BackendDescription, Faults
+from _inf.backends.hf import HF
+from _inf.backends.openai import OPENAI
+from _inf.backends.verl import SGLANG
+from _inf.config import Config, load_config
+from _inf.config.source import ABSENT, Source, at
+from _inf.errors import ConfigError, shown
+
+BACKENDS = (SGLANG, HF, OPENAI)
+MODES = tuple(mode for backend in BACKENDS for mode in backend.modes)
+# Config keys that some backends do not read.
+PARTLY_READ = sorted(frozenset().union(*(mode.reads for mode in MODES)))
+
+
+def read_config(source: Source, overrides: Mapping[str, Any]) -> Config:
+    """Read and check a config, with the checks of the backend that it names."""
+    return load_config(source, overrides, _faults)
+
+
+def describe(config: Config) -> BackendDescription:
+    """Return the description of the backend that `config` names."""
+    [described] = [each for each in BACKENDS if each.name == config.rollout.name]
+    return described
+
+
+def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
+    """Refuse calls in a fork, and calls and keywords, by name, whose feature the backend lacks."""
+    backend.check_process()
+    for feature in sorted(FEATURES.keys() - backend.supports):
+        for name, neutral in FEATURES[feature].items():
+            if name in asked and asked[name] is not None and asked[name] != neutral:
+                others = " or ".join(mode.name for mode in MODES if feature in mode.supports)
+                raise ConfigError(
+                    f"{name}: the backend {backend.name} does not offer it; "
+                    f"rollout.name: {others} does."
+                )
+
+
+def _faults(config: Config) -> Faults:
+    """Yield what only the backends know to be wrong with `config`."""
+    names = [each.name for each in BACKENDS]
+    if config.rollout.name not in names:
+        known = f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"
+        yield "rollout.name", f"must be {known}, not {shown(config.rollout.name)}"
+        return
+    described = describe(config)
+    mode, given, default = described.mode(config), config.to_dict(), Config().to_dict()
+    for path in PARTLY_READ:
+        value = ABSENT if path in mode.reads else at(given, path)
+        why = f"rollout.name is {described.name}, which does not read it"
+        if isinstance(value, dict):
+            for key in (key for key, each in value.items() if each is not None):
+                yield f"{path}.{key}", f"{why}; remove it"
+        elif value is not ABSENT and value != (neutral := at(default, path)):
+            others = [f"; {each.name} does" for each in described.modes if path in each.reads]
+            yield path, f"must be {shown(neutral)}, not {shown(value)}: {why}{''.join(others)}"
+    yield from described.faults(config)
