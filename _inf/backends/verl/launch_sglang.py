@@ -163,7 +163,7 @@ def _start(
     except EngineDeadError as death:
         from _inf.backends.verl.child import weight_loading
 
-        log = host.log.read_text(errors="replace")
+        log = host.read_log()
         if reason := weight_loading.refusal(log):
             raise ConfigError(f"model_path: {config.model_name}: {reason}.") from death
         if reason := kv_memory.refused(log, config):
