@@ -49,7 +49,10 @@ async def send_weights(
     engine, refused = rollout._engine, None
     if engine is not None:  # with tensor parallelism only the first rank of a group has one
         try:
-            await _prepare(engine)
+            if engine.refusal not in (None, HALF_WAY):  # asleep
+                raise InferenceError(engine.refusal)
+            await engine.or_death(engine.prefix_cache.empty())
+            engine.refusal, engine.update_failure = HALF_WAY, None
         except Exception as failure:
             refused = failure
     rollout.ranks.agree(refused)
@@ -66,14 +69,6 @@ async def send_weights(
         engine.tokenizer_manager.server_args.weight_version = str(rollout.weight_version)
         engine.refusal = None
     return int(rollout.weight_version)
-
-
-async def _prepare(engine: Engine) -> None:
-    """Refuse an update while asleep; else empty the prefix cache and refuse requests."""
-    if engine.refusal not in (None, HALF_WAY):  # asleep
-        raise InferenceError(engine.refusal)
-    await engine.or_death(engine.prefix_cache.empty())
-    engine.refusal, engine.update_failure = HALF_WAY, None
 
 
 def _copied(tensor: torch.Tensor, device: str | None) -> torch.Tensor:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from _inf.runtime.child_process import Worker
 from _inf.runtime.host import Host, current_host
 from _inf.types import CancelToken, Report, RequestOutput
 
-__all__ = ["DataProto", "HFModelConfig", "CorrectedRollout", "rollout_config"]
+__all__ = ["DataProto", "HFModelConfig", "RolloutConfig", "CorrectedRollout"]
 
 T = TypeVar("T")
 
@@ -50,7 +49,7 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
     ) -> None:
         self.host = host
         self.weight_version = 0
-        self._scheduler, self._server_arguments = scheduler, server_arguments
+        self._scheduler, self.server_arguments = scheduler, server_arguments
         current_host.set(host)
         super().__init__(config, model_config, device_mesh=None)
 
@@ -76,7 +75,7 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         of a group wait for it, and fail if it does."""
         upstream = sglang_rollout.AsyncEngine
         sglang_rollout.AsyncEngine = functools.partial(
-            Engine, self._scheduler, self._server_arguments, self.config.free_cache_engine
+            Engine, self._scheduler, self.server_arguments, self.config.free_cache_engine
         )
         try:
             start = super()._init_inference_engine
@@ -151,7 +150,7 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
     @property
     def on_cpu(self) -> bool:
         """Whether the engine computes on the CPU."""
-        return self._server_arguments.get("device") == "cpu"
+        return self.server_arguments.get("device") == "cpu"
 
     @property
     def pool(self) -> tuple[int, int] | None:
@@ -193,14 +192,3 @@ def _corrected(output: DataProto, rows: list[RequestOutput]) -> DataProto:
         batch["rollout_log_probs"] = batch["rollout_log_probs"] * mask
     output.non_tensor_batch["rows"] = column(rows)
     return output
-
-
-def rollout_config(settings: dict[str, Any]) -> RolloutConfig:
-    """Build verl's typed config, whose nested parts are dataclasses too, from plain values."""
-    parts = vars(RolloutConfig(name="sglang"))
-    nested = {
-        name: type(parts[name])(**value)
-        for name, value in settings.items()
-        if dataclasses.is_dataclass(parts[name])
-    }
-    return RolloutConfig(**(settings | nested))

@@ -1,9 +1,8 @@
 """What an NVIDIA GPU needs beside its driver, and the server arguments that depend on the GPU.
 
 Triton compiles a launcher for its kernels with a C compiler and Python's headers. SGLang 0.5.9 has
-most of its own kernels compiled in its wheels; `child/cuda_kernels.py` replaces those that it would
-compile at first use with CUDA's toolkit, and nothing is chosen here that needs the toolkit. Only
-`arguments` imports torch, after the process was prepared.
+most of its own kernels compiled in its wheels; those that it would compile at first use with CUDA's
+toolkit are replaced (`child/scheduler_patches.py`), and nothing is chosen here that needs it.
 """
 
 from __future__ import annotations

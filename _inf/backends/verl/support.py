@@ -1,8 +1,7 @@
 """Refuses models that SGLang 0.5.9 does not compute as Transformers does, before a start.
 
-In: a model's Transformers config, the device, the longest row. Out: nothing, or a `ConfigError`
-with one sentence. Its tables hold what was measured (tests/engine/answers/test_architectures.py)
-or read in SGLang's source; docs/models.md shows them. Uses no tensors and nothing of SGLang.
+Its tables hold what was measured (tests/engine/answers/test_architectures.py) or read in SGLang's
+source; docs/models.md shows them.
 """
 
 from __future__ import annotations
