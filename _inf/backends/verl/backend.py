@@ -68,9 +68,8 @@ class VerlBackend:
         self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
     ) -> list[RequestOutput]:
         call = Call(self._host, cancel)
-        return self.rollout.on_first_rank(
-            "converse", lambda: self._host.run(self._run_rows(rows, call), cancel)
-        )
+        ranks, run = self.rollout.ranks_of_call(), self._host.run
+        return ranks.shared("converse", lambda: run(self._run_rows(rows, call), cancel))
 
     async def _run_rows(
         self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], call: Call
@@ -117,11 +116,11 @@ class VerlBackend:
 
     def sleep(self) -> SleepResult:
         alone, rollout = self._host.run_alone, self.rollout
-        return rollout.on_first_rank("sleep", lambda: alone(changes.sleep(rollout)))
+        return rollout.ranks_of_call().shared("sleep", lambda: alone(changes.sleep(rollout)))
 
     def wake_up(self) -> None:
         alone, rollout = self._host.run_alone, self.rollout
-        rollout.on_first_rank("wake_up", lambda: alone(changes.wake_up(rollout)))
+        rollout.ranks_of_call().shared("wake_up", lambda: alone(changes.wake_up(rollout)))
 
 
 def data_proto(requests: Sequence[Request], model: ModelInfo) -> DataProto:

@@ -45,18 +45,9 @@ def _temporary_file(**kwargs: Any) -> Any:
     return tempfile.NamedTemporaryFile(dir=current_host.get().folder, **kwargs)
 
 
-def _broadcast(
-    broadcast: Callable[..., list[Any]],
-    data: list[Any],
-    rank: int,
-    dist_group: Any,
-    **kwargs: object,
-) -> list[Any]:
-    if (call := current_call.get(None)) is not None:
-        return call.broadcast(data)
-    # An engine starts.
-    alone = torch.distributed.get_world_size(dist_group) == 1
-    return data if alone else list(broadcast(data, rank, dist_group, **kwargs))
+def _broadcast(broadcast: Callable[..., Any], data: list[Any], *args: Any, **kwargs: Any) -> Any:
+    call = current_call.get(None)  # None while an engine starts
+    return broadcast(data, *args, **kwargs) if call is None else call.broadcast(data)
 
 
 async def _declare_dead_on_failure(function: Callable[[], Coroutine[Any, Any, None]]) -> None:

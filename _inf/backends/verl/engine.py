@@ -24,7 +24,7 @@ from _inf.backends.verl.sglang_format import (
     score_params,
     sglang_params,
 )
-from _inf.backends.verl.tensor_parallel import Ranks
+from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import EngineRefusal, InferenceError
 from _inf.runtime.child_process import Worker
 from _inf.runtime.host import Host, current_host
@@ -47,8 +47,8 @@ class Call:
     """What verl does not pass on of one call, between the caller's thread and the engine's:
     sampling parameters per row in (None: verl's own, for all rows), outputs per row out.
 
-    ranks: those that make this call too and get its answer; None if no other does. asked: what
-    they must have asked as well. failure: of this rank, which is raised where all of them meet.
+    ranks: those that make this call too and get its answer. asked: what they must have asked as
+    well. failure: of this rank, which is raised where all of them meet.
     """
 
     host: Host
@@ -56,7 +56,7 @@ class Call:
     sampling_params: list[dict[str, Any]] | None = None
     report: Report | None = None
     rows_only: bool = False  # verl need not make tensors of the answers
-    ranks: Ranks | None = None
+    ranks: Ranks = ALONE
     asked: str = ""
     failure: BaseException | None = None
     rows: list[RequestOutput] = dataclasses.field(default_factory=list)
@@ -79,11 +79,8 @@ class Call:
 
     def broadcast(self, data: list[Any]) -> list[Any]:
         """Return what verl's first rank sent, and take that rank's rows."""
-        if self.ranks is not None:
-            answer = (data, self.rows)
-            data, self.rows = self.ranks.from_first_rank(self.asked, answer, self.failure)
-        elif self.failure is not None:
-            raise self.failure
+        answer = (data, self.rows)
+        data, self.rows = self.ranks.from_first_rank(self.asked, answer, self.failure)
         return data
 
 

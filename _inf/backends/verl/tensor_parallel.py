@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 
 from _inf.errors import EngineDeadError, InferenceError, error_text
 
@@ -21,15 +20,11 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """The group of this process; of one rank without tensor parallelism.
+    """The group of this process; without arguments, this process alone."""
 
-    mesh: verl's, on CPUs, of which the part `tp` is the group.
-    """
-
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self._group, self._ranks = mesh.get_group("tp"), mesh["tp"].mesh.tolist()
-        self.size, self.rank = len(self._ranks), mesh.get_rank()
-        self.first = self.rank == self._ranks[0]
+    def __init__(self, group: Any = None, ranks: Sequence[int] = (0,), rank: int = 0) -> None:
+        self._group, self._ranks, self.rank = group, ranks, rank
+        self.size, self.first = len(ranks), rank == ranks[0]
         # Held during a call, because two at once would take each other's answers.
         self.turn = threading.RLock() if self.size > 1 else contextlib.nullcontext()
 
@@ -95,6 +90,9 @@ def _meeting(failure: BaseException | None) -> Iterator[None]:
         raise failure or EngineDeadError(
             f"A rank of this tensor-parallel group is gone: {error_text(lost)}."
         ) from lost
+
+
+ALONE = Ranks()
 
 
 def _for_others(failure: BaseException | None) -> InferenceError | None:

@@ -218,9 +218,8 @@ def _attend(
     *,
     causal: bool = False,
 ) -> torch.Tensor:
-    """Attend; a token sees the keys that the mask shows it, all without one, and if `causal` those
-    up to itself. With `layer.logit_cap` the scores go through cap * tanh(score / cap) before the
-    softmax."""
+    """A token sees the keys that the mask shows it, all without one, and if `causal` those up to
+    itself. With `layer.logit_cap` the scores go through cap * tanh(score / cap)."""
     if not layer.logit_cap:
         return scaled_dot_product_attention(
             query, keys, values, attn_mask=mask, is_causal=causal, scale=layer.scaling

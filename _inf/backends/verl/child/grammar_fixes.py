@@ -9,7 +9,6 @@ finished; and the tokenizer, which takes seconds, is read even if no grammar is 
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import threading
@@ -17,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance import LLExecutor, LLMatcher
 from llguidance.hf import from_tokenizer
 from llguidance.torch import allocate_token_bitmask, fill_next_token_bitmask_par
 from sglang.srt.constrained.base_grammar_backend import (
@@ -43,16 +42,21 @@ def register_grammars() -> None:
     register_grammar_backend("llguidance", _Backend)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Vocabulary:
     """The tokenizer; `ends`: tokens that end an answer; `ends_mask`: a mask row with only those;
     `rows`: the rows of the next mask, which `threads` compute."""
 
-    tokenizer: LLTokenizer
-    ends: frozenset[int]
-    ends_mask: torch.Tensor
-    threads: LLExecutor
-    rows: list[tuple[LLMatcher, int]]
+    def __init__(self, tokenizer: Tokenizer, size: int, ends: set[int]) -> None:
+        self.tokenizer = from_tokenizer(tokenizer, size)
+        self.ends = frozenset({*ends, self.tokenizer.eos_token})
+        mask = torch.zeros(((size + 31) // 32) * 32, dtype=torch.int32)
+        mask[list(self.ends)] = 1
+        bits = mask.view(-1, 32).long() << torch.arange(32)
+        self.ends_mask = bits.sum(-1).to(torch.int32)
+        # On a GPU SGLang leaves PyTorch one thread (`model_runner.py`).
+        cores = min(MAX_THREADS, len(os.sched_getaffinity(0)))
+        self.threads = LLExecutor(cores if is_cuda() else torch.get_num_threads())
+        self.rows: list[tuple[LLMatcher, int]] = []
 
 
 class _Grammar(BaseGrammarObject):
@@ -115,23 +119,12 @@ class _Backend(GuidanceBackend):
         with self._lock:
             if self._vocabulary is None:
                 try:
-                    self._vocabulary = self._read_vocabulary()
+                    self._vocabulary = _Vocabulary(self.tokenizer, self._size, self._ends)
                 except Exception as failure:
                     logger.error("llguidance cannot read this tokenizer: %r", failure)
                     return INVALID_GRAMMAR_OBJ
         matcher = LLMatcher(self._vocabulary.tokenizer, serialized_grammar, log_level=0)
         return _Grammar(self._vocabulary, matcher)
-
-    def _read_vocabulary(self) -> _Vocabulary:
-        tokenizer = from_tokenizer(self.tokenizer, self._size)
-        mask = torch.zeros(((self._size + 31) // 32) * 32, dtype=torch.int32)
-        ends = frozenset({*self._ends, tokenizer.eos_token})
-        mask[list(ends)] = 1
-        bits = mask.view(-1, 32).long() << torch.arange(32)
-        # On a GPU SGLang leaves PyTorch one thread (`model_runner.py`).
-        cores = min(MAX_THREADS, len(os.sched_getaffinity(0)))
-        threads = LLExecutor(cores if is_cuda() else torch.get_num_threads())
-        return _Vocabulary(tokenizer, ends, bits.sum(-1).to(torch.int32), threads, [])
 
 
 def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:
