@@ -64,11 +64,10 @@ def check_tools() -> None:
 
 
 def set_variables(libcuda: str) -> None:
-    """Set what SGLang's and Triton's processes need to find CUDA's libraries.
-
-    libcuda: the path of the driver's library. The memory saver's library is preloaded into the
-    engine's process and needs libcudart, which only pip's package has, in a folder of its own.
-    """
+    """Set what SGLang's and Triton's processes need to find CUDA's libraries. libcuda: the path of
+    the driver's."""
+    # The memory saver's library is preloaded into the engine's process and needs libcudart, which
+    # only pip's package has, in a folder of its own.
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     spec = importlib.util.find_spec("nvidia.cuda_runtime")
     for package in (spec and spec.submodule_search_locations) or ():
@@ -107,11 +106,8 @@ def _linkable(libcuda: Path) -> Path:
 
 
 def arguments(rollout: RolloutConfig) -> dict[str, Any]:
-    """The server arguments for the GPU of this process.
-
-    Raises `ConfigError` for an attention backend that does not compute in the config's dtype, and
-    for an allocator of PyTorch's beside which memory cannot be given back.
-    """
+    """The server arguments for the GPU of this process; `ConfigError` for an attention backend that
+    does not compute in the config's dtype, or an allocator beside which sleep frees nothing."""
     import torch
 
     own = rollout.engine_kwargs["sglang"]
@@ -139,10 +135,8 @@ def arguments(rollout: RolloutConfig) -> dict[str, Any]:
 
 
 def cause(log: str) -> str:
-    """One sentence about a known fault in the last traceback of a GPU engine's log; "" if none.
-
-    Only there, because SGLang also logs failures that it can work around.
-    """
+    """One sentence about a known fault in the last traceback of a GPU engine's log; "" if none."""
+    # Only there, because SGLang also logs failures that it can work around.
     _, found, end = log.rpartition("Traceback (most recent call last)")
     matches = (text for pattern, text in CAUSES.items() if found and re.search(pattern, end))
     return next(matches, "")

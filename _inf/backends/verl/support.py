@@ -99,12 +99,8 @@ def architecture(hf_config: PretrainedConfig) -> str:
 def check_support(
     hf_config: PretrainedConfig, device: Device, max_model_len: int, attention_backend: str | None
 ) -> None:
-    """Raise `ConfigError` if SGLang would not compute what Transformers computes, or if rows could
-    be longer than the model's context.
-
-    `max_model_len`: tokens of the longest row. `attention_backend`: SGLang's name, `inf_cpu` or
-    None for what SGLang chooses.
-    """
+    """Raise `ConfigError` if SGLang would not compute what Transformers computes, or if rows (of up
+    to `max_model_len` tokens) could be longer than the model's context."""
     name = architecture(hf_config)
     for names, where, reason in REFUSED:
         if name in names.split() and where in (None, device):

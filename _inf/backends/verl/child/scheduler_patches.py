@@ -24,11 +24,6 @@ from _inf.backends.verl.child import (
 )
 from _inf.backends.verl.patch_table import Replace, Wrap
 
-READS_WEIGHTS = """
-    update_weights_from_tensor update_weights_from_disk update_weights_from_distributed
-    update_weights_from_ipc get_weights_by_name save_sharded_model save_remote_model check_weights
-""".split()
-
 
 def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> list[Replace]:
     """Return the table. `folder`: the engine's folder, for the processes' rendezvous file."""
@@ -158,8 +153,7 @@ def packing() -> list[Replace]:
              packed_linear.packed_linear, "its products on a CPU do not use packed weights"),
         Wrap("sglang.srt.layers.logits_processor:LogitsProcessor._compute_lm_head",
              packed_linear.packed_head, "its products on a CPU do not use packed weights"),
-        *(Wrap(f"sglang.srt.model_executor.model_runner:ModelRunner.{method}",
-               packed_linear.with_plain_weights, "it reads or changes weights, which are packed")
-          for method in READS_WEIGHTS),
+        Wrap("sglang.srt.model_executor.model_runner:ModelRunner.update_weights_from_tensor",
+             packed_linear.with_plain_weights, "it changes weights, which are packed"),
     ]
     # fmt: on
