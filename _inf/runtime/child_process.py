@@ -17,6 +17,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,12 @@ class Worker:
     def __call__(self, *args: object, **kwargs: object) -> None:
         pkgutil.resolve_name(self.setup)(self.log, **self.setup_arguments)
         pkgutil.resolve_name(self.function)(*args, **kwargs)
+
+
+def block_interrupts() -> None:
+    """Block Ctrl-C in this thread. Its children inherit that until they can ignore it."""
+    resource_tracker.ensure_running()  # started by the first child, it would undo the mask
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def die_with(parent: int) -> None:

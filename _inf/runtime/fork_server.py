@@ -17,13 +17,13 @@ import signal
 import socket
 import threading
 import traceback
-from multiprocessing import forkserver, popen_forkserver, reduction, resource_tracker, spawn, util
+from multiprocessing import forkserver, popen_forkserver, reduction, spawn, util
 from multiprocessing.context import set_spawning_popen
 from pathlib import Path
 from typing import Any
 
 from _inf.errors import EngineDeadError
-from _inf.runtime.child_process import JOIN_SECONDS, Worker, WorkerProcess
+from _inf.runtime.child_process import JOIN_SECONDS, Worker, WorkerProcess, block_interrupts
 
 MAX_FILES = 32  # that one fork inherits
 
@@ -52,8 +52,7 @@ class ForkServer:
         self._thread.start()
 
     def _run(self) -> None:
-        resource_tracker.ensure_running()  # it would undo the mask, which the process inherits
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        block_interrupts()
         try:
             self.process.start()
             self._started.set_result(None)

@@ -14,14 +14,12 @@ import concurrent.futures
 import contextlib
 import contextvars
 import os
-import signal
 import threading
 from collections.abc import Callable, Coroutine
-from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
-from _inf.runtime.child_process import JOIN_SECONDS, Worker, WorkerProcess
+from _inf.runtime.child_process import JOIN_SECONDS, Worker, WorkerProcess, block_interrupts
 from _inf.runtime.engine_folder import EngineFolder
 from _inf.runtime.fork import check_process, note_engine
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
@@ -119,9 +117,7 @@ class Host:
             ) from failure
 
     def _run_thread(self, build: Callable[[], T], built: concurrent.futures.Future[T]) -> None:
-        # Inherited by the children, so that Ctrl-C never reaches a child before it can ignore it.
-        resource_tracker.ensure_running()  # started by the first child, it would undo the mask
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        block_interrupts()
         try:
             asyncio.run(self._serve(build, built))
         except BaseException as failure:
