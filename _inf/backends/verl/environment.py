@@ -134,7 +134,7 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
         stub_libraries.load(machine.missing)
         _set_rendezvous()
         _keep_compiled_code_private()
-        # For `server.CONTEXT_SLACK`, which no row uses; `launch` enforces the model's own limit.
+        # For `CONTEXT_SLACK`, which no row uses; `launch` enforces the model's own limit.
         os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
         if chosen == "cuda":
             _set_for_cuda(machine.devices)
