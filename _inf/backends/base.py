@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from _inf.errors import RequestFailure
+from _inf.request.keywords import KEYWORDS, NEUTRAL
 from _inf.types import (
     CancelToken,
     ModelInfo,
@@ -28,35 +29,20 @@ from _inf.types import (
 if TYPE_CHECKING:
     import torch
 
-# The features besides `generate`. Each one with the calls and keywords that need it, and their
-# values that do not.
-FEATURES: Mapping[str, Mapping[str, object]] = {
-    "stream": {"stream()": None},
-    "turn": {"tools": [], "interaction_kwargs": {}},
-    "score": {"score()": None},
-    "json_schema": {"json_schema": None},
-    "regex": {"regex": None},
-    "seed": {"seed": None},
-    "logit_bias": {"logit_bias": {}},
-    "top_logprobs": {"logprobs": 0},
-    "prompt_logprobs": {"prompt_logprobs": False},
-    "sampling_mask": {"sampling_mask": False},
-    "routed_experts": {"return_routed_experts": False},
-    "token_ids": {
-        "stop_token_ids": [],
-        "skip_special_tokens": True,
-        "truncate_prompt": None,
-        "chat_template_kwargs": {},
-        "rollout_batch()": None,
-        "serve()": None,
-    },
-    "more_sampling": {"top_k": -1, "min_p": 0, "min_tokens": 0, "ignore_eos": False},
-    "repetition_penalty": {"repetition_penalty": 1},
-    "update_weights": {"update_weights()": None},
-    "sleep": {"sleep()": None, "wake_up()": None},
-    "logits": {"get_logits()": None},
-    "beams": {"num_beams": 1},
+# The features besides `generate` that calls need; a keyword names the one that it needs.
+CALLS: Mapping[str, Sequence[str]] = {
+    "stream": ["stream()"],
+    "score": ["score()"],
+    "token_ids": ["rollout_batch()", "serve()"],
+    "update_weights": ["update_weights()"],
+    "sleep": ["sleep()", "wake_up()"],
+    "logits": ["get_logits()"],
 }
+# Each feature with the calls and keywords that need it, and their values that do not.
+FEATURES: dict[str, dict[str, object]] = {name: dict.fromkeys(CALLS[name]) for name in CALLS}
+for _name, _keyword in KEYWORDS.items():
+    if _keyword.feature:
+        FEATURES.setdefault(_keyword.feature, {})[_name] = NEUTRAL.get(_name)
 
 
 def check_finite(logprobs: Sequence[float | None], row: int | None) -> None:

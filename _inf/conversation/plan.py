@@ -16,28 +16,9 @@ from _inf.conversation.rules import (
     rules_for,
 )
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
+from _inf.request.keywords import KEYWORDS
 from _inf.request.sampling import Sampling
 from _inf.types import ModelInfo, Prompt, Request, RequestOutput, Tool, TurnOptions
-
-# Keywords that need a call of one turn.
-ONE_TURN = (
-    "json_schema",
-    "regex",
-    "prompt_logprobs",
-    "logprobs",
-    "sampling_mask",
-    "return_routed_experts",
-    "num_beams",
-)
-# Keywords that a stream cannot serve, and why.
-NOT_STREAMED = {
-    "prompt_logprobs": "stream() does not give them; use generate()",
-    "sampling_mask": "stream() does not give it; use generate()",
-    "return_routed_experts": "stream() does not give it; use generate()",
-    "num_beams": "a beam is known at its end only; use generate()",
-    "max_tokens_per_turn": "stream() has one turn; use max_tokens",
-    "interaction_kwargs": "stream() has one turn; use generate()",
-}
 
 
 def call_rules(
@@ -109,9 +90,9 @@ class PreparedCall:
             raise ConfigError.of(
                 "n", f"stream() gives one answer, not {sampling.n}; use generate()."
             )
-        for name, why in NOT_STREAMED.items():
-            if sampling.asks(name):
-                raise ConfigError.of(name, f"{why}.")
+        for name, keyword in KEYWORDS.items():
+            if keyword.not_streamed and sampling.asks(name):
+                raise ConfigError.of(name, f"{keyword.not_streamed}.")
         for name, tool in self.rules.tools.items():
             if tool.executable:
                 raise ToolError.of(
@@ -145,8 +126,8 @@ def check_turns(
             "max_tokens_per_turn",
             "without tools or interactions there is one turn; use max_tokens.",
         )
-    for name in ONE_TURN if more_turns else ():
-        if sampling.asks(name):
+    for name, keyword in KEYWORDS.items() if more_turns else ():
+        if keyword.one_turn and sampling.asks(name):
             why, instead = " and ".join(more_turns), " and ".join(more_turns.values())
             raise ConfigError.of(name, f"cannot be used with {why}; {instead}.")
 

@@ -32,7 +32,7 @@ class GenerationRow:
     sampling_logprobs: list[float] | None = None
     routed_experts: Any = None
     top_prompt_logprobs: list[dict[int, float] | None] | None = None
-    _: dataclasses.KW_ONLY
+    _: dataclasses.KW_ONLY  # those above are the answer itself, and go into files as they are
     prompt_token_ids: list[int] | None = None
     finish_reason: str
     matched_stop: int | str | None = None

@@ -7,15 +7,12 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from _inf.errors import ToolError, at_fault, did_you_mean, error_text, shown, strip_punctuation
 from _inf.types import Tool, ToolCall
-
-if TYPE_CHECKING:
-    from jsonschema import SchemaError
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -94,8 +91,6 @@ def _plain_json(value: object) -> Any:
 
 
 def _checked_parameters(value: object) -> Any:
-    from jsonschema import Draft202012Validator, SchemaError
-
     if value is None:
         return {"type": "object", "properties": {}}
     if not isinstance(value, Mapping) or value.get("type") != "object":
@@ -105,20 +100,30 @@ def _checked_parameters(value: object) -> Any:
         )
     parameters = _plain_json(value)
     try:
-        Draft202012Validator.check_schema(parameters)
-    except SchemaError as error:
-        path = ".".join(map(str, error.path))
-        raise ValueError(f"{path}: {schema_fault(error)}".removeprefix(": ")) from None
+        fault = schema_fault(parameters)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if fault:
+        raise ValueError(fault.lstrip(".: "))
     return parameters
 
 
-def schema_fault(error: SchemaError) -> str:
-    """Say what is wrong with a JSON schema; jsonschema's own message where that says it."""
-    if error.validator != "anyOf":  # in the schema of schemas, that is "type" alone
-        return str(error.message)
-    named = error.instance if isinstance(error.instance, list) else [error.instance]
+def schema_fault(schema: Any) -> str:
+    """`.path: what is wrong there` with a JSON schema, in jsonschema's words where they say it; ""
+    if nothing is."""
+    from jsonschema import Draft202012Validator, SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        # In the schema of schemas, "anyOf" stands for "type" alone.
+        fault = _type_fault(error.instance) if error.validator == "anyOf" else error.message
+        return f"{error.json_path.removeprefix('$')}: {fault}"
+    return ""
+
+
+def _type_fault(type_: Any) -> str:
+    named = type_ if isinstance(type_, list) else [type_]
     for name in named:
         if name not in JSON_TYPES:
             hint = did_you_mean(name, JSON_TYPES) if isinstance(name, str) else ""

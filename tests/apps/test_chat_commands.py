@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,13 +193,3 @@ def test_every_keyword_is_usable_in_a_chat_or_refused_by_it() -> None:
 
 def test_json_shows_the_log_probs_that_were_asked_for(chat: Any) -> None:
     assert chat("/set logprobs 2\na\n", "--json")[0] == 0
-
-
-def test_answer_is_wrapped_at_words_on_a_terminal_alone(
-    chat: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "9")
-    assert chat("a\n")[1] == f"{ANSWER}\n"
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert chat("a\n")[1] == "one two\nthree\nfour\n"
-    assert os.environ["COLUMNS"] == "9"

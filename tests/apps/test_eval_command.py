@@ -81,6 +81,14 @@ def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engin
     assert Stub.starts == 2
 
 
+@pytest.mark.parametrize("option", [["--shots", "2"], ["--tool"], ["--data", "a.jsonl"]])
+def test_option_of_a_benchmark_is_refused_for_a_file(
+    option: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", "rows.jsonl", *option]) == 2
+    assert f"{option[0]}: it is an option of" in capfd.readouterr().err
+
+
 def test_help_of_the_command_has_its_options_and_its_benchmarks(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

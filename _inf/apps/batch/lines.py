@@ -190,7 +190,7 @@ def _job(about: Answering, rollouts: bool) -> Job:
             if keys.logprobs and about.model and about.tokenizer is None:
                 said = "the server takes and gives text; set tokenizer_path"
                 raise ConfigError.of("body.logprobs", said)
-            if rollouts and keys.n not in (None, 1):
+            if rollouts and keys.keywords().get("n", 1) != 1:
                 raise ConfigError.of("body.n", "with --rollouts a line has one answer")
         case forms:
             named = " and ".join(forms) or "none of prompt, messages and body"

@@ -1,15 +1,10 @@
-"""Answers the rows of an evaluation and scores stored answers, both at once.
-
-In: jobs for an engine, the lines of stored answers, a `RewardPool`. Out: rows in an `OutputFile`.
-Each answer is stored before it is scored, so that no end of the run and no fault of a reward
-function loses it. Knows nothing of data sets and metrics.
-"""
+"""Answers the rows of an evaluation and scores stored answers, both at once. Each answer is stored
+before it is scored, so that no end of the run and no fault of a reward function loses it."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from _inf.apps.batch.output_file import OutputFile, is_error
@@ -68,26 +63,9 @@ async def _scored(row: Row, arguments: Arguments, pool: RewardPool) -> Row:
     """The row with its reward, or the error of the reward function."""
     answer = {name: row[name] for name in row if name not in ("error", "reward_extra", "scored_by")}
     try:
-        reward = await asyncio.wrap_future(pool.submit(**arguments(row)))
+        reward = await pool.score(**arguments(row))
     except RewardError as failure:
         error = {"code": "reward_error", "message": str(failure)}
         return answer | {"reward": None, "error": error}
     scored_by = str(pool.version)
     return answer | {"reward": reward.value, "reward_extra": reward.extra, "scored_by": scored_by}
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, on another thread if this one runs an event loop, as a notebook's does."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(work)
-        return
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(work)
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        try:
-            thread.submit(loop.run_until_complete, task).result()
-        finally:
-            loop.call_soon_threadsafe(task.cancel)  # this thread was interrupted
-    loop.close()

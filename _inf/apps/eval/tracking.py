@@ -1,7 +1,4 @@
-"""Sends an evaluation's metrics to an experiment tracker, through verl's own `Tracking`.
-
-In: an `EvalReport`. Nothing is imported or sent unless a tracker is named.
-"""
+"""Sends an evaluation's metrics to an experiment tracker, through verl's own `Tracking`."""
 
 from __future__ import annotations
 

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 from _inf.apps.openai_format import NamedTool
 from _inf.conversation.rules import Rules, rules_for
 from _inf.errors import ConfigError, shown
-from _inf.request.keywords import GenerateParams
+from _inf.request.keywords import GenerateParams, checked
 from _inf.request.prompts import normalize
-from _inf.request.seeds import MAX_SEED, derived_seed, prompt_seed
+from _inf.request.seeds import derived_seed, prompt_seed
 from _inf.request.tokenize import check_total_length, tokenize
-from _inf.request.values import count, template_kwargs
 from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
 from _inf.tools.definition import as_tools
@@ -105,7 +104,7 @@ def served_call(
     limits = _max_tokens(engine, tokenized, params.pop("max_tokens", None))
     own: list[dict[str, int]] = [{"max_tokens": each} for each in limits for _ in range(n)]
     if (seed := params.pop("seed", None)) is not None:  # each choice has the one of `generate`
-        seed = count("seed", seed, least=0, most=MAX_SEED - 1)
+        seed = checked("seed", seed)
         for row, each in enumerate(own):
             each["seed"] = derived_seed(prompt_seed(seed, row // n), row % n)
     params |= {"tools": [], "n": 1, "progress": False}
@@ -122,7 +121,7 @@ def _prompts(
     session; takes the keywords about these out of `params`."""
     name = "chat_template_kwargs"
     tools, given = params.pop("tools", []), params.pop(name, {})
-    rules = rules_for(as_tools(tools), template_kwargs(name, given), engine.config, engine.model)
+    rules = rules_for(as_tools(tools), checked(name, given), engine.config, engine.model)
     template = rules.template
     if template is None:
         raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")
@@ -145,7 +144,7 @@ def _max_tokens(engine: InferenceEngine, prompts: list[Prompt], asked: int | Non
     less where the context ends before."""
     limits, default = engine.model.limits, engine.config.rollout.response_length
     left = (max(1, limits.total - len(prompt.token_ids)) for prompt in prompts)
-    each = [min(default, most) if asked is None else count("max_tokens", asked) for most in left]
+    each = [min(default, most) if asked is None else checked("max_tokens", asked) for most in left]
     check_total_length(prompts, each, limits)
     return each
 

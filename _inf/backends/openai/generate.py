@@ -47,7 +47,7 @@ def _sampling_params(params: SamplingParams) -> dict[str, Any]:
     )
     named = {name: getattr(params, name) for name in same}
     named |= {"stop": list(params.stop), "stop_token_ids": list(params.stop_token_ids)}
-    named["logit_bias"] = {str(token): bias for token, bias in params.logit_bias.items()} or None
+    named["logit_bias"] = dict(params.logit_bias) or None
     named |= {"max_new_tokens": params.max_tokens, "min_new_tokens": params.min_tokens}
     return {name: value for name, value in named.items() if value is not None}
 

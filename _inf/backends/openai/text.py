@@ -8,9 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from _inf.backends.openai.modes import TEXT_MODE
+from _inf.request.keywords import NEUTRAL
 from _inf.tools.readers import call_of
 from _inf.types import Message, Request, RequestOutput, SamplingParams
 
+# Sent under their own names.
+OPENAI_NAMES = ("top_p", "presence_penalty", "frequency_penalty", "stop", "seed", "logit_bias")
 # Other servers' names for `stop`. Whether calls end the row is decided above.
 STOPPED = ("tool_calls", "function_call", "eos")
 NEWER_LIMIT = "max_completion_tokens"  # OpenAI's reasoning models refuse max_tokens
@@ -58,15 +61,8 @@ class TextForm:
 def openai_params(params: SamplingParams) -> dict[str, Any]:
     """Return OpenAI's parameters, without `max_tokens`; those without effect are left out, because
     some servers refuse the names."""
-    named = {
-        "top_p": (params.top_p, 1.0),
-        "presence_penalty": (params.presence_penalty, 0.0),
-        "frequency_penalty": (params.frequency_penalty, 0.0),
-        "stop": (list(params.stop), []),
-        "seed": (params.seed, None),
-        "logit_bias": ({str(token): bias for token, bias in params.logit_bias.items()}, {}),
-    }
-    sent = {name: value for name, (value, neutral) in named.items() if value != neutral}
+    values = {name: getattr(params, name) for name in OPENAI_NAMES}
+    sent = {name: value for name, value in values.items() if value != NEUTRAL[name]}
     if params.json_schema is not None:
         schema = json.loads(params.json_schema)
         schema.pop("x-guidance", None)  # a key of the grammar engine that runs here
@@ -102,24 +98,18 @@ class OpenAIAnswer:
     finish_reason: str | None = None
     usage: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def __call__(self, chunk: Mapping[str, Any]) -> RequestOutput:
+    def choice(self, chunk: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Take the usage and the reason, and return the chunk's choice; empty if it has none."""
+        choice: Mapping[str, Any] = next(iter(chunk["choices"]), {})
         self.usage = chunk.get("usage") or self.usage
-        for choice in chunk["choices"][:1]:
-            reason = choice.get("finish_reason") or self.finish_reason
-            self.finish_reason = "stop" if reason in STOPPED else reason
-            self.read(choice)
-        # A server may not count the tokens.
-        cached = (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-        return dataclasses.replace(
-            self.output(), finish_reason=self.finish_reason, cached_tokens=cached
-        )
+        reason = choice.get("finish_reason") or self.finish_reason
+        self.finish_reason = "stop" if reason in STOPPED else reason
+        return choice
 
-    def read(self, choice: Mapping[str, Any]) -> None:
-        raise NotImplementedError
-
-    def output(self) -> RequestOutput:
-        """The row so far, without its finish reason and its cached tokens."""
-        raise NotImplementedError
+    @property
+    def cached_tokens(self) -> int:
+        """How many tokens of the prompt were cached; 0 if a server does not count them."""
+        return (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
 
 
 @dataclasses.dataclass
@@ -130,13 +120,26 @@ class TextAnswer(OpenAIAnswer):
     matched_stop: str | None = None
     calls: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
-    def read(self, choice: Mapping[str, Any]) -> None:
+    def __call__(self, chunk: Mapping[str, Any]) -> RequestOutput:
+        choice = self.choice(chunk)
         part = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
         self.text += part.get("content") or part.get("refusal") or ""
         for place, call in enumerate(part.get("tool_calls") or ()):
             self._add_call(call, call.get("index", place))
         stop = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's
         self.matched_stop = stop if isinstance(stop, str) else self.matched_stop
+        return RequestOutput(
+            finish_reason=self.finish_reason,
+            matched_stop=self.matched_stop,
+            prompt_tokens=self.usage.get("prompt_tokens") or 0,
+            completion_tokens=self.usage.get("completion_tokens") or 0,
+            cached_tokens=self.cached_tokens,
+            text=self.text,
+            calls=[
+                call_of(call["name"], call["arguments"].strip() or None, call["arguments"], 0, 0)
+                for call in self.calls
+            ],
+        )
 
     def _add_call(self, call: Mapping[str, Any], index: int) -> None:
         """Add a call or a part of one, which has the index of the call and maybe its id."""
@@ -147,15 +150,3 @@ class TextAnswer(OpenAIAnswer):
             self.calls += same
         for key in ("name", "arguments"):
             same[-1][key] += function.get(key) or ""
-
-    def output(self) -> RequestOutput:
-        return RequestOutput(
-            matched_stop=self.matched_stop,
-            prompt_tokens=self.usage.get("prompt_tokens") or 0,
-            completion_tokens=self.usage.get("completion_tokens") or 0,
-            text=self.text,
-            calls=[
-                call_of(call["name"], call["arguments"].strip() or None, call["arguments"], 0, 0)
-                for call in self.calls
-            ],
-        )

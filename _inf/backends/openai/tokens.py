@@ -9,10 +9,15 @@ from typing import Any
 
 from _inf.backends.openai.modes import TOKEN_MODE
 from _inf.backends.openai.text import Answer, OpenAIAnswer, TextForm, openai_params
+from _inf.request.keywords import NEUTRAL
 from _inf.types import Request, RequestOutput, SamplingParams
 
 # vLLM would take other defaults from the model's generation config.
 ALWAYS = ("top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")
+ADJUST_LOGITS = (
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    *("min_tokens", "json_schema"),
+)
 
 
 class TokenForm:
@@ -49,14 +54,8 @@ class TokenForm:
 
 
 def _raw_logprobs_are_ours(params: SamplingParams) -> bool:
-    return params.temperature in (0, 1) and params == dataclasses.replace(
-        params,
-        presence_penalty=0.0,
-        frequency_penalty=0.0,
-        repetition_penalty=1.0,
-        logit_bias={},
-        min_tokens=0,
-        json_schema=None,
+    return params.temperature in (0, 1) and all(
+        getattr(params, name) == NEUTRAL[name] for name in ADJUST_LOGITS
     )
 
 
@@ -71,16 +70,15 @@ class TokenAnswer(OpenAIAnswer):
     stop: int | str | None = None
     weight_version: int = 0  # that `inf serve` names
 
-    def read(self, choice: Mapping[str, Any]) -> None:
-        if ids := choice.get("token_ids"):
-            own = choice["logprobs"]["token_logprobs"] if self.ours else [math.nan] * len(ids)
-            self.token_ids += ids
+    def __call__(self, chunk: Mapping[str, Any]) -> RequestOutput:
+        choice = self.choice(chunk)
+        if new := choice.get("token_ids"):
+            own = choice["logprobs"]["token_logprobs"] if self.ours else [math.nan] * len(new)
+            self.token_ids += new
             self.logprobs += own
         if (stop := choice.get("stop_reason")) is not None:
             self.stop = stop
         self.weight_version = choice.get("weight_version") or self.weight_version
-
-    def output(self) -> RequestOutput:
         ids, stop = list(self.token_ids), self.stop
         if len(self.logprobs) != len(ids):
             raise ValueError("it has not one log prob per token")
@@ -89,8 +87,10 @@ class TokenAnswer(OpenAIAnswer):
         return RequestOutput(
             token_ids=ids,
             logprobs=list(self.logprobs),
+            finish_reason=self.finish_reason,
             matched_stop=stop if self.finish_reason == "stop" else None,
             prompt_tokens=len(self.request.token_ids),
             completion_tokens=len(ids),
+            cached_tokens=self.cached_tokens,
             weight_version=self.weight_version,
         )
