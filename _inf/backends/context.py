@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, at_fault
 
 ORIGINAL = "original_max_position_embeddings"
 # Kinds of scaling beside which `max_position_embeddings` is the context after scaling.
@@ -53,6 +53,7 @@ def fixed_factors_length(text: object) -> int | None:
     return context if kind == "dynamic" else None
 
 
+@at_fault(key="rollout.max_model_len")
 def check_length(max_model_len: int, limit: int | None, reason: str) -> None:
     """Raise `ConfigError` if rows may be longer than a limit."""
     if limit is not None and max_model_len > limit:

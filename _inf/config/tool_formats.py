@@ -39,8 +39,8 @@ def check_format(name: object) -> str:
     """Return `name` if it is a format's name; raise `ToolError` otherwise."""
     if name not in FORMATS:
         hint = did_you_mean(str(name), FORMATS) or "."
-        raise ToolError(
-            f"format: {shown(name)} is not a tool call format{hint} "
-            f"The formats are {', '.join(FORMATS)}."
+        raise ToolError.of(
+            "format",
+            f"{shown(name)} is not a tool call format{hint} The formats are {', '.join(FORMATS)}.",
         )
     return str(name)

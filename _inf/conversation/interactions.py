@@ -44,10 +44,11 @@ def load_interactions(path: str | None) -> dict[str, Any]:
         for index, entry in enumerate(entries):
             name = entry["class_name"]
             if "." not in name.strip("."):
-                raise ConfigError(
-                    f"{PATH_KEY}: {path}: interaction[{index}].class_name: {shown(name)} is not "
+                raise ConfigError.of(
+                    PATH_KEY,
+                    f"{path}: interaction[{index}].class_name: {shown(name)} is not "
                     "the dotted path of a class, such as "
-                    "verl.interactions.gsm8k_interaction.Gsm8kInteraction."
+                    "verl.interactions.gsm8k_interaction.Gsm8kInteraction.",
                 )
             import_beside(path, name.rpartition(".")[0])
         return dict(initialize_interactions_from_config(path))

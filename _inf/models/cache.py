@@ -48,9 +48,10 @@ def build_once(key: str, build: Callable[[Path], None]) -> Path:
             if not _is_complete(final):  # else another process built it while we waited
                 _build(final, build)
     except Timeout:
-        raise ConfigError(
-            f"model_path: another process has been building {final} for over "
-            f"{_LONGEST_BUILD:.0f} s; end it and try again"
+        raise ConfigError.of(
+            "model_path",
+            f"another process has been building {final} for over "
+            f"{_LONGEST_BUILD:.0f} s; end it and try again",
         ) from None
     except OSError as error:
         raise _unwritable(root, error) from None
@@ -85,7 +86,8 @@ def _is_complete(folder: Path) -> bool:
 
 
 def _unwritable(root: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"model_path: cannot use the cache folder {root}: {error.strerror or error}; "
-        "set XDG_CACHE_HOME to a folder of yours"
+    return ConfigError.of(
+        "model_path",
+        f"cannot use the cache folder {root}: {error.strerror or error}; "
+        "set XDG_CACHE_HOME to a folder of yours",
     )

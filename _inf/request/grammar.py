@@ -53,13 +53,13 @@ REPEATS = re.compile(r"[{,](\d+)(?=[,}])")
 def json_schema_text(schema: object) -> str:
     """Check a JSON schema, a dict or JSON text."""
     if not isinstance(schema, dict | bool | str):
-        raise ConfigError(f"json_schema: {shown(schema)} is neither a dict nor JSON text.")
+        raise ConfigError.of("json_schema", f"{shown(schema)} is neither a dict nor JSON text.")
     try:
         return _checked_schema(schema if isinstance(schema, str) else json.dumps(schema))
     except ConfigError:
         raise
     except RecursionError:
-        raise ConfigError("json_schema: it is nested too deeply.") from None
+        raise ConfigError.of("json_schema", "it is nested too deeply.") from None
     except (TypeError, ValueError) as error:  # from `json` and from llguidance's own parser
         raise ConfigError(f"json_schema: it is not JSON: {strip_punctuation(error)}.") from None
 
@@ -67,14 +67,14 @@ def json_schema_text(schema: object) -> str:
 def regex_text(pattern: object) -> str:
     """Check a regex, which the whole answer must match."""
     if not isinstance(pattern, str):
-        raise ConfigError(f"regex: {shown(pattern)} is not a string.")
+        raise ConfigError.of("regex", f"{shown(pattern)} is not a string.")
     return _checked_regex(pattern)
 
 
 @functools.lru_cache(maxsize=64)
 def _checked_regex(pattern: str) -> str:
     if any("\ud800" <= char <= "\udfff" for char in pattern):
-        raise ConfigError("regex: it has a lone surrogate, which is not valid Unicode.")
+        raise ConfigError.of("regex", "it has a lone surrogate, which is not valid Unicode.")
     _check_pattern(pattern, "regex")
     _check_grammar("regex", "regex", pattern)
     return pattern
@@ -83,13 +83,13 @@ def _checked_regex(pattern: str) -> str:
 @functools.lru_cache(maxsize=64)
 def _checked_schema(text: str) -> str:
     if text.count("{") > MAX_SCHEMAS:
-        raise ConfigError(f"json_schema: it has over {MAX_SCHEMAS} objects inside it.")
+        raise ConfigError.of("json_schema", f"it has over {MAX_SCHEMAS} objects inside it.")
     schema = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
     if fault := schema_fault(schema):
         end = "" if fault.endswith("?") else " (JSON Schema draft 2020-12)."
         raise ConfigError(f"json_schema{fault}{end}")
     if schema is False:
-        raise ConfigError("json_schema: nothing matches false.")
+        raise ConfigError.of("json_schema", "nothing matches false.")
     schema = {} if schema is True else schema
     by_path = dict(_schemas(schema, "json_schema"))
     schemas = list(by_path.values())
@@ -207,9 +207,9 @@ def _check_pattern(pattern: str, where: str) -> None:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         reason = f"is not a regular expression: {strip_punctuation(error)}"
-        raise ConfigError(f"{where}: {shown(pattern)} {reason}.") from None
+        raise ConfigError.of(where, f"{shown(pattern)} {reason}.") from None
     if any(int(count) > MAX_REPEATS for count in REPEATS.findall(outside)):
-        raise ConfigError(f"{where}: at most {MAX_REPEATS} repeats, or no bound at all.")
+        raise ConfigError.of(where, f"at most {MAX_REPEATS} repeats, or no bound at all.")
 
 
 def _check_json_pattern(pattern: str, where: str) -> None:
@@ -249,11 +249,11 @@ def _check_grammar(where: str, kind: str, source: Any) -> None:
     if not matcher.is_error():
         allowed = int.from_bytes(matcher.compute_bitmask(), "little")
         if allowed == 1 << tokenizer.eos_token:
-            raise ConfigError(f"{where}: nothing matches it, or only an empty answer.")
+            raise ConfigError.of(where, "nothing matches it, or only an empty answer.")
         matcher.consume_token((allowed & -allowed).bit_length() - 1)
         matcher.compute_bitmask()
     if error := matcher.get_error():
         detail = re.search(r"^error: (.*)$", error, re.MULTILINE)
         first = error.splitlines()[0].rpartition("(in regex): ")[2]
         reason = strip_punctuation(detail[1] if detail else first)
-        raise ConfigError(f"{where}: llguidance cannot enforce it: {reason}.")
+        raise ConfigError.of(where, f"llguidance cannot enforce it: {reason}.")

@@ -49,9 +49,10 @@ def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: 
         raise ConfigError(why)
     for index, params in enumerate(sampling.params):
         if params.max_tokens > response_length:
-            raise ConfigError(
-                f"max_tokens: {params.max_tokens} for prompt {index} is above {response_length}, "
-                "the width of a batch; lower it or raise rollout.response_length."
+            raise ConfigError.of(
+                "max_tokens",
+                f"{params.max_tokens} for prompt {index} is above {response_length}, "
+                "the width of a batch; lower it or raise rollout.response_length.",
             )
 
 
@@ -66,7 +67,9 @@ def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
     columns = {"uid": _given(uid, "uid", prompts)}
     for name, values in (extra or {}).items():
         if not isinstance(name, str):
-            raise ConfigError(f"extra: {shown(name)} is not a column's name; it must be a str.")
+            raise ConfigError.of(
+                "extra", f"{shown(name)} is not a column's name; it must be a str."
+            )
         if name in (*TENSORS, *NON_TENSORS):
             advice = "use uid= for it" if name == "uid" else "give it another name"
             raise ConfigError.of(f"extra.{name}", f"the batch has a column of that name; {advice}.")
@@ -147,9 +150,9 @@ def traces_batch(
             (trace.token_ids, widths[1], "rollout.response_length"),
         ):
             if len(ids) > most:
-                raise ConfigError(
-                    f"traces[{index}]: its {len(ids)} tokens are above {most}, the width of a "
-                    f"batch; raise {name}."
+                raise ConfigError.of(
+                    f"traces[{index}]",
+                    f"its {len(ids)} tokens are above {most}, the width of a batch; raise {name}.",
                 )
         if any(map(math.isnan, trace.logprobs)):
             raise ConfigError.of(f"traces[{index}]", OTHER_LOGPROBS)

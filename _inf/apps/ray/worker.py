@@ -94,7 +94,8 @@ class InferenceWorker:
     def _check_model(self, engine: InferenceEngine) -> None:
         folder = engine.model_folder
         if self._model not in (None, fingerprint.of_model(folder)):
-            raise ConfigError(
-                f"model_path: the files in {folder} on a worker's machine differ from those of the "
-                "machine that started the run; all machines must have the same files."
+            raise ConfigError.of(
+                "model_path",
+                f"the files in {folder} on a worker's machine differ from those of the "
+                "machine that started the run; all machines must have the same files.",
             )

@@ -90,7 +90,7 @@ def served_call(
 ) -> ServedCall:
     """Prepare a request; checks what `generate` cannot: the number of choices, lengths, a forced
     call. keywords: `generate`'s. Raises as it does."""
-    params = dict(keywords)
+    params, n = dict(keywords), checked("n", n)
     tokenized, rules, starts = _prompts(engine, prompts, params, session)
     if (rows := len(tokenized) * n) > MAX_ROWS:
         raise ConfigError.of(

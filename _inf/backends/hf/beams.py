@@ -15,7 +15,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 
 from _inf.backends.hf.forward import PAD, Forward
 from _inf.backends.hf.next_token import Chooser, Row
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, at_fault
 from _inf.types import Request
 
 
@@ -28,6 +28,7 @@ class BeamSearch:
     most_tokens: int
     vocabulary: int
 
+    @at_fault(key="num_beams")
     def check(self, requests: Sequence[Request]) -> None:
         for request in (each for each in requests if each.params.num_beams > 1):
             beams = request.params.num_beams

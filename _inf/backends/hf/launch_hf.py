@@ -71,6 +71,7 @@ def _device(config: Config) -> torch.device:
     return torch.device("cuda" if found else "cpu")
 
 
+@at_fault(key="model_path")
 def _model(folder: Path, config: Config, device: torch.device) -> Any:
     name = config.rollout.dtype
     try:
@@ -101,6 +102,7 @@ def _limits(config: Config, hf_config: Any) -> Limits:
     return limits
 
 
+@at_fault(key="rollout.max_model_len")
 def _decoder(forward: Forward, chooser: Chooser, total: int, config: Config) -> Decoder:
     rollout, size = config.rollout, max(1, forward.bytes_per_token())
     if forward.device.type == "cpu":

@@ -47,14 +47,16 @@ async def find_form(server: Server, model: str, tokenizer: Tokenizer) -> Form:
             reasons.append("it answers in an unknown form")
         else:
             if server_ids not in (None, ids, len(ids)):
-                raise ConfigError(
-                    f"tokenizer_path: the server reads {PROBE!r} as the tokens {server_ids}, this "
-                    f"tokenizer as {ids}; name the tokenizer of the server's model."
+                raise ConfigError.of(
+                    "tokenizer_path",
+                    f"the server reads {PROBE!r} as the tokens {server_ids}, this "
+                    f"tokenizer as {ids}; name the tokenizer of the server's model.",
                 )
             return form
-    raise ConfigError(
-        f"tokenizer_path: {server.access.base_url} does not take and give token ids "
-        f"({'; '.join(reasons)}); leave tokenizer_path out to send it text."
+    raise ConfigError.of(
+        "tokenizer_path",
+        f"{server.access.base_url} does not take and give token ids "
+        f"({'; '.join(reasons)}); leave tokenizer_path out to send it text.",
     )
 
 

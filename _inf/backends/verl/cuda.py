@@ -57,9 +57,10 @@ def check_tools() -> None:
     if not (headers := Path(sysconfig.get_path("include"), "Python.h")).is_file():
         missing.append(f"Python's headers ({headers}; the package python3-dev)")
     if missing:
-        raise ConfigError(
-            f"device: on a GPU Triton compiles kernels with {' and '.join(missing)}, which is "
-            "missing; install it, or use device: cpu"
+        raise ConfigError.of(
+            "device",
+            f"on a GPU Triton compiles kernels with {' and '.join(missing)}, which is "
+            "missing; install it, or use device: cpu",
         )
 
 
@@ -113,15 +114,17 @@ def arguments(rollout: RolloutConfig) -> dict[str, Any]:
     own = rollout.engine_kwargs["sglang"]
     float32, backend = rollout.dtype in FLOAT32, own.get(ATTENTION)
     if float32 and backend in HALF_PRECISION:
-        raise ConfigError(
-            f"rollout.engine_kwargs.sglang.{ATTENTION}: {backend} computes in half precision only, "
-            f"and rollout.dtype is {rollout.dtype}; leave it out, or use {TRITON}."
+        raise ConfigError.of(
+            f"rollout.engine_kwargs.sglang.{ATTENTION}",
+            f"{backend} computes in half precision only, "
+            f"and rollout.dtype is {rollout.dtype}; leave it out, or use {TRITON}.",
         )
     allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     if rollout.free_cache_engine and "expandable_segments:true" in allocator.lower():
-        raise ConfigError(  # torch_memory_saver 0.0.9, `entrypoint.py`
-            "rollout.free_cache_engine: PYTORCH_CUDA_ALLOC_CONF asks for expandable_segments, "
-            "whose memory cannot be given back; unset it, or set free_cache_engine to false."
+        raise ConfigError.of(  # torch_memory_saver 0.0.9, `entrypoint.py`
+            "rollout.free_cache_engine",
+            "PYTORCH_CUDA_ALLOC_CONF asks for expandable_segments, "
+            "whose memory cannot be given back; unset it, or set free_cache_engine to false.",
         )
     chosen: dict[str, Any] = {}
     # Otherwise SGLang takes FlashAttention 3 on Hopper also in float32, and on other GPUs

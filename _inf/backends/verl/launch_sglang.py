@@ -19,7 +19,7 @@ from _inf.backends.verl.environment import Device
 from _inf.backends.verl.server_arguments import CPU_ATTENTION, attention_backend, server_arguments
 from _inf.backends.verl.support import check_experts, check_support
 from _inf.config import Config, check_engine_kwargs
-from _inf.errors import ConfigError, EngineDeadError, InferenceError
+from _inf.errors import ConfigError, EngineDeadError, InferenceError, at_fault
 from _inf.models.resolve import resolve_model
 from _inf.runtime import quiet
 from _inf.runtime.child_process import Worker
@@ -171,6 +171,7 @@ def _start(
         raise
 
 
+@at_fault(key="rollout.tensor_model_parallel_size")
 def _join_process_group(config: Config) -> None:
     """Join the process group that verl needs: torchrun's, or a `HashStore` without a port."""
     import torch.distributed as dist

@@ -75,13 +75,16 @@ def server_arguments(
             "max_total_tokens": max(CPU_KV_TOKENS, CPU_KV_ROWS * max_model_len),
         }
     elif not config.pack_weights:
-        raise ConfigError("pack_weights: only a CPU's weights are packed; leave it out on a GPU")
+        raise ConfigError.of(
+            "pack_weights", "only a CPU's weights are packed; leave it out on a GPU"
+        )
     else:
         arguments |= cuda.arguments(rollout)
     if device == "cpu" and own.get("enable_torch_compile") and own.get(ATTENTION) != AMX:
-        raise ConfigError(  # 0.5.9, `model_executor/cpu_graph_runner.py`
-            "rollout.engine_kwargs.sglang.enable_torch_compile: on a CPU SGLang compiles a model "
-            f"only for {ATTENTION} {AMX}, on a processor that has AMX; leave it out."
+        raise ConfigError.of(  # 0.5.9, `model_executor/cpu_graph_runner.py`
+            "rollout.engine_kwargs.sglang.enable_torch_compile",
+            "on a CPU SGLang compiles a model "
+            f"only for {ATTENTION} {AMX}, on a processor that has AMX; leave it out.",
         )
     return arguments | {n: value for n, value in own.items() if value not in (None, CPU_ATTENTION)}
 

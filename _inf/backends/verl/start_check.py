@@ -13,7 +13,7 @@ import torch
 
 from _inf.backends.verl.kv_memory import file_bytes
 from _inf.backends.verl.support import EXACT_ON_CPU, architecture
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, at_fault
 from _inf.runtime import quiet
 from _inf.types import CancelToken
 
@@ -24,6 +24,7 @@ TOKENS = 24
 WITHIN = 1e-3
 
 
+@at_fault(key="model_path")
 def check_unmeasured(backend: Any, folder: Path) -> None:
     """Raise `ConfigError` if the log probs differ from those of the model in `folder`. Warns if
     they cannot be compared: in half precision, for a large model, or for one that Transformers

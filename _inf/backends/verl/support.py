@@ -122,9 +122,9 @@ def check_support(
     _check_values(name, text)
     plain = device == "cpu" and attention_backend != CPU_ATTENTION
     if plain and getattr(text, "attn_logit_softcapping", None):
-        raise ConfigError(
-            f"rollout.engine_kwargs.sglang.attention_backend: {attention_backend} ignores the soft "
-            f"caps of {name}; leave it out."
+        raise ConfigError.of(
+            "rollout.engine_kwargs.sglang.attention_backend",
+            f"{attention_backend} ignores the soft caps of {name}; leave it out.",
         )
     for limit, reason in _limits(name, text, plain):
         check_length(max_model_len, limit, reason)
@@ -135,9 +135,10 @@ def check_experts(hf_config: PretrainedConfig, server_arguments: Mapping[str, An
     would die of it while it starts."""
     text = getattr(hf_config, "text_config", hf_config)
     if server_arguments.get(CAPTURE_EXPERTS) and not getattr(text, "num_experts_per_tok", None):
-        raise ConfigError(
-            f"rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS}: {architecture(hf_config)} has no "
-            "experts (no num_experts_per_tok in its config); leave the key out."
+        raise ConfigError.of(
+            f"rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS}",
+            f"{architecture(hf_config)} has no experts (no num_experts_per_tok in its config); "
+            "leave the key out.",
         )
 
 
