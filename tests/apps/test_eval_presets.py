@@ -14,23 +14,10 @@ from _inf.apps.eval.dataset import read_examples
 from _inf.apps.eval.presets import preset_rows
 from _inf.errors import ConfigError
 
-# In the columns of the Hub's data sets; the problems are made up.
-MATH = {
-    "problem": "What is half of \\(\\frac{2}{3}\\)?",
-    "solution": "It is \\boxed{\\frac{1}{3}}.",
-    "answer": "\\frac{1}{3}",
-    "subject": "Prealgebra",
-    "level": 1,
-    "unique_id": "test/prealgebra/1.json",
-}
-AIME24 = {
-    "id": 60,
-    "problem": "What is $5^2$?",
-    "solution": "It is 25.",
-    "answer": "025",
-    "url": "https://example.org",
-    "year": "2024",
-}
+MATH = {"problem": "What is half of \\(\\frac{2}{3}\\)?", "answer": "\\frac{1}{3}", "level": 1}
+MATH |= {"solution": "It is \\boxed{\\frac{1}{3}}.", "unique_id": "test/prealgebra/1.json"}
+AIME24 = {"id": 60, "problem": "What is $5^2$?", "solution": "It is 25.", "answer": "025"}
+AIME24 |= {"url": "https://example.org", "year": "2024"}
 AIME25 = {"problem": "What is 7 * 10?", "answer": "70", "id": "0"}
 
 

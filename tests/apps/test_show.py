@@ -164,25 +164,16 @@ def test_row_is_shown_in_parts_that_say_what_was_sampled(opened: Any) -> None:
 
 def test_token_is_tinted_by_its_log_prob_and_says_it_when_pointed_at(opened: Any) -> None:
     seen = opened("some")
-    tints = seen.page.eval_on_selector_all(
-        "#detail .token", "all => all.map(each => getComputedStyle(each).backgroundColor)"
-    )
-    scale = seen.page.eval_on_selector_all(
-        "#scale li", "all => all.map(each => getComputedStyle(each).backgroundColor)"
+    tints, scale = (
+        seen.page.eval_on_selector_all(
+            each, "all => all.map(each => getComputedStyle(each).backgroundColor)"
+        )
+        for each in ("#detail .token", "#scale li")
     )
     assert len(set(tints)) == 6 and tints == scale
     seen.page.hover("#detail .token >> nth=4")
     said = 'token " is", id 108, log prob -2.5000, probability 8.21 %'
     assert seen.page.text_content("#readout") == said
-
-
-def test_hostile_text_is_shown_and_runs_nothing(opened: Any) -> None:
-    seen = opened("some")
-    seen.page.keyboard.press("m")
-    assert HOSTILE in seen.texts(".message .caption") and HOSTILE in seen.texts(".message .text")
-    assert json.dumps({"name": HOSTILE}, indent=1) in seen.texts(".message pre")
-    assert any(PIXEL in text for text in seen.texts("details pre"))
-    assert seen.page.locator("#detail b, #detail script, #detail img").count() == 0
 
 
 def test_no_field_of_a_row_can_run_anything(opened: Any) -> None:
@@ -197,6 +188,18 @@ def test_no_field_of_a_row_can_run_anything(opened: Any) -> None:
         assert seen.page.locator("#detail :is(script, img, b)").count() == 0
         seen.page.keyboard.press("j")
     assert seen.chosen() == str(len(HOSTILE_FIELDS))
+    seen = opened("many")
+    seen.page.keyboard.press("m")
+    assert HOSTILE in seen.texts(".message .caption") and HOSTILE in seen.texts(".message .text")
+    assert json.dumps({"name": HOSTILE}, indent=1) in seen.texts(".message pre")
+    assert any(PIXEL in text for text in seen.texts("details pre"))
+    # A thousand rows are built one at a time.
+    assert seen.page.locator("#list button").count() == 1000
+    for key in ("End", "k"):
+        seen.page.keyboard.press(key)
+        assert seen.page.locator("article").count() == 1
+    assert seen.chosen() == "998.0" and "question 998" in seen.texts("article .text")[0]
+    assert seen.page.evaluate("document.querySelectorAll('*').length") < 6000
 
 
 def test_pages_policy_lets_nothing_of_the_data_run(opened: Any, paths: dict[str, Path]) -> None:
@@ -294,16 +297,6 @@ def test_tab_reaches_every_control_and_each_shows_the_focus(opened: Any) -> None
     assert reached[:4] == ["finish", "low", "high", "search"]
     assert reached[4:8] == ["reset", "button", "detail", "token p0"]
     assert set(reached[8:]) == {"SUMMARY", "BODY"}
-
-
-def test_thousand_rows_are_built_one_at_a_time(opened: Any) -> None:
-    seen = opened("many")
-    assert seen.page.locator("#list button").count() == 1000
-    for key in ("End", "k"):
-        seen.page.keyboard.press(key)
-        assert seen.page.locator("article").count() == 1
-    assert seen.chosen() == "998.0" and "question 998" in seen.texts("article .text")[0]
-    assert seen.page.evaluate("document.querySelectorAll('*').length") < 6000
 
 
 # ── Contrast ─────────────────────────────────────────────────────────────────────────────────────
