@@ -1,4 +1,4 @@
-"""The template of the test model that calls tools; what the model answers is tested with engines."""
+"""The template of the test model that calls tools; its answers are tested on engines."""
 
 from __future__ import annotations
 
