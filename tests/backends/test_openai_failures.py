@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from _inf.errors import RequestFailure
 from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
+from tests.support import scripted_server
 from tests.support.scripted_server import (
-    MODEL,
     Reply,
     Script,
     ScriptedServer,
@@ -24,16 +23,9 @@ from tests.support.scripted_server import (
 KEY = "sk-very-secret-0123456789"
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with scripted(echo) as server:
-        yield server
-
-
 def connected(server: ScriptedServer, retries: int = 1, **config: Any) -> InferenceEngine:
     """An engine whose client repeats a request only so often, so that a test is quick."""
-    rollout = {"name": "openai", **config.pop("rollout", {})}
-    engine = InferenceEngine(model_path=MODEL, base_url=server.base_url, rollout=rollout, **config)
+    engine = scripted_server.connected(server, **config)
     engine._backend.server.client.max_retries = retries  # type: ignore[attr-defined]
     return engine
 

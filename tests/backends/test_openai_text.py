@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,8 +19,8 @@ from tests.support.scripted_server import (
     ScriptedServer,
     call,
     chat,
+    connected,
     echo,
-    scripted,
     streamed,
 )
 
@@ -32,17 +31,6 @@ CITY = {
     "additionalProperties": False,
 }
 SCHEMA = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with scripted(echo) as server:
-        yield server
-
-
-def connected(server: ScriptedServer, **config: Any) -> InferenceEngine:
-    rollout = {"name": "openai", **config.pop("rollout", {})}
-    return InferenceEngine(model_path=MODEL, base_url=server.base_url, rollout=rollout, **config)
 
 
 def weather(city: str) -> str:

@@ -14,7 +14,8 @@ import pytest
 from _inf.apps.openai_format import choices
 from _inf.errors import RequestFailure
 from inf import ConfigError, InferenceEngine, PromptError
-from tests.support.scripted_server import MODEL, USAGE, Reply, ScriptedServer, scripted
+from tests.support import scripted_server
+from tests.support.scripted_server import USAGE, Reply, ScriptedServer, scripted
 from tests.support.tiny import VOCABULARY, tiny_model
 
 IM_END = 2
@@ -85,9 +86,8 @@ def server(vllm: VLLM) -> Iterator[ScriptedServer]:
 
 
 def connected(server: ScriptedServer, **config: Any) -> InferenceEngine:
-    config = {"tokenizer_path": str(tiny_model()), **config}
-    rollout = {"name": "openai", **config.pop("rollout", {})}
-    return InferenceEngine(model_path=MODEL, base_url=server.base_url, rollout=rollout, **config)
+    given = {"tokenizer_path": str(tiny_model()), **config}
+    return scripted_server.connected(server, **given)
 
 
 def test_ids_go_out_and_ids_come_back(server: ScriptedServer, tokenizer: Any) -> None:

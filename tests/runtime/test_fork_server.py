@@ -50,25 +50,6 @@ def test_fork_gets_its_files_the_environment_of_now_and_a_log_of_its_own(
     assert (tmp_path / "server" / "log").read_text() == "imported\n"
 
 
-def test_start_method_of_the_caller_stays_unset(tmp_path: Path) -> None:
-    program = """
-import multiprocessing, sys
-from pathlib import Path
-from _inf.runtime.fork_server import ForkServer
-
-server = ForkServer("os:fspath", Path(sys.argv[1]))
-server.acquire()
-server.pid()
-print(multiprocessing.get_start_method(allow_none=True))
-server.release()
-"""
-    said = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "log")],
-        env=environment(), capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert (said.stdout, said.stderr) == ("None\n", "")
-
-
 def test_exit_codes_and_signals_of_forks_are_known_and_wake_who_waits(
     server: ForkServer, tmp_path: Path
 ) -> None:
@@ -99,31 +80,22 @@ def test_fork_that_the_system_refuses_leaves_the_others_alone(tmp_path: Path) ->
     server.release()
 
 
-def test_last_user_that_releases_it_ends_it_and_its_forks(
-    server: ForkServer, tmp_path: Path
-) -> None:
-    process = psutil.Process(forked(server, worker("sleep", tmp_path / "log")).pid)
-    assert server.acquire()
-    server.release()
-    assert server.process.is_alive() and process.is_running()
-    server.release()
-    assert not server.process.is_alive()
-    assert until(lambda: not alive({process}), 5)
-    assert not server.acquire()
-
-
-def test_killed_server_ends_its_forks_and_refuses_users_and_forks(
-    server: ForkServer, tmp_path: Path
+@pytest.mark.parametrize("how", ["released", "killed"])
+def test_server_that_ends_ends_its_forks_and_refuses_users_and_forks(
+    how: str, server: ForkServer, tmp_path: Path
 ) -> None:
     process = forked(server, worker("sleep", tmp_path / "log"))
     known = psutil.Process(process.pid)
-    os.kill(server.pid(), signal.SIGKILL)
+    assert server.acquire()
+    server.release()  # not by its last user
+    assert server.process.is_alive() and known.is_running()
+    server.release() if how == "released" else os.kill(server.pid(), signal.SIGKILL)
     process.join(10)
-    assert process.exitcode is not None
+    assert process.exitcode is not None or how == "released"
     assert until(lambda: not alive({known}), 5)
     server.process.join(10)
-    assert not server.acquire()
-    with pytest.raises(EOFError):
+    assert not server.process.is_alive() and not server.acquire()
+    with pytest.raises((EOFError, EngineDeadError)):
         forked(server, worker("sleep", tmp_path / "log"))
 
 

@@ -54,6 +54,8 @@ def test_silence_is_counted_from_the_first_look_that_finds_work_waiting(child: i
     assert [watching.look() for _ in range(10)] == [None] * 10
     said = watching.look()
     assert said is not None and "child 0 was silent for 12 s" in said and "hang_timeout" in said
+    for never in (watch(child, None), watch(child, "one", limit=None)):  # no work, no limit
+        assert [never.look() for _ in range(50)] == [None] * 50
 
 
 def test_any_heartbeat_and_any_moment_without_work_restart_the_count(child: int) -> None:
@@ -61,8 +63,3 @@ def test_any_heartbeat_and_any_moment_without_work_restart_the_count(child: int)
         beats = iter(["one"] * 8 + [heartbeat] + ["one"] * 10)
         watching = Watch({"child 0": child}, lambda beats=beats: next(beats), LIMIT)
         assert [watching.look() for _ in range(18)] == [None] * 18
-
-
-def test_no_waiting_work_and_no_limit_are_never_silent(child: int) -> None:
-    for watching in (watch(child, None), watch(child, "one", limit=None)):
-        assert [watching.look() for _ in range(50)] == [None] * 50

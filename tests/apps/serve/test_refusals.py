@@ -23,7 +23,6 @@ from tests.support.serve_clients import client
 ASK = [{"role": "user", "content": "Hi"}]
 CHAT, COMPLETION = "/chat/completions", "/completions"
 TOOL = {"type": "function", "function": {"name": "f"}}
-OTHER_TOOL = {"type": "function", "function": {"name": "g"}}
 NO_OBJECT = st.one_of(
     st.none(), st.booleans(), st.integers(), st.text(max_size=5), st.lists(st.integers())
 )
