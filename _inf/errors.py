@@ -6,14 +6,45 @@ Every message says what was wrong, where (prompt index, key path, file) and what
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 SHOWN_CHARACTERS = 80
 
+Self = TypeVar("Self", bound="InferenceError")
+
 
 class InferenceError(Exception):
-    """The base class of all exceptions that this library raises."""
+    """The base class of all exceptions that this library raises.
+
+    What it is about, each None where that is not known or does not apply:
+    key: the config key or the keyword of a call, as a dotted path (`rollout.dtype`,
+        `logit_bias[7]`); of several, the first one.
+    index: the number of the prompt, also of a keyword's value in a list with one per prompt.
+    row: the number of the row in its call; those of one prompt are next to each other.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        key: str | None = None,
+        index: int | None = None,
+        row: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.key, self.index, self.row = key, index, row
+
+    @classmethod
+    def of(cls: type[Self], key: str, sentence: str) -> Self:
+        """Return the exception about `key`, whose message begins with it."""
+        return cls(f"{key}: {sentence}", key=key)
+
+    def for_one_prompt(self) -> str:
+        """The message for a caller who gave one prompt, to whom its index says nothing."""
+        return str(self) if self.index != 0 else str(self).replace("prompt 0", "the prompt", 1)
 
 
 class EngineRefusal(InferenceError):
@@ -21,16 +52,16 @@ class EngineRefusal(InferenceError):
 
 
 class RequestFailure(InferenceError):
-    """The engine gave one request up; others are not concerned."""
+    """The engine gave one request up; others are not concerned. `row` says which."""
 
 
 class ConfigError(InferenceError, ValueError):
-    """A config key or a parameter of a call that cannot be used; the message begins with its
-    path."""
+    """A config key or a parameter of a call that cannot be used; the message begins with `key`. It
+    is None where a file, a machine or a command's option is at fault."""
 
 
 class PromptError(InferenceError, ValueError):
-    """A prompt that cannot be used; the message begins with its index in the batch."""
+    """A prompt that cannot be used; the message begins with its `index` in the batch."""
 
 
 class PromptTooLongError(PromptError):
@@ -47,6 +78,20 @@ class EngineDeadError(InferenceError, RuntimeError):
 
 class GenerationTimeout(InferenceError, TimeoutError):
     """A call ran longer than its `timeout`; its requests were aborted in the engine."""
+
+
+@contextlib.contextmanager
+def at_fault(
+    *, key: str | None = None, index: int | None = None, row: int | None = None
+) -> Iterator[None]:
+    """Say of the exceptions of this library from inside what they are about, unless they say it."""
+    try:
+        yield
+    except InferenceError as failure:
+        failure.key = key if failure.key is None else failure.key
+        failure.index = index if failure.index is None else failure.index
+        failure.row = row if failure.row is None else failure.row
+        raise
 
 
 def shown(value: object) -> str:

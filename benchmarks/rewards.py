@@ -24,7 +24,8 @@ from rich.table import Table
 
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.eval.reward import RewardPool
-from _inf.apps.eval.scoring import Tally, answer_and_score
+from _inf.apps.eval.scoring import answer_and_score
+from _inf.apps.tally import Tally
 
 JUDGES = """
 import asyncio, time
@@ -68,16 +69,17 @@ def measure(reward: str, workers: int, stem: Path, rows: int) -> float:
         for line in range(1, rows + 1):
             file.append(line, {"solution_str": f"answer {line}", "number": line, "reward": None})
         start = time.perf_counter()
-        with RewardPool(reward, workers=workers) as pool:
-            pool.load()
-            tally = Tally(rows, rows, 0, print)
-            lines = list(range(1, rows + 1))
-            work = answer_and_score(file, pool, lines, arguments, None, tally, print)
-            asyncio.run(work)
+        asyncio.run(score(file, RewardPool(reward, workers=workers), rows))
         took = time.perf_counter() - start
         wrong = [row["line"] for row in file.rows() if row["reward"] != row["number"] % 2]
     assert not wrong, wrong
     return took
+
+
+async def score(file: OutputFile, pool: RewardPool, rows: int) -> None:
+    async with pool:
+        tally, lines = Tally(rows, 0, rows), list(range(1, rows + 1))
+        await answer_and_score(file, pool, lines, arguments, None, tally, print)
 
 
 def arguments(row: dict[str, Any]) -> dict[str, Any]:

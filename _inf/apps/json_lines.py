@@ -1,5 +1,4 @@
-"""Reads files of JSON lines: the rows of evaluations, batches, rollouts and data sets; writes JSON
-that every reader takes."""
+"""Reads files of JSON lines, and writes JSON that every reader takes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     lm_eval --model inf --model_args config=config.yaml --tasks hellaswag
 
-In: the harness's requests (texts). Out: log likelihoods and texts, computed from token ids as in
-its own Transformers backend (`lm_eval/models/huggingface.py`, 0.4.13). Needs the extra `lm-eval`.
+Log likelihoods and texts are computed from token ids as in the harness's own Transformers backend
+(`lm_eval/models/huggingface.py`, 0.4.13). Needs the extra `lm-eval`.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from tqdm import tqdm
 
 from _inf.config import parse_assignments
 from _inf.errors import ConfigError
-from inf import InferenceEngine
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
+
+    from inf import InferenceEngine
 
 NOT_GIVEN = EvaluatorConfig().device  # "cuda:0": what the command passes on by itself
 AT_ONCE = 512  # requests of one call; the harness's cache has them after it
@@ -44,8 +45,7 @@ class InfLM(TemplateLM):
     config: of the engine; other arguments override its keys (`rollout.prompt_length=4096`).
     engine: one that runs already, in place of both. max_gen_toks: the most tokens of an answer, for
     tasks that do not say it. device: auto, cuda or cpu; lm_eval's own default, cuda:0, means what
-    the config says. The engine chooses how many rows run at once, so batch_size and
-    max_batch_size are not used.
+    the config says. batch_size and max_batch_size are not used: the engine chooses.
     """
 
     def __init__(
@@ -63,10 +63,12 @@ class InfLM(TemplateLM):
         if device not in (None, NOT_GIVEN):
             overrides["device"] = device
         if engine is None:
+            from inf import InferenceEngine  # the harness makes this object from its command line
+
             assignments = parse_assignments(f"{key}={value}" for key, value in overrides.items())
             engine = InferenceEngine(config, **assignments)
         elif config is not None or overrides:
-            raise ConfigError("engine: it runs already; give no config and no keys beside it.")
+            raise ConfigError.of("engine", "it runs already; give no config and no keys beside it.")
         if engine.tokenizer is None:
             raise ConfigError("lm_eval: the engine has no tokenizer; set tokenizer_path.")
         self.engine, self.tokenizer, self.max_gen_toks = engine, engine.tokenizer, max_gen_toks
@@ -96,23 +98,19 @@ class InfLM(TemplateLM):
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                chat_history,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-            )
-        )
+        how = {
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": not add_generation_prompt,
+        }
+        return str(self.tokenizer.apply_chat_template(chat_history, tokenize=False, **how))
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
     ) -> list[int]:
-        if add_special_tokens is None:  # a rendered chat has its BOS token already
-            begun = string.startswith(self.tokenizer.decode(self.prefix_token_id))
-            how = {"add_special_tokens": False} if begun else {}
-        else:
-            how = {"add_special_tokens": add_special_tokens}
+        begun = string.startswith(self.tokenizer.decode(self.prefix_token_id))
+        if add_special_tokens is None and begun:  # a rendered chat has its BOS token already
+            add_special_tokens = False
+        how = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
         return list(self.tokenizer.encode(string, **how))
 
     def _loglikelihood_tokens(
@@ -134,19 +132,12 @@ class InfLM(TemplateLM):
     def loglikelihood_rolling(
         self, requests: Sequence[Instance], disable_tqdm: bool = False
     ) -> list[float]:
+        how = {"prefix_token": self.prefix_token_id, "max_seq_len": self.max_length}
         windows = [
-            [
-                make_disjoint_window(window)
-                for window in get_rolling_token_windows(
-                    token_list=self.tok_encode(request.args[0]),
-                    prefix_token=self.prefix_token_id,
-                    max_seq_len=self.max_length,
-                    context_len=1,
-                )
-            ]
-            for request in requests
+            list(get_rolling_token_windows(self.tok_encode(each.args[0]), context_len=1, **how))
+            for each in requests
         ]
-        scored: list[TokenRequest] = [(None, *each) for group in windows for each in group]
+        scored = [(None, *make_disjoint_window(each)) for group in windows for each in group]
         found = iter(self._loglikelihood_tokens(scored, disable_tqdm))
         totals = [sum(next(found)[0] for _ in group) for group in windows]
         for request, total in zip(requests, totals, strict=True):

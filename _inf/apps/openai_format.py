@@ -1,44 +1,35 @@
-"""Converts OpenAI's chat completions: requests to `generate`'s keywords, rows to responses.
-
-In: a request as parsed JSON; the rows of its answer. Out: a `ChatRequest`, or a `BadRequest` that
-names the key; JSON values. `generate` checks the ranges of values.
-"""
+"""OpenAI's chat completions: reads requests as `generate`'s keywords, which checks the ranges of
+values, and writes rows as responses. A wrong field is a `ConfigError` with its `key`."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic_core import from_json
 
-from _inf.errors import did_you_mean, shown
-from _inf.request.keywords import GenerateParams
-from _inf.response.output import GenerationOutput, GenerationRow
-from _inf.types import Tokenizer, ToolCall
+from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.request.keywords import KEYWORDS
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
+from _inf.response.streaming import StreamChunk
+from _inf.types import RequestOutput, Tokenizer, ToolCall
 
 FormT = TypeVar("FormT", bound="RequestBody")
 
 
-class BadRequest(ValueError):
-    """A wrong request; the message begins with the key, `key`."""
-
-    @property
-    def key(self) -> str:
-        return str(self).partition(":")[0].partition(".")[0]
-
-
 def json_object(text: bytes) -> dict[str, Any]:
-    """Parse JSON text of an object; a `BadRequest` says what else it is."""
+    """Parse JSON text of an object; a `ConfigError` says what else it is."""
     try:
         value = from_json(text)
         json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
     except (ValueError, RecursionError) as failure:
-        raise BadRequest(f"it is not JSON: {failure}") from None
+        raise ConfigError(f"it is not JSON: {failure}") from None
     if not isinstance(value, dict):
-        raise BadRequest(f"it is not a JSON object: {shown(value)}")
+        raise ConfigError(f"it is not a JSON object: {shown(value)}")
     return value
 
 
@@ -66,33 +57,23 @@ class NamedTool(RequestBody):
     function: _Name
 
 
-class Keywords(RequestBody):
-    """The sampling keys of a request: OpenAI's names, and those that SGLang's and vLLM's servers
-    accept too."""
+def _with_keywords(model: type[FormT]) -> type[FormT]:
+    """Add the keywords of `generate` that a request may have, except those that `model` declares
+    itself."""
+    fields: dict[str, Any] = {
+        name: (keyword.kind | None, None)
+        for name, keyword in KEYWORDS.items()
+        if keyword.in_body and keyword.kind is not None and name not in model.model_fields
+    }
+    return create_model(model.__name__, __base__=model, __module__=model.__module__, **fields)
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    do_sample: bool | None = None
-    seed: int | None = None
-    n: int | None = None
-    max_tokens: int | None = None
+
+@_with_keywords
+class Keywords(RequestBody):
+    """The sampling keys of a request: OpenAI's, and `generate`'s, which are also the names that
+    SGLang's and vLLM's servers accept."""
+
     max_completion_tokens: int | None = None
-    min_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    regex: str | None = None
-    json_schema: dict[str, Any] | str | None = None
-    skip_special_tokens: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    truncate_prompt: str | None = None
-    tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     response_format: dict[str, Any] | None = None
     logprobs: bool | None = None
@@ -104,26 +85,28 @@ class Keywords(RequestBody):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Keywords:
-        if self.max_tokens is not None and self.max_completion_tokens is not None:
-            raise ValueError("max_completion_tokens: max_tokens is set too; remove one of them")
+        given = self.model_fields_set
+        if {"max_tokens", "max_completion_tokens"} <= given:
+            raise ConfigError.of(
+                "max_completion_tokens", "max_tokens is set too; remove one of them"
+            )
         if self.top_logprobs and not self.logprobs:
-            raise ValueError('top_logprobs: it needs "logprobs": true')
-        if self._schema() is not None and self.json_schema is not None:
-            raise ValueError("response_format: json_schema is set too; remove one of them")
+            raise ConfigError.of("top_logprobs", 'it needs "logprobs": true')
+        if self._schema() is not None and "json_schema" in given:
+            raise ConfigError.of("response_format", "json_schema is set too; remove one of them")
         return self
 
     def keywords(self) -> dict[str, Any]:
         """Return `generate`'s keywords; tools are schemas, whose calls the caller must run."""
-        same = GenerateParams.__annotations__.keys() & (Keywords.model_fields.keys() - {"logprobs"})
-        named = {name: getattr(self, name) for name in same}
-        named["logprobs"] = self.top_logprobs or None
-        if self.max_tokens is None:
-            named["max_tokens"] = self.max_completion_tokens
-        if self.json_schema is None:
-            named["json_schema"] = self._schema()
-        if self.tool_choice == "none":
-            named["tools"] = []
-        return {name: value for name, value in named.items() if value is not None}
+        same = {name: value for name, value in self if name in KEYWORDS and name != "logprobs"}
+        renamed: dict[str, Any] = {
+            "logprobs": self.top_logprobs or None,
+            "max_tokens": self.max_completion_tokens,
+            "json_schema": self._schema(),
+            "tools": [] if self.tool_choice == "none" else None,
+        }
+        pairs = [*same.items(), *renamed.items()]
+        return {name: value for name, value in pairs if value is not None}
 
     def _schema(self) -> dict[str, Any] | None:
         match self.response_format:
@@ -133,9 +116,10 @@ class Keywords(RequestBody):
                 return {"type": "object"}
             case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
                 return schema
-        raise ValueError(
-            f"response_format: {shown(self.response_format)} is none of text, json_object and "
-            '{"type": "json_schema", "json_schema": {"schema": ...}}'
+        raise ConfigError.of(
+            "response_format",
+            f"{shown(self.response_format)} is none of text, json_object and "
+            '{"type": "json_schema", "json_schema": {"schema": ...}}',
         )
 
 
@@ -159,43 +143,40 @@ class ChatRequest(Keywords):
 
 
 def read(form: type[FormT], value: object) -> FormT:
-    """`value` as a `form`, or a `BadRequest` that names the first key that is wrong."""
+    """`value` as a `form`, or a `ConfigError` about the first key that is wrong."""
     try:
         return form.model_validate(value)
     except ValidationError as failure:
         error = failure.errors()[0]
     # For members of a union and items of a list, only the key is named.
-    where = ".".join(map(str, error["loc"][: 1 + (error["loc"][:1] == ("body",))]))
+    in_body = error["loc"][:1] == ("body",)
+    key = ".".join(map(str, error["loc"][: 1 + in_body]))
     match error["type"]:
         case "extra_forbidden":
-            known = ChatRequest if where.startswith("body.") else form
-            hint = did_you_mean(str(error["loc"][-1]), known.model_fields)
-            reason = f"{where}: unknown{hint}"
-        case "value_error":
-            reason = ".".join(filter(None, [where, str(error["ctx"]["error"])]))
+            known = ChatRequest if in_body else form
+            reason = f"unknown{did_you_mean(str(error['loc'][-1]), known.model_fields)}"
+        case "value_error":  # of a validator: a `ConfigError`
+            said, above = error["ctx"]["error"], f"{key}." if key else ""
+            raise ConfigError(f"{above}{said}", key=f"{above}{said.key}")
         case "missing":
-            reason = f"{where}: it is missing"
+            reason = "it is missing"
         case _:
-            reason = f"{where}: {shown(error['input'])}: {error['msg']}"
-    raise BadRequest(reason)
+            reason = f"{shown(error['input'])}: {error['msg']}"
+    raise ConfigError.of(key, reason)
 
 
 def message(row: GenerationRow) -> dict[str, Any]:
-    """Return the assistant's message, with the tool calls that the caller must run."""
-    if not row.tool_calls:
-        return {"role": "assistant", "content": row.completion}
-    content = row.messages[-1]["content"] if row.messages else row.completion
-    ids = [f"call_{index}" for index in range(len(row.tool_calls))]
-    return {
-        "role": "assistant",
-        "content": content or None,
-        "tool_calls": tool_calls(row.tool_calls, ids),
-    }
+    """Return a row's message, with the tool calls that the caller must run."""
+    calls = row.tool_calls or []
+    content = row.messages[-1]["content"] if calls and row.messages else row.completion
+    return assistant(content, calls, [f"call_{index}" for index in range(len(calls))])
 
 
-def tool_calls(calls: Sequence[ToolCall], ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the calls of a message, with these ids."""
-    return [
+def assistant(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> dict[str, Any]:
+    """Return the assistant's message; ids: of its calls."""
+    if not calls:
+        return {"role": "assistant", "content": content}
+    named = [
         {
             "id": call_id,
             "type": "function",
@@ -206,6 +187,7 @@ def tool_calls(calls: Sequence[ToolCall], ids: Sequence[str]) -> list[dict[str, 
         }
         for call, call_id in zip(calls, ids, strict=True)
     ]
+    return {"role": "assistant", "content": content or None, "tool_calls": named}
 
 
 def choices(
@@ -216,27 +198,22 @@ def choices(
         {
             "index": index,
             "message": message(row),
-            "finish_reason": row.metadata["finish_reason"],
-            "logprobs": token_logprobs(
-                row.token_ids or [], row.logprobs, row.top_logprobs, tokenizer, likeliest
-            ),
+            "finish_reason": row.finish_reason,
+            "logprobs": token_logprobs(row, tokenizer, likeliest),
         }
         for index, row in enumerate(output)
     ]
 
 
 def token_logprobs(
-    ids: Sequence[int],
-    logprobs: Sequence[float] | None,
-    top_logprobs: Sequence[Mapping[int, float]] | None,
-    tokenizer: Tokenizer,
-    likeliest: int | None,
+    row: GenerationRow | StreamChunk, tokenizer: Tokenizer, likeliest: int | None
 ) -> dict[str, Any] | None:
     """Return an entry for every generated token, including the stop token; `likeliest` as in
     `ChatRequest`. None if a server gives no log probs by our definition."""
+    ids, logprobs = row.token_ids or [], row.logprobs
     if likeliest is None or logprobs is None or any(map(math.isnan, logprobs)):
         return None
-    tops = top_logprobs or [{} for _ in ids]
+    tops = row.top_logprobs or [{} for _ in ids]
     content = [
         {
             **_token(token, logprob, tokenizer),
@@ -258,19 +235,13 @@ def _token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
 
 
-def usage(output: GenerationOutput) -> dict[str, Any]:
-    """Return the token counts of the answers to one prompt."""
-    return token_counts(output.metadata, len(output))
-
-
-def token_counts(rows: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:
-    """Return token counts in OpenAI's form, from the metadata of `n` rows per prompt, which counts
-    once for all of them."""
-    prompt = sum(row["prompt_tokens"] for row in rows[::n])
-    completion = sum(row["completion_tokens"] for row in rows)
+def usage(rows: Sequence[GenerationRow | RequestOutput], n: int) -> dict[str, Any]:
+    """Return the token counts of `n` rows per prompt, which counts once for all of them."""
+    prompt = sum(row.prompt_tokens for row in rows[::n])
+    completion = sum(row.completion_tokens for row in rows)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(row["cached_tokens"] for row in rows[::n])},
+        "prompt_tokens_details": {"cached_tokens": sum(row.cached_tokens for row in rows[::n])},
     }

@@ -31,6 +31,11 @@ OF_A_LOCAL_MODEL = OF_TOKENS | {
     "rollout.dtype",
     "rollout.enforce_eager",
 }
+# Features (`base.FEATURES`) of the backends that load the model themselves.
+SUPPORTED_LOCALLY = frozenset(
+    "stream turn score token_ids json_schema regex seed logit_bias more_sampling repetition_penalty"
+    " top_logprobs prompt_logprobs sampling_mask update_weights".split()
+)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
-"""Checks new weights for a running engine, all of them, before the first one is loaded.
-
-In: a module, a state dict or pairs of (name, tensor), with Transformers' names. Out: pairs checked
-against the model: none unknown, none missing, all finite and of the right shape.
+"""Checks new weights for a running engine, all of them, before the first one is loaded: none
+unknown, none missing, all finite and of the right shape.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.errors import ConfigError, at_fault, did_you_mean, shown
 from _inf.runtime import quiet
 
 if TYPE_CHECKING:
@@ -56,7 +54,6 @@ def expected_weights(hf_config: PretrainedConfig, trust_remote_code: bool) -> Ex
 
 
 def weights_of(model: PreTrainedModel) -> ExpectedWeights:
-    """Return the names and shapes of a model's weights."""
     state = model.state_dict(keep_vars=True)
     first: dict[int, str] = {}
     tied = {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
@@ -67,6 +64,7 @@ def weights_of(model: PreTrainedModel) -> ExpectedWeights:
     )
 
 
+@at_fault(key="weights")
 def checked(weights: object, model: ExpectedWeights) -> NamedTensors:
     """Return all the weights to send, or raise a `ConfigError` that lists the faults."""
     tensors: dict[str, torch.Tensor] = {}
@@ -92,8 +90,8 @@ def checked(weights: object, model: ExpectedWeights) -> NamedTensors:
         faults[_SHOWN_FAULTS:] = [f"and {len(faults) - _SHOWN_FAULTS} more"]
     if faults:
         hint = DDP_NAMES if any(name.startswith(DDP_PREFIX) for name in tensors) else ""
-        raise ConfigError(
-            f"weights: {'; '.join(faults)}. {hint}The engine keeps the weights that it has."
+        raise ConfigError.of(
+            "weights", f"{'; '.join(faults)}. {hint}The engine keeps the weights that it has."
         )
     return list(tensors.items())
 
@@ -110,7 +108,7 @@ def _pairs(weights: Any) -> Iterator[tuple[str, Any]]:
         ) from None
     for index, item in enumerate(items):
         if not (isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], str)):
-            raise ConfigError(f"weights[{index}]: expected (name, tensor), got {shown(item)}")
+            raise ConfigError.of(f"weights[{index}]", f"expected (name, tensor), got {shown(item)}")
         yield item[0], item[1]
 
 
@@ -135,4 +133,4 @@ def check_version(version: object) -> None:
     """Raise unless the version is None or a whole number from 0 on."""
     whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
     if version is not None and not whole:
-        raise ConfigError(f"version: expected a whole number from 0 on, got {shown(version)}")
+        raise ConfigError.of("version", f"expected a whole number from 0 on, got {shown(version)}")

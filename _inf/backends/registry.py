@@ -38,9 +38,9 @@ def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
         for name, neutral in FEATURES[feature].items():
             if name in asked and asked[name] is not None and asked[name] != neutral:
                 others = " or ".join(mode.name for mode in MODES if feature in mode.supports)
-                raise ConfigError(
-                    f"{name}: the backend {backend.name} does not offer it; "
-                    f"rollout.name: {others} does."
+                raise ConfigError.of(
+                    name,
+                    f"the backend {backend.name} does not offer it; rollout.name: {others} does.",
                 )
 
 

@@ -49,7 +49,8 @@ def check(document: dict[str, Any], faults_of: Callable[[Config], Faults]) -> Co
     else:
         faults |= dict(faults_of(config))
     if faults:
-        raise ConfigError("\n".join(f"{path}: {fault}" for path, fault in faults.items()))
+        lines = [f"{path}: {fault}" for path, fault in faults.items()]
+        raise ConfigError("\n".join(lines), key=next(iter(faults)))
     return config
 
 
@@ -59,7 +60,7 @@ def check_engine_kwargs(config: Config, known_fields: Collection[str]) -> None:
     unknown = [key for key in config.rollout.engine_kwargs["sglang"] if key not in known_fields]
     if unknown:
         lines = [f"{path}.{key}: {why}{did_you_mean(key, known_fields)}" for key in unknown]
-        raise ConfigError("\n".join(lines))
+        raise ConfigError("\n".join(lines), key=f"{path}.{unknown[0]}")
 
 
 def _take_one_valued(rollout: Any) -> Faults:

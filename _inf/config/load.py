@@ -56,10 +56,10 @@ def load_config(
         merged = OmegaConf.create(_over(_lift_flat_keys(below), above))
         document: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     except RecursionError:
-        raise ConfigError("config: a value contains itself, or is nested too deeply") from None
+        raise ConfigError.of("config", "a value contains itself, or is nested too deeply") from None
     except MissingMandatoryValue as error:
         why = "is '???', which means that it must be set"
-        raise ConfigError(f"{error.full_key}: {why}") from None
+        raise ConfigError.of(error.full_key, why) from None
     except OmegaConfBaseException as error:
         where = error.full_key or "config"
         raise ConfigError(f"{where}: cannot be resolved: {first_line(error)}") from None
@@ -111,7 +111,7 @@ def _lift_flat_keys(layer: dict[str, Any]) -> dict[str, Any]:
         nested = at(lifted, path)
         if nested is not ABSENT and nested != value:
             fault = f"{shown(value)} contradicts {shown(nested)} at {path}"
-            raise ConfigError(f"{key}: {fault}; set only {path}")
+            raise ConfigError.of(key, f"{fault}; set only {path}")
         for name in reversed(path.split(".")):
             value = {name: value}
         lifted = _over(lifted, value)

@@ -47,7 +47,7 @@ def read_source(source: Source) -> dict[str, Any]:
         text = resources.files("_inf").joinpath("embedded.yaml").read_text(encoding="utf-8")
         return _parse(text, "embedded.yaml")
     if not isinstance(source, (str, os.PathLike)):
-        raise ConfigError(f"config: expected a path, a mapping or None, got {shown(source)}")
+        raise ConfigError.of("config", f"expected a path, a mapping or None, got {shown(source)}")
     path = Path(source)
     document = _parse(_text_of(path), str(path))
     for name in _NAMED_FILES:
@@ -62,9 +62,9 @@ def plain(value: object) -> Any:
         value = OmegaConf.to_container(value, resolve=True)
     if isinstance(value, Mapping):
         if odd := [key for key in value if not isinstance(key, str)]:
-            raise ConfigError(f"config: a key must be text, not {shown(odd[0])}; quote it")
+            raise ConfigError.of("config", f"a key must be text, not {shown(odd[0])}; quote it")
         if "" in value:
-            raise ConfigError("config: a key is empty; give it a name")
+            raise ConfigError.of("config", "a key is empty; give it a name")
         return {key: plain(item) for key, item in value.items() if key != "_target_"}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]

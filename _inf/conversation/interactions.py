@@ -11,8 +11,7 @@ import yaml
 from _inf.config import MultiTurn
 from _inf.errors import ConfigError, shown
 from _inf.runtime import quiet
-from _inf.tools.loading import load_tools
-from _inf.tools.user_module import import_beside
+from _inf.tools.loading import import_beside, load_tools
 from _inf.types import Tool
 
 PATH_KEY = "rollout.multi_turn.interaction_config_path"
@@ -55,6 +54,6 @@ def load_interactions(path: str | None) -> dict[str, Any]:
     except ConfigError:
         raise
     except Exception as failure:
-        raise ConfigError(
-            f"{PATH_KEY}: {path} cannot be loaded: {type(failure).__name__}: {failure}"
+        raise ConfigError.of(
+            PATH_KEY, f"{path} cannot be loaded: {type(failure).__name__}: {failure}"
         ) from failure

@@ -1,9 +1,5 @@
-"""Turns a call's tools and the config into the rules, requests and episodes of its rows.
-
-In: checked parameters (`Sampling`), tokenized prompts, the config. Out: `Rules` with a `Template`
-that shows the tools, and a `Request` or an `Episode` per row. Refuses calls that no conversation
-can serve.
-"""
+"""Turns a call's tools and the config into the rules, requests and episodes of its rows, and
+refuses calls that no conversation can serve."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from _inf.config import Config
-from _inf.conversation.episode import Episode
+from _inf.conversation.episode import Episode, TextEpisode
 from _inf.conversation.interactions import ConfiguredTools
 from _inf.conversation.rules import (
     DEFAULT_INTERACTION,
@@ -19,30 +15,10 @@ from _inf.conversation.rules import (
     answered_calls,
     rules_for,
 )
-from _inf.conversation.text_episode import TextEpisode
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
+from _inf.request.keywords import KEYWORDS
 from _inf.request.sampling import Sampling
 from _inf.types import ModelInfo, Prompt, Request, RequestOutput, Tool, TurnOptions
-
-# Keywords that need a call of one turn.
-ONE_TURN = (
-    "json_schema",
-    "regex",
-    "prompt_logprobs",
-    "logprobs",
-    "sampling_mask",
-    "return_routed_experts",
-    "num_beams",
-)
-# Keywords that a stream cannot serve, and why.
-NOT_STREAMED = {
-    "prompt_logprobs": "stream() does not give them; use generate()",
-    "sampling_mask": "stream() does not give it; use generate()",
-    "return_routed_experts": "stream() does not give it; use generate()",
-    "num_beams": "a beam is known at its end only; use generate()",
-    "max_tokens_per_turn": "stream() has one turn; use max_tokens",
-    "interaction_kwargs": "stream() has one turn; use generate()",
-}
 
 
 def call_rules(
@@ -71,7 +47,8 @@ class PreparedCall:
             if prompt.messages is None:
                 raise PromptError(
                     f"prompt {index}: tools and interactions add messages, which prompt_token_ids "
-                    "and text do not have; send messages, or pass tools=[]."
+                    "and text do not have; send messages, or pass tools=[].",
+                    index=index,
                 )
 
     @property
@@ -81,7 +58,6 @@ class PreparedCall:
 
     @property
     def rows(self) -> int:
-        """The number of rows that the call returns."""
         return len(self.prompts) * self.sampling.n
 
     def episodes(self) -> list[Episode]:
@@ -111,15 +87,18 @@ class PreparedCall:
                 f"prompt 0: stream() takes one prompt, not {prompts}; use generate()."
             )
         if sampling.n != 1:
-            raise ConfigError(f"n: stream() gives one answer, not {sampling.n}; use generate().")
-        for name, why in NOT_STREAMED.items():
-            if sampling.asks(name):
-                raise ConfigError(f"{name}: {why}.")
+            raise ConfigError.of(
+                "n", f"stream() gives one answer, not {sampling.n}; use generate()."
+            )
+        for name, keyword in KEYWORDS.items():
+            if keyword.not_streamed and sampling.asks(name):
+                raise ConfigError.of(name, f"{keyword.not_streamed}.")
         for name, tool in self.rules.tools.items():
             if tool.executable:
-                raise ToolError(
-                    f"tools: {name} would run; stream() takes schemas only: use generate(), or "
-                    "pass tools=[]."
+                raise ToolError.of(
+                    "tools",
+                    f"{name} would run; stream() takes schemas only: use generate(), or "
+                    "pass tools=[].",
                 )
         [request] = self.requests()
         return request
@@ -143,37 +122,39 @@ def check_turns(
     if sampling.asks("interaction_kwargs"):
         more_turns["interaction_kwargs"] = "leave interaction_kwargs out"
     if not more_turns and sampling.asks("max_tokens_per_turn"):
-        raise ConfigError(
-            "max_tokens_per_turn: without tools or interactions there is one turn; use max_tokens."
+        raise ConfigError.of(
+            "max_tokens_per_turn",
+            "without tools or interactions there is one turn; use max_tokens.",
         )
-    for name in ONE_TURN if more_turns else ():
-        if sampling.asks(name):
+    for name, keyword in KEYWORDS.items() if more_turns else ():
+        if keyword.one_turn and sampling.asks(name):
             why, instead = " and ".join(more_turns), " and ".join(more_turns.values())
-            raise ConfigError(f"{name}: cannot be used with {why}; {instead}.")
+            raise ConfigError.of(name, f"cannot be used with {why}; {instead}.")
 
 
 def _check_tools_kwargs(turns: TurnOptions, tools: Mapping[str, Tool]) -> None:
     for name, kwargs in turns.tools_kwargs.items():
         if name not in tools:
             hint = did_you_mean(name, tools) or f"; there are {', '.join(tools) or 'none'}."
-            raise ConfigError(f"tools_kwargs.{name}: this call has no such tool{hint}")
+            raise ConfigError.of(f"tools_kwargs.{name}", f"this call has no such tool{hint}")
         if kwargs and tools[name].verl is None:
-            raise ConfigError(f"tools_kwargs.{name}: {', '.join(kwargs)} need a verl tool.")
+            raise ConfigError.of(f"tools_kwargs.{name}", f"{', '.join(kwargs)} need a verl tool.")
 
 
 def _check_interaction(turns: TurnOptions, interactions: Collection[str]) -> None:
     if not turns.interaction_kwargs:
         return
     if not interactions:
-        raise ConfigError(
-            "interaction_kwargs: no interaction is configured; "
-            "set rollout.multi_turn.interaction_config_path."
+        raise ConfigError.of(
+            "interaction_kwargs",
+            "no interaction is configured; set rollout.multi_turn.interaction_config_path.",
         )
     named = turns.interaction_kwargs.get("name", DEFAULT_INTERACTION)
     if named not in list(interactions):  # `named` may be of any type
         given = ", ".join(turns.interaction_kwargs)
         default = "" if "name" in turns.interaction_kwargs else f", the default beside {given},"
-        raise ConfigError(
-            f"interaction_kwargs.name: {shown(named)}{default} is not an interaction; the "
-            f"interactions are {', '.join(interactions)}."
+        raise ConfigError.of(
+            "interaction_kwargs.name",
+            f"{shown(named)}{default} is not an interaction; the "
+            f"interactions are {', '.join(interactions)}.",
         )

@@ -1,8 +1,6 @@
 """Converts every accepted form of a prompt into messages, token ids or plain text.
 
-In: the `prompts` of `InferenceEngine.generate`, one or many, mixed. Out: one `Form` per prompt, in
-order. A new form is added in `_one`. Knows no tokenizer, and imports no library of arrays, tables
-or messages: it checks attributes instead. Every refusal is a `PromptError` with the prompt's index.
+It imports no library of arrays, tables or messages, but checks attributes.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from _inf.errors import PromptError, did_you_mean, shown
+from _inf.errors import PromptError, at_fault, did_you_mean, shown
 from _inf.types import Message
 
 Form: TypeAlias = "list[Message] | list[int] | str"
@@ -36,8 +34,12 @@ def normalize(prompts: object) -> list[Form]:
     """
     listed = _listed(prompts)
     if listed is None or (listed and all(map(_is_message, listed))):
-        return [_one(prompts, 0)]
-    return [_one(prompt, index) for index, prompt in enumerate(listed)]
+        listed = [prompts]
+    forms = []
+    for index, prompt in enumerate(listed):
+        with at_fault(index=index):
+            forms.append(_one(prompt, index))
+    return forms
 
 
 def _listed(value: object) -> Sequence[Any] | None:

@@ -1,12 +1,8 @@
 """Renders messages with the model's chat template: a whole prompt, or only what follows an answer.
 
-In: messages, a call's template keywords and tool schemas; or plain text without the template. Out:
-token ids of exactly the template's text (verl adds no special tokens either, so a template that
-writes the BOS itself does not get a second one). Knows the tokenizer; nothing of limits, rollouts
-or what a tool does.
-
-A template is a program of the model's authors: it may raise any exception on a turn that it does
-not expect.
+The ids are of exactly the template's text: verl adds no special tokens either, so a template that
+writes the BOS itself does not get a second one. A template is a program of the model's authors: it
+may raise any exception on a turn that it does not expect.
 """
 
 from __future__ import annotations
@@ -64,9 +60,10 @@ class Template:
         except Exception as refusal:
             failure = error_text(refusal)
         if failure:
-            raise ToolError(
-                f"tools: the model's chat template cannot show a tool's result ({failure}); choose "
-                "a model that was made for tools."
+            raise ToolError.of(
+                "tools",
+                f"the model's chat template cannot show a tool's result ({failure}); choose "
+                "a model that was made for tools.",
             )
 
     def prompt(self, messages: Sequence[Message], index: int) -> list[int]:
@@ -150,24 +147,26 @@ class Template:
             shown = self._render([_QUESTION], tools=self._schemas)
             return shown != self._render([_QUESTION])
         except Exception as refusal:
-            raise ToolError(
-                f"tools: the model's chat template refused them: {error_text(refusal)}."
+            raise ToolError.of(
+                "tools", f"the model's chat template refused them: {error_text(refusal)}."
             ) from refusal
 
     def _role_to_instruct(self) -> str:
         """Find the role in whose message the template shows the instructions."""
         if not self._instructions:
-            raise ToolError(
-                "tools: the model's chat template does not show tools, and they can be explained "
-                "in its place only for rollout.multi_turn.format: hermes; set that."
+            raise ToolError.of(
+                "tools",
+                "the model's chat template does not show tools, and they can be explained "
+                "in its place only for rollout.multi_turn.format: hermes; set that.",
             )
         for role in ("system", "user"):
             with contextlib.suppress(Exception):  # some refuse a system message, some drop it
                 if self._instructions.strip() in self._render(self._instructed([_QUESTION], role)):
                     return role
-        raise ToolError(
-            "tools: the model's chat template shows neither tools nor a system message; choose a "
-            "model that was made for tools."
+        raise ToolError.of(
+            "tools",
+            "the model's chat template shows neither tools nor a system message; choose a "
+            "model that was made for tools.",
         )
 
     def _instructed(self, messages: Sequence[Message], role: str) -> list[Message]:

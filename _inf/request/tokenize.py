@@ -1,9 +1,4 @@
-"""Turns prompts and given responses into token ids, and checks them against the limits.
-
-In: prompts from `_inf.request.prompts`, responses in the caller's forms. Out: one `Prompt` or one
-list of ids per prompt, in order. Knows the tokenizer and nothing of engines; every refusal is a
-`PromptError` that begins with the index.
-"""
+"""Turns prompts and given responses into token ids, and checks them against the limits."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from numbers import Integral
 
-from _inf.errors import PromptError, PromptTooLongError, shown
+from _inf.errors import PromptError, PromptTooLongError, at_fault, shown
 from _inf.request.prompts import TOKEN_IDS, Form, as_list, id_list, kind
 from _inf.request.template import Template
 from _inf.types import Limits, Prompt, Tokenizer
@@ -24,17 +19,22 @@ def tokenize(prompts: Sequence[Form], template: Template | None, limits: Limits)
         return [_as_given(prompt, index) for index, prompt in enumerate(prompts)]
     fitting = []
     for index, prompt in enumerate(prompts):
-        messages = None
-        if isinstance(prompt, str):
-            ids, where = template.plain(prompt, index), f"prompt {index}: the text's token"
-        elif isinstance(prompt[0], Mapping):
-            messages = prompt
-            ids, where = template.prompt(messages, index), f"prompt {index}: rendered token"
-        else:
-            ids, where = prompt, f"prompt {index}: {TOKEN_IDS}"
-        ids, cut = _within(_known(ids, limits, where), limits, index)
-        fitting.append(Prompt(ids, cut, messages))
+        with at_fault(index=index):
+            fitting.append(_tokenized(prompt, template, limits, index))
     return fitting
+
+
+def _tokenized(prompt: Form, template: Template, limits: Limits, index: int) -> Prompt:
+    messages = None
+    if isinstance(prompt, str):
+        ids, where = template.plain(prompt, index), f"prompt {index}: the text's token"
+    elif isinstance(prompt[0], Mapping):
+        messages = prompt
+        ids, where = template.prompt(messages, index), f"prompt {index}: rendered token"
+    else:
+        ids, where = prompt, f"prompt {index}: {TOKEN_IDS}"
+    ids, cut = _within(_known(ids, limits, where), limits, index)
+    return Prompt(ids, cut, messages)
 
 
 def _as_given(prompt: Form, index: int) -> Prompt:
@@ -94,7 +94,11 @@ def tokenize_responses(
         raise PromptError(f"responses: {kind(given)}; expected text or token ids for each prompt.")
     if len(given) != prompts:
         raise PromptError(f"responses: {len(given)} for {prompts} prompts; give one per prompt.")
-    return [_response(each, tokenizer, limits, index) for index, each in enumerate(given)]
+    ids = []
+    for index, each in enumerate(given):
+        with at_fault(index=index):
+            ids.append(_response(each, tokenizer, limits, index))
+    return ids
 
 
 def _response(response: object, tokenizer: Tokenizer, limits: Limits, index: int) -> list[int]:
@@ -116,11 +120,19 @@ def check_total_length(
     prompts: Sequence[Prompt], max_tokens: Sequence[int], limits: Limits
 ) -> None:
     """Refuse a prompt that exceeds the limit together with `max_tokens` of answer."""
-    for index, (prompt, answer) in enumerate(zip(prompts, max_tokens, strict=True)):
+    for index, (prompt, most) in enumerate(zip(prompts, max_tokens, strict=True)):
         length = len(prompt.token_ids)
-        if length + answer > limits.total:
-            raise PromptTooLongError(
-                f"prompt {index} has {length} tokens; with max_tokens={answer} that is "
-                f"{length + answer}, above the limit of {limits.total} "
-                f"(rollout.max_model_len). At most max_tokens={limits.total - length} fits."
-            )
+        remedy = f"At most max_tokens={limits.total - length} fits."
+        check_room(index, length, most, limits, f"max_tokens={most}", remedy)
+
+
+def check_room(
+    index: int, prompt: int, answer: int, limits: Limits, what: str, remedy: str
+) -> None:
+    """Refuse a prompt that exceeds the limit together with its answer, which is called `what`."""
+    if prompt + answer > limits.total:
+        raise PromptTooLongError(
+            f"prompt {index} has {prompt} tokens; with {what} that is {prompt + answer}, above the "
+            f"limit of {limits.total} (rollout.max_model_len). {remedy}",
+            index=index,
+        )

@@ -1,24 +1,13 @@
-"""Checks the values of `generate`'s keywords: returns plain Python values, or raises `ConfigError`.
-
-In: a keyword's name and one value, not None. Knows nothing of other keywords and other prompts.
-"""
+"""Checks of `generate`'s keywords, each of one value: plain Python values, or a `ConfigError`."""
 
 from __future__ import annotations
 
 import math
 import numbers
-import threading
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
-from _inf.config.schema import MAX_SAMPLES
 from _inf.errors import ConfigError, did_you_mean, shown
-from _inf.request.grammar import json_schema_text, regex_text
-from _inf.request.seeds import MAX_SEED
-from _inf.tools.definition import as_tools
-
-Check: TypeAlias = "Callable[[str, Any], Any]"
 
 MAX_INT32 = 2**31 - 1
 MAX_BIAS = 100.0  # OpenAI's bound
@@ -30,51 +19,6 @@ TEMPLATE_OWN = (
 TOOL_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
 
 
-def prompt_checks(vocabulary: int) -> dict[str, Check]:
-    """Return the checks of the keywords that also take a list, with one value per prompt."""
-    penalty = partial(number, least=-2.0, most=2.0)
-    return {
-        "temperature": partial(number, least=0.0),
-        "top_p": partial(number, above=0.0, most=1.0),
-        "top_k": top_k,
-        "min_p": partial(number, least=0.0, most=1.0),
-        "max_tokens": count,
-        "min_tokens": partial(count, least=0),
-        "do_sample": flag,
-        "stop": stop_strings,
-        "stop_token_ids": partial(stop_ids, vocabulary=vocabulary),
-        "seed": partial(count, least=0, most=MAX_SEED - 1),
-        "presence_penalty": penalty,
-        "frequency_penalty": penalty,
-        "repetition_penalty": partial(number, least=1e-6),
-        "ignore_eos": flag,
-        "logit_bias": partial(logit_bias, vocabulary=vocabulary),
-        "json_schema": lambda _, value: json_schema_text(value),
-        "regex": lambda _, value: regex_text(value),
-        "tools_kwargs": tools_kwargs,
-        "interaction_kwargs": mapping,
-        "max_tokens_per_turn": count,
-    }
-
-
-def call_checks(vocabulary: int) -> dict[str, Check]:
-    """Return the checks of the keywords with one value for the whole call."""
-    return {
-        "n": partial(count, most=MAX_SAMPLES),
-        "num_beams": partial(count, most=vocabulary),
-        "tools": lambda _, value: as_tools(value),
-        "chat_template_kwargs": template_kwargs,
-        "truncate_prompt": side,
-        "skip_special_tokens": flag,
-        "logprobs": partial(count, least=0, most=vocabulary),
-        "prompt_logprobs": partial(flag_or_count, most=vocabulary),
-        "sampling_mask": flag,
-        "return_routed_experts": flag,
-        "timeout": partial(number, above=0.0, most=threading.TIMEOUT_MAX),
-        "progress": flag,
-    }
-
-
 def number(
     name: str,
     value: Any,
@@ -84,64 +28,68 @@ def number(
     most: float = math.inf,
 ) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise ConfigError(f"{name}: {shown(value)} is not a number.")
+        raise ConfigError.of(name, f"{shown(value)} is not a number.")
     try:
         real = float(value)
     except OverflowError:
         real = math.inf
     if not math.isfinite(real):
-        raise ConfigError(f"{name}: {real} is not a finite number.")
+        raise ConfigError.of(name, f"{real} is not a finite number.")
     if real < least or real <= above or real > most:
         low = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
         high = f" and at most {most:g}" if most < math.inf else ""
-        raise ConfigError(f"{name}: {real:g} is out of range; it must be {low}{high}.")
+        raise ConfigError.of(name, f"{real:g} is out of range; it must be {low}{high}.")
     return real
 
 
 def integer(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise ConfigError(f"{name}: {shown(value)} is not an int.")
+        raise ConfigError.of(name, f"{shown(value)} is not an int.")
     return int(value)
 
 
 def count(name: str, value: Any, *, least: int = 1, most: int = MAX_INT32) -> int:
     whole = integer(name, value)
     if not least <= whole <= most:
-        raise ConfigError(
-            f"{name}: {shown(whole)} is out of range; it must be from {least} to {most}."
+        raise ConfigError.of(
+            name, f"{shown(whole)} is out of range; it must be from {least} to {most}."
         )
     return whole
 
 
+def count_of_tokens(name: str, value: Any, *, vocabulary: int, least: int = 1) -> int:
+    return count(name, value, least=least, most=vocabulary)
+
+
 def top_k(name: str, value: Any) -> int:
     if (whole := count(name, value, least=-1)) == 0:
-        raise ConfigError(f"{name}: 0 is out of range; -1 means all tokens.")
+        raise ConfigError.of(name, "0 is out of range; -1 means all tokens.")
     return whole
 
 
 def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ConfigError(f"{name}: {shown(value)} is not a bool; use True or False.")
+        raise ConfigError.of(name, f"{shown(value)} is not a bool; use True or False.")
     return value
 
 
-def flag_or_count(name: str, value: Any, *, most: int) -> bool | int:
+def flag_or_count(name: str, value: Any, *, vocabulary: int) -> bool | int:
     if isinstance(value, bool):
         return value
     if not isinstance(value, numbers.Integral):
-        raise ConfigError(f"{name}: {shown(value)} is neither a bool nor an int.")
-    return count(name, value, most=most)
+        raise ConfigError.of(name, f"{shown(value)} is neither a bool nor an int.")
+    return count(name, value, most=vocabulary)
 
 
 def side(name: str, value: Any) -> str:
     if not isinstance(value, str) or value not in ("left", "right"):
-        raise ConfigError(f"{name}: {shown(value)} is neither 'left' nor 'right'.")
+        raise ConfigError.of(name, f"{shown(value)} is neither 'left' nor 'right'.")
     return value
 
 
 def mapping(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise ConfigError(f"{name}: {shown(value)} is not a mapping of names to values.")
+        raise ConfigError.of(name, f"{shown(value)} is not a mapping of names to values.")
     return dict(value)
 
 
@@ -149,7 +97,7 @@ def template_kwargs(name: str, value: Any) -> dict[str, Any]:
     kwargs = mapping(name, value)
     for key in TEMPLATE_OWN:
         if key in kwargs:
-            raise ConfigError(f"{name}.{key}: the engine sets it itself.")
+            raise ConfigError.of(f"{name}.{key}", "the engine sets it itself.")
     return kwargs
 
 
@@ -160,37 +108,37 @@ def tools_kwargs(name: str, value: Any) -> dict[str, Any]:
             if key not in TOOL_KWARGS:
                 hint = did_you_mean(key, TOOL_KWARGS) or "."
                 known = ", ".join(TOOL_KWARGS)
-                raise ConfigError(f"{name}.{tool}: {shown(key)} is none of {known}{hint}")
+                raise ConfigError.of(f"{name}.{tool}", f"{shown(key)} is none of {known}{hint}")
     return tools
 
 
 def stop_strings(name: str, value: Any) -> list[str]:
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list | tuple) or not all(isinstance(s, str) for s in strings):
-        raise ConfigError(f"{name}: {shown(value)} is neither a string nor a list of strings.")
+        raise ConfigError.of(name, f"{shown(value)} is neither a string nor a list of strings.")
     if "" in strings:
-        raise ConfigError(f"{name}: an empty string stops everything; leave it out.")
+        raise ConfigError.of(name, "an empty string stops everything; leave it out.")
     for string in strings:
         try:
             string.encode()
         except UnicodeEncodeError:
-            raise ConfigError(
-                f"{name}: {shown(string)} has a lone surrogate, which is not valid Unicode."
+            raise ConfigError.of(
+                name, f"{shown(string)} has a lone surrogate, which is not valid Unicode."
             ) from None
     return list(strings)
 
 
 def stop_ids(name: str, value: Any, *, vocabulary: int) -> list[int]:
     if not isinstance(value, list | tuple):
-        raise ConfigError(f"{name}: {shown(value)} is not a list of token ids.")
+        raise ConfigError.of(name, f"{shown(value)} is not a list of token ids.")
     return [_token(f"{name}[{index}]", token, vocabulary) for index, token in enumerate(value)]
 
 
 def _token(name: str, value: Any, vocabulary: int) -> int:
     token = integer(name, value)
     if not 0 <= token < vocabulary:
-        raise ConfigError(
-            f"{name}: {shown(token)} is outside the vocabulary of {vocabulary} tokens."
+        raise ConfigError.of(
+            name, f"{shown(token)} is outside the vocabulary of {vocabulary} tokens."
         )
     return token
 
@@ -198,12 +146,12 @@ def _token(name: str, value: Any, vocabulary: int) -> int:
 def logit_bias(name: str, value: Any, *, vocabulary: int) -> dict[int, float]:
     """Check biases; a token id is an int or its digits, because JSON keys are text."""
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}: {shown(value)} is not a mapping of token ids to numbers.")
+        raise ConfigError.of(name, f"{shown(value)} is not a mapping of token ids to numbers.")
     biases: dict[int, float] = {}
     for key, bias in value.items():
         digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 10
         token = _token(name, int(key) if digits else key, vocabulary)
         if token in biases:
-            raise ConfigError(f"{name}: the token {token} appears twice.")
+            raise ConfigError.of(name, f"the token {token} appears twice.")
         biases[token] = number(f"{name}[{token}]", bias, least=-MAX_BIAS, most=MAX_BIAS)
     return biases

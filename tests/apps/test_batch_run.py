@@ -21,14 +21,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _inf.apps.batch import runner
+from _inf.apps import tally
 from _inf.apps.batch.lines import parse
 from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import RunStats, answer, unanswered
+from _inf.apps.batch.runner import answer, unanswered
+from _inf.apps.tally import Tally
 from _inf.config import load_config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError, PromptError, RequestFailure
 from _inf.request.sampling import prompt_seed
 from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 
 LONG, COMPLEX = "too long", "too complex"
 ABOUT = {"model": "m", "input": "i"}
@@ -47,7 +49,7 @@ class Echo:
 
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
         assert prompts == []
-        return GenerationOutput.empty()
+        return GenerationOutput()
 
     async def agenerate(self, prompt: str, **params: Any) -> GenerationOutput:
         self.asked.append(prompt)
@@ -61,12 +63,12 @@ class Echo:
             await asyncio.sleep(0.01)  # those before end before
             raise EngineDeadError("the scheduler (pid 7) died with exit code -9")
         if prompt == LONG:
-            raise PromptError("prompt 0 has 900 tokens")
+            raise PromptError("prompt 0 has 900 tokens", index=0)
         if prompt == COMPLEX:
             raise RequestFailure("The engine gave a request up: its grammar is too complex")
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")
-        about = {"finish_reason": "stop", **dict.fromkeys(names, 1)}
-        return GenerationOutput([f"<{prompt}>"], [[]], [[]], [about])
+        about: dict[str, Any] = {"finish_reason": "stop", **dict.fromkeys(names, 1)}
+        return GenerationOutput([GenerationRow(f"<{prompt}>", [], [], **about)])
 
 
 def write(folder: Path, lines: list[str]) -> Path:
@@ -88,12 +90,14 @@ def run(
     restart: bool = False,
     params: dict[str, Any] | None = None,
     on_error: Any = lambda line, reason: None,
-) -> RunStats:
+) -> Tally:
     with OutputFile(out) as file:
         file.begin(about, restart)
         total = sum(1 for _ in unanswered(source, file))
+        counts = Tally(file.answered + total, file.answered, file.answered)
         jobs = (parse(text, line) for line, text in unanswered(source, file))
-        return answer(engine, jobs, file, params or {}, total=total, on_error=on_error)  # type: ignore[arg-type]
+        answer(engine, jobs, file, params or {}, counts, on_error)  # type: ignore[arg-type]
+        return counts
 
 
 def read(out: Path) -> list[dict[str, Any]]:
@@ -138,7 +142,7 @@ def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_pat
     assert rows[31]["error"] == {"code": "invalid_request", "message": message}
     assert rows[41]["error"]["code"] == "server_error"  # the engine gave this request up
     assert sorted(told) == [8, 31, 41]
-    assert (stats.lines, stats.tokens) == (49, 46)
+    assert (stats.rows, stats.tokens) == (49, 46)
     assert 1 < engine.most <= 4
     before, again = out.read_bytes(), Echo()
     run(again, source, out)  # asks again for what was refused alone
@@ -153,7 +157,7 @@ def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(
         run(Echo(dies_at="p5"), source, out)
     assert capsys.readouterr().err == ""  # within the first half minute
     before = len(read(out))
-    monkeypatch.setattr(runner, "SAY_SECONDS", 0)
+    monkeypatch.setattr(tally, "SAY_SECONDS", 0)
     run(Echo(), source, out)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 9 - before
@@ -269,7 +273,7 @@ def test_full_disk_is_a_sentence_that_says_how_to_go_on(tmp_path: Path) -> None:
             run(Echo(), source, out)
         for words in (file, "No space left on device", "the same command"):
             assert words in str(failure.value)
-    assert run(Echo(), source, out).lines == 1
+    assert run(Echo(), source, out).rows == 1
 
 
 # ─── Refusals ───
@@ -342,6 +346,6 @@ def test_memory_is_flat_over_a_file_of_many_times_its_bound(tmp_path: Path) -> N
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert stats.lines == 3_000
+    assert stats.rows == 3_000
     assert out.stat().st_size > 20_000_000
     assert peak < 2_000_000

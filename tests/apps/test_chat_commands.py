@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from _inf.apps.cli.options import SAMPLING
 from _inf.config import load_config
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import check_params
-from inf import GenerationOutput, PromptError, StreamChunk
+from inf import GenerationOutput, GenerationRow, PromptError, StreamChunk
 
 ANSWER = "one two three four"
 
@@ -43,11 +42,10 @@ class Stub:
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
         check_params(params, self.config.rollout)
         if not prompts:
-            return GenerationOutput.empty()
+            return GenerationOutput()
         list(self.stream(prompts))
-        none = dict.fromkeys(("response_ids", "response_mask", "matched_stop", "matched_stop_text"))
-        about = {**none, "finish_reason": "stop", "turns": len(prompts)}
-        return GenerationOutput([ANSWER], [[1, 2]], [[-0.5, -0.5]], [about])
+        about: dict[str, Any] = {"finish_reason": "stop", "prompt_tokens": len(prompts)}
+        return GenerationOutput([GenerationRow(ANSWER, [1, 2], [-0.5, -0.5], **about)])
 
 
 @pytest.fixture
@@ -75,7 +73,7 @@ def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat: A
     first, bad, second = map(json.loads, out.splitlines())
     assert code == 1 and bad == {"error": "prompt 0: it is bad"}
     assert first["completion"] == second["completion"] == ANSWER
-    assert (first["turns"], second["turns"]) == (1, 3)
+    assert (first["prompt_tokens"], second["prompt_tokens"]) == (1, 3)
 
 
 @pytest.mark.parametrize("text", ['a\n"""\nb\n', "a\nb \\\n", 'a\n"""'])
@@ -177,13 +175,3 @@ def test_every_keyword_is_usable_in_a_chat_or_refused_by_it() -> None:
     usable = {*SAMPLING, "tools_kwargs"} - refused
     assert refused | usable == set(GenerateParams.__annotations__)
     assert main(["chat", "--num-beams", "2"]) == 2
-
-
-def test_answer_is_wrapped_at_words_on_a_terminal_alone(
-    chat: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "9")
-    assert chat("a\n")[1] == f"{ANSWER}\n"
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    assert chat("a\n")[1] == "one two\nthree\nfour\n"
-    assert os.environ["COLUMNS"] == "9"

@@ -25,7 +25,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
     class Recorder:
         def generate(self, prompt: str, **params: Any) -> GenerationOutput:
             asked.append((prompt, params))
-            return GenerationOutput.empty()
+            return GenerationOutput()
 
     engine = contextlib.nullcontext(Recorder())
     monkeypatch.setattr(inf, "InferenceEngine", lambda *args, **kwargs: engine)

@@ -14,7 +14,7 @@ import inf
 from _inf.apps.cli import main
 from _inf.apps.eval.tracking import global_step
 from _inf.config import load_config
-from inf import GenerationOutput, PromptError
+from inf import GenerationOutput, GenerationRow, PromptError
 
 PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
 # Without verl, which takes seconds to import.
@@ -36,15 +36,15 @@ class Stub:
         self.asked = 0
 
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
-        return GenerationOutput.empty()
+        return GenerationOutput()
 
     async def agenerate(self, prompt: list[Any], **params: Any) -> GenerationOutput:
         self.asked += 1
         if self.asked == 2:
-            raise PromptError("prompt 0 has 900 tokens")
-        about: dict[str, Any] = {"finish_reason": "stop", "prompt_tokens": 9}
-        about |= {"completion_tokens": 3, "response_ids": [], "response_mask": []}
-        return GenerationOutput(["#### 54"], [None], [None], [about])  # as a server without ids
+            raise PromptError("prompt 0 has 900 tokens", index=0)
+        about: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": 3}
+        row = GenerationRow("#### 54", None, None, finish_reason="stop", **about)
+        return GenerationOutput([row])  # as a server without ids
 
     def __enter__(self) -> Stub:
         Stub.starts += 1
@@ -81,6 +81,14 @@ def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engin
     assert main(command) == 0 and main([*command, "--limit", "2"]) == 0
     assert Stub.starts == 2
     assert not Path("tensorboard_log").exists()  # nothing is logged unless it is asked
+
+
+@pytest.mark.parametrize("option", [["--shots", "2"], ["--tool"], ["--data", "a.jsonl"]])
+def test_option_of_a_benchmark_is_refused_for_a_file(
+    option: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", "rows.jsonl", *option]) == 2
+    assert f"{option[0]}: it is an option of" in capfd.readouterr().err
 
 
 def test_help_of_the_command_has_its_options_and_its_benchmarks(

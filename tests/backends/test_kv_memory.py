@@ -114,9 +114,7 @@ def test_number_that_a_refusal_names_fits_and_lengths_where_not_one_row_does(fol
         r"^rollout\.max_model_len \(or prompt_length \+ response_length\): one row's KV cache of "
     )
     for free, fits in ((2 * (500 * TOKEN + WEIGHTS), 500), (10, 0)):
-        with pytest.raises(
-            ConfigError, match=rf"{says} .*; {fits} would\."
-        ):
+        with pytest.raises(ConfigError, match=rf"{says} .*; {fits} would\."):
             sized(config(), folder, free)
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from _inf.request import keywords
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import LISTS, Sampling
 from _inf.request.seeds import MAX_SEED, derived_seed, prompt_seed
-from _inf.request.values import call_checks, prompt_checks
 from _inf.types import TurnOptions
-from tests.support.sampling import DEFAULT, VOCABULARY, greedy, refusal, sampled
+from tests.support.sampling import DEFAULT, greedy, refusal, sampled
 
-PER_CALL = call_checks(VOCABULARY).keys()
+PER_CALL = keywords.PER_CALL.keys()
 TURNS = {field.name for field in dataclasses.fields(TurnOptions)}
 
 
@@ -42,7 +42,7 @@ PER_PROMPT: dict[str, tuple[Any, Any]] = {
 
 
 def test_every_parameter_that_is_not_the_calls_may_differ_by_prompt() -> None:
-    assert PER_PROMPT.keys() == prompt_checks(9).keys() - TURNS
+    assert PER_PROMPT.keys() == keywords.PER_PROMPT.keys() - TURNS
     assert GenerateParams.__annotations__.keys() - PER_PROMPT.keys() - TURNS == set(PER_CALL)
 
 

@@ -138,7 +138,7 @@ def test_a_function_without_docstring_or_hints_is_refused_by_name(function: Any)
         ([{"name": "search", "parameters": {"query": "string"}}], r'\.parameters: .*"type": "obj'),
         (
             [{"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": "str"}}}}],
-            r"\.parameters: properties\.x\.type: 'str' is no JSON type; did you mean 'string'",
+            r"\.parameters: properties\.x\.type: 'str' is no JSON type; did you mean 'string'\?$",
         ),
         ([{"name": "f", "parameters": {"type": "object", "x": {1}}}], "it is not JSON"),
     ],

@@ -1,8 +1,6 @@
 """Describes as JSON what a run's answers depend on, so that a resumed run can check it is the same.
-
-In: a config, files. Out: dicts and digests. The device and the memory settings are left out, so a
-run that ran out of memory can be resumed with less.
-"""
+The device and the memory settings are left out, so a run that ran out of memory can be resumed with
+less."""
 
 from __future__ import annotations
 

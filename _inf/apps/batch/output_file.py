@@ -3,7 +3,7 @@
 Rows are appended as they are finished, with the number of their `line`, and sorted at the end. So a
 finished answer survives the process (a power cut may take the last ones), and a stopped run can be
 resumed with the lines without an answer. If a line has several rows, the last one counts: an answer
-may follow an error. Only one process may write at a time. Knows nothing of engines.
+may follow an error. Only one process may write at a time.
 """
 
 from __future__ import annotations

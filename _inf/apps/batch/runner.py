@@ -1,51 +1,35 @@
-"""Runs jobs on an engine and writes the rows into an `OutputFile`, with constant memory.
-
-A fixed number of jobs run at once; each row is written when it is finished. Knows nothing of where
-jobs come from.
-"""
+"""Runs jobs on an engine and writes the rows into an `OutputFile`, with constant memory: a fixed
+number of jobs run at once, and each row is written when it is finished."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch.lines import BadLine, Job, error_row, parse, read_lines
 from _inf.apps.batch.output_file import OutputFile, is_error
-from _inf.apps.openai_format import BadRequest
+from _inf.apps.serve.calls import served_call
+from _inf.apps.serve.choice import forced_call
+from _inf.apps.tally import Tally
 from _inf.config import Config
 from _inf.errors import ConfigError, GenerationTimeout, PromptError, RequestFailure, ToolError
 from _inf.request.keywords import GenerateParams
 from _inf.request.seeds import prompt_seed
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.runtime import quiet
-from _inf.runtime.progress import progress, say
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-SAY_SECONDS = 30.0  # between two lines about the progress
 CALLS_ON_CPU = 32  # more calls only slow each other down
 MAX_CALLS = 512  # InferenceEngine's threads
 
 Keep = Callable[[int, Mapping[str, Any], int], None]  # called with a line, its row and its tokens
 OnError = Callable[[int, str], None]  # called with a line and the reason
-
-
-@dataclasses.dataclass
-class RunStats:
-    """Totals of this run, without earlier runs."""
-
-    lines: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
 
 
 def unanswered(source: Path, out: OutputFile) -> Iterator[tuple[int, bytes]]:
@@ -66,17 +50,12 @@ def answer(
     jobs: Iterable[Job | BadLine],
     out: OutputFile,
     params: Mapping[str, Any],
-    *,
-    total: int,
+    tally: Tally,
     on_error: OnError = lambda line, reason: None,
-) -> RunStats:
-    """Answer `jobs`, `total` of them, into `out`.
-
-    Arguments and errors as of `answer_each`. Written rows stay.
-    """
-    with recording(out, total, on_error) as (stats, keep):
-        asyncio.run(answer_each(engine, jobs, params, keep))
-    return stats
+) -> None:
+    """Answer `jobs` into `out`. Arguments and errors as of `answer_each`. Written rows stay."""
+    with tally.showing():
+        asyncio.run(answer_each(engine, jobs, params, keep_in(out, tally, on_error)))
 
 
 async def answer_each(
@@ -99,30 +78,16 @@ async def answer_each(
         await asyncio.gather(*(worker() for _ in range(at_once)))
 
 
-@contextlib.contextmanager
-def recording(out: OutputFile, total: int, on_error: OnError) -> Iterator[tuple[RunStats, Keep]]:
-    """Yield a run's totals and the function that writes a row; show a progress bar, or where there
-    can be none a line now and then."""
-    stats, start, before = RunStats(), time.monotonic(), out.answered
-    said = start
-    with progress(before + total, None, before=before) as report:
+def keep_in(out: OutputFile, tally: Tally, on_error: OnError) -> Keep:
+    """Return the function that writes and counts a row."""
 
-        def keep(line: int, row: Mapping[str, Any], tokens: int) -> None:
-            nonlocal said
-            out.append(line, row)
-            stats.lines += 1
-            stats.tokens += tokens
-            if is_error(row):
-                on_error(line, row["error"]["message"])
-            if report:
-                report(before + stats.lines, stats.tokens)
-            elif (now := time.monotonic()) - said >= SAY_SECONDS:
-                said, stats.seconds = now, now - start
-                speed = f"{stats.tokens} tokens, {stats.tokens_per_second:.0f} tok/s"
-                say(f"inf: {before + stats.lines} of {before + total} lines, {speed}")
+    def keep(line: int, row: Mapping[str, Any], tokens: int) -> None:
+        out.append(line, row)
+        tally.add(done=1, tokens=tokens)
+        if is_error(row):
+            on_error(line, row["error"]["message"])
 
-        yield stats, keep
-    stats.seconds = time.monotonic() - start
+    return keep
 
 
 async def answer_one(
@@ -137,15 +102,20 @@ async def answer_one(
     try:
         if job.tool_choice is None:
             output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
-        else:
-            from _inf.apps.batch.forced_call import answer_with_call  # imports a server's modules
-
-            output = await answer_with_call(engine, job, own)
+        else:  # by a grammar, as `inf serve` does
+            call = served_call(engine, [job.prompt], own, tool_choice=job.tool_choice)
+            output = GenerationOutput([_with_call(row) for row in await call.answer()])
     except GenerationTimeout as failure:
         return error_row(job, "timeout", str(failure)), 0
     except RequestFailure as failure:
         return error_row(job, "server_error", str(failure)), 0
-    except (PromptError, ConfigError, ToolError, BadRequest) as failure:
-        reason = str(failure).replace("prompt 0", "the prompt", 1)
-        return error_row(job, "invalid_request", reason), 0
-    return job.row(output), sum(row["completion_tokens"] for row in output.metadata)
+    except (PromptError, ConfigError, ToolError) as failure:
+        return error_row(job, "invalid_request", failure.for_one_prompt()), 0
+    return job.row(output), sum(row.completion_tokens for row in output)
+
+
+def _with_call(row: GenerationRow) -> GenerationRow:
+    calls = forced_call(row.completion)
+    if not calls:
+        return dataclasses.replace(row, tool_calls=[])
+    return dataclasses.replace(row, tool_calls=calls, completion="", finish_reason="tool_calls")

@@ -1,8 +1,5 @@
-"""Numbers that say how far two computations of the same log probs are apart.
-
-In: log probs of the same tokens from the rollout and a reference, in nats. Out: numbers by name:
-verl's and NeMo-RL's where they have one. Knows no engine.
-"""
+"""Numbers that say how far two computations of the same log probs are apart, in nats, by verl's and
+NeMo-RL's names where they have one."""
 
 from __future__ import annotations
 
@@ -94,22 +91,17 @@ def _verls(pairs: Pairs) -> dict[str, float]:
     from verl.utils.debug.metrics import calculate_debug_metrics
 
     lengths = np.unique(pairs.row, return_counts=True)[1].tolist()
-    both = [
-        torch.nn.utils.rnn.pad_sequence(torch.tensor(values).split(lengths), batch_first=True)
-        for values in (pairs.rollout, pairs.reference)
-    ]
-    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(n) for n in lengths], batch_first=True)
-    batch = DataProto.from_dict(
-        {
-            "rollout_log_probs": both[0],
-            "old_log_probs": both[1],
-            "response_mask": mask,
-            "responses": mask.long(),
-        }
+    columns = (pairs.rollout, pairs.reference, np.ones(len(pairs)))
+    rollout, trainer, mask = (
+        torch.nn.utils.rnn.pad_sequence(torch.tensor(each).split(lengths), batch_first=True)
+        for each in columns
     )
-    named: dict[str, float] = calculate_debug_metrics(batch)
+    batch = {"rollout_log_probs": rollout, "old_log_probs": trainer, "response_mask": mask}
+    named: dict[str, float] = calculate_debug_metrics(
+        DataProto.from_dict({**batch, "responses": mask.long()})
+    )
     del named["training/rollout_probs_diff_valid"]
-    found = compute_offpolicy_metrics(both[1], both[0], mask)
+    found = compute_offpolicy_metrics(trainer, rollout, mask)
     return named | {f"rollout_corr/{name}": value for name, value in found.items()}
 
 
@@ -117,10 +109,9 @@ def _by(name: str, first: int, ends: Sequence[int], values: Ints, pairs: Pairs) 
     """The mean difference of each group of tokens; first: the least value, ends: the greatest of
     each group but the last."""
     apart, group = np.abs(pairs.difference), np.searchsorted(ends, values)
-    starts = [first, *(end + 1 for end in ends)]
-    labels = [
-        f"{low}_{high}" if low < high else f"{low}" for low, high in zip(starts, ends, strict=False)
-    ]
+    starts = (first, *(end + 1 for end in ends[:-1]))
+    both = zip(starts, ends, strict=True)
+    labels = [f"{low}_{high}" if low < high else f"{low}" for low, high in both]
     labels.append(f"over_{ends[-1]}")
     return {
         f"logprobs_diff_mean/{name}_{label}": float(apart[group == number].mean())

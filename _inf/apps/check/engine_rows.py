@@ -1,7 +1,7 @@
 """What the running engine says of its own rows: sampled, scored again, alone, in later turns.
 
-Uses only the public calls of an engine, and leaves it as it was: no weight and no version changes.
-The prefix cache is filled as by any call, and emptied by `update`.
+Only public calls are used, and the engine is left as it was, but for its prefix cache, which
+`update` empties.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ CONVERSATIONS = 4  # of two turns
 PROBES = 16  # sequences of two tokens
 # At temperature 1 without filters, log probs are log(softmax(logits)), as `score` gives them.
 PLAIN: dict[str, Any] = {
+    "progress": False,
     "temperature": 1.0,
     "top_p": 1.0,
     "top_k": -1,
@@ -48,14 +49,12 @@ def sample(
 ) -> tuple[list[Row], list[int]]:
     """Sample `n` rows of each prompt in one call; return them and their seeds."""
     prompts = [as_prompt(ids) for ids in sent]
-    output = engine.generate(
-        prompts, n=n, seed=SEED, max_tokens=max_tokens, tools=[], progress=False, **PLAIN
-    )
+    output = engine.generate(prompts, n=n, seed=SEED, max_tokens=max_tokens, tools=[], **PLAIN)
     rows = []
     for index, answer in enumerate(output):
         prompt, ids = sent[index // n], answer.token_ids or []
         rows.append(Row([*prompt, *ids], len(prompt), [1] * len(ids), answer.logprobs or []))
-    return rows, [answer.metadata["seed"] for answer in output]
+    return rows, [answer.seed for answer in output if answer.seed is not None]
 
 
 def rescored(engine: InferenceEngine, rows: Sequence[Row]) -> list[list[float]]:
@@ -82,11 +81,8 @@ def two_tokens(engine: InferenceEngine) -> list[Row]:
 def invariances(
     engine: InferenceEngine, rows: Sequence[Row], again: Sequence[list[float]]
 ) -> dict[str, float]:
-    """Compare the engine with itself. again: `whole` of the rows.
-
-    prefill_decode: sampled, and scored by a prefill. prefix_reuse: scored from a cached prompt, and
-    from the beginning.
-    """
+    """Compare sampled rows with a prefill's scores (prefill_decode), and those that start from a
+    cached prompt with those from the beginning (prefix_reuse). again: `whole` of the rows."""
     scored = np.concatenate(rescored(engine, rows))
     fresh = [values[row.start - 1 :] for values, row in zip(again, rows, strict=True)]
     return {
@@ -103,10 +99,8 @@ def alone(engine: InferenceEngine, rows: Sequence[Row], seeds: Sequence[int]) ->
     tokens = 0
     for row, seed in zip(rows, seeds, strict=True):
         answer = row.ids[row.start :]
-        [again] = engine.generate(
-            as_prompt(row.ids[: row.start]),
-            seed=seed, max_tokens=len(answer), tools=[], progress=False, **PLAIN,
-        )  # fmt: skip
+        prompt, size = as_prompt(row.ids[: row.start]), len(answer)
+        [again] = engine.generate(prompt, seed=seed, max_tokens=size, tools=[], **PLAIN)
         both = zip(answer, again.token_ids or [], strict=False)
         same = next((place for place, (a, b) in enumerate(both) if a != b), len(answer))
         ours += row.rollout[:same]
@@ -123,16 +117,13 @@ def conversations(
     calls one, and otherwise with a second user message that is written here."""
     if engine.config.rollout.multi_turn.tool_config_path:
         tokens = engine.config.rollout.response_length
-        batch = engine.rollout_batch(list(texts), max_tokens=tokens, progress=False, **PLAIN)
+        batch = engine.rollout_batch(list(texts), max_tokens=tokens, **PLAIN)
         called = [row for row in read_rows(batch.batch) if 0 in row.mask]
         if called:
             return called, "with the config's tools"
     limits, glue = engine.model.limits, rendered(engine.tokenizer, SECOND_TURN)
-    first = [
-        row
-        for row in rows
-        if row.rollout and len(row.ids) + len(glue) <= min(limits.prompt, limits.total - max_tokens)
-    ][:CONVERSATIONS]
+    longest = min(limits.prompt, limits.total - max_tokens) - len(glue)
+    first = [row for row in rows if row.rollout and len(row.ids) <= longest][:CONVERSATIONS]
     if not first:
         return [], "not compared: a second turn does not fit into rollout.prompt_length"
     second, _ = sample(engine, [row.ids + glue for row in first], 1, max_tokens)
@@ -153,10 +144,8 @@ def update(
     engine: InferenceEngine, rows: Sequence[Row], before: Sequence[list[float]]
 ) -> tuple[dict[str, float], str]:
     """Compare log probs before and after an update with the weights of the model's folder, and
-    count what the next prompt takes from the prefix cache. The version stays what it is.
-
-    Returns no numbers and the reason if the folder's weights are not those that are served.
-    """
+    count what the next prompt takes from the prefix cache. Returns no numbers and the reason if the
+    folder's weights are not those that are served."""
     if engine.weight_version:
         return {}, "the engine serves updated weights"
     files = sorted(Path(engine.model_folder).glob("*.safetensors"))
@@ -172,7 +161,7 @@ def update(
     after = whole(engine, rows)
     return {
         **distances(np.concatenate(before), np.concatenate(after), "update_weights/"),
-        "update_weights/cached_tokens": float(cached.metadata["cached_tokens"]),
+        "update_weights/cached_tokens": float(cached.cached_tokens),
     }, ""
 
 

@@ -1,19 +1,17 @@
-"""Says what is off, and what that points to, from the numbers of a check.
-
-In: numbers, and the pairs of log probs behind them. Out: `Finding`s, one for each comparison that
-is past its bound. The rules are simple, and docs/parity.md says what each one can and cannot tell.
+"""Says what is off, and what that points to, from the numbers of a check: tables of simple rules.
+docs/parity.md says what each one can and cannot tell, and has the measurements behind the bounds.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from _inf.apps.check.differences import Pairs, distances, temperature_between
 
-# docs/parity.md has the measurements behind them.
 FLOAT32 = {"logprobs_diff_max": 1e-3}
 HALF = {"token_mult_prob_error": 1.02}
 ROUNDING = 0.08  # mean differences up to here were seen from half precision alone
@@ -22,7 +20,7 @@ IN_HALF = (
     "precision: the rollout differs from itself by as much as half precision can explain; float32 "
     "shows whether there is more"
 )
-
+# Groups of numbers, by the beginning of their names.
 MEANINGS = {
     "prefill_decode/": "the rollout scores its own tokens differently: its prefill and its decode "
     "do not compute the same (attention backend, KV cache)",
@@ -36,8 +34,6 @@ MEANINGS = {
     "multi_turn/": "only conversations of several turns differ: look at the ids, masks "
     "and positions of conversations",
 }
-
-
 # Numbers that must be 0.
 ZERO = {
     "prompts/text_differs": "template: the reference's chat template writes the same messages as "
@@ -50,6 +46,24 @@ ZERO = {
     "update_weights/cached_tokens": "stale prefix cache: after an update, prompts start from what "
     "the old weights had computed",
 }
+
+
+# What a difference between rollout and reference points to.
+STALE = "stale or wrong prefix cache: without cached prefixes the rollout agrees with the reference"
+POSITIONS = (
+    "positions or attention: what follows a sequence's first token, which sees no other, is equal, "
+    "and what follows later ones is not; look at the rotary embedding (scaling, theta), the "
+    "attention mask and window, then at the weights of queries and keys"
+)
+PRECISION = (
+    "precision: small differences of both signs, as rounding to half precision makes them; one of "
+    "the two computes in another dtype, or the model does not bear half precision"
+)
+WITHOUT_ENGINE = "no simple cause: compare with a reference engine, which sees whole sequences"
+WEIGHTS = (
+    "weights or the model's code: the sequences differ from their first token on, by no one "
+    "temperature and by more than rounding"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,58 +95,41 @@ def findings(
     """All findings. pairs: the sampled tokens; whole: all tokens of the sequences, computed by the
     rollout without its prefix cache, if the reference could compute them too; dtype: the
     rollout's."""
+    past = {group: _past(metrics, allowed, group) for group in ("", *MEANINGS)}
+    if past["prefix_reuse/"]:
+        past["prefill_decode/"] = ""  # both start from cached prefixes, of different lengths
+    if past[""]:
+        past["multi_turn/"] = ""  # what is off in the first turn is off in the second one too
     found = [Finding(name, metrics[name], 0, ZERO[name]) for name in ZERO if metrics.get(name)]
-    found += _groups(metrics, allowed, dtype)
-    if worse := _past(metrics, allowed, ""):
-        # What is off in the first turn is off in the second one too.
-        found = [finding for finding in found if not finding.metric.startswith("multi_turn/")]
-        stale = any(finding.metric.startswith("prefix_reuse/") for finding in found)
-        cause = _cause(pairs, whole, allowed, stale=stale)
-        found.insert(0, Finding(worse, metrics[worse], allowed[worse], cause))
+    for group, meaning in MEANINGS.items():
+        if not past[group]:
+            continue
+        small = metrics.get(f"{group}logprobs_diff_mean", math.inf) <= ROUNDING
+        if small and group in ITSELF and dtype != "float32":
+            meaning = IN_HALF
+        name = group + past[group]
+        found.append(Finding(name, metrics[name], allowed[past[group]], meaning))
+    if metrics.get("alone_in_batch/same_tokens", 1) == 0:  # and so no log probs to compare
+        found.append(Finding("alone_in_batch/same_tokens", 0, 1, MEANINGS["alone_in_batch/"]))
+    if name := past[""]:
+        cause = _cause(pairs, whole)
+        if past["prefix_reuse/"] and whole is not None:
+            uncached = distances(whole.rollout, whole.reference)
+            cause = cause if _past(uncached, allowed, "") else STALE
+        found.insert(0, Finding(name, metrics[name], allowed[name], cause))
     return found
 
 
 def _past(metrics: Mapping[str, float], allowed: Mapping[str, float], group: str) -> str:
     """The name of the first metric of a group that is past its bound, without the group; or ""."""
-    return next(
-        (
-            name
-            for name, most in allowed.items()
-            if group + name in metrics and not metrics[group + name] <= most  # NaN is past it
-        ),
-        "",
-    )
+    for name, most in allowed.items():
+        if group + name in metrics and not metrics[group + name] <= most:  # NaN is past it
+            return name
+    return ""
 
 
-def _groups(
-    metrics: Mapping[str, float], allowed: Mapping[str, float], dtype: str
-) -> Iterator[Finding]:
-    for group, meaning in MEANINGS.items():
-        if group == "prefill_decode/" and _past(metrics, allowed, "prefix_reuse/"):
-            continue  # both start from cached prefixes, of different lengths
-        if name := _past(metrics, allowed, group):
-            if (
-                group in ITSELF
-                and dtype != "float32"
-                and metrics[f"{group}logprobs_diff_mean"] <= ROUNDING
-            ):
-                meaning = IN_HALF
-            yield Finding(group + name, metrics[group + name], allowed[name], meaning)
-    if metrics.get("alone_in_batch/same_tokens", 1) == 0:  # and so no log probs to compare
-        yield Finding("alone_in_batch/same_tokens", 0, 1, MEANINGS["alone_in_batch/"])
-
-
-def _cause(pairs: Pairs, whole: Pairs | None, allowed: Mapping[str, float], *, stale: bool) -> str:
+def _cause(pairs: Pairs, whole: Pairs | None) -> str:
     """The simplest explanation of a difference between rollout and reference."""
-    if (
-        stale
-        and whole is not None
-        and not _past(distances(whole.rollout, whole.reference), allowed, "")
-    ):
-        return (
-            "stale or wrong prefix cache: without cached prefixes the rollout agrees with the "
-            "reference"
-        )
     scale = temperature_between(pairs)
     if scale is not None and abs(scale - 1) > 0.05:
         return (
@@ -140,23 +137,10 @@ def _cause(pairs: Pairs, whole: Pairs | None, allowed: Mapping[str, float], *, s
             "temperature"
         )
     if whole is not None and _only_after_the_first(whole):
-        return (
-            "positions or attention: what follows a sequence's first token, which sees no other, "
-            "is equal, and what follows later ones is not; look at the rotary embedding (scaling, "
-            "theta), the attention mask and window, then at the weights of queries and keys"
-        )
+        return POSITIONS
     if _like_rounding(pairs):
-        return (
-            "precision: small differences of both signs, as rounding to half precision makes "
-            "them; one of the two computes in another dtype, or the model does not bear half "
-            "precision"
-        )
-    if whole is None:
-        return "no simple cause: compare with a reference engine, which sees whole sequences"
-    return (
-        "weights or the model's code: the sequences differ from their first token on, by no one "
-        "temperature and by more than rounding"
-    )
+        return PRECISION
+    return WITHOUT_ENGINE if whole is None else WEIGHTS
 
 
 def _like_rounding(pairs: Pairs) -> bool:

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _inf.apps.check import engine_rows as rows_of
-from _inf.apps.check import reference
+from _inf.apps.check import engine_rows, reference
 from _inf.apps.check.differences import Pairs, comparison, distances
 from _inf.apps.check.findings import bounds, findings
 from _inf.apps.check.report import CheckReport, WorstToken
@@ -74,19 +73,19 @@ def check(
     engines = against is None or isinstance(against, RunningEngine)
     given = None if engines else read_batch(against)
     texts = [prompts] if isinstance(prompts, str) else list(prompts or PROMPTS)
-    sent = [rows_of.rendered(engine.tokenizer, text) for text in texts]
+    sent = [engine_rows.rendered(engine.tokenizer, text) for text in texts]
     tokens = min(max_tokens, engine.config.rollout.response_length)
     n = max(1, batch // len(sent))
-    rows, seeds = rows_of.sample(engine, sent, n, tokens)
-    whole = [*rows, *rows_of.two_tokens(engine)]
-    again = rows_of.whole(engine, whole)
-    metrics = rows_of.invariances(engine, rows, again[: len(rows)])
-    metrics |= rows_of.alone(engine, rows[::n], seeds[::n])
+    rows, seeds = engine_rows.sample(engine, sent, n, tokens)
+    whole = [*rows, *engine_rows.two_tokens(engine)]
+    again = engine_rows.whole(engine, whole)
+    metrics = engine_rows.invariances(engine, rows, again[: len(rows)])
+    metrics |= engine_rows.alone(engine, rows[::n], seeds[::n])
     if given is None:
         measured = _against_engine(engine, against, texts, whole, again, tokens)
     else:
         measured = _against_batch(engine, given)
-    updated, why = rows_of.update(engine, rows, again[: len(rows)])
+    updated, why = engine_rows.update(engine, rows, again[: len(rows)])
     notes = [measured.note, *([f"update_weights: not compared: {why}"] if why else [])]
     dtype = str(engine.rollout.dtype).removeprefix("torch.")
     metrics = {**comparison(measured.pairs), **measured.metrics, **metrics, **updated}
@@ -116,10 +115,10 @@ def _check_call(
     engine: InferenceEngine, against: Any, max_tokens: int, batch: int, threshold: float | None
 ) -> None:
     if threshold is not None and not threshold >= 0:
-        raise ConfigError(f"threshold: expected a number from 0 on, got {threshold}")
+        raise ConfigError.of("threshold", f"expected a number from 0 on, got {threshold}")
     for name, value in (("max_tokens", max_tokens), ("batch", batch)):
         if value < 1:
-            raise ConfigError(f"{name}: expected a number from 1 on, got {value}")
+            raise ConfigError.of(name, f"expected a number from 1 on, got {value}")
     if engine.rollout is None:
         raise ConfigError(
             f"check: rollout.name is {engine.config.rollout.name}, not verl's rollout"
@@ -131,7 +130,7 @@ def _check_call(
             "the first update_weights(), or after restart()"
         )
     if isinstance(against, RunningEngine) and "logits" not in against.supports:
-        raise ConfigError("against: the engine must have rollout.name: hf, which gives logits")
+        raise ConfigError.of("against", "the engine must have rollout.name: hf, which gives logits")
 
 
 def _against_engine(
@@ -143,7 +142,7 @@ def _against_engine(
     max_tokens: int,
 ) -> _Measured:
     """rows: the sampled ones, and others without sampled tokens, of which only `again` counts."""
-    turns, note = rows_of.conversations(engine, texts, rows, max_tokens)
+    turns, note = engine_rows.conversations(engine, texts, rows, max_tokens)
     with contextlib.ExitStack() as stack:
         other = given or stack.enter_context(reference.started(engine))
         theirs = reference.computed(other, [*rows, *turns])
@@ -160,7 +159,7 @@ def _against_engine(
 def _against_batch(engine: InferenceEngine, batch: TrainerBatch) -> _Measured:
     rows, note = batch.rows, "multi_turn: not compared: the trainer's batch has its own rows"
     if not rows[0].rollout:
-        scored = rows_of.rescored(engine, rows)
+        scored = engine_rows.rescored(engine, rows)
         rows = [
             dataclasses.replace(row, rollout=own) for row, own in zip(rows, scored, strict=True)
         ]

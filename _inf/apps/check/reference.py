@@ -1,7 +1,5 @@
-"""What the rollout is compared with: an engine on Transformers, or a trainer's batch.
-
-In: rows. Out: the reference's log probs, and how its texts and ids differ from the rollout's.
-"""
+"""What the rollout is compared with, an engine on Transformers or a trainer's batch: its log probs,
+and how its texts and ids differ from the rollout's."""
 
 from __future__ import annotations
 
@@ -77,15 +75,17 @@ def batch_differences(batch: TrainerBatch, tokenizer: Tokenizer) -> dict[str, fl
             for other, text, ids in zip(differ, texts, sent, strict=True)
         )
     if batch.messages:
-        found["prompts/messages_missing"] = fmean(
-            any(
-                message["role"] == "assistant"
-                and str(message.get("content") or "").strip() not in tokenizer.decode(row.ids)
-                for message in messages
-            )
-            for row, messages in zip(batch.rows, batch.messages, strict=True)
-        )
+        missing = []
+        for row, messages in zip(batch.rows, batch.messages, strict=True):
+            text = tokenizer.decode(row.ids)
+            said = [str(each.get("content") or "") for each in messages if _is_answer(each)]
+            missing.append(any(answer.strip() not in text for answer in said))
+        found["prompts/messages_missing"] = fmean(missing)
     return found
+
+
+def _is_answer(message: dict[str, Any]) -> bool:
+    return bool(message["role"] == "assistant")
 
 
 def prompt_text(tokenizer: Tokenizer, messages: list[dict[str, Any]]) -> str:

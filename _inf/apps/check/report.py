@@ -64,15 +64,12 @@ class CheckReport:
         """Return the report as a table for a terminal."""
         from rich.table import Table
 
-        worst = self.worst
-        rows = {
-            "result": "passed" if self.passed else "FAILED",
-            **{
-                f"finding {number}": f"{each.meaning} ({each.metric} is {each.value:.3g}, allowed: "
-                f"{each.allowed:g})"
-                for number, each in enumerate(self.findings, 1)
-            },
-            **{name: self._shown(name, value) for name, value in self.metrics.items()},
+        worst, rows = self.worst, {"result": "passed" if self.passed else "FAILED"}
+        for number, each in enumerate(self.findings, 1):
+            past = f"({each.metric} is {each.value:.3g}, allowed: {each.allowed:g})"
+            rows[f"finding {number}"] = f"{each.meaning} {past}"
+        rows |= {name: self._shown(name, value) for name, value in self.metrics.items()}
+        rows |= {
             "largest difference": f"row {worst.row}, token {worst.position} of the sequence, "
             f"{worst.token!r}: rollout {worst.rollout:.4g}, reference {worst.reference:.4g}",
             "compared": f"{self.tokens} sampled tokens in {self.rows} rows, with {self.reference}",

@@ -1,16 +1,14 @@
-"""The token sequences that are compared, sampled here or read from a trainer's batch.
-
-Knows the columns of a verl `DataProto`, and no engine.
-"""
+"""The token sequences that are compared, sampled here or read from a trainer's batch."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from _inf.errors import ConfigError, error_text, shown
+from _inf.errors import ConfigError, at_fault, error_text, shown
 
 ROLLOUT, TRAINER = "rollout_log_probs", "old_log_probs"
 NEEDED = ("input_ids", "attention_mask", "responses", "response_mask", TRAINER)
@@ -50,9 +48,11 @@ def as_prompt(ids: Sequence[int]) -> dict[str, list[int]]:
     return {"prompt_token_ids": list(ids)}
 
 
+@at_fault(key="against")
 def read_batch(given: Any) -> TrainerBatch:
     """Read a `DataProto`, a file of one, or a .safetensors file with the same tensors."""
-    columns, others, about = _columns(given)
+    batch = _opened(given)
+    columns, others, about = batch.batch, batch.non_tensor_batch, batch.meta_info
     if missing := [name for name in NEEDED if name not in columns]:
         raise ConfigError(
             f"against: the batch has no column {missing[0]}; it needs {', '.join(NEEDED)}, as "
@@ -67,17 +67,17 @@ def read_batch(given: Any) -> TrainerBatch:
     rows = read_rows(columns)
     trainer = [[(each, 0) for each in values] for values in _of_responses(columns, TRAINER)]
     if not any(row.sampled for row in rows):
-        raise ConfigError("against: the batch has no token whose response_mask is 1.")
+        raise ConfigError.of("against", "the batch has no token whose response_mask is 1.")
     listed = [_messages(others.get(name)) for name in ("messages", "raw_prompt")]
     return TrainerBatch(rows, trainer, *listed)
 
 
 def _check_shapes(columns: Mapping[str, Any]) -> None:
     """Refuse tensors that are not rows x tokens of the same rows."""
-    rows, width = columns["input_ids"].shape[0], columns["responses"].shape[-1]
+    whole, width = tuple(columns["input_ids"].shape), columns["responses"].shape[-1]
     for name in [*NEEDED, *([ROLLOUT] if ROLLOUT in columns else [])]:
-        shape, whole = tuple(columns[name].shape), tuple(columns["input_ids"].shape)
-        wrong = len(shape) != 2 or shape[0] != rows or shape[1] < width
+        shape = tuple(columns[name].shape)
+        wrong = len(shape) != 2 or shape[0] != whole[0] or shape[1] < width
         if wrong or (name == "attention_mask" and shape != whole):
             raise ConfigError(
                 f"against: {name} has the shape {shape}, which does not fit to input_ids, {whole}, "
@@ -106,37 +106,32 @@ def _of_responses(columns: Mapping[str, Any], name: str) -> list[list[Any]]:
     return [row[own].tolist() for row, own in zip(columns[name][:, -width:], seen, strict=True)]
 
 
-def _columns(given: Any) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
-    """Return the tensors, the other columns and the `meta_info`."""
+def _opened(given: Any) -> Any:
+    """Return a batch, or that of a file: .safetensors, else one of `DataProto.save_to_disk`."""
     if not isinstance(given, str | Path):
         if getattr(given, "batch", None) is None:
-            raise ConfigError(
-                f"against: {shown(given)} is neither an engine nor a DataProto nor a file of one."
+            raise ConfigError.of(
+                "against", f"{shown(given)} is neither an engine nor a DataProto nor a file of one."
             )
-        return given.batch, given.non_tensor_batch, given.meta_info
-    if not Path(given).is_file():
-        raise ConfigError(f"against: there is no file {given}.")
-    return _loaded(Path(given))
-
-
-def _loaded(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
-    """Load a file: .safetensors, else one of `DataProto.save_to_disk`."""
+        return given
+    path = Path(given)
+    if not path.is_file():
+        raise ConfigError.of("against", f"there is no file {given}.")
     in_safetensors = path.suffix == ".safetensors"
     try:
         if in_safetensors:
             from safetensors.torch import load_file
 
-            return load_file(path), {}, {}
+            return SimpleNamespace(batch=load_file(path), non_tensor_batch={}, meta_info={})
         from verl import DataProto
 
-        batch = DataProto.load_from_disk(path)
+        return _opened(DataProto.load_from_disk(path))
     except Exception as failure:  # SafetensorError, and whatever a pickle's classes raise
         form = "a .safetensors file" if in_safetensors else "a file of DataProto.save_to_disk"
         raise ConfigError(
             f"against: {path} is not {form}, or it is damaged ({error_text(failure)}); write it "
             "again."
         ) from failure
-    return _columns(batch)
 
 
 def _messages(column: Any) -> list[list[dict[str, Any]]]:

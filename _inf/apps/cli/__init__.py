@@ -15,35 +15,28 @@ import typer
 from _inf.apps.cli.ask import ask
 from _inf.apps.cli.batch import batch
 from _inf.apps.cli.chat import chat
-from _inf.apps.cli.check import check
-from _inf.apps.cli.evaluate import app as evaluate
+from _inf.apps.cli.check import check_engine
+from _inf.apps.cli.evaluate import eval_app
 from _inf.apps.cli.lm_eval import PASSED_ON, lm_eval
 from _inf.apps.cli.options import DefaultCommand
 from _inf.apps.cli.serve import serve
 from _inf.apps.cli.show import show
 from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
 
+# After \\b lines are shown as they are.
 EXAMPLES = """
 Examples:
 
+\b
   inf "What is the capital of France?"
-
   inf "Write a haiku" --temperature 0.9 --n 3 --json
-
   inf -c config.yaml --set rollout.dtype=float32 "Explain KV caches"
-
   inf chat --system "You are a pirate."
-
   inf batch prompts.jsonl answers.jsonl --max-tokens 256
-
   inf eval gsm8k --limit 200 --max-tokens 256
-
   inf check
-
   inf serve --port 8000
-
   inf show eval.jsonl
-
   inf --version
 """
 ASK = "ask"
@@ -90,9 +83,9 @@ app = typer.Typer(
 app.command(ASK)(ask)
 app.command("chat")(chat)
 app.command("batch")(batch)
-app.add_typer(evaluate, name="eval")
+app.add_typer(eval_app, name="eval")
 app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
-app.command("check")(check)
+app.command("check")(check_engine)
 app.command("serve")(serve)
 app.command("show")(show)
 

@@ -10,8 +10,9 @@ import typer
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import check_custom_ids, parse
 from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import RunStats, answer, unanswered
+from _inf.apps.batch.runner import answer, unanswered
 from _inf.apps.cli.options import Options, first_errors, takes_options
+from _inf.apps.tally import Tally
 from _inf.errors import ConfigError
 
 
@@ -48,41 +49,31 @@ def batch(
         before, left = file.answered, sum(1 for _ in unanswered(source, file))
         waiting = unanswered(source, file)
         on_error = first_errors(f"{source}, line", f"more lines have errors; all are in {out}")
-        stats = RunStats()
+        tally = Tally(before + left, before, before)
         try:
             if left and workers:
                 from _inf.apps.ray.run import answer_on_ray
 
-                stats = answer_on_ray(
-                    config,
-                    waiting,
-                    file,
-                    params,
-                    rollouts=rollouts,
-                    workers=workers,
-                    total=left,
-                    on_error=on_error,
-                )
+                answer_on_ray(config, waiting, file, params, tally, on_error, workers, rollouts)
             elif left:
                 with call.start() as engine:
                     jobs = (
                         parse(text, line, config.model_name, engine.tokenizer, rollouts=rollouts)
                         for line, text in waiting
                     )
-                    stats = answer(engine, jobs, file, params, total=left, on_error=on_error)
+                    answer(engine, jobs, file, params, tally, on_error)
         except KeyboardInterrupt:
             typer.echo(
                 f"inf: stopped; the same command resumes with the lines that {out} lacks", err=True
             )
             raise
-    _report(stats, file, before)
+    _report(tally, file, before)
 
 
-def _report(stats: RunStats, file: OutputFile, before: int) -> None:
-    if stats.lines:
+def _report(tally: Tally, file: OutputFile, before: int) -> None:
+    if tally.rows:
         done = f", {before} answered earlier" if before else ""
-        speed = f"{stats.tokens_per_second:.0f} tok/s"
-        typer.echo(f"{stats.lines} lines, {stats.tokens} tokens, {speed}{done}", err=True)
+        typer.echo(f"{tally.rows} lines{tally.speed}{done}", err=True)
     else:
         typer.echo(f"nothing left to do: {before} lines were answered earlier", err=True)
     if file.failed:

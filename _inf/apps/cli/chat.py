@@ -1,15 +1,12 @@
 """`inf chat`: a conversation in the terminal or through a pipe.
 
-Answers are streamed to stdout: wrapped at words on a terminal; through a pipe unwrapped, with an
-empty line between two, or as one line of JSON each. Prompts are shown on a terminal only; notes
-about an answer go to stderr. Earlier turns are reused from the engine's prefix cache.
+Answers are streamed to stdout; through a pipe with an empty line between two, or as one line of
+JSON each. Prompts are shown on a terminal only; notes about an answer go to stderr.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -19,7 +16,6 @@ import typer
 
 from _inf.apps.cli.chat_params import assigned, check_usable, listed
 from _inf.apps.cli.options import Options, takes_options
-from _inf.apps.cli.wrap import WordWrap
 from _inf.config import Config
 from _inf.errors import EngineDeadError, InferenceError, did_you_mean
 from _inf.request.keywords import GenerateParams
@@ -65,31 +61,26 @@ def chat(
     if _watched():  # the start takes seconds
         _note(f"Starting {config.model_name} ...")
     with call.start(*limits) as engine:
-        conversation = Chat(engine, call.params, system, as_json)
-        conversation.run()
-    if conversation.failed and not sys.stdin.isatty():
+        talk = Chat(engine, call.params, system, as_json)
+        talk.run()
+    if talk.failed and not sys.stdin.isatty():
         raise typer.Exit(1)
 
 
-@dataclasses.dataclass
 class Chat:
     """One conversation. `failed`: whether a message could not be answered."""
 
-    engine: InferenceEngine
-    params: dict[str, Any]
-    system: str | None
-    as_json: bool
-    failed: bool = False
-
-    def __post_init__(self) -> None:
-        self._streams = _streams(self.engine.config, self.as_json)
-        self._watched = _watched()
+    def __init__(
+        self, engine: InferenceEngine, params: dict[str, Any], system: str | None, as_json: bool
+    ) -> None:
+        self.engine, self.params, self.as_json = engine, params, as_json
+        self.failed = False
+        self._streams, self._watched = _streams(engine.config, as_json), _watched()
         self._answered = False
-        self._begin(self.system)
+        self._begin(system)
 
     def _begin(self, system: str | None) -> None:
-        first = [{"role": "system", "content": system}] if system else []
-        self._messages: list[dict[str, Any]] = first
+        self._messages: list[Any] = [{"role": "system", "content": system}] if system else []
 
     def run(self) -> None:
         """Chat until the end of the input or /quit."""
@@ -101,29 +92,32 @@ class Chat:
         while running:
             try:
                 text = _read(*(("You: ", "...  ") if self._watched else ("", "")))
-            except EOFError:
-                typer.echo("", nl=self._watched)
-                return
             except KeyboardInterrupt:
                 if not self._watched:
                     raise
                 typer.echo()
-                continue
-            except InferenceError as failure:  # the input ended inside a message
+            except (EOFError, InferenceError) as end:
                 typer.echo("", nl=self._watched)
-                self._refused(failure)
+                if isinstance(end, InferenceError):  # it ended inside a message
+                    self._refused(end)
                 return
-            if text.strip():
-                running = self._handle(text)
+            else:
+                running = not text.strip() or self._handle(text)
 
     def _handle(self, text: str) -> bool:
         """Answer a message or run a command; return whether the chat continues."""
         try:
             if text.startswith("/") and "\n" not in text:
                 return self._command(text.strip())
-            self._answer(text)
+            asked = [*self._messages, {"role": "user", "content": text}]
+            params = cast(GenerateParams, {**self.params, "n": 1})
+            self._messages = (self._streamed if self._streams else self._whole)(asked, params)
         except EngineDeadError:
             raise
+        except KeyboardInterrupt:
+            if not self._watched:
+                raise
+            _note("stopped")
         except (InferenceError, OSError) as failure:
             self._refused(failure)
         return True
@@ -134,57 +128,38 @@ class Chat:
         if self.as_json:
             typer.echo(json.dumps({"error": str(failure)}))
 
-    def _answer(self, text: str) -> None:
-        question = {"role": "user", "content": text}
-        params = cast(GenerateParams, {**self.params, "n": 1})
-        if not self._streams:
-            self._answer_whole(question, params)
-            return
-        chunks = self.engine.stream([*self._messages, question], **params)
-        before = self.engine.stats()
-        answer, tokens, finish, start = "", 0, None, time.monotonic()
-        wrap = _wrap()
+    def _streamed(self, asked: list[Any], params: GenerateParams) -> list[Any]:
+        """Show an answer while it is generated; Ctrl-C keeps what is there."""
+        chunks, before = self.engine.stream(asked, **params), self.engine.stats()
+        answer, tokens, end, start = "", 0, "", time.monotonic()
         self._separate()
         try:
             for chunk in chunks:
-                typer.echo(wrap.feed(chunk.text), nl=False)
+                typer.echo(chunk.text, nl=False)
                 sys.stdout.flush()
                 answer, tokens = answer + chunk.text, tokens + len(chunk.token_ids)
-                finish = chunk.finish_reason
+                end = ", cut by max_tokens" if chunk.finish_reason == "length" else ""
         except KeyboardInterrupt:
             if not self._watched:
                 raise
-            finish = "stopped"
+            end = ", stopped"
         finally:
-            typer.echo(wrap.end())
-        if answer:
-            self._messages += [question, {"role": "assistant", "content": answer}]
+            typer.echo()
         now = self.engine.stats()
         tokens = tokens or int(now["completion_tokens"] - before["completion_tokens"])
         speed = tokens / max(time.monotonic() - start, 1e-6)
         cached = now["cached_tokens"] - before["cached_tokens"]
-        end = {"length": ", cut by max_tokens", "stopped": ", stopped"}.get(finish or "", "")
         _note(f"{tokens} tokens, {speed:.0f} tok/s, {cached:.0f} prompt tokens cached{end}")
+        return [*asked, {"role": "assistant", "content": answer}] if answer else self._messages
 
-    def _answer_whole(self, question: dict[str, Any], params: GenerateParams) -> None:
-        """Answer without streaming, with tools or as JSON; Ctrl-C stops it."""
-        try:
-            row = self.engine.generate([*self._messages, question], **params)[0]
-        except KeyboardInterrupt:
-            if not self._watched:
-                raise
-            _note("stopped")
-            return
-        for call in row.metadata.get("tool_calls", ()):
+    def _whole(self, asked: list[Any], params: GenerateParams) -> list[Any]:
+        """Answer with tools or as JSON."""
+        row = self.engine.generate(asked, **params)[0]
+        for call in row.transcript.calls if row.transcript else ():
             _note(f"{call['name']}({json.dumps(call['arguments'])}) gave {call['result']}")
         self._separate()
-        if self.as_json:
-            typer.echo(json.dumps(row.to_dict()))
-        else:
-            wrap = _wrap()
-            typer.echo(wrap.feed(row.completion) + wrap.end())
-        answered = {"role": "assistant", "content": row.completion}
-        self._messages = row.messages or [*self._messages, question, answered]
+        typer.echo(json.dumps(row.to_dict()) if self.as_json else row.completion)
+        return row.messages or [*asked, {"role": "assistant", "content": row.completion}]
 
     def _separate(self) -> None:
         """Print an empty line between two answers, unless prompts or JSON separate them."""
@@ -267,12 +242,6 @@ def _streams(config: Config, as_json: bool) -> bool:
 
 def _watched() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _wrap() -> WordWrap:
-    """What breaks lines for the terminal; through a pipe none is broken."""
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    return WordWrap(columns)
 
 
 def _note(text: str) -> None:

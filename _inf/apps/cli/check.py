@@ -7,13 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from _inf.apps.check.measure import BATCH, MAX_TOKENS
-from _inf.apps.check.measure import check as measure
+from _inf.apps.check.measure import BATCH, MAX_TOKENS, check
 from _inf.apps.cli.options import Options, takes_options
 
 
 @takes_options(sampling=False)
-def check(
+def check_engine(
     prompts: Annotated[
         list[str] | None,
         typer.Argument(help="The default is four built-in prompts.", show_default=False),
@@ -47,14 +46,8 @@ def check(
     The exit code is 1 if they differ.
     """
     with Options(options).start() as engine:
-        report = measure(
-            engine,
-            prompts=prompts,
-            against=against,
-            max_tokens=max_tokens,
-            batch=batch,
-            threshold=threshold,
-        )
+        size = {"max_tokens": max_tokens, "batch": batch}
+        report = check(engine, prompts=prompts, against=against, threshold=threshold, **size)
     if plot is not None:
         report.plot().savefig(plot, dpi=120)
     if as_json:

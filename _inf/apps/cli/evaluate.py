@@ -3,46 +3,174 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from _inf.apps.cli.evaluate_data import PRESET_COMMANDS, data
-from _inf.apps.cli.options import DefaultCommand
-from _inf.apps.eval.compare import compare as compare_runs
+from _inf.apps.cli.options import DefaultCommand, Options, first_errors, takes_options
+from _inf.apps.eval import gsm8k
+from _inf.apps.eval.compare import compare_runs
+from _inf.apps.eval.dataset import read_examples
+from _inf.apps.eval.evaluate import EvalRun
+from _inf.apps.eval.presets import PRESETS, preset_rows
+from _inf.apps.eval.reward import SECONDS, RewardPool
+from _inf.apps.eval.tracking import check_tracker, global_step, log_metrics
+from _inf.errors import ConfigError
+from _inf.runtime.progress import say
+
+GSM8K = "gsm8k"
+BENCHMARKS = (GSM8K, *PRESETS)
+PLOT = typer.Option(help="Draw them into this file.", show_default=False)
 
 
-class Benchmarks(DefaultCommand):
+class EvalCommands(DefaultCommand):
     """Runs `data` if the first argument is no other command: `inf eval DATA`."""
 
     default_command = "data"
 
 
-app = typer.Typer(
-    cls=Benchmarks,
+eval_app = typer.Typer(
+    cls=EvalCommands,
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Measure a model: inf eval DATA, a file of rows in verl's form, or a benchmark.",
+    help="Measure a model: inf eval DATA, a file of rows in verl's form, or a benchmark:\n"
+    f"{', '.join(BENCHMARKS)}.",
     subcommand_metavar="DATA | BENCHMARK | compare ...",
 )
-app.command(Benchmarks.default_command)(data)
-for name, command in PRESET_COMMANDS.items():
-    app.command(name)(command)
 
 
-@app.command()
+@eval_app.command(EvalCommands.default_command)
+@takes_options()
+def data(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="Rows of verl's form (.parquet, .jsonl, .json), or a benchmark: "
+            f"{', '.join(BENCHMARKS)}.",
+        ),
+    ],
+    prompt_key: Annotated[str, typer.Option(help="The key of the prompts.")] = "prompt",
+    file: Annotated[
+        Path | None,
+        typer.Option("--data", help="A benchmark's problems, as on the Hub; else the Hub's."),
+    ] = None,
+    shots: Annotated[
+        int, typer.Option(min=0, help="gsm8k: solved examples before each question.")
+    ] = 0,
+    shots_from: Annotated[
+        Path | None,
+        typer.Option(help="gsm8k: a file of solved examples; else the Hub's train split."),
+    ] = None,
+    tool: Annotated[
+        bool, typer.Option("--tool", help="gsm8k: use Gsm8kTool and a calculator.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The stem of the files.", show_default="eval, or the benchmark's name"),
+    ] = None,
+    plot: Annotated[Path | None, PLOT] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py[:NAME]", help="A reward function, compute_score of FILE; else verl's."
+        ),
+    ] = None,
+    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Answers per row.")] = 1,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first LIMIT rows.")] = None,
+    shuffle_seed: Annotated[int | None, typer.Option(help="Shuffle the rows first.")] = None,
+    reward_timeout: Annotated[float, typer.Option(help="Seconds for one reward.")] = SECONDS,
+    reward_workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Processes that call it; 0: this one.", show_default="cores, <= 8"
+        ),
+    ] = None,
+    rescore: Annotated[bool, typer.Option("--rescore", help="Score stored answers again.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Start again, without them.")] = False,
+    log: Annotated[
+        str | None,
+        typer.Option(metavar="TRACKER", help="wandb, mlflow, trackio or tensorboard."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
+    **options: Any,
+) -> None:
+    """Answer each row of DATA, score the answers, and print verl's validation metrics.
+
+    Writes OUT.jsonl and OUT.summary.json. After a stop, the same command resumes, also with a
+    higher LIMIT. With another reward function it scores the stored answers again.
+    """
+    call = Options(options)
+    config = call.load()
+    if log is not None:
+        check_tracker(log)
+    judge = gsm8k.compute_score if source == GSM8K and reward is None else reward
+    rows, name = _rows(source, file, shots, shots_from, tool)
+    run = EvalRun(
+        read_examples(rows, prompt_key=prompt_key, shuffle_seed=shuffle_seed),
+        name,
+        out or Path(source if source in BENCHMARKS else "eval"),
+        config,
+        call.params | ({"tools": gsm8k.tools()} if tool else {}),
+        RewardPool(judge, reward_timeout, reward_workers),
+        n=n,
+        limit=limit,
+        rescore=rescore,
+        restart=restart,
+    )
+    report = run.run(call.start, first_errors("answer"), lambda text: say(f"inf: {text}"))
+    if plot is not None:
+        report.plot().savefig(plot, dpi=120)
+    typer.echo(report.json() if as_json else report.table())
+    typer.echo(f"rows and summary: {run.stem}.jsonl, {run.stem}.summary.json", err=True)
+    if log is not None:
+        log_metrics(log, report, run.stem.name, global_step(config.model_path))
+    if report.unscored:
+        typer.echo(
+            f'inf: {report.unscored} answers have no reward: "error" in their rows says why; the '
+            "same command tries them again, and keeps the answers that are there",
+            err=True,
+        )
+        raise typer.Exit(1)
+
+
+def _rows(
+    source: str, file: Path | None, shots: int, shots_from: Path | None, tool: bool
+) -> tuple[Any, str]:
+    """What `read_examples` reads, and its name in the report."""
+    for name, value, of in (
+        ("shots", shots, [GSM8K]),
+        ("shots-from", shots_from, [GSM8K]),
+        ("tool", tool, [GSM8K]),
+        ("data", file, BENCHMARKS),
+    ):
+        if value and source not in of:
+            raise ConfigError(f"--{name}: it is an option of {', '.join(of)}, not of {source}.")
+    if source == GSM8K:
+        problems = gsm8k.load(file, "test")
+        examples = gsm8k.examples(problems, shots, shots_from)
+        name = str(file or gsm8k.HUB) + (f", {shots} examples before each" if shots else "")
+        return gsm8k.rows(problems, examples, tool=tool), name
+    if source in PRESETS:
+        return preset_rows(source, file), str(file or PRESETS[source].hub)
+    return source, source
+
+
+@eval_app.command()
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A.jsonl", help="The rows of a run.")],
     b: Annotated[Path, typer.Argument(metavar="B.jsonl", help="Those of another.")],
-    out: Annotated[Path, typer.Option(help="The stem of the files.")] = Path("compare"),
+    out: Annotated[Path, typer.Option(help="The stem of the JSON file.")] = Path("compare"),
+    plot: Annotated[Path | None, PLOT] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The comparison as JSON.")] = False,
 ) -> None:
     """Compare two runs of inf eval on the same data: the paired differences B - A.
 
-    Writes OUT.json and OUT.png.
+    Writes OUT.json.
     """
     found = compare_runs(a, b)
     Path(f"{out}.json").write_text(found.json() + "\n", encoding="utf-8")
-    found.plot().savefig(f"{out}.png", dpi=120)
+    if plot is not None:
+        found.plot().savefig(plot, dpi=120)
     typer.echo(found.json() if as_json else found.table())
-    typer.echo(f"comparison and plot: {out}.json, {out}.png", err=True)
+    typer.echo(f"comparison: {out}.json", err=True)

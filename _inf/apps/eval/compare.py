@@ -1,9 +1,5 @@
 """Compares two runs of `inf eval` on the same data: paired differences with bootstrap intervals.
-
-In: the rows of two runs, STEM.jsonl each. Out: a `Comparison`, with a table and a plot. Rows are
-paired by the data's row number; a prompt's reward is the mean of its answers. Knows nothing of
-engines.
-"""
+Rows are paired by the data's row number; a prompt's reward is the mean of its answers."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ Run: TypeAlias = dict[int, list[Row]]  # an answer each
 
 RESAMPLES = 10_000
 SEED = 0
-INTERVAL = (2.5, 97.5)  # percentiles
+AT_ONCE = 1000  # resamples that are in memory
 SHOWN = 20  # changed prompts in the table
 
 
@@ -59,27 +55,28 @@ class Difference:
 
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> Difference:
-        import numpy
-
-        differences = numpy.array([pair.difference for pair in pairs])
-        low = high = None
-        if (count := len(pairs)) > 1:
-            draw = numpy.random.default_rng(SEED)
-            means = [differences[draw.integers(0, count, count)].mean() for _ in range(RESAMPLES)]
-            low, high = (float(numpy.percentile(means, bound)) for bound in INTERVAL)
         a, b = (statistics.fmean(getattr(pair, name) for pair in pairs) for name in "ab")
-        return cls(count, a, b, float(differences.mean()), low, high)
+        differences = [pair.difference for pair in pairs]
+        low = high = None
+        if len(pairs) > 1:
+            import numpy
+            from scipy.stats import bootstrap
+
+            how = {"n_resamples": RESAMPLES, "batch": AT_ONCE, "method": "percentile"}
+            draw = numpy.random.default_rng(SEED)
+            found = bootstrap((differences,), numpy.mean, rng=draw, **how).confidence_interval
+            low, high = float(found.low), float(found.high)
+        return cls(len(pairs), a, b, statistics.fmean(differences), low, high)
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
     """What differs between two runs.
 
-    overall: over all prompts. by_source: by data source. changed: the prompts whose mean
-    reward is another, the greatest differences first. only_in_a, only_in_b: row numbers that the
-    other run does not have. without_reward: row numbers of both whose answers have no reward in one
-    of them. unscored: answers without a reward, of A and of B. scored_by: the versions of the
-    reward functions that scored A and B, as their rows name them.
+    changed: the prompts whose mean reward is another, the greatest differences first. only_in_a,
+    only_in_b, without_reward (in one of them): numbers of rows that are not compared. unscored:
+    answers without a reward, of A and of B. scored_by: the versions of the reward functions that
+    scored A and B, as their rows name them.
     """
 
     a: str
@@ -99,11 +96,6 @@ class Comparison:
         a, b = ({digest_of(name) for name in names} for names in self.scored_by)
         return a == b and len(a) == 1 and not any(digest.endswith(UNSURE) for digest in a)
 
-    @property
-    def equal(self) -> int:
-        """The number of prompts with the same mean reward in both."""
-        return self.overall.prompts - len(self.changed)
-
     def json(self) -> str:
         return json_text(dataclasses.asdict(self), indent=1)
 
@@ -122,7 +114,8 @@ class Comparison:
             lines.append(f"{name:<{width}}  {each.prompts:7} {means}{bounds}")
         better = sum(pair.difference > 0 for pair in self.changed)
         worse = len(self.changed) - better
-        lines.append(f"better: {better}, worse: {worse}, equal: {self.equal}")
+        equal = self.overall.prompts - len(self.changed)
+        lines.append(f"better: {better}, worse: {worse}, equal: {equal}")
         lines += [
             f"  row {pair.number}: {pair.a:g} -> {pair.b:g} ({pair.data_source})"
             for pair in self.changed[:SHOWN]
@@ -139,9 +132,9 @@ class Comparison:
             return []
         nobody = "a function that its rows do not name"
         a, b = (", ".join(names) or nobody for names in self.scored_by)
-        sure = "maybe not" if a == b else "not"
+        sure = "Maybe not" if a == b else "Not"
         return [
-            f"{sure.capitalize()} scored by the same reward function, so B - A may come from that:",
+            f"{sure} scored by the same reward function, so B - A may come from that:",
             f"  A was scored by {a}",
             f"  B was scored by {b}",
             "  The run's own command with one --reward for both scores their stored answers again.",
@@ -154,11 +147,10 @@ class Comparison:
             "only in B": self.only_in_b,
             "no reward in one of them": self.without_reward,
         }
-        lines = [
-            f"{why}, not compared: {len(numbers)} rows ({_some(numbers)})"
-            for why, numbers in left_out.items()
-            if numbers
-        ]
+        lines = []
+        for why, numbers in left_out.items():
+            some = ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")
+            lines += [f"{why}, not compared: {len(numbers)} rows ({some})"] if numbers else []
         if any(self.unscored):
             a, b = self.unscored
             lines.append(f"answers without a reward: {a} of A, {b} of B")
@@ -180,13 +172,13 @@ class Comparison:
         means.axvline(0, color="C7", linewidth=1)
         means.set_yticks(range(len(named)), [name for name, _ in named])
         means.set(xlabel="mean difference, 95 % interval", ylim=(-1, len(named)))
-        differences = [pair.difference for pair in self.changed] + [0.0] * self.equal
-        spread.hist(differences, bins=21)
+        equal = [0.0] * (self.overall.prompts - len(self.changed))
+        spread.hist([*(pair.difference for pair in self.changed), *equal], bins=21)
         spread.set(xlabel="difference of a prompt's mean reward", ylabel="prompts")
         return figure
 
 
-def compare(a: Path, b: Path) -> Comparison:
+def compare_runs(a: Path, b: Path) -> Comparison:
     """Compare the rows of two runs.
 
     Raises `ConfigError` for a file that is not of `inf eval`, for runs on different data, and for
@@ -203,16 +195,15 @@ def compare(a: Path, b: Path) -> Comparison:
             pairs.append(Pair(number, source, statistics.fmean(ours), statistics.fmean(theirs)))
     if not pairs:
         raise ConfigError(f"{a} and {b} have no prompt in common that both scored.")
+    by_source: dict[str, list[Pair]] = defaultdict(list)
+    for pair in pairs:
+        by_source[pair.data_source].append(pair)
     changed = [pair for pair in pairs if pair.difference]
-    sources = dict.fromkeys(pair.data_source for pair in pairs)
     return Comparison(
         a=str(a),
         b=str(b),
         overall=Difference.of(pairs),
-        by_source={
-            name: Difference.of([pair for pair in pairs if pair.data_source == name])
-            for name in sources
-        },
+        by_source={name: Difference.of(own) for name, own in by_source.items()},
         changed=sorted(changed, key=lambda pair: -abs(pair.difference)),
         only_in_a=sorted(first.keys() - second.keys()),
         only_in_b=sorted(second.keys() - first.keys()),
@@ -266,7 +257,3 @@ def _scored_by(run: Run) -> list[str]:
     """Of rows that an older version wrote, none."""
     rows = [row for rows in run.values() for row in rows if row["reward"] is not None]
     return sorted({str(row["scored_by"]) for row in rows if row.get("scored_by")})
-
-
-def _some(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers[:10])) + (", ..." if len(numbers) > 10 else "")

@@ -1,8 +1,5 @@
-"""Reads rows in the form that verl trains on: parquet, JSON lines, the Hub, a table, or a list.
-
-In: `prompt`, `data_source`, `reward_model.ground_truth`, `extra_info` (verl's
-`examples/data_preprocess`). Out: `Example`s. Knows nothing of engines and rewards.
-"""
+"""Reads rows in the form that verl trains on (its `examples/data_preprocess`): parquet, JSON lines,
+the Hub, a table, or a list."""
 
 from __future__ import annotations
 
@@ -46,10 +43,7 @@ class Example:
 
 
 def read_examples(
-    data: Any,
-    *,
-    prompt_key: str = "prompt",
-    shuffle_seed: int | None = None,
+    data: Any, *, prompt_key: str = "prompt", shuffle_seed: int | None = None
 ) -> list[Example]:
     """Read a path, a `datasets.Dataset`, a pandas table or a list of rows.
 
@@ -116,6 +110,18 @@ def hub_rows(repository: str, name: str) -> list[Any]:
             "--data."
         ) from failure
     return file_rows(Path(file))
+
+
+def verl_row(
+    data_source: str, prompt: list[dict[str, str]], truth: str, extra_info: Mapping[Any, Any]
+) -> dict[str, Any]:
+    return {
+        "data_source": data_source,
+        "prompt": prompt,
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": truth},
+        "extra_info": extra_info,
+    }
 
 
 def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections import defaultdict
-from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+from _inf.apps.eval.metrics import metrics
 from _inf.apps.json_lines import json_text
 from _inf.errors import shown
 
@@ -48,9 +49,25 @@ class EvalReport:
     completion_tokens: int
     tokens_per_second: float | None
     date: str
-    answers_kept: int = 0
-    rewards_kept: int = 0
-    rescored_because: str | None = None
+    answers_kept: int
+    rewards_kept: int
+    rescored_because: str | None
+
+    @classmethod
+    def of(cls, rows: list[dict[str, Any]], wanted: int, **about: Any) -> EvalReport:
+        """Summarize the rows of `wanted` answers. about: the fields that no row says."""
+        scored = [row for row in rows if row.get("reward") is not None]
+        answered = [row for row in rows if "completion_tokens" in row]
+        cut = sum(row.get("finish_reason") == "length" for row in answered)
+        return cls(
+            metrics=metrics(scored, about["n"]),
+            rows=rows,
+            unscored=wanted - len(scored),
+            cut_by_length=cut / max(1, len(answered)),
+            completion_tokens=sum(row["completion_tokens"] for row in answered),
+            date=datetime.date.today().isoformat(),
+            **about,
+        )
 
     def json(self) -> str:
         """Everything but the rows."""
@@ -59,18 +76,12 @@ class EvalReport:
 
     def without_reward(self) -> str:
         """Say how many answers have no reward, and the first reason."""
-        if not self.unscored:
-            return ""
         reasons = [row["error"]["message"] for row in self.rows if row.get("error")]
         none = "" if self.metrics else ", so there are no metrics"
         first = f" The first: {reasons[0]}" if reasons else ""
         return (
             f"{self.unscored} answers have no reward{none}; 'error' in their rows says why.{first}"
         )
-
-    def write(self, stem: Path) -> None:
-        """Write STEM.summary.json."""
-        Path(f"{stem}.summary.json").write_text(self.json() + "\n", encoding="utf-8")
 
     def __str__(self) -> str:
         """What was measured, how and when."""

@@ -1,14 +1,10 @@
-"""Answers a data set with an engine, scores each answer as a verl trainer would, and reports.
-
-In: an engine or the means to start one, `Example`s, a reward function. Out: a file of rows, which a
-stopped run resumes, and an `EvalReport`.
-"""
+"""Answers a data set with an engine, scores each answer as a verl trainer would, and reports; the
+file of rows is what a stopped run resumes."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
 import hashlib
 import json
 import os
@@ -19,28 +15,33 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anyio.from_thread import start_blocking_portal
+
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import Job
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import OnError, answer_each
 from _inf.apps.eval.dataset import Example, check_for_verls_reward, read_examples
 from _inf.apps.eval.eval_report import EvalReport
-from _inf.apps.eval.metrics import metrics
 from _inf.apps.eval.reward import SECONDS, RewardPool
 from _inf.apps.eval.reward_process import RewardFunction
-from _inf.apps.eval.scoring import Tally, Tell, answer_and_score, run
+from _inf.apps.eval.scoring import answer_and_score
 from _inf.apps.eval.stored import Stored, stored_answers
 from _inf.apps.rollouts.sources import answer_fields
+from _inf.apps.tally import Tally
 from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.request.sampling import effective_params, greedy_unless_asked
 from _inf.response.decode import decoded_text
-from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.tools.definition import as_tools
 from _inf.types import Tokenizer
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
+
+PROGRESS = "{0.done} of {0.total} scored, {0.answered} answered{0.speed}"
 
 
 def evaluate(
@@ -86,13 +87,19 @@ def evaluate(
     """
     examples = read_examples(data, prompt_key=prompt_key, shuffle_seed=shuffle_seed)
     with contextlib.ExitStack() as stack:
-        stem = Path(out or stack.enter_context(tempfile.TemporaryDirectory()) + "/rows")
-        name = str(data) if isinstance(data, str | os.PathLike) else type(data).__name__
-        how = (reward_timeout, limit, reward_workers, rescore)
-        evaluation = EvalRun(examples, name, reward, n, stem, params, *how)
-        report = evaluation.run(engine.config, lambda: contextlib.nullcontext(engine), restart)
-        if out is not None:
-            report.write(evaluation.stem)
+        run = EvalRun(
+            examples,
+            str(data) if isinstance(data, str | os.PathLike) else type(data).__name__,
+            Path(out or stack.enter_context(tempfile.TemporaryDirectory()) + "/rows"),
+            engine.config,
+            params,
+            RewardPool(reward, reward_timeout, reward_workers),
+            n=n,
+            limit=limit,
+            rescore=rescore,
+            restart=restart,
+        )
+        report = run.run(lambda: contextlib.nullcontext(engine))
     if report.unscored:
         warnings.warn(report.without_reward(), stacklevel=2)
     if report.rescored_because and not rescore:
@@ -107,118 +114,97 @@ class EvalRun:
 
     examples: Sequence[Example]
     data: str
-    reward: RewardFunction | str | None
-    n: int
     stem: Path
+    config: Config
     params: dict[str, Any]
-    reward_timeout: float = SECONDS
-    limit: int | None = None
-    reward_workers: int | None = None
-    rescore: bool = False
+    pool: RewardPool
+    _: dataclasses.KW_ONLY
+    n: int
+    limit: int | None
+    rescore: bool
+    restart: bool
 
     def __post_init__(self) -> None:
         for name, value in (("n", self.n), ("limit", self.limit)):
             if value is not None and value < 1:
-                raise ConfigError(f"{name}: it must be at least 1, not {value}.")
+                raise ConfigError.of(name, f"it must be at least 1, not {value}.")
         rows = json.dumps([dataclasses.asdict(each) for each in self.examples], default=repr)
         self._digest = hashlib.sha256(rows.encode()).hexdigest()
         self.examples = self.examples[: self.limit]
         self.stem = Path(str(self.stem).removesuffix(".jsonl"))
+        self._wanted = len(self.examples) * self.n
         if self.n == 1:
             greedy_unless_asked(self.params)
-        if self.reward is None:
+        self._used = effective_params(self.params, self.config.rollout)
+        if self.n > 1 and not self._used["temperature"]:
+            raise ConfigError.of(
+                "n", f"{self.n} greedy answers of one prompt are all the same; give a temperature."
+            )
+        if self.pool.is_verls:
             check_for_verls_reward(self.examples)
 
     def run(
         self,
-        config: Config,
         start: Callable[[], contextlib.AbstractContextManager[InferenceEngine]],
-        restart: bool,
         on_error: OnError = lambda line, reason: None,
-        tell: Tell = lambda text: None,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> EvalReport:
         """Answer and score what the file of rows lacks, and report. start: called for the engine if
         there is anything to answer. on_error: called with an answer's number and the reason. tell:
         called with what was resumed, and with the progress now and then."""
-        used = effective_params(self.params, config.rollout)
-        if self.n > 1 and not used["temperature"]:
-            raise ConfigError(
-                f"n: {self.n} greedy answers of one prompt are all the same; give a temperature."
-            )
-        pool = RewardPool(self.reward, self.reward_timeout, self.reward_workers)
-        wanted = len(self.examples) * self.n
-        with OutputFile(Path(f"{self.stem}.jsonl")) as file, pool:
-            file.begin(self._about(config), restart)
-            stored = stored_answers(file, wanted, pool.version, self.rescore)
+        version = self.pool.version
+        with OutputFile(Path(f"{self.stem}.jsonl")) as file:
+            file.begin(self._about(), self.restart)
+            stored = stored_answers(file, self._wanted, version, self.rescore)
             if stored.answers:
                 tell(str(stored))
-            tally = Tally(wanted, stored.answers, stored.rewards, tell)
-            self._finish(file, pool, stored, tally, start, self._naming(on_error))
-            rows = [row for row in file.rows() if row["line"] <= wanted]
-        return self._report(config, used, rows, pool, stored, tally)
+            tally = Tally(self._wanted, stored.rewards, stored.answers, PROGRESS, tell)
+            if stored.to_answer or stored.to_score:
+                self._finish(file, stored, tally, start, on_error)
+            rows = [row for row in file.rows() if row["line"] <= self._wanted]
+        about = {
+            "model": self.config.model_name,
+            "data": self.data,
+            "limit": self.limit,
+            "reward": version.name,
+            "reward_version": version.digest,
+            "n": self.n,
+            "parameters": self._used | ({"tools": schemas} if (schemas := self._schemas()) else {}),
+            "tokens_per_second": tally.tokens_per_second,
+            "answers_kept": stored.answers,
+            "rewards_kept": stored.rewards,
+            "rescored_because": stored.why,
+        }
+        report = EvalReport.of(rows, self._wanted, **about)
+        Path(f"{self.stem}.summary.json").write_text(report.json() + "\n", encoding="utf-8")
+        return report
 
     def _finish(
         self,
         file: OutputFile,
-        pool: RewardPool,
         stored: Stored,
         tally: Tally,
         start: Callable[[], contextlib.AbstractContextManager[InferenceEngine]],
         on_error: OnError,
     ) -> None:
-        if not stored.to_answer and not stored.to_score:
-            return
-        if self.reward is not None:
-            pool.load()  # before an engine starts
+        def named(line: int, reason: str) -> None:
+            on_error(line, f"row {self._example(line).number} of the data: {reason}")
+
         answering = None
         with contextlib.ExitStack() as stack:
+            portal = stack.enter_context(start_blocking_portal())  # a notebook's loop runs already
+            pool = stack.enter_context(portal.wrap_async_context_manager(self.pool))
             if stored.to_answer:
                 engine = stack.enter_context(start())
                 jobs = [self._job(line, engine) for line in stored.to_answer]
                 answering = partial(answer_each, engine, jobs, self.params)
-            run(
-                answer_and_score(
-                    file, pool, stored.to_score, self._arguments, answering, tally, on_error
-                )
-            )
+            todo = (stored.to_score, self._arguments, answering)
+            portal.call(answer_and_score, file, pool, *todo, tally, named)
 
-    def _report(
-        self,
-        config: Config,
-        used: dict[str, Any],
-        rows: list[dict[str, Any]],
-        pool: RewardPool,
-        stored: Stored,
-        tally: Tally,
-    ) -> EvalReport:
-        scored = [row for row in rows if row.get("reward") is not None]
-        answered = [row for row in rows if "completion_tokens" in row]
-        cut = sum(row.get("finish_reason") == "length" for row in answered)
-        schemas = self._schemas()
-        return EvalReport(
-            metrics=metrics(scored, self.n),
-            rows=rows,
-            model=config.model_name,
-            data=self.data,
-            limit=self.limit,
-            reward=pool.version.name,
-            reward_version=pool.version.digest,
-            n=self.n,
-            parameters=used | ({"tools": schemas} if schemas else {}),
-            unscored=len(self.examples) * self.n - len(scored),
-            cut_by_length=cut / max(1, len(answered)),
-            completion_tokens=sum(row["completion_tokens"] for row in answered),
-            tokens_per_second=tally.tokens_per_second,
-            date=datetime.date.today().isoformat(),
-            answers_kept=stored.answers,
-            rewards_kept=stored.rewards,
-            rescored_because=stored.why,
-        )
-
-    def _about(self, config: Config) -> dict[str, Any]:
+    def _about(self) -> dict[str, Any]:
         """What the answers depend on. A row says itself which reward function scored it."""
         return {
-            **fingerprint.of_config(config),
+            **fingerprint.of_config(self.config),
             "parameters": {**self.params, "timeout": None, "tools": self._schemas()},
             "n": self.n,
             "data": self._digest,
@@ -230,14 +216,6 @@ class EvalRun:
 
     def _example(self, line: int) -> Example:
         return self.examples[(line - 1) // self.n]
-
-    def _naming(self, on_error: OnError) -> OnError:
-        """`on_error`, with the number of the data's row in the reason."""
-
-        def named(line: int, reason: str) -> None:
-            on_error(line, f"row {self._example(line).number} of the data: {reason}")
-
-        return named
 
     def _job(self, line: int, engine: InferenceEngine) -> Job:
         example, sample = self._example(line), (line - 1) % self.n
@@ -278,10 +256,10 @@ class EvalRun:
 
 def _answered(answer: GenerationRow, example: Example, tokenizer: Tokenizer) -> dict[str, Any]:
     """What a row says of its answer; `solution_str` where it is not the completion."""
-    about = answer.metadata
     row: dict[str, Any] = {
         "ground_truth": example.ground_truth,
-        **{name: about[name] for name in ("prompt_tokens", "completion_tokens")},
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
         **answer_fields(answer, tokenizer),
     }
     solution = _solution(row, example, tokenizer)

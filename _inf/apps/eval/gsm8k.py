@@ -3,9 +3,8 @@
     Natalia sold clips to 48 of her friends in April, and then she sold half as many clips in May.
     How many clips did Natalia sell altogether in April and May?
 
-and an answer whose last line is `#### 72`. In: a file in that form, or the Hub's. Out: rows of
-verl's form, and a reward function with the verdict of four rules, which sometimes disagree
-(docs/evaluation.md).
+and an answer whose last line is `#### 72`. Rows of verl's form, and a reward function with the
+verdicts of verl's two rules (docs/evaluation.md). lm-evaluation-harness's own: `inf lm-eval`.
 """
 
 from __future__ import annotations
@@ -18,35 +17,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from _inf.apps.eval.dataset import file_rows, hub_rows
+from _inf.apps.eval.dataset import file_rows, hub_rows, verl_row
 from _inf.errors import ConfigError
 
 HUB, HUB_FILE = "openai/gsm8k", "main/{}-00000-of-00001.parquet"
 # From verl's `examples/data_preprocess/gsm8k.py`.
 SUFFIX = 'Let\'s think step by step and output the final answer after "####".'
 FINAL = r"#### (\-?[0-9\.\,]+)"
-# lm-evaluation-harness, `tasks/gsm8k/gsm8k.yaml`, version 3: a pattern and the index of the match
-# to take. `IGNORED` is removed from both sides before the comparison.
-LM_EVAL = {
-    "lm_eval_strict_match": (FINAL, 0),
-    "lm_eval_flexible_extract": (r"(-?[$0-9.,]{2,})|(-?[0-9]+)", -1),
-}
-IGNORED = (",", r"\$", r"(?s).*#### ", r"\.$")
-VERL = {"verl_strict": "strict", "verl_flexible": "flexible"}
-RULES = (*VERL, *LM_EVAL)
+RULES = {"verl_strict": "strict", "verl_flexible": "flexible"}
 GRADER_NAME = "calc_gsm8k_reward"
+ANSWER = {"type": "string", "description": "The final number, without units"}
 GRADER = {
     "type": "function",
     "function": {
         "name": GRADER_NAME,
         "description": "Check a final answer. Submit the number alone.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "answer": {"type": "string", "description": "The final number, without units"}
-            },
-            "required": ["answer"],
-        },
+        "parameters": {"type": "object", "properties": {"answer": ANSWER}, "required": ["answer"]},
     },
 }
 
@@ -90,7 +76,7 @@ def examples(problems: Sequence[Problem], shots: int, path: Path | None) -> list
         return []
     solved = load(path, "train")[:shots]
     if len(solved) < shots:
-        raise ConfigError(f"shots: {shots} are needed, but {path} has only {len(solved)}.")
+        raise ConfigError.of("shots", f"{shots} are needed, but {path} has only {len(solved)}.")
     if both := {shot.question for shot in solved} & {problem.question for problem in problems}:
         raise ConfigError(
             f"shots: {len(both)} of the examples are among the problems to be scored, so that the "
@@ -103,30 +89,17 @@ def rows(
     problems: Sequence[Problem], shots: Sequence[Problem], *, tool: bool
 ) -> list[dict[str, Any]]:
     """Return rows of verl's form; `shots` are turns before each question. tool: for `tools`."""
-    shown = [
-        message
-        for shot in shots
-        for message in (shot.asked, {"role": "assistant", "content": shot.answer})
-    ]
-    return [
-        {
-            "data_source": HUB,
-            "prompt": [*shown, problem.asked],
-            "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": problem.truth},
-            "extra_info": {
-                "index": index,
-                "question": problem.question,
-                "answer": problem.answer,
-                **({"tools_kwargs": _graded(problem)} if tool else {}),
-            },
-        }
-        for index, problem in enumerate(problems)
-    ]
-
-
-def _graded(problem: Problem) -> dict[str, Any]:
-    return {GRADER_NAME: {"create_kwargs": {"ground_truth": problem.truth}}}
+    shown: list[dict[str, str]] = []
+    for shot in shots:
+        shown += [shot.asked, {"role": "assistant", "content": shot.answer}]
+    found = []
+    for index, problem in enumerate(problems):
+        extra = {"index": index, **dataclasses.asdict(problem)}
+        if tool:
+            create = {"create_kwargs": {"ground_truth": problem.truth}}
+            extra["tools_kwargs"] = {GRADER_NAME: create}
+        found.append(verl_row(HUB, [*shown, problem.asked], problem.truth, extra))
+    return found
 
 
 def tools() -> list[Any]:
@@ -143,28 +116,12 @@ def tools() -> list[Any]:
         ]
 
 
-def compute_score(
-    data_source: str, solution_str: str, ground_truth: str, extra_info: dict[str, Any]
-) -> dict[str, float]:
-    """Return each rule's verdict; `score` is verl's own, the strict one."""
+def compute_score(solution_str: str, ground_truth: str, **rest: Any) -> dict[str, float]:
+    """Return both rules' verdicts; `score` is the strict one's."""
     from verl.utils.reward_score.gsm8k import compute_score
 
-    verl = {
+    verdicts = {
         name: float(compute_score(solution_str, ground_truth, method=method))
-        for name, method in VERL.items()
+        for name, method in RULES.items()
     }
-    gold = extra_info["answer"]
-    others = {name: float(_lm_eval(solution_str, gold, *rule)) for name, rule in LM_EVAL.items()}
-    return {"score": verl["verl_strict"], **verl, **others}
-
-
-def _lm_eval(completion: str, gold: str, pattern: str, index: int) -> bool:
-    matches = re.findall(pattern, completion)
-    answer = "".join(matches[index]).strip() if matches else "[invalid]"
-    return _normalized(answer) == _normalized(gold)
-
-
-def _normalized(text: str) -> str:
-    for pattern in IGNORED:
-        text = re.sub(pattern, "", text)
-    return text.lower()
+    return {"score": verdicts["verl_strict"], **verdicts}

@@ -1,9 +1,5 @@
-"""Summarizes the rows of an evaluation, with verl's own function and names.
-
-In: rows with `data_source`, `number`, `reward`, `reward_extra`. Out: numbers by name, as a verl log
-has them (`verl/trainer/ppo/ray_trainer.py`, 0.6.1, `_validate`), and a few that verl lacks beside
-them. Knows nothing of engines.
-"""
+"""Summarizes the rows of an evaluation with verl's own function, by the names of a verl log
+(`verl/trainer/ppo/ray_trainer.py`, 0.6.1, `_validate`), and a few numbers that verl lacks."""
 
 from __future__ import annotations
 
@@ -39,11 +35,12 @@ def metrics(rows: Sequence[Row], n: int) -> dict[str, float]:
 def _values(rows: Sequence[Row]) -> dict[str, list[Any]]:
     """The reward and the numbers and texts that its function returned besides for every row."""
     extras = [row.get("reward_extra") or {} for row in rows]
-    names = sorted(set.intersection(*map(set, extras)))
-    values = {name: [extra[name] for extra in extras] for name in names}
-    kinds = (int | float, str)
-    usable = {k: v for k, v in values.items() if any(_all_are(kind, v) for kind in kinds)}
-    return {"reward": [row["reward"] for row in rows], **usable}
+    values = {"reward": [row["reward"] for row in rows]}
+    for name in sorted(set.intersection(*map(set, extras))):
+        each = [extra[name] for extra in extras]
+        if _all_are(int | float, each) or _all_are(str, each):
+            values[name] = each
+    return values
 
 
 def _all_are(kind: Any, values: Sequence[Any]) -> bool:

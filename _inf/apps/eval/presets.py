@@ -1,8 +1,5 @@
-"""Known benchmarks as rows of verl's form: what `inf eval math500`, `aime24` and `aime25` ask.
-
-In: a benchmark's name, and a file in the form of the Hub's if there is one. Out: rows for
-`read_examples`, with the prompt that verl's reward function for the data source reads.
-"""
+"""Known benchmarks as rows of verl's form: what `inf eval math500`, `aime24` and `aime25` ask, with
+the prompt whose answers verl's reward function for the data source reads."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from _inf.apps.eval.dataset import file_rows, hub_rows
+from _inf.apps.eval.dataset import file_rows, hub_rows, verl_row
 from _inf.errors import ConfigError, shown
 
 # As verl's `examples/data_preprocess/math_dataset.py` asks; its `math_reward` reads \boxed{}.
@@ -50,10 +47,10 @@ def preset_rows(name: str, file: Path | None) -> list[dict[str, Any]]:
     preset = PRESETS[name]
     rows = hub_rows(preset.hub, preset.file) if file is None else file_rows(file)
     where = f"{file or preset.hub}, row"
-    return [_verl_row(preset, row, f"{where} {i}", i) for i, row in enumerate(rows)]
+    return [_row(preset, row, f"{where} {i}", i) for i, row in enumerate(rows)]
 
 
-def _verl_row(preset: Preset, row: Any, where: str, index: int) -> dict[str, Any]:
+def _row(preset: Preset, row: Any, where: str, index: int) -> dict[str, Any]:
     match row:
         case {"problem": str(problem), "answer": str() | int() as answer, **others}:
             truth = str(answer).strip()
@@ -65,10 +62,5 @@ def _verl_row(preset: Preset, row: Any, where: str, index: int) -> dict[str, Any
         if not truth.isdecimal():
             raise ConfigError(f"{where}: answer must be a whole number, not {shown(answer)}.")
         truth = str(int(truth))
-    return {
-        "data_source": preset.data_source,
-        "prompt": [{"role": "user", "content": preset.prompt.format(problem)}],
-        "ability": "math",
-        "reward_model": {"style": "rule", "ground_truth": truth},
-        "extra_info": {"index": index, **others},
-    }
+    asked = {"role": "user", "content": preset.prompt.format(problem)}
+    return verl_row(preset.data_source, [asked], truth, {"index": index, **others})

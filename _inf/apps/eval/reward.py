@@ -1,26 +1,19 @@
-"""Calls a reward function of verl's form, several calls at once, each bounded in time.
-
-In: `compute_score(data_source, solution_str, ground_truth, extra_info)`, sync or async, that
-returns a number, or a dict with `score`; verl's `default_compute_score`, or one of the user. Out:
-`Reward`s. A call that raises, hangs or ends its process is an error of its row alone.
-"""
+"""Calls a reward function of verl's form, several calls at once, each bounded in time: verl's
+`default_compute_score`, or one of the user. A call that raises, hangs or ends its process is an
+error of its row alone."""
 
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import contextlib
 import dataclasses
 import math
 import os
-import threading
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import cloudpickle
 
-from _inf.apps.eval.reward_process import RewardFunction, load
+from _inf.apps.eval.reward_process import KEYWORDS, RewardFunction
 from _inf.apps.eval.reward_version import RewardVersion, version_of
 from _inf.apps.eval.reward_worker import RewardError, RewardWorker
 from _inf.errors import ConfigError, error_text, shown
@@ -29,7 +22,6 @@ MAX_WORKERS = 8  # by default
 SECONDS = 60.0  # of one call
 CALLS_AT_ONCE = 32  # of an async function, in each worker
 DEFAULT_NAME = "compute_score"
-T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +48,8 @@ class Reward:
 
 
 class RewardPool:
-    """Scores rows in up to `workers` processes, each started when those before it are busy; a
-    context manager.
+    """Scores rows in up to `workers` processes, each started when those before it are busy; an
+    async context manager, used from its event loop.
 
     function: a function, "FILE.py:NAME", or None for verl's `default_compute_score`.
     seconds: of one call; a call that takes longer is an error, and a sync function's process ends.
@@ -74,116 +66,57 @@ class RewardPool:
     ) -> None:
         self._reward = function = named(function)
         self._seconds = seconds
-        self._most = reward_workers(workers)
-        self._runs: bytes | RewardFunction
-        in_process = None
-        if self._most:
-            self._runs = _pickled(function)
-        else:
-            self._most, self._runs = 1, _loaded(function)
-            in_process = self._runs if isinstance(function, str) else None
-        self.version: RewardVersion = version_of(function, in_process)
-        self._workers: list[RewardWorker] = []
-        self._waiting = 0  # calls without a place in a worker
-        self._growing = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.version: RewardVersion = version_of(function)
+        workers = reward_workers(workers)
+        runs = _pickled(function, self.version) if workers else function
+        self._workers = [RewardWorker(runs) for _ in range(workers or 1)]
+        self._places: asyncio.LifoQueue[RewardWorker] = asyncio.LifoQueue()  # the last used first
+
+    @property
+    def is_verls(self) -> bool:
+        return self._reward is None
 
     @property
     def at_once(self) -> int:
         """The most calls under way."""
-        return self._most * CALLS_AT_ONCE
+        return len(self._workers) * CALLS_AT_ONCE
 
-    def __enter__(self) -> RewardPool:
-        self._loop = asyncio.new_event_loop()
-        self._places: asyncio.Queue[RewardWorker] = asyncio.Queue()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="inf-rewards")
-        self._thread.daemon = True
-        self._thread.start()  # workers die with the thread that started them
-        return self
-
-    def load(self) -> None:
-        """Load the function in a first worker. Raises `ConfigError`."""
+    async def __aenter__(self) -> RewardPool:
+        first = self._workers[0]
         try:
-            self._run(self._grow()).result()
+            if not self.is_verls:  # which can be loaded, but takes seconds for it
+                await first.start()
         except RewardError as failure:
             name = shown(self._reward) if isinstance(self._reward, str) else self.version.name
-            raise ConfigError(f"reward: {name} cannot be used: {failure}") from None
+            raise ConfigError.of("reward", f"{name} cannot be used: {failure}") from None
+        for worker in reversed(self._workers):
+            for _ in range(CALLS_AT_ONCE if first.is_async else 1):
+                self._places.put_nowait(worker)
+        return self
 
-    def submit(
+    async def __aexit__(self, *exc_info: object) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+    async def score(
         self, data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any]
-    ) -> concurrent.futures.Future[Reward]:
-        """Score one answer; the future raises `RewardError`, and `ConfigError` for a data_source
-        that verl's function does not know."""
-        arguments = {
-            "data_source": data_source,
-            "solution_str": solution_str,
-            "ground_truth": ground_truth,
-            "extra_info": extra_info,
-        }
-        return self._run(self._score(arguments))
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def _score(self, arguments: dict[str, Any]) -> Reward:
-        worker = await self._place()
+    ) -> Reward:
+        """Score one answer. Raises `RewardError`, and `ConfigError` for a data_source that verl's
+        function does not know."""
+        values = (data_source, solution_str, ground_truth, extra_info)
+        worker = await self._places.get()
         try:
+            arguments = dict(zip(KEYWORDS, values, strict=True))
             return Reward.of(await worker.call(arguments, self._seconds))
         except RewardError as failure:
-            if self._reward is None and "NotImplementedError" in str(failure):
+            if self.is_verls and failure.raised == "NotImplementedError":
                 raise ConfigError(
-                    f"data_source {arguments['data_source']!r}: verl's default_compute_score has "
+                    f"data_source {data_source!r}: verl's default_compute_score has "
                     "no reward for it; give a function of your own (--reward FILE.py:NAME)."
                 ) from None
             raise
         finally:
             self._places.put_nowait(worker)
-
-    async def _place(self) -> RewardWorker:
-        self._waiting += 1
-        self._grow_if_busy()
-        try:
-            return await self._places.get()
-        finally:
-            self._waiting -= 1
-
-    def _grow_if_busy(self) -> None:
-        busy = self._waiting > self._places.qsize()
-        if busy and not self._growing and len(self._workers) < self._most:
-            self._growing = True
-            task = self._loop.create_task(self._grow_quietly())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _grow_quietly(self) -> None:
-        with contextlib.suppress(RewardError):  # the next call starts it again, and says why not
-            await self._grow()
-
-    async def _grow(self) -> None:
-        """Start one more worker; one at a time, because the calls may be over before the next."""
-        worker = RewardWorker(self._runs)
-        self._workers.append(worker)
-        try:
-            await worker.start()
-        finally:
-            self._growing = False
-            for _ in range(CALLS_AT_ONCE if worker.is_async else 1):
-                self._places.put_nowait(worker)
-        self._grow_if_busy()
-
-    def __exit__(self, *exc_info: object) -> None:
-        async def end() -> None:
-            for worker in self._workers:
-                worker.close("the evaluation has ended.")
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-
-        self._run(end()).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 def reward_workers(workers: int | None) -> int:
@@ -191,7 +124,7 @@ def reward_workers(workers: int | None) -> int:
     if workers is None:
         return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
-        raise ConfigError(f"reward_workers: it must be 0 or more, not {shown(workers)}.")
+        raise ConfigError.of("reward_workers", f"it must be 0 or more, not {shown(workers)}.")
     return workers
 
 
@@ -202,7 +135,7 @@ def named(function: RewardFunction | str | None) -> RewardFunction | str | None:
     """
     if not isinstance(function, str):
         if function is not None and not callable(function):
-            raise ConfigError(f"reward: it must be a function, not {shown(function)}.")
+            raise ConfigError.of("reward", f"it must be a function, not {shown(function)}.")
         return function
     file, colon, name = function.rpartition(":")
     if function.endswith(".py"):
@@ -216,21 +149,14 @@ def named(function: RewardFunction | str | None) -> RewardFunction | str | None:
     return f"{file}:{name}"
 
 
-def _pickled(function: RewardFunction | str | None) -> bytes:
+def _pickled(function: RewardFunction | str | None, version: RewardVersion) -> bytes:
     try:
         return bytes(cloudpickle.dumps(function))
     except Exception as failure:  # of any class: objects pickle themselves
-        version = version_of(function)
         held = f" It uses {', '.join(version.unknown)}." if version.unknown else ""
-        raise ConfigError(
-            f"reward: {version.name} cannot be sent to the processes that call it "
+        raise ConfigError.of(
+            "reward",
+            f"{version.name} cannot be sent to the processes that call it "
             f"({error_text(failure)}).{held} Make such an object inside of the function, name the "
-            "function as FILE.py:NAME, or set reward_workers=0: it is then called in this process."
+            "function as FILE.py:NAME, or set reward_workers=0: it is then called in this process.",
         ) from None
-
-
-def _loaded(function: RewardFunction | str | None) -> RewardFunction:
-    try:
-        return load(function)
-    except Exception as failure:
-        raise ConfigError(f"reward: {function!r} cannot be used: {error_text(failure)}") from None

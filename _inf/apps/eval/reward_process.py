@@ -1,11 +1,10 @@
 """Where a reward function runs: a process of its own, or a thread of the caller's.
 
-It is started by `reward_worker.py`, imports nothing of an engine, and answers calls until its
-connection is closed: a sync function one after another, an async one side by side. A process prints
-to stderr what the function prints.
+It imports nothing of an engine, and answers calls until its connection is closed: a sync function
+one after another, an async one side by side. A process prints to stderr what the function prints.
 
-Messages in: (number, arguments, seconds). Out: first ("returned", whether it is async) or
-("raised", text); then for each call (number, "started", None) and (number, kind, value).
+Messages in: (number, arguments, seconds). Out: first (LOADED, "returned", whether it is async) or
+(LOADED, "raised", (class, text)); then for each call (number, kind, value), where "late" is a kind.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import json
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from _inf.errors import did_you_mean
 from _inf.runtime.child_process import die_with
 
 RewardFunction = Callable[..., Any]
+LOADED = 0  # the number of the first answer
 KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
@@ -47,36 +47,33 @@ def answer_calls(connection: Connection, loaded: Callable[[], RewardFunction]) -
         function = loaded()
         _check_keywords(function)
     except Exception as failure:
-        connection.send(("raised", _described(failure)))
+        connection.send((LOADED, *_raised(failure)))
         return
-    try:
-        if is_async(function):
-            connection.send(("returned", True))
+    is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+    with contextlib.suppress(EOFError, OSError):  # the caller has ended it
+        connection.send((LOADED, "returned", is_async))
+        if is_async:
             asyncio.run(_side_by_side(connection, function))
         else:
-            connection.send(("returned", False))
             _one_by_one(connection, function)
-    except (EOFError, OSError):  # the caller has ended it
-        pass
-
-
-def is_async(function: RewardFunction) -> bool:
-    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
 
 
 def _one_by_one(connection: Connection, function: RewardFunction) -> None:
     loop = asyncio.new_event_loop()  # for the awaitable that a sync function may return
     while True:
         number, arguments, _ = connection.recv()
-        connection.send((number, "started", None))
         try:
             result = function(**arguments)
             if inspect.isawaitable(result):
                 result = loop.run_until_complete(_awaited(result))
             answer = ("returned", _json(result))
         except Exception as failure:
-            answer = ("raised", _described(failure))
+            answer = _raised(failure)
         connection.send((number, *answer))
+
+
+async def _awaited(result: Awaitable[Any]) -> Any:
+    return await result
 
 
 async def _side_by_side(connection: Connection, function: RewardFunction) -> None:
@@ -87,15 +84,14 @@ async def _side_by_side(connection: Connection, function: RewardFunction) -> Non
         task = asyncio.current_task()
         assert task is not None
         timer = loop.call_later(seconds, task.cancel)
+        try:
+            answer = ("returned", _json(await function(**arguments)))
+        except asyncio.CancelledError:
+            answer = ("late", None)
+        except Exception as failure:
+            answer = _raised(failure)
+        timer.cancel()
         with contextlib.suppress(OSError):  # the caller has ended it
-            connection.send((number, "started", None))
-            try:
-                answer = ("returned", _json(await function(**arguments)))
-            except asyncio.CancelledError:
-                answer = ("late", None)
-            except Exception as failure:
-                answer = ("raised", _described(failure))
-            timer.cancel()
             connection.send((number, *answer))
 
     def begin(message: tuple[int, dict[str, Any], float]) -> None:
@@ -105,19 +101,14 @@ async def _side_by_side(connection: Connection, function: RewardFunction) -> Non
 
     def read() -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            try:
+            with contextlib.suppress(EOFError, OSError):
                 while True:
                     loop.call_soon_threadsafe(begin, connection.recv())
-            except (EOFError, OSError):
-                loop.call_soon_threadsafe(ended.set)
+            loop.call_soon_threadsafe(ended.set)
 
     # A thread, so that the caller can always send, also while the function keeps the loop busy.
     threading.Thread(target=read, daemon=True).start()
     await ended.wait()
-
-
-async def _awaited(result: Any) -> Any:
-    return await result
 
 
 def load(function: RewardFunction | str | None) -> RewardFunction:
@@ -157,22 +148,23 @@ def _check_keywords(function: RewardFunction) -> None:
         ) from None
 
 
-def _described(failure: Exception) -> str:
+def _raised(failure: Exception) -> tuple[str, Any]:
+    """What is sent of an exception: its class, and its text with the place."""
     frames = traceback.extract_tb(failure.__traceback__)
     where = [frame for frame in frames if "importlib" not in frame.filename]
     place = f" ({Path(where[-1].filename).name}, line {where[-1].lineno})" if where else ""
     if isinstance(failure, SyntaxError):  # says its place itself
         place = ""
-    return f"{type(failure).__name__}: {failure}{place}"
+    kind = type(failure).__name__
+    return "raised", (kind, f"{kind}: {failure}{place}")
 
 
 def _json(result: Any) -> Any:
-    """Raise for what a row of the output cannot have."""
-    return json.loads(json.dumps(result, default=_plain))
+    """Return a result as a row has it, numpy's and torch's values as Python's."""
 
+    def plain(value: Any) -> Any:
+        if hasattr(value, "tolist"):
+            return value.tolist()
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
-def _plain(value: Any) -> Any:
-    """Turn numpy's and torch's values into Python's."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    return json.loads(json.dumps(result, default=plain))

@@ -1,24 +1,28 @@
 """The caller's end of one process, or thread, in which a reward function runs.
 
-In: the arguments of calls. Out: what the function returned, or a `RewardError`. A call that takes
-too long, or ends the process, is an error of the calls that were under way there; the next call
-starts another one. Used from one event loop.
+A call that takes too long, or ends the process, is an error of the calls that were under way there;
+the next call starts another one. Used from one event loop.
+
+No pool of a library is used: those of the standard library, pebble's and anyio's run one call in a
+process at a time (an async judge has 32), and their processes import a script without a `__main__`
+guard again, which would start an engine in each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
+import itertools
 import multiprocessing
 import os
 import subprocess
 import sys
 import threading
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from _inf.apps.eval.reward_process import RewardFunction, answer_calls
+from _inf.apps.eval.reward_process import LOADED, RewardFunction, answer_calls, load
 from _inf.errors import InferenceError
 
 START_SECONDS = 120.0
@@ -28,28 +32,28 @@ PROGRAM = "from _inf.apps.eval.reward_process import serve; serve({file}, {paren
 
 
 class RewardError(InferenceError):
-    """A reward function gave no reward for one row; the message says why."""
+    """A reward function gave no reward for one row; the message says why.
 
+    raised: the name of the exception's class, if the function raised one.
+    """
 
-@dataclasses.dataclass
-class Call:
-    answer: asyncio.Future[Any]
-    seconds: float
-    timer: asyncio.TimerHandle | None = None
+    def __init__(self, message: str, raised: str | None = None) -> None:
+        super().__init__(message)
+        self.raised = raised
 
 
 class RewardWorker:
-    """function: pickled, for a process; itself, for a thread. is_async: whether several calls may
+    """function: pickled, for a process; else for a thread. is_async: whether several calls may
     be under way, known when it has started."""
 
     is_async = False
 
-    def __init__(self, function: bytes | RewardFunction) -> None:
+    def __init__(self, function: bytes | RewardFunction | str | None) -> None:
         self._function = function
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._calls: dict[int, Call] = {}
-        self._number = 0
+        self._answers: dict[int, asyncio.Future[tuple[str, Any]]] = {}
+        self._numbers = itertools.count(LOADED + 1)
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
@@ -57,35 +61,32 @@ class RewardWorker:
         async with self._starting:
             if self._connection is not None:
                 return
-            loop = asyncio.get_running_loop()
             self._launch()
-            assert self._connection is not None
-            loaded = loop.create_future()
-            self._calls = {-1: Call(loaded, START_SECONDS)}
-            self._begun(-1, f"the reward function did not load within {START_SECONDS:g} s")
-            loop.add_reader(self._connection.fileno(), self._take)
-            self.is_async = await loaded
+            late = f"the reward function did not load within {START_SECONDS:g} s"
+            try:
+                self.is_async = await self._answer(LOADED, START_SECONDS, late)
+            except RewardError:  # it has no function: the next call starts another one
+                self.close("")
+                raise
 
     async def call(self, arguments: dict[str, Any], seconds: float) -> Any:
         """Return what the function returns. Raises `RewardError`."""
         await self.start()
         assert self._connection is not None
-        self._number += 1
-        call = Call(asyncio.get_running_loop().create_future(), seconds)
-        self._calls[self._number] = call
-        try:
-            self._connection.send((self._number, arguments, seconds))
-        except OSError:
-            self._lost()
-        return await call.answer
+        number = next(self._numbers)
+        with contextlib.suppress(OSError):  # it has ended; `_take` will see it
+            self._connection.send((number, arguments, seconds))
+        limit = seconds + (GRACE_SECONDS if self.is_async else 0.0)
+        late = f"the reward function took longer than {seconds:g} s."
+        return await self._answer(number, limit, late)
 
     def _launch(self) -> None:
         self._connection, theirs = multiprocessing.Pipe()
+        asyncio.get_running_loop().add_reader(self._connection.fileno(), self._take)
         if not isinstance(self._function, bytes):
-            function = self._function
-            work = threading.Thread(target=answer_calls, args=(theirs, lambda: function))
-            work.daemon = True  # a call that never ends does not keep the caller
-            work.start()
+            # A daemon: a call that never ends does not keep the caller.
+            work = (theirs, partial(load, self._function))
+            threading.Thread(target=answer_calls, args=work, daemon=True).start()
             return
         with theirs:
             self._process = subprocess.Popen(
@@ -95,56 +96,55 @@ class RewardWorker:
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
-        with contextlib.suppress(OSError):  # it has ended already; the connection will say so
+        with contextlib.suppress(OSError):
             self._connection.send(self._function)
+
+    async def _answer(self, number: int, seconds: float, late: str) -> Any:
+        loop = asyncio.get_running_loop()
+        answer = self._answers[number] = loop.create_future()
+        timer = loop.call_later(seconds, self._late, answer, late)
+        try:
+            kind, value = await answer
+        finally:
+            timer.cancel()
+            del self._answers[number]
+        if kind == "late":
+            raise RewardError(late)
+        if kind == "raised":
+            name, text = value
+            raise RewardError(f"the reward function raised {text}", name)
+        return value
+
+    def _late(self, answer: asyncio.Future[tuple[str, Any]], late: str) -> None:
+        if not answer.done():
+            answer.set_exception(RewardError(late))
+            self.close(f"another call was under way there, and {late}")
 
     def _take(self) -> None:
         """Take one message."""
         assert self._connection is not None
         try:
-            message = self._connection.recv()
+            number, kind, value = self._connection.recv()
         except (EOFError, OSError):
-            self._lost()
+            code: object = None
+            if self._process is not None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = self._process.wait(EXIT_SECONDS)
+            self.close(f"the process of the reward function ended with exit code {code}.")
             return
-        number, kind, value = message if len(message) == 3 else (-1, *message)
-        call = self._calls.get(number)
-        if kind == "started":
-            self._begun(number, "")
-            return
-        if call is None:
-            return
-        del self._calls[number]
-        if call.timer is not None:
-            call.timer.cancel()
-        if kind == "returned":
-            _set(call.answer, value)
-        elif kind == "late":
-            _fail(call.answer, _late(call.seconds))
-        else:
-            _fail(call.answer, f"the reward function raised {value}")
-            if number == -1:  # it has no function: the next call starts another one
-                self.close("")
-
-    def _begun(self, number: int, reason: str) -> None:
-        call = self._calls[number]
-        grace = GRACE_SECONDS if self.is_async else 0.0
-
-        def end() -> None:
-            del self._calls[number]
-            _fail(call.answer, reason or _late(call.seconds))
-            self.close(f"another call was under way there, and {_late(call.seconds)}")
-
-        call.timer = asyncio.get_running_loop().call_later(call.seconds + grace, end)
-
-    def _lost(self) -> None:
-        code: object = None
-        if self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                code = self._process.wait(EXIT_SECONDS)
-        self.close(f"the process of the reward function ended with exit code {code}.")
+        if (answer := self._answers.get(number)) and not answer.done():
+            answer.set_result((kind, value))
 
     def close(self, reason: str) -> None:
-        """End the process, or leave the thread to itself; the calls under way fail."""
+        """Stop it; the calls under way fail."""
+        self.stop()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(RewardError(reason))
+
+    def stop(self) -> None:
+        """End the process, or leave the thread to itself; the calls under way stay without an
+        answer."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(EXIT_SECONDS)
@@ -152,22 +152,3 @@ class RewardWorker:
             asyncio.get_running_loop().remove_reader(self._connection.fileno())
             self._connection.close()
         self._process = self._connection = None
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
-            if call.timer is not None:
-                call.timer.cancel()
-            _fail(call.answer, reason)
-
-
-def _late(seconds: float) -> str:
-    return f"the reward function took longer than {seconds:g} s."
-
-
-def _set(answer: asyncio.Future[Any], value: Any) -> None:
-    if not answer.done():
-        answer.set_result(value)
-
-
-def _fail(answer: asyncio.Future[Any], reason: str) -> None:
-    if not answer.done():
-        answer.set_exception(RewardError(reason))

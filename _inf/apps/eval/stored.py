@@ -1,8 +1,5 @@
-"""Decides what a file of rows lacks: answers, and rewards of today's reward function.
-
-In: an `OutputFile`, a `RewardVersion`. Out: `Stored`. An answer is never asked for twice because
-its reward is missing or old.
-"""
+"""Decides what a file of rows lacks: answers, and rewards of today's reward function. An answer is
+never asked for twice because its reward is missing or old."""
 
 from __future__ import annotations
 
@@ -14,9 +11,8 @@ from _inf.apps.eval.reward_version import RewardVersion
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """answers, rewards: how many of `wanted` an earlier run has given, and stay. to_answer,
-    to_score: the lines that lack the one, or only the other. why: the reason if stored rewards are
-    not kept."""
+    """answers, rewards: how many of `wanted` stay of an earlier run. to_answer, to_score: the lines
+    that lack the one, or only the other. why: the reason if stored rewards are not kept."""
 
     wanted: int
     answers: int

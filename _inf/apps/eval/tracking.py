@@ -1,7 +1,4 @@
-"""Sends an evaluation's metrics to an experiment tracker, through verl's own `Tracking`.
-
-In: an `EvalReport`. Nothing is imported or sent unless a tracker is named.
-"""
+"""Sends an evaluation's metrics to an experiment tracker, through verl's own `Tracking`."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ PROJECT = "inf-eval"
 def check_tracker(name: str) -> None:
     """Refuse a tracker that verl does not have or that is not installed."""
     if name not in TRACKERS:
-        raise ConfigError(f"log: {name!r} is none of {', '.join(TRACKERS)}.")
+        raise ConfigError.of("log", f"{name!r} is none of {', '.join(TRACKERS)}.")
     if importlib.util.find_spec(name) is None:
-        raise ConfigError(f"log: the package {name} is not installed: pip install {name}")
+        raise ConfigError.of("log", f"the package {name} is not installed: pip install {name}")
 
 
 def global_step(model_path: str | None) -> int:

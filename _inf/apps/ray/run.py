@@ -1,8 +1,6 @@
-"""Answers the lines of a batch file on a Ray cluster, for `inf batch --workers`.
-
-Each actor is an `InferenceWorker` and gets a few blocks of lines at a time. If an actor dies, its
-next process answers the block. Ray is imported only when it is used.
-"""
+"""Answers the lines of a batch file on a Ray cluster, for `inf batch --workers`. Each actor is an
+`InferenceWorker` and gets a few blocks of lines at a time; if one dies, its next process answers
+the block. Ray is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -15,9 +13,10 @@ from typing import Any
 
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import OnError, RunStats, calls_at_once, recording
+from _inf.apps.batch.runner import OnError, calls_at_once, keep_in
 from _inf.apps.ray.cluster import cluster
 from _inf.apps.ray.worker import InferenceWorker
+from _inf.apps.tally import Tally
 from _inf.backends.registry import describe
 from _inf.config import Config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
@@ -35,14 +34,13 @@ def answer_on_ray(
     lines: Iterable[tuple[int, bytes]],
     out: OutputFile,
     params: Mapping[str, Any],
-    *,
-    rollouts: bool = False,
-    workers: int,
-    total: int,
+    tally: Tally,
     on_error: OnError,
-) -> RunStats:
-    """Answer `lines`, `total` of them, into `out` with `workers` engines on the cluster of
-    `RAY_ADDRESS`, or on this machine's cores; `rollouts` as in `parse`.
+    workers: int,
+    rollouts: bool = False,
+) -> None:
+    """Answer `lines` into `out` with `workers` engines on the cluster of `RAY_ADDRESS`, or on this
+    machine's cores; `rollouts` as in `parse`.
 
     Raises as `runner.answer`, `ConfigError` if the cluster is too small, and `EngineDeadError` if
     an engine loses its place on it.
@@ -61,21 +59,18 @@ def answer_on_ray(
     model = fingerprint.of_config(config)["model"]
     settings = {**config.to_dict(), "model_path": _anywhere(config.model_path)}
 
-    with recording(out, total, on_error) as (stats, keep), cluster() as ray:
+    keep = keep_in(out, tally, on_error)
+    with tally.showing(), cluster() as ray:
         share = share_of(ray.cluster_resources(), free_resources(ray), config, workers)
         at_once = calls_at_once(config, on_cpu="num_cpus" in share)
-        worker = ray.remote(
-            max_restarts=RETRIES,
-            max_task_retries=RETRIES,
-            max_concurrency=BLOCKS_AT_ONCE,
-            **share,
-        )(InferenceWorker)
+        again = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
+        how = ray.remote(max_concurrency=BLOCKS_AT_ONCE, **again, **share)
+        worker = how(InferenceWorker)
         actors = [worker.remote(settings, params, model, rollouts) for _ in range(workers)]
         for block in _answered(ray, actors, lines, max(1, at_once // BLOCKS_AT_ONCE)):
             columns = block["line"], block["answer"], block["completion_tokens"]
             for line, answer, tokens in zip(*columns, strict=True):
                 keep(line, json.loads(answer), tokens)
-    return stats
 
 
 def free_resources(ray: Any) -> list[dict[str, float]]:
@@ -102,11 +97,8 @@ def share_of(
     workers: int,
 ) -> dict[str, int]:
     """Return the resources of one of `workers` engines: a GPU, or a number of cores, of which
-    each machine has enough for its engines.
-
-    resources: of the whole cluster. free: of each machine, what other work leaves of it.
-    Raises `ConfigError` if there are fewer free GPUs or cores than engines.
-    """
+    each machine has enough for its engines. resources: of the whole cluster. free: of each machine,
+    what other work leaves. Raises `ConfigError` if fewer GPUs or cores than engines are free."""
     on_gpu = config.device == "cuda" or (config.device == "auto" and resources.get("GPU", 0) > 0)
     name, what = ("GPU", "GPUs") if on_gpu else ("CPU", "cores")
     machines, whole = [int(each.get(name, 0)) for each in free], int(resources.get(name, 0))

@@ -1,8 +1,5 @@
-"""The routes of the server.
-
-In: a running engine. Out: a FastAPI application. A request whose connection closes is cancelled,
-and with it its rows in the engine. Nothing of a request is logged.
-"""
+"""The routes of the server. A request whose connection closes is cancelled, and with it its rows in
+the engine. Nothing of a request is logged."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -21,25 +18,18 @@ from pydantic_core import to_json
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from _inf.apps.serve.bodies import ChatBody, CompletionBody, RewardBody, read_body
-from _inf.apps.serve.calls import ServedCall, served_call
+from _inf.apps.serve.calls import served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
-from _inf.apps.serve.error_responses import (
-    RETRY_SECONDS,
-    RequestError,
-    add_handlers,
-    error_of,
-    log_bug,
-)
+from _inf.apps.serve.error_responses import HEADERS, RequestError, add_handlers, error_of
 from _inf.apps.serve.keeper import EngineKeeper
-from _inf.apps.serve.prometheus import CountRequests, Metrics
-from _inf.apps.serve.responses import ChatResponses, CompletionResponses
+from _inf.apps.serve.prometheus import Metrics, WatchRequests, log_bug
+from _inf.apps.serve.responses import ChatResponses, CompletionResponses, Responses
 from _inf.apps.serve.sessions import Sessions
 from _inf.errors import EngineDeadError, InferenceError, shown
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DONE = "data: [DONE]\n\n"
 
@@ -58,12 +48,10 @@ class Service:
     # ─── /v1 ───
 
     async def chat(self, request: Request) -> Response:
-        body, call = await self._call(request, ChatBody)
-        return await self._answer(request, ChatResponses(call, body, self.model))
+        return await self._answer(request, ChatBody, ChatResponses)
 
     async def completion(self, request: Request) -> Response:
-        body, call = await self._call(request, CompletionBody)
-        return await self._answer(request, CompletionResponses(call, body, self.model))
+        return await self._answer(request, CompletionBody, CompletionResponses)
 
     async def models(self) -> Response:
         return JSONResponse({"object": "list", "data": [self._model()]})
@@ -79,40 +67,37 @@ class Service:
     def _check_model(self, name: str | None) -> None:
         if name is not None and name != self.model:
             message = f"model: there is only {self.model!r}."
-            raise RequestError(404, message, param="model", code="model_not_found")
+            raise RequestError(404, message, key="model", code="model_not_found")
 
-    async def _call(self, request: Request, form: type[BodyT]) -> tuple[BodyT, ServedCall]:
+    async def _answer(
+        self, request: Request, form: type[ChatBody | CompletionBody], kind: type[Responses]
+    ) -> Response:
         body = await asyncio.to_thread(read_body, form, await read_bytes(request))
         self._check_model(body.model)
         self.keeper.check()
         name = request.path_params.get("session")
         session = None if name is None else self.sessions.of_request(name)
-        return body, await asyncio.to_thread(served_call, self.engine, body, session)
-
-    async def _answer(
-        self, request: Request, responses: ChatResponses | CompletionResponses
-    ) -> Response:
-        call = responses.call
-        if responses.body.stream:
+        asked = (body.prompts(), body.keywords(), body.n or 1, body.tool_choice, session)
+        call = await asyncio.to_thread(served_call, self.engine, *asked)
+        responses = kind(call, body, self.model)
+        if body.stream:
             events = self._events(responses)
             # The first one is awaited here, so that a failure before it has a status of its own.
             first = await while_connected(request, anext(events))
-            self.sessions.open(call.session)
+            self.sessions.open(session)
             return EventStream(first, events)
         try:
             output = await while_connected(request, call.answer())
         except EngineDeadError:
-            self.keeper.notice()
+            _ = self.keeper.status  # it begins to restart here
             raise
         self.keeper.answered()
-        self.sessions.open(call.session)
+        self.sessions.open(session)
         text = await asyncio.to_thread(responses.whole, list(output))
         call.record(responses.choices)
         return Response(text, media_type="application/json")
 
-    async def _events(
-        self, responses: ChatResponses | CompletionResponses
-    ) -> AsyncGenerator[str, None]:
+    async def _events(self, responses: Responses) -> AsyncGenerator[str, None]:
         """The text of a stream's events; those before the first chunk come with that chunk's."""
         call, begun = responses.call, False
         try:
@@ -127,7 +112,7 @@ class Service:
                         yield "".join(f"data: {event}\n\n" for event in events)
         except Exception as failure:
             if isinstance(failure, EngineDeadError):
-                self.keeper.notice()
+                _ = self.keeper.status
             if not begun:
                 raise
             if not isinstance(failure, InferenceError):
@@ -157,10 +142,9 @@ class Service:
 
     async def health(self) -> Response:
         status = self.keeper.status
+        code = 200 if status == "ok" else 503  # whether requests are answered now
         about = {"status": status, "restarts": self.keeper.restarts}
-        if status == "ok":  # requests are answered now
-            return JSONResponse(about)
-        return JSONResponse(about, 503, {"Retry-After": str(RETRY_SECONDS)})
+        return JSONResponse(about, code, HEADERS.get(code))
 
     async def totals(self) -> Response:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -171,8 +155,7 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     names, and none that a web page of another site sends."""
     app = FastAPI(openapi_url=None)
     own_names = [*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host]
-    check = _key_check(api_key) if api_key else _origin_check(own_names)
-    router = APIRouter(dependencies=[Depends(check)])
+    router = APIRouter(dependencies=[Depends(_guard(api_key, own_names))])
     for prefix in ("/v1", "/sessions/{session}/v1"):
         router.add_api_route(f"{prefix}/chat/completions", service.chat, methods=["POST"])
         router.add_api_route(f"{prefix}/completions", service.completion, methods=["POST"])
@@ -187,29 +170,23 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     add_handlers(app)
     if api_key is None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=own_names)
-    app.add_middleware(CountRequests, metrics=service.metrics)
+    app.add_middleware(WatchRequests, metrics=service.metrics)
     return app
 
 
-def _key_check(api_key: str) -> Callable[[Request], Awaitable[None]]:
+def _guard(api_key: str | None, own_names: Sequence[str]) -> Callable[[Request], Awaitable[None]]:
+    """Refuse requests without the key. Without a key, refuse those of another site's page: a
+    browser sends its POST, if the body is called plain text, without asking first; the header
+    `Origin` then says whose page it is."""
     expected = f"Bearer {api_key}".encode()
-
-    async def check(request: Request) -> None:
-        given = request.headers.get("Authorization", "")
-        if not hmac.compare_digest(given.encode(), expected):
-            raise RequestError(401, "The API key is missing or wrong.", code="invalid_api_key")
-
-    return check
-
-
-def _origin_check(own_names: Sequence[str]) -> Callable[[Request], Awaitable[None]]:
-    """A browser sends the POST of any site's page, if its body is called plain text, without asking
-    first; the header `Origin` then says whose page it is."""
     own = rf"https?://({'|'.join(map(re.escape, own_names))})(:\d+)?"
 
     async def check(request: Request) -> None:
-        origin = request.headers.get("Origin")
-        if origin is not None and not re.fullmatch(own, origin):
+        given, origin = request.headers.get("Authorization", ""), request.headers.get("Origin")
+        if api_key is not None:
+            if not hmac.compare_digest(given.encode(), expected):
+                raise RequestError(401, "The API key is missing or wrong.", code="invalid_api_key")
+        elif origin is not None and not re.fullmatch(own, origin):
             raise RequestError(403, f"A page of {shown(origin)} may not send requests.")
 
     return check

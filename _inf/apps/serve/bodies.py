@@ -1,26 +1,16 @@
-"""The bodies of requests: their fields and bounds.
-
-In: a body's bytes. Out: a `ChatBody` or a `CompletionBody`, or a `BadRequest` that names the field.
-Values that `generate` checks are checked there.
-"""
+"""The bodies of requests: their fields and bounds. Values that `generate` checks are checked
+there."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from _inf.apps.openai_format import (
-    BadRequest,
-    ChatRequest,
-    Keywords,
-    RequestBody,
-    json_object,
-    read,
-)
+from _inf.apps.openai_format import ChatRequest, Keywords, RequestBody, json_object, read
+from _inf.errors import ConfigError
 
 MAX_CHOICES = 128  # of a prompt, as OpenAI's
-MAX_ROWS = 1024  # of a request: prompts times choices
 
 BodyT = TypeVar("BodyT", bound=RequestBody)
 
@@ -40,33 +30,31 @@ class ServedKeywords(Keywords):
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     prompt_logprobs: Literal[0] | None = None
-    truncate_prompt: Literal["left", "right"] | None = None
     user: Any = None  # it has no effect
 
     @model_validator(mode="after")
     def _refuse_outside_streams(self) -> ServedKeywords:
         if self.stream_options is not None and not self.stream:
-            raise ValueError('stream_options: it needs "stream": true')
+            raise ConfigError.of("stream_options", 'it needs "stream": true')
         if self.prompt_logprobs is not None and self.stream:
-            raise ValueError("prompt_logprobs: a stream does not give them")
+            raise ConfigError.of("prompt_logprobs", "a stream does not give them")
         return self
 
-    @model_validator(mode="after")
-    def _refuse_templates(self) -> ServedKeywords:
+    @field_validator("chat_template_kwargs", check_fields=False)
+    @classmethod
+    def _refuse_templates(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
         """A template is a program: its loops could keep a thread busy for ever."""
-        if "chat_template" in (self.chat_template_kwargs or {}):
-            raise ValueError(
-                "chat_template_kwargs.chat_template: a request cannot bring a template; change the "
-                "one in the model's folder"
+        if "chat_template" in kwargs:
+            raise ConfigError.of(
+                "chat_template",
+                "a request cannot bring a template; change the one in the model's folder",
             )
-        return self
+        return kwargs
 
     def keywords(self) -> dict[str, Any]:
-        """Return `generate`'s keywords; `n` is 1, because each choice is a row of its own."""
-        named = {**super().keywords(), "n": 1}
-        if self.prompt_logprobs is not None:
-            named["prompt_logprobs"] = True
-        return named
+        """Return `generate`'s keywords."""
+        scored = {} if self.prompt_logprobs is None else {"prompt_logprobs": True}
+        return super().keywords() | scored
 
 
 class ChatBody(ServedKeywords, ChatRequest):
@@ -75,7 +63,6 @@ class ChatBody(ServedKeywords, ChatRequest):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
 
     def prompts(self) -> list[Any]:
-        """Return the conversation, the one prompt."""
         return [self.messages]
 
 
@@ -90,7 +77,7 @@ class CompletionBody(ServedKeywords):
     def _refuse_fields_of_chats(self) -> CompletionBody:
         for name in ("tools", "tool_choice", "chat_template_kwargs"):
             if getattr(self, name) is not None:
-                raise ValueError(f"{name}: only /v1/chat/completions has it")
+                raise ConfigError.of(name, "only /v1/chat/completions has it")
         return self
 
     @property
@@ -121,9 +108,9 @@ class RewardBody(RequestBody):
 
 
 def read_body(form: type[BodyT], body: bytes) -> BodyT:
-    """Parse a request's body; a `BadRequest` names the first field that is wrong."""
+    """Parse a request's body; a `ConfigError` names the first field that is wrong."""
     try:
         value = json_object(body)
-    except BadRequest as failure:
-        raise BadRequest(f"body: {failure}") from None
+    except ConfigError as failure:
+        raise ConfigError.of("body", str(failure)) from None
     return read(form, value)

@@ -1,8 +1,7 @@
-"""Turns a request's body into what is sent to the engine: token ids and keywords for each choice.
+"""Turns a request into what is sent to the engine: token ids and keywords for each choice.
 
-In: a checked body and an engine. Out: a `ServedCall`. The chat template is applied here and not by
-`generate`, so that the response can say the prompt's ids, and a session can put recorded ids into
-their place. Every refusal is one of `generate`'s exceptions, or a `BadRequest`.
+The chat template is applied here and not by `generate`, so that the response can say the prompt's
+ids, and a session can put recorded ids into their place.
 """
 
 from __future__ import annotations
@@ -13,16 +12,13 @@ import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from _inf.apps.openai_format import BadRequest, NamedTool
-from _inf.apps.serve.bodies import MAX_ROWS, ChatBody, CompletionBody
-from _inf.apps.serve.sessions import Session, Start
+from _inf.apps.openai_format import NamedTool
 from _inf.conversation.rules import Rules, rules_for
-from _inf.errors import PromptTooLongError, shown
-from _inf.request.keywords import GenerateParams
+from _inf.errors import ConfigError, shown
+from _inf.request.keywords import GenerateParams, checked
 from _inf.request.prompts import normalize
-from _inf.request.seeds import MAX_SEED, derived_seed, prompt_seed
+from _inf.request.seeds import derived_seed, prompt_seed
 from _inf.request.tokenize import check_total_length, tokenize
-from _inf.request.values import count, template_kwargs
 from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
 from _inf.tools.definition import as_tools
@@ -30,170 +26,152 @@ from _inf.types import Message, Prompt, Tool
 
 if TYPE_CHECKING:
     from _inf.apps.serve.choice import Choice
+    from _inf.apps.serve.sessions import Session, Start
     from inf import InferenceEngine
+
+MAX_ROWS = 1024  # of a request: prompts times choices
 
 
 @dataclasses.dataclass(frozen=True)
 class ServedCall:
     """A checked request. Its choices are prompt-major: `n` for each prompt.
 
-    params: `generate`'s keywords for all choices. rules: the tools, and how their calls are read.
-    forced: the grammar makes the answer the JSON text of a call. session: the request's, if it has
-    one. starts: where the answers to each prompt belong in it.
+    params: `generate`'s keywords for all choices; own: those of each. rules: the tools, and how
+    their calls are read. forced: the grammar makes the answer the JSON text of a call. session: the
+    request's, if it has one; starts: where the answers to each prompt belong in it.
     """
 
     engine: InferenceEngine
     prompts: list[Prompt]
     n: int
     params: Mapping[str, Any]
-    max_tokens: list[int]
-    seed: int | None
+    own: Sequence[Mapping[str, Any]]
     rules: Rules
     forced: bool
     session: Session | None
     starts: Sequence[Start]
 
-    @property
-    def rows(self) -> int:
-        """The number of choices."""
-        return len(self.prompts) * self.n
-
     def prompt_ids(self, row: int) -> list[int]:
         """The token ids of a choice's prompt."""
         return self.prompts[row // self.n].token_ids
 
-    def _keywords(self, rows: Sequence[int]) -> dict[str, Any]:
-        """The keywords of some choices, each with the seed that `generate` would give it."""
-        keywords = {**self.params, "max_tokens": [self.max_tokens[row // self.n] for row in rows]}
-        if self.seed is not None:
-            keywords["seed"] = [
-                derived_seed(prompt_seed(self.seed, row // self.n), row % self.n) for row in rows
-            ]
-        return keywords
-
     async def answer(self) -> GenerationOutput:
         """Answer all choices in one call; cancelling it aborts them in the engine."""
-        rows = range(self.rows)
-        prompts = [{"prompt_token_ids": self.prompt_ids(row)} for row in rows]
-        keywords = cast(GenerateParams, self._keywords(rows) | {"progress": False})
+        prompts = [{"prompt_token_ids": self.prompt_ids(row)} for row in range(len(self.own))]
+        own = {name: [each[name] for each in self.own] for name in self.own[0]}
+        keywords = cast(GenerateParams, {**self.params, **own})
         return await self.engine.agenerate(prompts, **keywords)
-
-    def record(self, choices: Sequence[Choice]) -> None:
-        """Add the finished choices to the session, if there is one."""
-        if self.session is None:
-            return
-        for choice in choices:
-            start = self.starts[choice.index // self.n]
-            self.session.add(start, self.prompt_ids(choice.index), choice)
 
     def streams(self) -> list[AsyncGenerator[StreamChunk, None]]:
         """Return one stream per choice; each is sent when its first chunk is read."""
-        streams = [
-            self.engine.astream(
-                [{"prompt_token_ids": self.prompt_ids(row)}],
-                **cast(GenerateParams, self._keywords([row])),
+        streams = []
+        for row, own in enumerate(self.own):
+            keywords = cast(GenerateParams, {**self.params, **own})
+            streams.append(
+                self.engine.astream({"prompt_token_ids": self.prompt_ids(row)}, **keywords)
             )
-            for row in range(self.rows)
-        ]
         return cast("list[AsyncGenerator[StreamChunk, None]]", streams)
+
+    def record(self, choices: Sequence[Choice]) -> None:
+        """Add the finished choices to the session, if there is one."""
+        for choice in choices:
+            if self.session is not None:
+                start = self.starts[choice.index // self.n]
+                self.session.add(start, self.prompt_ids(choice.index), choice)
 
 
 def served_call(
-    engine: InferenceEngine, body: ChatBody | CompletionBody, session: Session | None
+    engine: InferenceEngine,
+    prompts: Sequence[Any],
+    keywords: Mapping[str, Any],
+    n: int = 1,
+    tool_choice: str | NamedTool | None = None,
+    session: Session | None = None,
 ) -> ServedCall:
     """Prepare a request; checks what `generate` cannot: the number of choices, lengths, a forced
-    call."""
-    keywords, n = body.keywords(), body.n or 1
-    prompts, rules, starts = _prompts(engine, body, keywords, session)
-    if len(prompts) * n > MAX_ROWS:
-        raise BadRequest(
-            f"n: {len(prompts)} prompts with {n} choices each are {len(prompts) * n} rows; at "
-            f"most {MAX_ROWS} can be asked for at once"
+    call. keywords: `generate`'s. Raises as it does."""
+    params = dict(keywords)
+    tokenized, rules, starts = _prompts(engine, prompts, params, session)
+    if (rows := len(tokenized) * n) > MAX_ROWS:
+        raise ConfigError.of(
+            "n",
+            f"{len(tokenized)} prompts with {n} choices each are {rows} rows; at "
+            f"most {MAX_ROWS} can be asked for at once",
         )
-    forced = body.tool_choice if body.tool_choice not in ("auto", "none") else None
-    if forced is not None:
-        keywords["json_schema"] = call_schema(forced, list(rules.tools.values()), keywords)
-    seed = keywords.pop("seed", None)
-    if seed is not None:
-        seed = count("seed", seed, least=0, most=MAX_SEED - 1)
-    return ServedCall(
-        engine=engine,
-        prompts=prompts,
-        n=n,
-        max_tokens=_max_tokens(engine, prompts, keywords.pop("max_tokens", None)),
-        params={**keywords, "tools": []},
-        seed=seed,
-        rules=rules,
-        forced=forced is not None,
-        session=session,
-        starts=starts,
-    )
+    forced = tool_choice not in (None, "auto", "none")
+    if forced:
+        params["json_schema"] = _call_schema(tool_choice, list(rules.tools.values()), params)
+    limits = _max_tokens(engine, tokenized, params.pop("max_tokens", None))
+    own: list[dict[str, int]] = [{"max_tokens": each} for each in limits for _ in range(n)]
+    if (seed := params.pop("seed", None)) is not None:  # each choice has the one of `generate`
+        seed = checked("seed", seed)
+        for row, each in enumerate(own):
+            each["seed"] = derived_seed(prompt_seed(seed, row // n), row % n)
+    params |= {"tools": [], "n": 1, "progress": False}
+    return ServedCall(engine, tokenized, n, params, own, rules, forced, session, starts)
 
 
 def _prompts(
     engine: InferenceEngine,
-    body: ChatBody | CompletionBody,
-    keywords: dict[str, Any],
+    prompts: Sequence[Any],
+    params: dict[str, Any],
     session: Session | None,
 ) -> tuple[list[Prompt], Rules, list[Start]]:
     """Return the prompts, the rules with the request's tools, and where its answers belong in the
-    session; takes the keywords about these out of `keywords`."""
+    session; takes the keywords about these out of `params`."""
     name = "chat_template_kwargs"
-    tools, given = keywords.pop("tools", []), keywords.pop(name, None)
-    kwargs = template_kwargs(name, {} if given is None else given)
-    rules = rules_for(as_tools(tools), kwargs, engine.config, engine.model)
+    tools, given = params.pop("tools", []), params.pop(name, {})
+    rules = rules_for(as_tools(tools), checked(name, given), engine.config, engine.model)
     template = rules.template
-    assert template is not None  # a server of texts is not served
-    limits = engine.model.limits.truncating(keywords.pop("truncate_prompt", None))
-    forms = normalize(body.prompts())
-    if session is None or isinstance(body, CompletionBody):
-        prompts = tokenize(forms, template, limits)
-        return prompts, rules, [session.completion(each.token_ids) for each in prompts if session]
+    if template is None:
+        raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")
+    limits = engine.model.limits.truncating(params.pop("truncate_prompt", None))
+    forms = normalize(prompts)
+    is_chat = bool(forms[0]) and isinstance(forms[0][0], Mapping)
+    if session is None or not is_chat:
+        tokenized = tokenize(forms, template, limits)
+        starts = [session.completion(each.token_ids) for each in tokenized if session]
+        return tokenized, rules, starts
     messages = cast("list[Message]", forms[0])
     context = hashlib.sha256(json.dumps([tools, given]).encode()).hexdigest()
     start = session.chat(messages, context, template)
-    prompts = tokenize([messages if start.ids is None else start.ids], template, limits)
-    return prompts, rules, [start.rendered() if prompts[0].truncated_tokens else start]
+    tokenized = tokenize([messages if start.ids is None else start.ids], template, limits)
+    return tokenized, rules, [start]
 
 
 def _max_tokens(engine: InferenceEngine, prompts: list[Prompt], asked: int | None) -> list[int]:
     """Return the most tokens of each answer: what was asked for, else `rollout.response_length`, or
     less where the context ends before."""
-    limits = engine.model.limits
-    if asked is not None:
-        each = [count("max_tokens", asked)] * len(prompts)
-        check_total_length(prompts, each, limits)
-        return each
-    left = [limits.total - len(prompt.token_ids) for prompt in prompts]
-    if min(left, default=1) < 1:
-        raise PromptTooLongError(
-            f"prompt {left.index(min(left))} leaves no token for an answer within "
-            f"{limits.total} (rollout.max_model_len)."
-        )
-    return [min(engine.config.rollout.response_length, each) for each in left]
+    limits, default = engine.model.limits, engine.config.rollout.response_length
+    left = (max(1, limits.total - len(prompt.token_ids)) for prompt in prompts)
+    each = [min(default, most) if asked is None else checked("max_tokens", asked) for most in left]
+    check_total_length(prompts, each, limits)
+    return each
 
 
-def call_schema(
-    choice: str | NamedTool, tools: Sequence[Tool], keywords: Mapping[str, Any]
+def _call_schema(
+    choice: str | NamedTool | None, tools: Sequence[Tool], keywords: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the schema of `{"name": ..., "arguments": {...}}` for the tools that may be called."""
     for name in ("json_schema", "regex"):
         if name in keywords:
-            raise BadRequest(f"tool_choice: an answer can follow one grammar only; remove {name}")
+            said = f"an answer can follow one grammar only; remove {name}"
+            raise ConfigError.of("tool_choice", said)
     if isinstance(choice, NamedTool):
         named = choice.function.name
         tools = [tool for tool in tools if tool.name == named]
         if not tools:
-            raise BadRequest(f"tool_choice: there is no tool {shown(named)} in tools")
+            raise ConfigError.of("tool_choice", f"there is no tool {shown(named)} in tools")
     if not tools:
-        raise BadRequest("tool_choice: it needs tools")
+        raise ConfigError.of("tool_choice", "it needs tools")
     definitions: dict[str, Any] = {}
     calls = []
     for tool in tools:
         parameters = dict(tool.parameters)
         for key, value in parameters.pop("$defs", {}).items():
             if definitions.setdefault(key, value) != value:
-                raise BadRequest(f"tool_choice: two tools define #/$defs/{key} differently")
+                said = f"two tools define #/$defs/{key} differently"
+                raise ConfigError.of("tool_choice", said)
         calls.append(
             {
                 "type": "object",

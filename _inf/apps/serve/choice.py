@@ -1,8 +1,5 @@
-"""One choice of a response: its text, the calls in it, and all of its tokens.
-
-In: a `ServedCall` and the chunks of one of its rows; a row that is not streamed is one chunk. Out:
-content that is certain as soon as it is, and in the end the calls and a `RequestOutput`.
-"""
+"""One choice of a response: its text, the calls in it, and all of its tokens. A row that is not
+streamed is one chunk."""
 
 from __future__ import annotations
 
@@ -10,13 +7,12 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
-from _inf.apps.openai_format import tool_calls
+from _inf.apps.openai_format import assistant
 from _inf.apps.serve.calls import ServedCall
 from _inf.conversation.rules import THOUGHT_ENDS, answered_calls
-from _inf.response.output import GenerationRow
+from _inf.response.row import GenerationRow
 from _inf.response.streaming import LAST_METADATA, StreamChunk
 from _inf.types import RequestOutput, ToolCall
 
@@ -27,30 +23,27 @@ MAY_BEGIN_CALL = re.compile(r"[<\[{`]")
 
 def whole_chunk(row: GenerationRow) -> StreamChunk:
     """A finished row as the only chunk of its stream."""
-    about, ids = row.metadata, row.token_ids or []
+    ids = row.token_ids or []
     logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
-    last = {name: about[name] for name in LAST_METADATA}
-    end = about["finish_reason"]
-    return StreamChunk(row.completion, ids, end, logprobs, row.top_logprobs, last)
+    last = {name: getattr(row, name) for name in LAST_METADATA}
+    return StreamChunk(row.completion, ids, row.finish_reason, logprobs, row.top_logprobs, last)
 
 
 class Choice:
     """One choice, while it is answered and when it is finished.
 
-    After the last chunk: `content`, `calls` (with ids), `finish_reason` and `stop_reason` (vLLM's:
-    the stop string or stop id that ended it, None for the model's EOS) as the response says them;
-    `ended`, whether its last token is the model's EOS; `metadata`, the row's; and `output`, the row
-    with all token ids and log probs.
+    After the last chunk: `message`, the assistant's; `finish_reason` and `stop_reason` (vLLM's: the
+    stop string or stop id that ended it, None for the model's EOS) as the response says them;
+    `ended`, whether its last token is the model's EOS; and `output`, the row with all token ids and
+    log probs.
     """
 
     def __init__(self, call: ServedCall, row: int) -> None:
         self.call, self.index = call, row
-        self.content = ""
-        self.calls: list[dict[str, Any]] = []
+        self.message: dict[str, Any] = {}
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.ended = False
-        self.metadata: dict[str, Any] = {}
         self.output: RequestOutput | None = None
         self.text_offset = 0  # of the next token's text, for log probs in the old form
         self.token_ids: list[int] = []
@@ -62,31 +55,21 @@ class Choice:
 
     def add(self, chunk: StreamChunk) -> str:
         """Add a chunk; return the content that is now certain and was not before."""
-        if chunk.finish_reason is None and self._special is None and self._hidden(chunk.token_ids):
-            self._special = len(self._text)
+        if self.call.rules.tools and chunk.finish_reason is None and self._special is None:
+            special = self.call.rules.model.tokenizer.all_special_ids
+            if any(token in special for token in chunk.token_ids):
+                self._special = len(self._text)
         self._text += chunk.text
         self.token_ids += chunk.token_ids
         self._logprobs += chunk.logprobs
         self._tops += chunk.top_logprobs or []
-        if chunk.finish_reason is None:
-            certain = self._certain()
-        else:
-            self._end(chunk)
-            certain = self.content
+        certain = self._certain() if chunk.finish_reason is None else self._end(chunk)
         new, self._sent = certain[self._sent :], max(self._sent, len(certain))
         return new
 
-    def _hidden(self, ids: Sequence[int]) -> bool:
-        special = self.call.rules.model.tokenizer.all_special_ids if self._has_tools else ()
-        return any(token in special for token in ids)
-
-    @property
-    def _has_tools(self) -> bool:
-        return bool(self.call.rules.tools)
-
     def _certain(self) -> str:
         """The text so far that is no part of a call, whatever follows."""
-        if not self._has_tools:
+        if not self.call.rules.tools:
             return self._text
         if self.call.forced:
             return ""
@@ -101,33 +84,33 @@ class Choice:
             ends.append(self._special)
         return self._text[: min(ends, default=None)].rstrip()
 
-    def _end(self, chunk: StreamChunk) -> None:
-        self.metadata = chunk.metadata or {}
+    def _end(self, chunk: StreamChunk) -> str:
+        """Take the last chunk; return the content of the message."""
         self.output = RequestOutput(
             token_ids=self.token_ids,
             logprobs=self._logprobs,
             prompt_logprobs=[],
             finish_reason=chunk.finish_reason,
             top_logprobs=self._tops,
-            **self.metadata,
+            **(chunk.metadata or {}),
         )
-        calls: list[ToolCall] = []
         stop = self.output.matched_stop
         self.ended = stop in self.call.rules.model.eos_token_ids
         self.stop_reason = None if self.ended else stop
-        self.content, self.finish_reason = self._text, chunk.finish_reason
-        if self.call.forced:
-            calls = forced_call(self._text)
-            self.content = "" if calls else self._text
-        elif self._has_tools:
-            self.content, calls = self._without_calls(self.output)
-        if calls:
-            self.finish_reason = "tool_calls"
-            self.calls = tool_calls(calls, [f"call_{uuid.uuid4().hex[:24]}" for _ in calls])
+        content, calls = self._parsed(self.output)
+        self.finish_reason = "tool_calls" if calls else chunk.finish_reason
+        ids = [f"call_{uuid.uuid4().hex[:24]}" for _ in calls]
+        self.message = {**assistant(content, calls, ids), "refusal": None}
+        return content
 
-    def _without_calls(self, output: RequestOutput) -> tuple[str, list[ToolCall]]:
+    def _parsed(self, output: RequestOutput) -> tuple[str, list[ToolCall]]:
         """Return the text outside calls, with the white space that it begins with, and the
         calls."""
+        if self.call.forced:
+            calls = forced_call(self._text)
+            return "" if calls else self._text, calls
+        if not self.call.rules.tools:
+            return self._text, []
         parsed = answered_calls(output, self.call.rules)
         if not parsed.calls:
             return self._text, []
@@ -136,13 +119,6 @@ class Choice:
             text = self._text.rpartition(THOUGHT_ENDS)[2]
             outside = text[: len(text) - len(text.lstrip())] + outside.lstrip()
         return thought + end + outside, parsed.calls
-
-    def message(self) -> dict[str, Any]:
-        """The finished choice as an assistant's message."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.content, "refusal": None}
-        if self.calls:
-            message |= {"content": self.content or None, "tool_calls": self.calls}
-        return message
 
 
 def forced_call(text: str) -> list[ToolCall]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from typing import TypeVar
 
+import anyio
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
@@ -24,20 +26,18 @@ Item = TypeVar("Item")
 
 async def read_bytes(request: Request) -> bytes:
     """Read a request's body, within bounds of size and time."""
+    body = bytearray()
     try:
-        return await asyncio.wait_for(_read(request), BODY_SECONDS)
-    except asyncio.TimeoutError:
+        with anyio.fail_after(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    limit = f"the limit of {MAX_BODY_BYTES} bytes"
+                    raise RequestError(413, f"body: it is above {limit}.")
+    except TimeoutError:
         raise RequestError(408, f"body: it did not arrive in {BODY_SECONDS:g} seconds.") from None
     except ClientDisconnect:
         raise RequestError(ABANDONED, "The connection was closed.") from None
-
-
-async def _read(request: Request) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise RequestError(413, f"body: it is above the limit of {MAX_BODY_BYTES} bytes.")
     return bytes(body)
 
 
@@ -67,36 +67,25 @@ async def merged(
 ) -> AsyncGenerator[tuple[int, Item], None]:
     """Yield the items of all streams with the index of their stream, as they come. The first
     failure, and closing this iterator, closes all of them."""
-    if len(streams) == 1:  # without a queue between
-        async with contextlib.aclosing(streams[0]) as only:
-            async for chunk in only:
-                yield 0, chunk
-        return
-    items: asyncio.Queue[tuple[int, Item] | BaseException | None] = asyncio.Queue()
+    put, items = anyio.create_memory_object_stream[tuple[int, Item]](math.inf)
 
-    async def pump(index: int, stream: AsyncIterator[Item]) -> None:
-        try:
+    async def pump(index: int, stream: AsyncGenerator[Item, None]) -> None:
+        async with contextlib.aclosing(stream):
             async for item in stream:
-                items.put_nowait((index, item))
-            items.put_nowait(None)
-        except Exception as failure:
-            items.put_nowait(failure)
+                put.send_nowait((index, item))
 
     pumps = [asyncio.ensure_future(pump(*each)) for each in enumerate(streams)]
-    left = len(pumps)
+    all_of_them = asyncio.gather(*pumps)
+    all_of_them.add_done_callback(lambda _: put.close())
     try:
-        while left:
-            item = await items.get()
-            if item is None:
-                left -= 1
-            elif isinstance(item, BaseException):
-                raise item
-            else:
-                yield item
+        async for item in items:
+            yield item
+        await all_of_them
     finally:
         for each in pumps:
             each.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        await asyncio.gather(all_of_them, *pumps, return_exceptions=True)
+        items.close()
 
 
 class EventStream(StreamingResponse):

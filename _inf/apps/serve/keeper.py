@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("inf.serve")
 
-Status = Literal["ok", "restarting", "dead"]
-
 
 class EngineKeeper:
     """Used on the server's thread; a restart runs on its own."""
@@ -31,7 +29,7 @@ class EngineKeeper:
         self._restart: threading.Thread | None = None
 
     @property
-    def status(self) -> Status:
+    def status(self) -> Literal["ok", "restarting", "dead"]:
         """Whether the engine answers; a dead one begins to restart here."""
         if self._restart is not None and self._restart.is_alive():
             return "restarting"
@@ -55,10 +53,6 @@ class EngineKeeper:
         """Raise `EngineDeadError` unless the engine answers."""
         if (status := self.status) != "ok":
             raise EngineDeadError(f"The engine has died; it is {status}.")
-
-    def notice(self) -> None:
-        """Begin to restart the engine if it died; a request has just failed because of it."""
-        _ = self.status
 
     def answered(self) -> None:
         """Remember that the engine answered a request."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,8 +11,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from _inf.apps.serve.error_responses import error_response
+from _inf.errors import InferenceError
+
 if TYPE_CHECKING:
     from inf import InferenceEngine
+
+logger = logging.getLogger("inf.serve")
 
 # Our name, the engine's, and what it counts.
 ENGINE_TOTALS = (
@@ -30,17 +37,13 @@ class Metrics:
         self._engine = engine
         self._registry = CollectorRegistry()
         self.requests = Counter(
-            "inf_http_requests",
-            "Requests by route and status",
-            ("route", "status"),
-            registry=self._registry,
+            "inf_http_requests", "Requests by route and status", ("route", "status"), registry=None
         )
         self.running = Gauge(
-            "inf_http_requests_running",
-            "Requests that are answered or wait for it",
-            registry=self._registry,
+            "inf_http_requests_running", "Requests that are answered or wait for it", registry=None
         )
-        self._registry.register(self)
+        for each in (self.requests, self.running, self):
+            self._registry.register(each)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the engine's totals; called for each scrape."""
@@ -49,23 +52,21 @@ class Metrics:
             yield CounterMetricFamily(name, text, value=totals[key])
 
     def text(self) -> bytes:
-        """All totals in Prometheus's text form."""
         return generate_latest(self._registry)
 
 
-class CountRequests:
-    """ASGI middleware that counts requests by route and status."""
+class WatchRequests:
+    """ASGI middleware that counts requests by route and status, and answers the exceptions of bugs
+    with a 500. As a handler of the application this would raise them again, and uvicorn would log
+    their messages (starlette 1.10, `errors.py`), which may have a prompt."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = ABANDONED
+        status: int | None = None
 
-        async def counted(message: Message) -> None:
+        async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -73,7 +74,18 @@ class CountRequests:
 
         try:
             with self._metrics.running.track_inprogress():
-                await self._app(scope, receive, counted)
+                await self._app(scope, receive, noted)
+        except Exception as failure:
+            log_bug(failure)
+            if status is not None:  # the server closes the connection
+                raise InferenceError("A response ended before its end.") from None
+            await error_response(failure)(scope, receive, noted)
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self._metrics.requests.labels(route, str(status)).inc()
+            self._metrics.requests.labels(route, str(status or ABANDONED)).inc()
+
+
+def log_bug(failure: Exception) -> None:
+    """Log an exception's type and the lines of code that it came through."""
+    where = "".join(traceback.format_tb(failure.__traceback__))
+    logger.error("A request failed with %s:\n%s", type(failure).__name__, where)

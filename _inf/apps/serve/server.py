@@ -1,7 +1,4 @@
-"""Runs the server on a thread of its own, beside a running engine.
-
-In: an engine, an address, a key. Out: an `InferenceServer`, which listens until it is stopped.
-"""
+"""Runs the server on a thread of its own, beside a running engine."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ MAX_PORT = 65535
 
 
 class InferenceServer:
-    """A server that `engine.serve()` started; a context manager, which stops it.
-
-    base_url: for the `openai` client; it ends in `/v1`.
-    """
+    """A server that `engine.serve()` started; a context manager, which stops it."""
 
     def __init__(
         self, engine: InferenceEngine, host: str, port: int, api_key: str | None = None
@@ -107,13 +101,14 @@ class InferenceServer:
 def check_address(host: str, port: int, api_key: str | None) -> None:
     """Refuse a wrong port or key, and another host than this machine's own without a key."""
     if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= MAX_PORT:
-        raise ConfigError(f"port: {shown(port)} is not a number from 0 to {MAX_PORT}.")
+        raise ConfigError.of("port", f"{shown(port)} is not a number from 0 to {MAX_PORT}.")
     if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key):
-        raise ConfigError("api_key: it must be printable ASCII text, and not empty.")
+        raise ConfigError.of("api_key", "it must be printable ASCII text, and not empty.")
     if api_key is None and not _is_loopback(host):
-        raise ConfigError(
-            f"host: {shown(host)} can be reached from other machines, so requests need a key: set "
-            "api_key (inf serve: --api-key-env NAME)."
+        raise ConfigError.of(
+            "host",
+            f"{shown(host)} can be reached from other machines, so requests need a key: set "
+            "api_key (inf serve: --api-key-env NAME).",
         )
 
 
@@ -133,4 +128,4 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         return listening
     except OSError as failure:
-        raise ConfigError(f"host: cannot listen at {host}, port {port}: {failure}.") from None
+        raise ConfigError.of("host", f"cannot listen at {host}, port {port}: {failure}.") from None

@@ -1,12 +1,8 @@
-"""Loads a model with Transformers and starts the backend, from a checked config.
-
-In: `Config`. Out: an `HfBackend`. Takes seconds.
-"""
+"""Loads a model with Transformers and starts the backend, from a checked config."""
 
 from __future__ import annotations
 
 import gc
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +16,7 @@ from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.next_token import Chooser
 from _inf.backends.model_info import eos_token_ids, limits_of, with_padding
 from _inf.config import Config
-from _inf.errors import ConfigError, error_text
+from _inf.errors import ConfigError, at_fault, error_text
 from _inf.models.resolve import resolve_model
 from _inf.runtime import quiet
 from _inf.runtime.fork import check_start
@@ -64,6 +60,7 @@ def _free(forward: Forward, device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
+@at_fault(key="device")
 def _device(config: Config) -> torch.device:
     found = config.device != "cpu" and torch.cuda.is_available()
     if config.device == "cuda" and not found:
@@ -76,18 +73,16 @@ def _device(config: Config) -> torch.device:
 
 def _model(folder: Path, config: Config, device: torch.device) -> Any:
     name = config.rollout.dtype
-    own = _quantization(config, device)
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=DTYPES.get(name, name),
             trust_remote_code=config.trust_remote_code,
             output_loading_info=True,
-            **own,
         )
     except Exception as failure:
-        raise ConfigError(
-            f"model_path: Transformers cannot load {folder}: {error_text(failure)}."
+        raise ConfigError.of(
+            "model_path", f"Transformers cannot load {folder}: {error_text(failure)}."
         ) from failure
     if missing := sorted(loading["missing_keys"]):
         raise ConfigError(
@@ -96,22 +91,7 @@ def _model(folder: Path, config: Config, device: torch.device) -> Any:
         )
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # PyTorch's own attention leaves soft caps out
-    return (model if own else model.to(device)).eval()
-
-
-def _quantization(config: Config, device: torch.device) -> dict[str, Any]:
-    bits = config.rollout.engine_kwargs.get("hf", {}).get("quantization")
-    if bits is None:
-        return {}
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise ConfigError(
-            "rollout.engine_kwargs.hf.quantization: it needs the package bitsandbytes, which is "
-            "not installed; install it, or leave the key out."
-        )
-    from transformers import BitsAndBytesConfig
-
-    quantized = BitsAndBytesConfig(**{f"load_in_{bits}": True})
-    return {"quantization_config": quantized, "device_map": {"": device}}
+    return model.to(device).eval()
 
 
 def _limits(config: Config, hf_config: Any) -> Limits:

@@ -1,7 +1,4 @@
-"""Connects to a server and starts the backend, from a checked config.
-
-In: `Config`. Out: an `OpenAIBackend`. The start sends one to three small requests (`probe.py`).
-"""
+"""Connects to a server and starts the backend, from a checked config."""
 
 from __future__ import annotations
 
@@ -52,9 +49,11 @@ def _key(variable: str | None) -> str:
         return ""
     key = os.environ.get(variable, "").strip()
     if not key:
-        raise ConfigError(f"api_key_env: the environment variable {variable} is not set.")
+        raise ConfigError.of("api_key_env", f"the environment variable {variable} is not set.")
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise ConfigError(f"api_key_env: the value of {variable} has characters that no key has.")
+        raise ConfigError.of(
+            "api_key_env", f"the value of {variable} has characters that no key has."
+        )
     return key
 
 
@@ -68,9 +67,9 @@ def _model(config: Config) -> ModelInfo:
     try:
         tokenizer = with_padding(AutoTokenizer.from_pretrained(path, **trusted))
     except Exception as failure:
-        raise ConfigError(
-            f"tokenizer_path: Transformers cannot load a tokenizer from {path}: "
-            f"{error_text(failure)}."
+        raise ConfigError.of(
+            "tokenizer_path",
+            f"Transformers cannot load a tokenizer from {path}: {error_text(failure)}.",
         ) from failure
     vocabulary, generation = len(tokenizer), None
     with contextlib.suppress(Exception):  # a folder of the tokenizer alone has neither

@@ -1,8 +1,7 @@
 """Words what goes wrong between the client and a server, as one exception of ours.
 
-In: an exception of `openai` or `httpx`. Out: `ConfigError` and `PromptError` for what the server
-refuses, `EngineDeadError` if no server is there, `RequestFailure` for one request that it could not
-answer. No message has the key in it.
+`ConfigError` and `PromptError`: the server refuses it. `EngineDeadError`: no server is there.
+`RequestFailure`: one request could not be answered. No message has the key in it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class AccessRefused(ConfigError):
 
 
 def prompt_name(index: int | None) -> str:
-    """How a message names the prompt of a request."""
     return "the prompt" if index is None else f"prompt {index}"
 
 
@@ -50,7 +48,7 @@ class Access:
         """Return our exception for what the client raised for a request of that prompt."""
         row = prompt_name(prompt_index)
         if isinstance(failure, openai.APIStatusError):
-            return self._refusal(failure, row)
+            return self._refusal(failure, row, prompt_index)
         cause = failure.__cause__ or failure
         if isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
             return EngineDeadError(
@@ -65,28 +63,32 @@ class Access:
             what = f"ended the answer with an error: {self._words(failure)}"
         else:
             what = f"sent what is not JSON ({error_text(failure)})"
-        return RequestFailure(f"{row}: {self.base_url} {what}.")
+        return RequestFailure(f"{row}: {self.base_url} {what}.", index=prompt_index)
 
-    def _refusal(self, failure: openai.APIStatusError, row: str) -> InferenceError:
+    def _refusal(
+        self, failure: openai.APIStatusError, row: str, index: int | None
+    ) -> InferenceError:
         status, words = failure.status_code, self._words(failure)
         said = f"{self.base_url} refused it ({status}): {words}."
         if status == 401:  # servers repeat parts of a key in their message
             named = f"refuses the key in the variable {self.key_env}"
             unnamed = "asks for a key; name the environment variable that holds it"
-            return AccessRefused(
-                f"api_key_env: {self.base_url} {named if self.key_env else unnamed} (401)."
+            return AccessRefused.of(
+                "api_key_env", f"{self.base_url} {named if self.key_env else unnamed} (401)."
             )
         if status == 403:
-            return AccessRefused(f"api_key_env: the key in {self.key_env} is not enough: {said}")
+            return AccessRefused.of(
+                "api_key_env", f"the key in {self.key_env} is not enough: {said}"
+            )
         if status in BUSY or status >= 500:
-            return RequestFailure(f"{row}: {said}")
+            return RequestFailure(f"{row}: {said}", index=index)
         if status in (404, 405):
             return ConfigError(f"base_url or model_path: {said}")
         key = failure.param if isinstance(failure.param, str) else ""
         about_prompt = key.partition(".")[0].partition("[")[0] in ("", *PROMPT_KEYS)
         if about_prompt or failure.code == "context_length_exceeded":
-            return PromptError(f"{row}: {said}")
-        return ConfigError(f"{key}: {said}")
+            return PromptError(f"{row}: {said}", index=index)
+        return ConfigError.of(key, said)
 
     def _words(self, failure: openai.APIError) -> str:
         """What the server says, without the key."""

@@ -236,7 +236,7 @@ def _row(output: dict[str, Any], params: dict[str, Any], row: int | None = 0) ->
     finish = meta["finish_reason"] or {"type": None}
     if finish["type"] == "abort":
         reason = finish.get("message", "aborted")
-        raise RequestFailure(f"The engine gave a request up: {reason}")
+        raise RequestFailure(f"The engine gave a request up: {reason}", row=row)
     if finish["type"] == "length" and ids and ids[-1] in (params.get("stop_token_ids") or ()):
         # SGLang checks the length first, even if the last allowed token is a stop token.
         finish = {"type": "stop", "matched": ids[-1]}

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from _inf.backends.verl import cuda, stub_libraries
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, at_fault
 
 # Asked in a process of its own: cuInit freezes CUDA_VISIBLE_DEVICES, and must not precede a fork.
 _PROBE = """
@@ -109,6 +109,7 @@ def check_pins() -> None:
         )
 
 
+@at_fault(key="device")
 def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
     """Decide the device and set the environment for it; call it before verl or sglang is imported.
 
@@ -156,8 +157,8 @@ def probe() -> Machine:
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     except subprocess.TimeoutExpired:
-        raise ConfigError(
-            "device: the NVIDIA driver did not answer within 120 s; see what nvidia-smi says"
+        raise ConfigError.of(
+            "device", "the NVIDIA driver did not answer within 120 s; see what nvidia-smi says"
         ) from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]

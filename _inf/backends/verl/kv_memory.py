@@ -37,7 +37,7 @@ def sized(
     """
     row, pool = int(arguments["context_length"]), _pool(config)
     if pool is not None and pool < row:
-        raise ConfigError(f"{POOL}: must hold one row ({LENGTH}): {row} tokens, not {pool}")
+        raise ConfigError.of(POOL, f"must hold one row ({LENGTH}): {row} tokens, not {pool}")
     token = token_bytes(hf_config, config)
     if arguments.get("device") != "cpu" or token is None:
         return arguments

@@ -165,7 +165,7 @@ def _start(
 
         log = host.log.read_text(errors="replace")
         if reason := weight_loading.refusal(log):
-            raise ConfigError(f"model_path: {config.model_name}: {reason}.") from death
+            raise ConfigError.of("model_path", f"{config.model_name}: {reason}.") from death
         if reason := kv_memory.refused(log, config):
             raise ConfigError(reason) from death
         raise

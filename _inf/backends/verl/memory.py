@@ -57,8 +57,8 @@ async def wake_up(rollout: CorrectedRollout) -> None:
 
 def _check(rollout: CorrectedRollout, verb: str) -> None:
     if not rollout.config.free_cache_engine:
-        raise ConfigError(
-            f"rollout.free_cache_engine: {verb}() needs an engine that was started with it true"
+        raise ConfigError.of(
+            "rollout.free_cache_engine", f"{verb}() needs an engine that was started with it true"
         )
 
 

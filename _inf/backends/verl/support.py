@@ -20,7 +20,7 @@ from _inf.backends.context import (
 )
 from _inf.backends.verl.environment import Device
 from _inf.backends.verl.server_arguments import CPU_ATTENTION
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, at_fault
 from _inf.request.sampling import CAPTURE_EXPERTS
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def architecture(hf_config: PretrainedConfig) -> str:
     return str(names[0])
 
 
+@at_fault(key="model_path")
 def check_support(
     hf_config: PretrainedConfig, device: Device, max_model_len: int, attention_backend: str | None
 ) -> None:
@@ -110,7 +111,7 @@ def check_support(
     for names, where, reason in REFUSED:
         if name in names.split() and where in (None, device):
             place = "on a CPU" if where else "with SGLang 0.5.9"
-            raise ConfigError(f"model_path: {name} does not run {place}: {reason}.")
+            raise ConfigError.of("model_path", f"{name} does not run {place}: {reason}.")
     text = getattr(hf_config, "text_config", hf_config)
     for key in ("max_position_embeddings", "num_attention_heads"):
         if not isinstance(getattr(text, key, None), int) or hf_config.is_encoder_decoder:

@@ -97,11 +97,11 @@ class Ranks:
 
 
 def _for_others(failure: BaseException | None) -> InferenceError | None:
-    """The failure as another rank raises it; any exception of ours is made of its text."""
+    """The failure as another rank raises it."""
     if failure is None:
         return None
     if isinstance(failure, InferenceError):
-        return type(failure)(str(failure))
+        return failure
     return InferenceError(
         f"Another rank of this tensor-parallel group failed: {error_text(failure)}."
     )

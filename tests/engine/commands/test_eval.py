@@ -1,4 +1,4 @@
-"""`inf eval gsm8k` on a real engine: its rows, its summary, its picture, and going on."""
+"""`inf eval gsm8k` on a real engine: its rows, its summary, and going on."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
     assert about == json.loads(Path("gsm8k.summary.json").read_text())
     means = {f"val-aux/openai/gsm8k/{rule}/mean@1" for rule in RULES}
     assert about["answers"] == 2 and means <= set(about["metrics"])
-    assert f"val-aux/openai/gsm8k/{RULES[-1]}/stderr@1" in about["metrics"]
+    assert "val-aux/openai/gsm8k/verl_flexible/stderr@1" in about["metrics"]
     assert (about["model"], about["data"]) == ("SmolLM2-135M-Instruct", str(PROBLEMS))
     assert (about["limit"], about["parameters"]["temperature"]) == (2, 0.0)
     assert about["parameters"]["max_tokens"] == 24 and about["date"].startswith("20")
     cut = sum(row["finish_reason"] == "length" for row in wanted.metadata)
     assert about["cut_by_length"] == pytest.approx(cut / 2)
-    assert Path("gsm8k.png").read_bytes().startswith(b"\x89PNG")
+    assert not list(Path.cwd().glob("*.png"))
 
 
 def test_examples_go_before_the_question_and_change_the_run(

@@ -216,7 +216,7 @@ def test_command_scores_a_file_with_a_function_of_a_file(
     command = ["eval", str(tmp_path / "rows.jsonl"), "-c", str(tmp_path / "tiny.yaml")]
     command += ["--reward", f"{tmp_path / 'reward.py'}:compute_score", "-n", "2", "--limit", "2"]
     command += ["--temperature", "1", "--max-tokens", "6", "--out", str(tmp_path / "run")]
-    assert main(command) == 0
+    assert main([*command, "--plot", str(tmp_path / "run.png")]) == 0
     out, err = capfd.readouterr()
     assert "val-core/openai/gsm8k/reward/mean@2" in out and "0.2500" in out
     assert str(tmp_path / "run.summary.json") in err

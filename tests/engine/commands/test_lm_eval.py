@@ -151,7 +151,7 @@ def test_model_is_found_by_its_name_and_its_arguments_are_the_configs(
         made.append((config, overrides))
         return engine
 
-    monkeypatch.setattr("_inf.apps.lm_eval.InferenceEngine", recorded)
+    monkeypatch.setattr("inf.InferenceEngine", recorded)
     how = {"model_args": "config=config.yaml,rollout.dtype=float32", "limit": 1}
     [figures] = [each[-1] for each in answers("inf", tasks, ["own_choice"], **how).values()]
     assert "acc,none" in figures
@@ -178,7 +178,7 @@ def made(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> list[Confi
         configs.append(load_config(config, overrides))
         return engine
 
-    monkeypatch.setattr("_inf.apps.lm_eval.InferenceEngine", started)
+    monkeypatch.setattr("inf.InferenceEngine", started)
     return configs
 
 
