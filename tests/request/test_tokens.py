@@ -435,13 +435,8 @@ def test_template_kwargs_reach_the_template(tokenizer: Any) -> None:
 @pytest.mark.parametrize(
     "kwargs",
     [
-        {"messages": []},
-        {"self": 1},
-        {"continue_final_message": True},
-        {"return_assistant_tokens_mask": True},
-        {"tools": 3},
-        {"documents": 3},
-        {"chat_template": 3},
+        *({"messages": []}, {"self": 1}, {"tools": 3}, {"documents": 3}, {"chat_template": 3}),
+        *({"continue_final_message": True}, {"return_assistant_tokens_mask": True}),
     ],
 )
 def test_template_kwargs_that_collide_are_refused_by_name(

@@ -143,17 +143,14 @@ def test_async_streams_run_at_once(
     assert asyncio.run(read_all()) == tiny.generate(asks, max_tokens=16).completions
 
 
+FREE: dict[str, Any] = {"messages": ASK, "temperature": 1.0, "seed": 5, "max_tokens": 60}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_json_schema_is_enforced(stream: bool, tiny_client: OpenAI, model: str) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "c", "schema": COLOR}}
     answer: Any = tiny_client.chat.completions.create(
-        model=model,
-        messages=ASK,
-        temperature=1.0,
-        seed=5,
-        n=4,
-        max_tokens=60,
-        stream=stream,
-        response_format={"type": "json_schema", "json_schema": {"name": "c", "schema": COLOR}},
+        model=model, n=4, stream=stream, response_format=form, **FREE
     )
     choices, _ = joined_chat(answer) if stream else whole_chat(answer)
     for choice in choices:
@@ -176,16 +173,9 @@ def test_json_schema_is_enforced(stream: bool, tiny_client: OpenAI, model: str) 
 def test_tool_choice_makes_any_model_call(
     choice: Any, names: set[str], stream: bool, tiny_client: OpenAI, model: str
 ) -> None:
+    tools: Any = {"tools": [tool("f"), tool("g")], "tool_choice": choice}
     answer: Any = tiny_client.chat.completions.create(
-        model=model,
-        messages=ASK,
-        tools=[tool("f"), tool("g")],
-        tool_choice=choice,
-        temperature=1.0,
-        seed=5,
-        n=8,
-        max_tokens=60,
-        stream=stream,
+        model=model, n=8, stream=stream, **tools, **FREE
     )
     choices, _ = joined_chat(answer) if stream else whole_chat(answer)
     assert {name for choice in choices for name, _ in choice.calls} == names
