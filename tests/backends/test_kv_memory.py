@@ -110,11 +110,11 @@ def test_number_that_a_refusal_names_fits_and_lengths_where_not_one_row_does(fol
         "them (rollout.gpu_memory_utilization)"
     )
     assert sized(config(2000), folder, free, pool=2000) == 2000
-    says = (
-        r"^rollout\.max_model_len \(or prompt_length \+ response_length\): one row's KV cache of "
-    )
+    row = r"one row's KV cache of 514 tokens would not fit into memory"
     for free, fits in ((2 * (500 * TOKEN + WEIGHTS), 500), (10, 0)):
-        with pytest.raises(ConfigError, match=rf"{says} .*; {fits} would\."):
+        with pytest.raises(
+            ConfigError, match=rf"^rollout\.max_model_len .*: {row}.*; {fits} would"
+        ):
             sized(config(), folder, free)
 
 
