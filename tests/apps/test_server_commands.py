@@ -15,8 +15,6 @@ import inf
 from _inf.apps.cli import main
 from tests.support.scripted_server import MODEL, Reply, ScriptedServer, call, chat, echo, scripted
 
-PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
-
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ScriptedServer]:
@@ -114,22 +112,6 @@ def test_batch_ends_where_the_server_is_gone_and_keeps_its_rows(
     assert main(["batch", "in.jsonl", "out.jsonl", *at(server), *other]) == 1
     rows = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     assert [row["completion"] for row in rows] == ["A"]
-
-
-def test_evaluation_counts_and_scores_the_answers(
-    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done = {"message": {"content": "#### 54"}, "finish_reason": "stop"}
-    server.script = lambda path, body: Reply({"choices": [done]}) if body else echo(path, body)
-    Path("reward.py").write_text(
-        "def contains(solution_str, ground_truth, **rest):\n"
-        "    return float(ground_truth in solution_str)\n"
-    )
-    command = ["eval", "gsm8k", "--data", str(PROBLEMS), "--limit", "3", "--json", *at(server)]
-    assert main([*command, "--reward", "reward.py:contains"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["answers"] == 3 and found["model"] == MODEL
-    assert found["metrics"]["val-core/openai/gsm8k/reward/mean@1"] == pytest.approx(1 / 3)
 
 
 def test_reward_gets_all_text_after_the_prompt(server: ScriptedServer) -> None:
