@@ -51,12 +51,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks with `engine` what is in the folders of engines or takes a heavy fixture, and puts it
-    behind the rest."""
+    """Marks with `engine` what is slow, in a folder of engines or takes a heavy fixture, and puts
+    it behind the rest."""
     here = Path(__file__).parent
     for item in items:
-        folder = item.path.relative_to(here).parts[0]
-        if folder in WITH_ENGINES or HEAVY & set(getattr(item, "fixturenames", ())):
+        heavy = HEAVY & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("slow")
+        if heavy or item.path.relative_to(here).parts[0] in WITH_ENGINES:
             item.add_marker(pytest.mark.engine)
     items.sort(key=lambda item: item.get_closest_marker("engine") is not None)
 

@@ -63,43 +63,6 @@ def test_page_of_config_keys_has_every_key(generate: ModuleType) -> None:
         assert f"`{path.rpartition('.')[2]}`" in page or f"## `{path}`" in page, path
 
 
-def test_page_of_config_keys_says_type_bounds_and_default() -> None:
-    page = (DOCS / "config.md").read_text()
-    rows = [line for line in page.splitlines() if line.startswith("| `")]
-    (row,) = (row for row in rows if row.startswith("| `gpu_memory_utilization`"))
-    assert "number, above 0, below 1" in row and "`0.5`" in row
-    (row,) = (row for row in rows if row.startswith("| `hang_timeout`"))
-    assert "or null" in row and "`600.0`" in row
-
-
-def test_lists_in_docstrings_become_lists_and_prose_stays_prose(generate: ModuleType) -> None:
-    text = (
-        "Does it.\n\nfirst: a thing\n    and more of it:\n    inner: deeper\n"
-        "second, third: others\nAfter them.\n\nIn prose a line may begin with a\nword: and a colon."
-    )
-    assert generate.as_markdown(text).split("\n") == [
-        "Does it.",
-        "",
-        "",
-        "- **first**: a thing and more of it:",
-        "",
-        "    - **inner**: deeper",
-        "- **second, third**: others",
-        "",
-        "After them.",
-        "",
-        "",
-        "In prose a line may begin with a word: and a colon.",
-    ]
-
-
-def test_long_signature_has_a_line_for_each_parameter(generate: ModuleType) -> None:
-    signature = f"f(a: dict[str, int] = {{}}, *, {'b' * 80}: tuple[int, ...] = (1, 2)) -> int"
-    lines = generate._in_lines(signature).split("\n")
-    last = f"    {'b' * 80}: tuple[int, ...] = (1, 2),"
-    assert lines == ["f(", "    a: dict[str, int] = {},", "    *,", last, ") -> int"]
-
-
 def test_page_of_backends_has_each_feature_of_each(generate: ModuleType) -> None:
     head, _, *rows = generate.features_table().splitlines()
     assert head == (

@@ -62,22 +62,40 @@ def refusal(checkout: Path, *options: str, **variables: str) -> str:
     return done.stderr
 
 
-def test_help_names_what_is_needed_and_does_nothing(checkout):
+def test_help_names_what_is_needed_and_an_unknown_option_is_a_wrong_call(checkout):
     done = install(checkout, "--help")
     assert done.returncode == 0
     assert "--flash-attn" in done.stdout
     assert "Python 3.10 to 3.12" in done.stdout
     assert not (checkout / ".venv").exists()
-
-
-def test_unknown_option_is_a_wrong_call(checkout):
     done = install(checkout, "--flash-attention")
     assert done.returncode == 2
     assert "unknown option '--flash-attention'" in done.stderr
 
 
-def test_missing_python_is_a_sentence(checkout):
-    assert "no Python 3.10, 3.11 or 3.12 was found" in refusal(checkout)
+DISK = "Filesystem 1024-blocks Used Available Capacity On\n/dev/x 9000000 1000000 5242880 20% /"
+NVCC = "Cuda compilation tools, release 13.0, V13.0.88"
+
+
+# Programs on PATH and what they print (None: there is none), options, variables, what is said.
+@pytest.mark.parametrize(
+    ("programs", "options", "variables", "words"),
+    [
+        ({}, [], {}, ["no Python 3.10, 3.11 or 3.12 was found"]),
+        ({}, [], {"PYTHON": "/nowhere/python"}, ["PYTHON is '/nowhere/python'"]),
+        ({"cc": None}, [], {}, ["C compiler is missing (cc, gcc or clang)"]),
+        ({"uname": "Darwin arm64"}, [], {}, ["this is Darwin arm64"]),
+        ({"df": DISK}, [], {"PYTHON": sys.executable}, ["has 5 GB free", "14 GB"]),
+        ({}, ["--flash-attn"], {"CUDA_HOME": "/nowhere"}, ["needs nvcc"]),
+        ({"nvcc": NVCC}, ["--flash-attn"], {}, ["CUDA 12", "release 13.0"]),
+    ],
+)
+def test_what_is_missing_is_a_sentence(checkout, programs, options, variables, words):
+    for name, text in programs.items():
+        program = checkout.parent / "bin" / name
+        answers(program, text) if text else program.unlink()
+    said = refusal(checkout, *options, **variables)
+    assert all(word in said for word in words), said
 
 
 def test_python_that_does_not_run_is_passed_over(checkout):
@@ -85,45 +103,11 @@ def test_python_that_does_not_run_is_passed_over(checkout):
     assert "no Python 3.10, 3.11 or 3.12 was found" in refusal(checkout)
 
 
-def test_python_of_the_users_choice_must_fit(checkout):
-    assert "PYTHON is '/nowhere/python'" in refusal(checkout, PYTHON="/nowhere/python")
-
-
-def test_missing_compiler_is_a_sentence(checkout):
-    (checkout.parent / "bin" / "cc").unlink()
-    assert "C compiler is missing (cc, gcc or clang)" in refusal(checkout)
-
-
-def test_other_machines_are_a_sentence(checkout):
-    answers(checkout.parent / "bin" / "uname", "Darwin arm64")
-    assert "this is Darwin arm64" in refusal(checkout)
-
-
-def test_full_disk_is_a_sentence_with_both_sizes(checkout):
-    head = "Filesystem 1024-blocks Used Available Capacity Mounted on"
-    answers(checkout.parent / "bin" / "df", f"{head}\n/dev/x 9000000 1000000 5242880 20% /")
-    said = refusal(checkout, PYTHON=sys.executable)
-    assert "has 5 GB free" in said
-    assert "14 GB" in said
-
-
 def test_venv_that_is_not_ours_is_left_alone(checkout):
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / "precious").touch()
     assert "not made by install.sh" in refusal(checkout, PYTHON=sys.executable)
     assert (checkout / ".venv" / "precious").exists()
-
-
-def test_flash_attn_without_nvcc_is_a_sentence(checkout):
-    said = refusal(checkout, "--flash-attn", CUDA_HOME="/nowhere")
-    assert "needs nvcc" in said
-
-
-def test_flash_attn_with_another_cuda_than_torchs_is_a_sentence(checkout):
-    answers(checkout.parent / "bin" / "nvcc", "Cuda compilation tools, release 13.0, V13.0.88")
-    said = refusal(checkout, "--flash-attn")
-    assert "CUDA 12" in said
-    assert "release 13.0" in said
 
 
 @pytest.mark.skipif(

@@ -70,23 +70,6 @@ def batch(
     return run
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--temperature", "-1"], "temperature: -1"),
-        (["--regex", "("], "regex: "),
-        (["--no-do-sample", "--top-p", "0.5"], "do_sample: False means greedy, but top_p=0.5"),
-        (["--set", "rollout.dtpye=float32"], "rollout.dtpye"),
-    ],
-)
-def test_wrong_option_is_found_before_the_engine_starts(
-    options: list[str], words: str, batch: Callable[..., Ran]
-) -> None:
-    code, err = batch(PROMPTS, *options)
-    assert (code, Stub.starts) == (2, 0) and words in err
-    assert not Path("out.jsonl").exists()
-
-
 def test_custom_id_of_two_lines_is_refused_with_both_numbers(batch: Callable[..., Ran]) -> None:
     body = {"messages": [{"role": "user", "content": "Hi"}]}
     lines = [{"custom_id": name, "body": body} for name in ("a", "b", "a")]
@@ -152,7 +135,7 @@ def test_same_command_tries_failed_lines_again(batch: Callable[..., Ran]) -> Non
     assert code == 0 and "1 lines, 1 tokens" in err and "3 answered earlier" in err
     lines = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
     assert [(line["line"], line["completion"]) for line in lines] == [
-        (number, "yes") for number in range(1, 5)
+        (n, "yes") for n in range(1, 5)
     ]
 
 

@@ -126,7 +126,7 @@ def disk_of(size: int) -> Iterator[None]:
 
 def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_path: Path) -> None:
     lines = [prompt(f"p{i}") for i in range(50)]
-    lines[7], lines[20] = "{", ""
+    lines[7], lines[20], lines[40] = "{", "", prompt(COMPLEX)
     lines[30] = json.dumps({"prompt": LONG, "custom_id": "long"})
     engine, told = Echo(), list[int]()
     source, out = write(tmp_path, lines), tmp_path / "out.jsonl"
@@ -134,15 +134,19 @@ def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_pat
     rows = {row["line"]: row for row in read(out)}
     assert list(rows) == [line for line in range(1, 51) if line != 21]
     for line, row in rows.items():
-        if line not in (8, 31):
+        if line not in (8, 31, 41):
             assert (row["prompt"], row["completion"]) == (f"p{line - 1}", f"<p{line - 1}>")
     assert rows[8]["error"]["message"].startswith("it is not JSON")
     assert (rows[8]["custom_id"], rows[31]["custom_id"]) == (None, "long")
     message = "the prompt has 900 tokens"
     assert rows[31]["error"] == {"code": "invalid_request", "message": message}
-    assert sorted(told) == [8, 31]
-    assert (stats.rows, stats.tokens) == (49, 47)
+    assert rows[41]["error"]["code"] == "server_error"  # the engine gave this request up
+    assert sorted(told) == [8, 31, 41]
+    assert (stats.rows, stats.tokens) == (49, 46)
     assert 1 < engine.most <= 4
+    before, again = out.read_bytes(), Echo()
+    run(again, source, out)  # asks again for what was refused alone
+    assert sorted(again.asked) == sorted([LONG, COMPLEX]) and out.read_bytes() == before
 
 
 def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(
@@ -163,43 +167,25 @@ def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(
 def test_rows_come_in_the_order_of_their_lines_before_and_after_they_are_sorted(
     tmp_path: Path,
 ) -> None:
-    failed: dict[str, Any] = {"error": {"code": "timeout", "message": "too late"}}
-    with OutputFile(tmp_path / "out.jsonl") as file:
+    path, failed = tmp_path / "out.jsonl", {"error": {"code": "timeout", "message": "too late"}}
+    half = "fünf \ud800"  # the half of a character
+    wanted = [{"line": 1, "x": "one"}, {"line": 2, "x": "two"}, {"line": 5, "x": half}]
+    with contextlib.suppress(KeyboardInterrupt), OutputFile(path) as file:
         file.begin(ABOUT, False)
-        half = "fünf \ud800"  # the half of a character
         for line, row in ((5, {"x": half}), (2, failed), (1, {"x": "one"}), (2, {"x": "two"})):
             file.append(line, row)
             assert file.has_answer(line) is (row is not failed)
-        wanted = [{"line": 1, "x": "one"}, {"line": 2, "x": "two"}, {"line": 5, "x": half}]
-        assert list(file.rows()) == wanted and read(file.path) != wanted
-        assert (file.answered, file.failed, file.has_row(3)) == (3, 0, False)
-        assert "fünf ".encode() in file.path.read_bytes()
-    assert read(file.path) == wanted
-
-
-def test_rows_of_a_run_that_ended_before_the_sort_are_sorted_by_the_next(tmp_path: Path) -> None:
-    path, failed = tmp_path / "out.jsonl", {"error": {"code": "timeout", "message": "too late"}}
-    with contextlib.suppress(KeyboardInterrupt), OutputFile(path) as file:
-        file.begin(ABOUT, False)
-        for line, row in ((2, failed), (1, {"x": "one"}), (2, {"x": "two"})):
-            file.append(line, row)
+        assert list(file.rows()) == wanted and (file.answered, file.failed) == (3, 0)
+        assert not file.has_row(3) and "fünf ".encode() in path.read_bytes()
         raise KeyboardInterrupt
-    assert [row["line"] for row in read(path)] == [2, 1, 2]
+    assert [row["line"] for row in read(path)] == [5, 2, 1, 2]
     inodes = set()
     for _ in range(2):
         with OutputFile(path) as file:
             file.begin(ABOUT, False)
-        assert read(path) == [{"line": 1, "x": "one"}, {"line": 2, "x": "two"}]
+        assert read(path) == wanted
         inodes.add(path.stat().st_ino)
     assert len(inodes) == 1  # a file in order is not written again
-
-
-def test_request_that_the_engine_gives_up_is_its_own_lines_error(tmp_path: Path) -> None:
-    source, out = write(tmp_path, [prompt("a"), prompt(COMPLEX), prompt("b")]), tmp_path / "o.jsonl"
-    assert run(Echo(), source, out).rows == 3
-    rows = read(out)
-    assert [row.get("completion") for row in rows] == ["<a>", None, "<b>"]
-    assert rows[1]["error"]["code"] == "server_error"
 
 
 def test_line_of_a_table_with_a_null_line_and_a_byte_order_mark_is_a_row(tmp_path: Path) -> None:
@@ -279,27 +265,15 @@ def test_output_cut_at_any_byte_goes_on_to_the_same_output(
 
 
 def test_full_disk_is_a_sentence_that_says_how_to_go_on(tmp_path: Path) -> None:
-    with disk_of(5), pytest.raises(InferenceError) as failure:
-        run(Echo(), write(tmp_path, [prompt("a")]), tmp_path / "out.jsonl")
-    for words in ("out.jsonl", "No space left on device", "the same command"):
-        assert words in str(failure.value)
-
-
-def test_disk_that_is_full_before_the_first_row_is_the_same_sentence(tmp_path: Path) -> None:
-    full = OSError(errno.ENOSPC, "No space left on device")
     source, out = write(tmp_path, [prompt("a")]), tmp_path / "out.jsonl"
-    with mock.patch.object(Path, "write_text", side_effect=full):
-        with pytest.raises(InferenceError, match="out.meta.json: No space left .* same command"):
+    full = OSError(errno.ENOSPC, "No space left on device")
+    before_the_first_row = mock.patch.object(Path, "write_text", side_effect=full)
+    for disk, file in ((before_the_first_row, "out.meta.json"), (disk_of(5), "out.jsonl")):
+        with disk, pytest.raises(InferenceError) as failure:
             run(Echo(), source, out)
+        for words in (file, "No space left on device", "the same command"):
+            assert words in str(failure.value)
     assert run(Echo(), source, out).rows == 1
-
-
-def test_finished_run_asks_again_for_what_the_engine_refused_alone(tmp_path: Path) -> None:
-    source, out = write(tmp_path, [prompt("a"), "{", prompt(LONG)]), tmp_path / "out.jsonl"
-    run(Echo(), source, out)
-    before, again = out.read_bytes(), Echo()
-    stats = run(again, source, out)
-    assert (again.asked, stats.rows, out.read_bytes()) == ([LONG], 1, before)
 
 
 # ─── Refusals ───
@@ -339,15 +313,14 @@ def test_row_that_was_damaged_is_named(tmp_path: Path) -> None:
         run(Echo(), source, out)
 
 
-def test_second_run_on_the_same_file_is_refused(tmp_path: Path) -> None:
+def test_second_run_on_the_same_file_and_a_folder_that_is_not_there_are_refused(
+    tmp_path: Path,
+) -> None:
     with OutputFile(tmp_path / "out.jsonl"):
         with pytest.raises(ConfigError, match="another run"):
             OutputFile(tmp_path / "out.jsonl")
     with OutputFile(tmp_path / "out.jsonl"):
         pass
-
-
-def test_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no/out.jsonl.*No such file"):
         OutputFile(tmp_path / "no" / "out.jsonl")
 

@@ -46,19 +46,12 @@ SAME = pairs(LOGITS, LOGITS)
 
 @pytest.mark.parametrize("temperature", [0.5, 0.9, 1.0, 1.6])
 def test_temperature_is_read_from_log_odds(temperature: float) -> None:
-    found = temperature_between(pairs(LOGITS, LOGITS, temperature))
-    assert found == pytest.approx(temperature, abs=1e-6)
-
-
-def test_other_logits_are_no_temperature() -> None:
+    both = pairs(LOGITS, LOGITS, temperature)
+    assert temperature_between(both) == pytest.approx(temperature, abs=1e-6)
+    vars(both)["context"] = np.arange(len(both))  # no tokens share a context
+    assert temperature_between(both) is None
     other = LOGITS + NORMAL.normal(size=LOGITS.shape)
     assert temperature_between(pairs(LOGITS, other)) is None
-
-
-def test_temperature_is_unknown_if_no_tokens_share_a_context() -> None:
-    apart = pairs(LOGITS, LOGITS, 0.5)
-    vars(apart)["context"] = np.arange(len(apart))
-    assert temperature_between(apart) is None
 
 
 def test_token_mult_prob_error_is_nemo_rls() -> None:
@@ -94,27 +87,21 @@ def test_bounds_follow_the_dtype_and_the_caller() -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "says"),
+    ("metric", "value", "says"),
     [
-        ("prefill_decode/", "its prefill and its decode"),
-        ("alone_in_batch/", "the rows beside it"),
-        ("update_weights/", "an update with the model folder's weights"),
-        ("multi_turn/", "only conversations of several turns differ"),
+        ("prefill_decode/logprobs_diff_max", 0.1, "its prefill and its decode"),
+        ("alone_in_batch/logprobs_diff_max", 0.1, "the rows beside it"),
+        ("alone_in_batch/same_tokens", 0.0, "the rows beside it"),
+        ("update_weights/logprobs_diff_max", 0.1, "an update with the model folder's weights"),
+        ("multi_turn/logprobs_diff_max", 0.1, "only conversations of several turns differ"),
+        ("logprobs_diff_max", math.nan, ""),
     ],
 )
-def test_group_past_its_bound_is_a_finding(group: str, says: str) -> None:
-    metrics = {"logprobs_diff_max": 0.0, f"{group}logprobs_diff_max": 0.1}
-    [finding] = findings(
-        metrics, {"logprobs_diff_max": 1e-3}, pairs(LOGITS, LOGITS), None, "float32"
-    )
-    assert (finding.metric, finding.value) == (f"{group}logprobs_diff_max", 0.1)
-    assert says in finding.meaning
-
-
-def test_row_that_has_no_token_in_common_alone_is_a_finding() -> None:
-    metrics = {"logprobs_diff_max": 0.0, "alone_in_batch/same_tokens": 0.0}
+def test_metric_past_its_bound_is_a_finding(metric: str, value: float, says: str) -> None:
+    metrics = {"logprobs_diff_max": 0.0, metric: value}
     [finding] = findings(metrics, {"logprobs_diff_max": 1e-3}, SAME, None, "float32")
-    assert "the rows beside it" in finding.meaning
+    assert finding.metric == metric and says in finding.meaning
+    assert finding.value == pytest.approx(value, nan_ok=True)
 
 
 def test_rounding_of_half_precision_is_not_called_a_stale_cache() -> None:
@@ -125,11 +112,6 @@ def test_rounding_of_half_precision_is_not_called_a_stale_cache() -> None:
     metrics["prefix_reuse/logprobs_diff_mean"] = 1.5
     [finding] = findings(metrics, HALF, SAME, None, "bfloat16")
     assert finding.meaning.startswith("stale or wrong prefix cache")
-
-
-def test_value_that_is_not_a_number_is_past_its_bound() -> None:
-    metrics = {"logprobs_diff_max": math.nan}
-    assert findings(metrics, {"logprobs_diff_max": 1e-3}, pairs(LOGITS, LOGITS), None, "float32")
 
 
 def test_padding_and_masked_tokens_of_a_batch_are_left_out() -> None:
@@ -164,6 +146,8 @@ def test_file_that_was_cut_is_named_with_its_form(name: str, tmp_path: Path) -> 
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ConfigError, match=rf"^against: .*{name} is not a .*file.* write it again"):
         read_batch(path)
+    with pytest.raises(ConfigError, match="^against: 3 is neither an engine nor a DataProto"):
+        read_batch(3)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +167,3 @@ def test_tensors_that_do_not_fit_together_are_named(name: str, shape: tuple[int,
     }
     with pytest.raises(ConfigError, match=rf"^against: {name} has the shape"):
         read_batch(SimpleNamespace(batch=columns, non_tensor_batch={}, meta_info={}))
-
-
-def test_what_is_no_batch_is_refused() -> None:
-    with pytest.raises(ConfigError, match="^against: 3 is neither an engine nor a DataProto"):
-        read_batch(3)

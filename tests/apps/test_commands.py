@@ -18,18 +18,17 @@ COMMANDS = ("ask", "chat", "batch", "eval", "check")
 
 
 @pytest.fixture
-def prompts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The prompts that an engine gets."""
-    asked: list[str] = []
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Any]]:
+    """The prompts that an engine gets, with their parameters."""
+    asked: list[tuple[str, Any]] = []
 
     class Recorder:
         def generate(self, prompt: str, **params: Any) -> GenerationOutput:
-            asked.append(prompt)
+            asked.append((prompt, params))
             return GenerationOutput()
 
-    monkeypatch.setattr(
-        inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(Recorder())
-    )
+    engine = contextlib.nullcontext(Recorder())
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *args, **kwargs: engine)
     return asked
 
 
@@ -52,41 +51,33 @@ def test_every_command_has_the_engines_options(
     assert "--config" in text and "--set" in text
 
 
-@pytest.mark.parametrize("arguments", [["ask", "chat"], ["--", "chat"], ["--n", "1", "--", "chat"]])
-def test_name_of_a_command_can_be_a_prompt(arguments: list[str], prompts: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["ask", "chat"], ["--", "chat"], ["--n", "1", "--", "chat"], ["--stop", "chat", "Hello"]),
+        *(["ask", "chaat"], ["--", "chaat"], ["Chat with me"], ["Hello"], ["Paris"]),
+    ],
+)
+def test_prompt_that_is_no_command_is_asked(arguments: list[str], asked: list[Any]) -> None:
+    """Behind `ask` or `--`, or where it resembles none."""
     assert main(arguments) == 0
-    assert prompts == ["chat"]
+    assert [prompt for prompt, _ in asked] == arguments[-1:]
 
 
 @pytest.mark.parametrize("option", ["-n", "--n"])
-def test_number_of_answers_is_n(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    class Recorder:
-        def generate(self, prompt: str, **params: Any) -> GenerationOutput:
-            asked.append((prompt, params["n"]))
-            return GenerationOutput()
-
-    monkeypatch.setattr(
-        inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(Recorder())
-    )
+def test_number_of_answers_is_n(option: str, asked: list[tuple[str, Any]]) -> None:
     assert main(["Hello", option, "3"]) == main([option, "3", "Hello"]) == 0
-    assert asked == [("Hello", 3)] * 2
-
-
-def test_value_of_an_option_is_no_command(prompts: list[str]) -> None:
-    assert main(["--stop", "chat", "Hello"]) == 0
-    assert prompts == ["Hello"]
+    assert [(prompt, params["n"]) for prompt, params in asked] == [("Hello", 3)] * 2
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_command_after_its_options_is_refused_and_not_asked(
-    command: str, prompts: list[str], capsys: pytest.CaptureFixture[str]
+    command: str, asked: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--temperature", "0", command]) == 2
     err = capsys.readouterr().err
     assert f"inf {command} ..." in err and f"inf ask {command}" in err
-    assert prompts == []
+    assert asked == []
 
 
 @pytest.mark.parametrize(
@@ -100,23 +91,13 @@ def test_command_after_its_options_is_refused_and_not_asked(
     ],
 )
 def test_misspelt_command_is_refused_with_the_nearest_and_not_asked(
-    arguments: list[str], near: str, prompts: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], near: str, asked: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
     err = capsys.readouterr().err
     word = next(each for each in arguments if each[0].isalpha())
     assert f"did you mean inf {near} ...?" in err and f"inf ask {word}" in err
-    assert prompts == []
-
-
-@pytest.mark.parametrize(
-    "arguments", [["ask", "chaat"], ["--", "chaat"], ["Chat with me"], ["Hello"], ["Paris"]]
-)
-def test_prompt_that_is_no_misspelt_command_is_asked(
-    arguments: list[str], prompts: list[str]
-) -> None:
-    assert main(arguments) == 0
-    assert prompts == arguments[-1:]
+    assert asked == []
 
 
 def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,17 +107,35 @@ def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ask", "Hello", "--logit-bias", "{"], "'--logit-bias': '{' is not JSON"),
+        (["ask", "Hello", "--logit-bias", "[1]"], "'[1]' is not a JSON object"),
+        (["eval", "gsm9k"], "gsm9k"),
+    ],
+)
+def test_argument_of_another_form_is_named(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("arguments", "word"),
     [
         (["--temperature", "-1"], "temperature: -1"),
         (["--regex", "("], "regex"),
         (["--json-schema", "{"], "json_schema"),
         (["--logit-bias", '{"5": 101}'], "logit_bias[5]: 101 is out of range"),
-        (["--set", "rollout.temperature=-1"], "rollout.temperature"),
+        (["--no-do-sample", "--top-p", "0.5"], "do_sample: False means greedy, but top_p=0.5"),
+        (["--set", "rollout.dtpye=float32"], "rollout.dtpye"),
         (["--min-tokens", "9", "--max-tokens", "3"], "min_tokens: 9"),
     ],
 )
-@pytest.mark.parametrize("command", [["ask", "Hello"], ["chat"], ["eval", "gsm8k"]])
+@pytest.mark.parametrize(
+    "command", [["ask", "Hello"], ["chat"], ["eval", "gsm8k"], ["batch", "in.jsonl", "out.jsonl"]]
+)
 def test_wrong_option_is_refused_before_an_engine_starts(
     command: list[str],
     arguments: list[str],
@@ -146,6 +145,7 @@ def test_wrong_option_is_refused_before_an_engine_starts(
     tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("in.jsonl").write_text('{"prompt": "Hi"}\n')
 
     def start(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("an engine was started")
@@ -155,14 +155,7 @@ def test_wrong_option_is_refused_before_an_engine_starts(
     assert main([*command, *arguments]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"inf: {word}") and err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_option_that_is_no_json_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    for text, words in (("{", "'{' is not JSON"), ("[1]", "'[1]' is not a JSON object")):
-        assert main(["ask", "Hello", "--logit-bias", text]) == 2
-        err = capsys.readouterr().err
-        assert "'--logit-bias'" in err and words in err
+    assert [file.name for file in tmp_path.iterdir()] == ["in.jsonl"]
 
 
 def test_help_shows_the_default_of_each_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,8 +167,3 @@ def test_help_shows_the_default_of_each_option(capsys: pytest.CaptureFixture[str
     assert "--max-tokens <int> The most tokens to generate. [default: (rollout.response_" in text
     named = re.findall(r"\[default: \(rollout\.(\w+)", text)
     assert len(named) >= 7 and set(named) <= RolloutConfig.model_fields.keys()
-
-
-def test_benchmark_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", "gsm9k"]) == 2
-    assert "gsm9k" in capsys.readouterr().err

@@ -55,8 +55,9 @@ def test_shuffled_rows_keep_their_numbers_and_its_seed_repeats_their_order() -> 
     assert examples == read_examples(ROWS, shuffle_seed=7)
 
 
-def test_arrays_of_a_parquet_file_become_lists() -> None:
-    [example] = read_examples([{"prompt": numpy.array([{"role": "user", "content": "Hi"}])}])
+def test_arrays_of_a_parquet_file_become_lists_and_prompts_may_have_another_key() -> None:
+    array = numpy.array([{"role": "user", "content": "Hi"}])
+    [example] = read_examples([{"question": array}], prompt_key="question")
     assert example.prompt == [{"role": "user", "content": "Hi"}]
     assert example.data_source == "unknown" and example.ground_truth is None
 
@@ -71,39 +72,21 @@ def test_arrays_of_a_parquet_file_become_lists() -> None:
         ([{"prompt": "x", "data_source": 3}], "row 0: data_source must be a name"),
         ([[1]], "row 0: it must be an object"),
         (3, "must be a path, a table or a list"),
-        ("rows.csv", r"rows.csv: the name of a file of rows ends in .parquet"),
+        ("rows.csv", "rows.csv: the name of a file of rows ends in .parquet"),
         ("missing.jsonl", "missing.jsonl cannot be read"),
+        ("rows.jsonl", "rows.jsonl, line 3: it is not JSON .*: Expect"),
+        ("rows.json", "rows.json: it must be a list of rows, not {'prompt': 'x'}"),
+        ("cut.json", "cut.json cannot be read: Expecting value"),
+        ("rows.parquet", "rows.parquet cannot be read"),
     ],
 )
-def test_data_of_another_form_is_refused_by_row_and_key(data: Any, said: str) -> None:
+def test_data_of_another_form_is_refused_by_row_and_key(
+    data: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    row = '{"prompt": "x"}'
+    texts = {"rows.json": row, "cut.json": "[", "rows.parquet": row}
+    for name, text in {**texts, "rows.jsonl": f'{row}\n\n{{"prompt"'}.items():
+        Path(name).write_text(text)
     with pytest.raises(ConfigError, match=said):
         read_examples(data)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        (
-            "rows.jsonl",
-            '{"prompt": "x"}\n\n{"prompt"',
-            "rows.jsonl, line 3: it is not JSON .*: Expect",
-        ),
-        (
-            "rows.json",
-            '{"prompt": "x"}',
-            "rows.json: it must be a list of rows, not {'prompt': 'x'}",
-        ),
-        ("rows.json", "[", "rows.json cannot be read: Expecting value"),
-        ("rows.parquet", '{"prompt": "x"}', "rows.parquet cannot be read"),
-    ],
-)
-def test_file_of_another_form_is_refused_by_its_line(
-    name: str, text: str, said: str, tmp_path: Path
-) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=said):
-        read_examples(tmp_path / name)
-
-
-def test_prompts_may_have_another_key() -> None:
-    assert read_examples([{"question": "?"}], prompt_key="question")[0].prompt == "?"

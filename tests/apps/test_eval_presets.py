@@ -9,28 +9,14 @@ from typing import Any
 import pandas
 import pytest
 
-from _inf.apps.cli import main
 from _inf.apps.eval.dataset import read_examples
 from _inf.apps.eval.presets import preset_rows
 from _inf.errors import ConfigError
 
-# In the columns of the Hub's data sets; the problems are made up.
-MATH = {
-    "problem": "What is half of \\(\\frac{2}{3}\\)?",
-    "solution": "It is \\boxed{\\frac{1}{3}}.",
-    "answer": "\\frac{1}{3}",
-    "subject": "Prealgebra",
-    "level": 1,
-    "unique_id": "test/prealgebra/1.json",
-}
-AIME24 = {
-    "id": 60,
-    "problem": "What is $5^2$?",
-    "solution": "It is 25.",
-    "answer": "025",
-    "url": "https://example.org",
-    "year": "2024",
-}
+MATH = {"problem": "What is half of \\(\\frac{2}{3}\\)?", "answer": "\\frac{1}{3}", "level": 1}
+MATH |= {"solution": "It is \\boxed{\\frac{1}{3}}.", "unique_id": "test/prealgebra/1.json"}
+AIME24 = {"id": 60, "problem": "What is $5^2$?", "solution": "It is 25.", "answer": "025"}
+AIME24 |= {"url": "https://example.org", "year": "2024"}
 AIME25 = {"problem": "What is 7 * 10?", "answer": "70", "id": "0"}
 
 
@@ -88,18 +74,3 @@ def test_row_of_another_form_is_named(
     with pytest.raises(ConfigError) as failure:
         preset_rows(name, path)
     assert str(failure.value).startswith(said.format(path))
-
-
-def test_hub_that_cannot_be_reached_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def unreachable(*args: Any, **kwargs: Any) -> None:
-        raise OSError("no route to host")
-
-    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", unreachable)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    assert main(["eval", "aime24"]) == 1
-    err = capsys.readouterr().err
-    assert err.startswith("inf: HuggingFaceH4/aime_2024: ") and err.count("\n") == 1
-    assert "--data" in err

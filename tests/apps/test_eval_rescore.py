@@ -100,15 +100,6 @@ def test_edited_reward_file_scores_the_stored_answers_again_and_says_so(evaluate
     assert (about["answers_kept"], about["rewards_kept"]) == (4, 0)
 
 
-def test_edited_module_of_a_reward_file_scores_again(evaluate: Eval) -> None:
-    Path("rules_of_reward.py").write_text("VALUE = 1.0\n")
-    reward_file("import rules_of_reward\nreturn rules_of_reward.VALUE")
-    evaluate()
-    Path("rules_of_reward.py").write_text("VALUE = 0.5  # other\n")
-    evaluate()
-    assert [row["reward"] for row in rows()] == [0.5] * 4 and Stub.asked == 4
-
-
 def test_rescore_computes_rewards_again_and_keeps_the_answers(evaluate: Eval) -> None:
     Path("value.txt").write_text("1")  # which no version knows
     reward_file("return float(open('value.txt').read())")
@@ -158,15 +149,6 @@ def test_stopped_run_scores_the_answers_that_it_has_and_asks_for_the_others(
     assert found[1]["completion"] == second["completion"] and found[1]["reward"] == 1.0
 
 
-def test_answers_are_scored_while_others_are_being_generated(
-    evaluate: Eval, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reward_file("open('scored', 'w').close()\nreturn 1.0")
-    late = lambda number: number > 1 and not Path("scored").exists()  # noqa: E731
-    monkeypatch.setattr(Stub, "wait", late)
-    assert evaluate()[0] == 0 and len(rows()) == 4
-
-
 def test_dead_engine_leaves_its_answers_to_be_scored(
     evaluate: Eval, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,12 +166,15 @@ def test_dead_engine_leaves_its_answers_to_be_scored(
     assert evaluate()[0] == 0 and Stub.asked == 6
 
 
-def test_progress_is_said_in_lines_where_there_is_no_terminal(
+def test_answers_are_scored_while_others_are_being_generated_and_progress_is_said(
     evaluate: Eval, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tally, "SAY_SECONDS", 0.0)
-    reward_file("return 1.0")
-    _, _, err = evaluate()
+    reward_file("open('scored', 'w').close()\nreturn 1.0")
+    late = lambda number: number > 1 and not Path("scored").exists()  # noqa: E731
+    monkeypatch.setattr(Stub, "wait", late)
+    code, _, err = evaluate()
+    assert code == 0 and len(rows()) == 4
     assert "inf: 4 of 4 scored, 4 answered" in err
 
 

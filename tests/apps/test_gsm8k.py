@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -47,11 +46,9 @@ def test_answers_of_the_file_itself_are_right(path: Path) -> None:
     assert len(problems) >= 10
     for problem in problems[:200]:
         assert scores(problem.answer, problem)["verl_strict"] == 1
-
-
-def test_first_of_the_rules_agrees_with_verls_own_reading_of_the_truth() -> None:
-    [*_, last] = load(OWN, "test")
-    assert last.answer.endswith("#### 1,050") and last.truth == "1050"
+    own, questions = load(OWN, "test"), {problem.question for problem in problems}
+    assert own[-1].answer.endswith("#### 1,050") and own[-1].truth == "1050"
+    assert path == OWN or not questions & {problem.question for problem in own}
 
 
 def test_prompt_is_verls_and_examples_are_turns_before_it() -> None:
@@ -92,13 +89,6 @@ def test_line_that_is_no_problem_is_named(line: str, tmp_path: Path) -> None:
     file.write_text(f"{OWN.read_text()}\n{line}\n")
     with pytest.raises(ConfigError, match="problems.jsonl, problem 11: it must be"):
         load(file, "test")
-    file.write_text("{")
-    with pytest.raises(
-        ConfigError, match="problems.jsonl, line 1: it is not JSON .*: Expecting property"
-    ):
-        load(file, "test")
-    with pytest.raises(ConfigError, match="no.jsonl cannot be read"):
-        load(tmp_path / "no.jsonl", "test")
 
 
 def test_hub_that_cannot_be_reached_is_one_sentence_at_once(tmp_path: Path) -> None:
@@ -117,10 +107,3 @@ def test_hub_that_cannot_be_reached_is_one_sentence_at_once(tmp_path: Path) -> N
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
     assert re.match(r"inf: openai/gsm8k: the Hub could not be reached .* --data", done.stderr)
     assert time.monotonic() - start < 60  # most of it are imports; datasets' retries are 23 s
-
-
-def test_own_problems_are_not_the_benchmarks() -> None:
-    if not REAL:
-        pytest.skip("INF_GSM8K does not name the benchmark's file")
-    real = {json.loads(line)["question"] for line in Path(REAL).read_text().splitlines()}
-    assert not real & {problem.question for problem in load(OWN, "test")}

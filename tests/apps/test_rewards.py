@@ -105,7 +105,7 @@ def score(pool: Pool, text: str) -> Any:
 
 
 def test_numbers_and_dicts_are_rewards_and_everything_else_says_what_it_is(file: Path) -> None:
-    with Pool(f"{file}:compute_score") as pool:
+    with Pool(str(file)) as pool:  # verl's own name of a function
         assert [score(pool, each).value for each in ("float", "numpy", "true")] == [0.5, 0.25, 1.0]
         full = score(pool, "dict")
         assert full.value == 1.0 and full.extra["pred"] == "7"
@@ -121,16 +121,14 @@ def test_numbers_and_dicts_are_rewards_and_everything_else_says_what_it_is(file:
                 score(pool, text)
 
 
-def test_async_function_is_awaited_and_a_sync_ones_awaitable_too(file: Path) -> None:
+def test_async_function_is_awaited_and_one_of_a_notebook_runs_though_no_file_has_it(
+    file: Path,
+) -> None:
+    bonus = 0.5
     with Pool(f"{file}:later") as pool:
         assert score(pool, "0.75").value == 0.75
-    with Pool(lambda solution_str, **rest: asyncio.sleep(0.01, float(solution_str))) as pool:
-        assert score(pool, "0.25").value == 0.25
-
-
-def test_file_without_a_name_has_verls_function(file: Path) -> None:
-    with Pool(str(file)) as pool:
-        assert score(pool, "float").value == 0.5
+    with Pool(lambda solution_str, **rest: asyncio.sleep(0.01, len(solution_str) + bonus)) as pool:
+        assert score(pool, "four").value == 4.5
 
 
 def test_call_that_raises_hangs_or_dies_fails_alone(file: Path) -> None:
@@ -244,12 +242,6 @@ def test_process_in_a_call_dies_with_its_parent(file: Path) -> None:
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
     assert until(lambda: not alive({child}), GONE_SECONDS)
-
-
-def test_function_of_a_notebook_runs_though_no_file_has_it() -> None:
-    bonus = 0.5
-    with Pool(lambda solution_str, **rest: len(solution_str) + bonus) as pool:
-        assert score(pool, "four").value == 4.5
 
 
 @pytest.mark.parametrize(

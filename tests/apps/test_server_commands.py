@@ -15,8 +15,6 @@ import inf
 from _inf.apps.cli import main
 from tests.support.scripted_server import MODEL, Reply, ScriptedServer, call, chat, echo, scripted
 
-PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
-
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ScriptedServer]:
@@ -31,19 +29,23 @@ def at(server: ScriptedServer) -> list[str]:
     return [word for each in assignments for word in ("--set", each)]
 
 
-def test_prompt_is_answered(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["ask", "hi", *at(server)]) == 0
-    assert capsys.readouterr().out == "HI\n"
+def test_prompt_is_answered_and_what_a_server_cannot_do_is_exit_code_2_or_1(
+    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["ask", "hi", "--json", *at(server)]) == 0
     row = json.loads(capsys.readouterr().out)
     assert row["completion"] == "HI" and row["completion_tokens"] == 3
-
-
-def test_server_that_is_not_there_is_exit_code_1_and_a_wrong_option_2(
-    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["ask", "hi", "--top-k", "4", *at(server)]) == 2
-    assert "top_k: the backend openai does not offer it" in capsys.readouterr().err
+    Path("in.jsonl").write_text('{"prompt": "a"}\n')
+    for command, says in (
+        (["ask", "hi", "--top-k", "4"], "top_k: the backend openai does not offer it"),
+        (["check"], "rollout.name is openai, not verl's rollout"),
+        (
+            ["batch", "in.jsonl", "o.jsonl", "--workers", "2"],
+            "--workers: they would all ask the one",
+        ),
+    ):
+        assert main([*command, *at(server)]) == 2
+        assert says in capsys.readouterr().err
     server.close()
     assert main(["ask", "hi", *at(server)]) == 1
     assert "inf: No server answers at" in capsys.readouterr().err
@@ -112,30 +114,6 @@ def test_batch_ends_where_the_server_is_gone_and_keeps_its_rows(
     assert [row["completion"] for row in rows] == ["A"]
 
 
-def test_workers_for_one_server_are_refused(
-    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("in.jsonl").write_text('{"prompt": "a"}\n')
-    assert main(["batch", "in.jsonl", "out.jsonl", "--workers", "2", *at(server)]) == 2
-    assert "--workers: they would all ask the one server" in capsys.readouterr().err
-
-
-def test_evaluation_counts_and_scores_the_answers(
-    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    done = {"message": {"content": "#### 54"}, "finish_reason": "stop"}
-    server.script = lambda path, body: Reply({"choices": [done]}) if body else echo(path, body)
-    Path("reward.py").write_text(
-        "def contains(solution_str, ground_truth, **rest):\n"
-        "    return float(ground_truth in solution_str)\n"
-    )
-    command = ["eval", "gsm8k", "--data", str(PROBLEMS), "--limit", "3", "--json", *at(server)]
-    assert main([*command, "--reward", "reward.py:contains"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["answers"] == 3 and found["model"] == MODEL
-    assert found["metrics"]["val-core/openai/gsm8k/reward/mean@1"] == pytest.approx(1 / 3)
-
-
 def test_reward_gets_all_text_after_the_prompt(server: ScriptedServer) -> None:
     def script(path: str, body: Any) -> Reply:
         if body and "tools" in body and body["messages"][-1]["role"] == "user":
@@ -164,10 +142,3 @@ def double(number: int) -> str:
         number: What to double.
     """
     return str(2 * number)
-
-
-def test_check_needs_the_rollout(
-    server: ScriptedServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["check", *at(server)]) == 2
-    assert "rollout.name is openai, not verl's rollout" in capsys.readouterr().err

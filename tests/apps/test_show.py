@@ -164,25 +164,16 @@ def test_row_is_shown_in_parts_that_say_what_was_sampled(opened: Any) -> None:
 
 def test_token_is_tinted_by_its_log_prob_and_says_it_when_pointed_at(opened: Any) -> None:
     seen = opened("some")
-    tints = seen.page.eval_on_selector_all(
-        "#detail .token", "all => all.map(each => getComputedStyle(each).backgroundColor)"
-    )
-    scale = seen.page.eval_on_selector_all(
-        "#scale li", "all => all.map(each => getComputedStyle(each).backgroundColor)"
+    tints, scale = (
+        seen.page.eval_on_selector_all(
+            each, "all => all.map(each => getComputedStyle(each).backgroundColor)"
+        )
+        for each in ("#detail .token", "#scale li")
     )
     assert len(set(tints)) == 6 and tints == scale
     seen.page.hover("#detail .token >> nth=4")
     said = 'token " is", id 108, log prob -2.5000, probability 8.21 %'
     assert seen.page.text_content("#readout") == said
-
-
-def test_hostile_text_is_shown_and_runs_nothing(opened: Any) -> None:
-    seen = opened("some")
-    seen.page.keyboard.press("m")
-    assert HOSTILE in seen.texts(".message .caption") and HOSTILE in seen.texts(".message .text")
-    assert json.dumps({"name": HOSTILE}, indent=1) in seen.texts(".message pre")
-    assert any(PIXEL in text for text in seen.texts("details pre"))
-    assert seen.page.locator("#detail b, #detail script, #detail img").count() == 0
 
 
 def test_no_field_of_a_row_can_run_anything(opened: Any) -> None:
@@ -197,6 +188,18 @@ def test_no_field_of_a_row_can_run_anything(opened: Any) -> None:
         assert seen.page.locator("#detail :is(script, img, b)").count() == 0
         seen.page.keyboard.press("j")
     assert seen.chosen() == str(len(HOSTILE_FIELDS))
+    seen = opened("many")
+    seen.page.keyboard.press("m")
+    assert HOSTILE in seen.texts(".message .caption") and HOSTILE in seen.texts(".message .text")
+    assert json.dumps({"name": HOSTILE}, indent=1) in seen.texts(".message pre")
+    assert any(PIXEL in text for text in seen.texts("details pre"))
+    # A thousand rows are built one at a time.
+    assert seen.page.locator("#list button").count() == 1000
+    for key in ("End", "k"):
+        seen.page.keyboard.press(key)
+        assert seen.page.locator("article").count() == 1
+    assert seen.chosen() == "998.0" and "question 998" in seen.texts("article .text")[0]
+    assert seen.page.evaluate("document.querySelectorAll('*').length") < 6000
 
 
 def test_pages_policy_lets_nothing_of_the_data_run(opened: Any, paths: dict[str, Path]) -> None:
@@ -219,9 +222,9 @@ def test_pages_policy_lets_nothing_of_the_data_run(opened: Any, paths: dict[str,
 # ── Filters ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_filters_by_finish_reason_reward_and_text(opened: Any) -> None:
+def test_filters_by_finish_reason_reward_text_and_error(opened: Any) -> None:
     seen = opened("some")
-    assert seen.count() == "40 of 40 rows"
+    assert seen.page.is_disabled("#errors") and seen.count() == "40 of 40 rows"
     assert seen.texts("#finish option") == ["any", "length", "stop"]
     seen.page.select_option("#finish", "length")
     assert seen.count() == "14 of 40 rows"
@@ -236,9 +239,6 @@ def test_filters_by_finish_reason_reward_and_text(opened: Any) -> None:
     seen.page.click("button[type=reset]")
     seen.page.locator("#list button").nth(39).wait_for()
     assert seen.count() == "40 of 40 rows"
-
-
-def test_row_in_error_is_marked_and_can_be_filtered(opened: Any) -> None:
     seen = opened("two")
     listed = seen.texts("#list button > .number:first-child")
     assert [text for text in listed if text.endswith(" · error")] == ["8.0 · stop · error"]
@@ -246,10 +246,6 @@ def test_row_in_error_is_marked_and_can_be_filtered(opened: Any) -> None:
     assert seen.count() == "1 of 11 rows" and seen.chosen() == "8.0"
     seen.page.select_option("#finish", "stop")  # the other file's row 8.0
     assert seen.count() == "0 of 11 rows"
-    seen.page.click("button[type=reset]")
-    seen.page.locator("#list button").nth(10).wait_for()
-    assert seen.count() == "11 of 11 rows"
-    assert opened("some").page.is_disabled("#errors")
 
 
 # ── Keys ─────────────────────────────────────────────────────────────────────────────────────────
@@ -294,16 +290,6 @@ def test_tab_reaches_every_control_and_each_shows_the_focus(opened: Any) -> None
     assert reached[:4] == ["finish", "low", "high", "search"]
     assert reached[4:8] == ["reset", "button", "detail", "token p0"]
     assert set(reached[8:]) == {"SUMMARY", "BODY"}
-
-
-def test_thousand_rows_are_built_one_at_a_time(opened: Any) -> None:
-    seen = opened("many")
-    assert seen.page.locator("#list button").count() == 1000
-    for key in ("End", "k"):
-        seen.page.keyboard.press(key)
-        assert seen.page.locator("article").count() == 1
-    assert seen.chosen() == "998.0" and "question 998" in seen.texts("article .text")[0]
-    assert seen.page.evaluate("document.querySelectorAll('*').length") < 6000
 
 
 # ── Contrast ─────────────────────────────────────────────────────────────────────────────────────

@@ -56,15 +56,13 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_what_a_start_imports_on_a_gpu_imports(facts: dict[str, Any]) -> None:
+def test_what_a_start_imports_on_a_gpu_imports_and_every_measured_architecture_has_its_class(
+    facts: dict[str, Any],
+) -> None:
     """The scheduler, FlashAttention 3, flashinfer, Triton's attention, both tables of patches."""
     assert set(facts["imports"].values()) == {None}, facts["imports"]
     assert "/sm90/" in facts["library"]
     assert facts["deep_gemm"] is False
-
-
-@pytest.mark.slow
-def test_every_measured_architecture_has_its_class_on_a_gpu(facts: dict[str, Any]) -> None:
     assert len(facts["models"]) == 28
     assert set(facts["models"].values()) == {None}, facts["models"]
 
@@ -77,20 +75,14 @@ def test_every_function_of_the_patch_tables_takes_upstreams_arguments(
 
 
 @pytest.mark.slow
-def test_norms_of_float32_use_no_kernel_and_those_of_bfloat16_sgl_kernels(
+def test_norms_and_rotary_embeddings_call_kernels_of_the_wheel_and_float32_norms_none(
     facts: dict[str, Any],
 ) -> None:
+    """They are asked for tensors of a CPU, which a kernel refuses by its name."""
     norms = facts["norms"]
     assert norms["RMSNorm float32"] is norms["GemmaRMSNorm float32"] is None
     assert "'sgl_kernel::rmsnorm'" in norms["RMSNorm bfloat16"]
     assert "'sgl_kernel::gemma_rmsnorm'" in norms["GemmaRMSNorm bfloat16"]
-
-
-@pytest.mark.slow
-def test_rotary_embeddings_of_every_head_size_call_a_kernel_of_the_wheel(
-    facts: dict[str, Any],
-) -> None:
-    """It is asked for tensors of a CPU, which it refuses by its name."""
     for size, said in facts["ropes"].items():
         kernel = "rotary_embedding" if size in ("16", "80", "96") else "apply_rope_pos_ids_cos_sin"
         assert f"'sgl_kernel::{kernel}" in said
@@ -204,30 +196,24 @@ def test_cause_is_read_in_the_last_traceback_only() -> None:
 # ─── The kernels in the wheels ───
 
 HALVES = ("__nv_bfloat16", "__half")
+HALVES_AND_FLOAT = (*HALVES, "float")
+COMMON, FLASH = "sm90/common_ops", "flash_ops"
 KERNELS = (
-    ("sm90/common_ops", r"flashinfer::norm::RMSNormKernel<8u, {}>", HALVES),
-    ("sm90/common_ops", r"flashinfer::norm::FusedAddRMSNormKernel<8u, {}>", HALVES),
-    ("sm90/common_ops", r"flashinfer::norm::GemmaRMSNorm<{}>", HALVES[:1]),
-    ("sm90/common_ops", r"flashinfer::norm::GemmaFusedAddRMSNorm<{}>", HALVES[:1]),
-    (
-        "sm90/common_ops",
-        r"flashinfer::BatchQKApplyRotaryPosIdsCosSinCacheEnhanced<{}, long>",
-        (*HALVES, "float"),
-    ),
-    (
-        "sm90/common_ops",
-        r"rotary_embedding_kernel<{}, true>",
-        ("c10::BFloat16", "c10::Half", "float"),
-    ),
-    ("sm90/common_ops", r"act_and_mul_kernel<{}, &\(float silu", (*HALVES, "float")),
-    ("sm90/common_ops", r"act_and_mul_kernel<{}, &\(float gelu_tanh", (*HALVES, "float")),
-    ("sm90/common_ops", r"act_and_mul_kernel<{}, &\(float gelu<", (*HALVES, "float")),
-    ("sm90/common_ops", r"sampling::TopKTopPSamplingFromProb<{}, int>", ("float",)),
-    ("sm90/common_ops", r"sampling::MinPSamplingFromProb<{}, int>", ("float",)),
-    ("sm90/common_ops", r"sampling::TopKRenormProb<{}, int>", ("float",)),
-    ("sm90/common_ops", r"sampling::TopPRenormProb<{}>", ("float",)),
-    ("sm90/common_ops", r"^{}\(at::Tensor", ("topk_softmax", "moe_align_block_size", "moe_sum")),
-    ("flash_ops", r"run_mha_fwd_<90, cutlass::bfloat16_t, {}", ("64", "96", "128", "256")),
+    (COMMON, r"flashinfer::norm::RMSNormKernel<8u, {}>", HALVES),
+    (COMMON, r"flashinfer::norm::FusedAddRMSNormKernel<8u, {}>", HALVES),
+    (COMMON, r"flashinfer::norm::GemmaRMSNorm<{}>", HALVES[:1]),
+    (COMMON, r"flashinfer::norm::GemmaFusedAddRMSNorm<{}>", HALVES[:1]),
+    (COMMON, r"BatchQKApplyRotaryPosIdsCosSinCacheEnhanced<{}, long>", HALVES_AND_FLOAT),
+    (COMMON, r"rotary_embedding_kernel<{}, true>", ("c10::BFloat16", "c10::Half", "float")),
+    (COMMON, r"act_and_mul_kernel<{}, &\(float silu", HALVES_AND_FLOAT),
+    (COMMON, r"act_and_mul_kernel<{}, &\(float gelu_tanh", HALVES_AND_FLOAT),
+    (COMMON, r"act_and_mul_kernel<{}, &\(float gelu<", HALVES_AND_FLOAT),
+    (COMMON, r"sampling::TopKTopPSamplingFromProb<{}, int>", ("float",)),
+    (COMMON, r"sampling::MinPSamplingFromProb<{}, int>", ("float",)),
+    (COMMON, r"sampling::TopKRenormProb<{}, int>", ("float",)),
+    (COMMON, r"sampling::TopPRenormProb<{}>", ("float",)),
+    (COMMON, r"^{}\(at::Tensor", ("topk_softmax", "moe_align_block_size", "moe_sum")),
+    (FLASH, r"run_mha_fwd_<90, cutlass::bfloat16_t, {}", ("64", "96", "128", "256")),
 )
 
 
@@ -257,4 +243,4 @@ def test_wheel_has_the_kernels_that_the_path_calls(
 def test_wheel_lacks_the_norms_that_are_computed_without_a_kernel(kernels: dict[str, str]) -> None:
     """Once it has them, the rows of `kernels_on_a_gpu` can go."""
     for kernel in ("RMSNormKernel<8u, float>", "GemmaRMSNorm<float>"):
-        assert f"norm::{kernel}" not in kernels["sm90/common_ops"]
+        assert f"norm::{kernel}" not in kernels[COMMON]

@@ -62,61 +62,50 @@ def refusal(code: str, **variables: str) -> str:
 CHECK = "from _inf.backends.verl.environment import check_pins; check_pins()"
 
 
-def metadata(folder: Path, name: str, version: str, requires: tuple[str, ...] = ()) -> None:
-    info = folder / f"{name}-{version}.dist-info"
-    info.mkdir(parents=True)
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-    lines += [f"Requires-Dist: {requirement}" for requirement in requires]
-    (info / "METADATA").write_text("\n".join(lines) + "\n")
+def metadata(folder: Path, requires: tuple[str, ...], **installed: str) -> str:
+    """A folder of packages: inf-engine with its requirements, and others."""
+    versions = {"inf_engine": "0.1.0", **installed}
+    for name, version in versions.items():
+        info = folder / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        lines += [f"Requires-Dist: {each}" for each in requires if name == "inf_engine"]
+        (info / "METADATA").write_text("\n".join(lines) + "\n")
+    return str(folder)
 
 
 def test_every_broken_pin_is_named_with_what_was_found_and_what_to_do(tmp_path):
-    metadata(tmp_path, "inf_engine", "0.1.0", ("torch==2.9.1", "verl==0.6.1", "nothere==1.0"))
-    metadata(tmp_path, "torch", "2.8.0")
-    metadata(tmp_path, "verl", "0.6.1")
-    said = refusal(CHECK, path=str(tmp_path))
+    requires = ("torch==2.9.1", "verl==0.6.1", "nothere==1.0")
+    path = metadata(tmp_path, requires, torch="2.8.0", verl="0.6.1")
+    said = refusal(CHECK, path=path)
     assert said.startswith("_inf.errors.ConfigError: ")
     assert "torch is 2.8.0 and must be 2.9.1" in said
     assert "nothere 1.0 is not installed" in said
     assert "verl" not in said
     assert "bash install.sh" in said
+    assert python(CHECK, path=path, INF_SKIP_PIN_CHECK="1").returncode == 0
 
 
 def test_broken_pin_of_a_wheel_names_the_command_that_installs_it(tmp_path):
     """A wheel has no install.sh beside the package."""
-    metadata(tmp_path, "inf_engine", "0.1.0", ("torch==2.9.1", "nothere==1.0"))
-    metadata(tmp_path, "torch", "2.8.0")
+    path = metadata(tmp_path, ("torch==2.9.1", "nothere==1.0"), torch="2.8.0")
     (tmp_path / "_inf").symlink_to(ROOT / "_inf")
-    first = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {CHECK}"
-    said = refusal(first, path=str(tmp_path))
+    said = refusal(f"import sys; sys.path.insert(0, {path!r}); {CHECK}", path=path)
     assert "run `pip install torch==2.9.1 nothere==1.0`" in said and "install.sh" not in said
 
 
-def test_local_label_of_a_build_does_not_break_its_pin(tmp_path):
-    metadata(tmp_path, "inf_engine", "0.1.0", ("torch==2.9.1",))
-    metadata(tmp_path, "torch", "2.9.1+cu128")
-    assert python(CHECK, path=str(tmp_path)).returncode == 0
+@pytest.mark.parametrize(
+    "requires", [("torch==2.8.0",), ("torch<2", "nothere>=1", 'neither==1.0; extra == "dev"')]
+)
+def test_only_exact_pins_outside_extras_are_checked(tmp_path, requires):
+    """And the local label of a build breaks none."""
+    path = metadata(tmp_path, requires, torch="2.8.0+cu128")
+    assert python(CHECK, path=path).returncode == 0
 
 
-def test_only_exact_pins_outside_extras_are_checked(tmp_path):
-    requires = ("torch<2", "nothere>=1", 'neither==1.0; extra == "dev"')
-    metadata(tmp_path, "inf_engine", "0.1.0", requires)
-    metadata(tmp_path, "torch", "2.8.0")
-    assert python(CHECK, path=str(tmp_path)).returncode == 0
-
-
-def test_pin_check_can_be_switched_off(tmp_path):
-    metadata(tmp_path, "inf_engine", "0.1.0", ("nothere==1.0",))
-    assert "nothere" in refusal(CHECK, path=str(tmp_path))
-    assert python(CHECK, path=str(tmp_path), INF_SKIP_PIN_CHECK="1").returncode == 0
-
-
-def test_checkout_that_is_not_installed_has_no_pins_to_break():
+def test_this_installation_keeps_its_pins_and_a_checkout_that_is_not_installed_has_none():
     without_site_packages = python(CHECK, "-S")
     assert without_site_packages.returncode == 0, without_site_packages.stderr
-
-
-def test_this_installation_keeps_its_pins():
     try:
         requires = importlib.metadata.requires("inf-engine")
     except importlib.metadata.PackageNotFoundError:
@@ -163,18 +152,15 @@ def test_builds_at_the_same_time_leave_one_whole_library_and_no_scraps(tmp_path)
     assert python(f"import ctypes; ctypes.CDLL('{tmp_path}/libcuda.so.1')").returncode == 0
 
 
-def test_no_compiler_is_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    with pytest.raises(ConfigError, match=r"libcuda\.so\.1.*no C compiler \(cc, gcc or clang\)"):
-        stub_libraries.build_stub(tmp_path)
-
-
-def test_compiler_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_compiler_that_is_missing_or_fails_is_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("CC", "false")
     with pytest.raises(ConfigError, match="could not build a stub of libcuda"):
         stub_libraries.build_stub(tmp_path)
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.raises(ConfigError, match=r"libcuda\.so\.1.*no C compiler \(cc, gcc or clang\)"):
+        stub_libraries.build_stub(tmp_path)
 
 
 @pytest.mark.engine  # it takes as long as a start
@@ -220,11 +206,8 @@ def test_values_of_the_user_and_of_torchrun_stay():
     assert "GLOO_SOCKET_IFNAME" not in environ
 
 
-def test_port_that_the_user_chose_stays():
+def test_port_that_the_user_chose_stays_and_a_child_of_a_prepared_process_chooses_its_own():
     assert prepared("cpu", MASTER_PORT="31234")["MASTER_PORT"] == "31234"
-
-
-def test_child_of_a_prepared_process_chooses_its_own_port():
     parent = prepared("cpu")
     inherited = {key: value for key, value in parent.items() if key.isupper()}
     inherited.pop("PYTHONPATH")
@@ -246,12 +229,16 @@ prepare("cuda")
     assert "already runs on 'cpu'" in said
 
 
-def test_auto_takes_the_gpu_that_a_driver_shows(tmp_path):
-    environ = prepared("auto", LD_LIBRARY_PATH=driver(tmp_path))
+def test_auto_takes_the_gpu_that_a_driver_shows_and_cpu_hides_it(tmp_path):
+    stub = str(stub_libraries.stub(stub_libraries.CUDA).parent)  # inherited from a parent
+    environ = prepared("auto", LD_LIBRARY_PATH=f"{stub}:{driver(tmp_path)}")
     assert environ["device"] == "cuda"
     assert environ["CUDA_VISIBLE_DEVICES"] == "0,1"  # the caller may use the other
     assert environ["LD_LIBRARY_PATH"].split(":")[0] == str(tmp_path)
     assert "SGLANG_USE_CPU_ENGINE" not in environ
+    environ = prepared("cpu", LD_LIBRARY_PATH=str(tmp_path))
+    assert (environ["device"], environ["CUDA_VISIBLE_DEVICES"]) == ("cpu", "")
+    assert environ["LD_LIBRARY_PATH"] == str(tmp_path)
 
 
 @pytest.mark.parametrize(("visible", "seen"), [("2,5", "5"), ("2, 5,7", "5"), ("7", "7"), ("", "")])
@@ -260,18 +247,6 @@ def test_process_under_torchrun_sees_only_its_own_gpu(tmp_path, visible, seen):
     variables = {"CUDA_VISIBLE_DEVICES": visible} if visible else {}
     environ = prepared("cuda", LD_LIBRARY_PATH=driver(tmp_path), **ranks, **variables)
     assert environ["CUDA_VISIBLE_DEVICES"].strip() == (seen or "1")
-
-
-def test_cpu_on_a_machine_with_a_gpu_hides_it(tmp_path):
-    environ = prepared("cpu", LD_LIBRARY_PATH=driver(tmp_path))
-    assert (environ["device"], environ["CUDA_VISIBLE_DEVICES"]) == ("cpu", "")
-    assert environ["LD_LIBRARY_PATH"] == str(tmp_path)
-
-
-def test_stub_inherited_from_a_parent_gives_way_to_a_real_driver(tmp_path):
-    ours = str(stub_libraries.stub(stub_libraries.CUDA).parent)
-    environ = prepared("cuda", LD_LIBRARY_PATH=f"{ours}:{driver(tmp_path)}")
-    assert environ["LD_LIBRARY_PATH"].split(":")[0] == str(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -292,6 +267,16 @@ def test_driver_that_cannot_be_used_means_cpu_and_says_why_to_who_asks_for_cuda(
     assert "use device: cpu" in said
 
 
+def test_driver_that_crashes_and_devices_named_by_uuid_are_sentences(tmp_path):
+    path = driver(tmp_path)
+    variables = {"LD_LIBRARY_PATH": path, "CUDA_VISIBLE_DEVICES": "GPU-8b5f0a42"}
+    said = refusal(PREPARE.format(device="cuda"), **variables)
+    assert "CUDA_VISIBLE_DEVICES is 'GPU-8b5f0a42'" in said and "number" in said
+    path = driver(tmp_path, init="*(volatile int *)0")
+    said = refusal(PREPARE.format(device="auto"), LD_LIBRARY_PATH=path)
+    assert "looking for a GPU ended with exit code -11" in said
+
+
 def test_compiled_code_is_kept_in_the_private_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folders = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor", "CUTE_DSL_CACHE_DIR": "cutlass"}
@@ -302,22 +287,6 @@ def test_compiled_code_is_kept_in_the_private_cache(tmp_path, monkeypatch):
     for name, folder in folders.items():
         assert os.environ[name] == str(tmp_path / "inf" / folder)
     assert (tmp_path / "inf").stat().st_mode & 0o777 == 0o700
-
-
-def test_driver_that_crashes_is_a_sentence(tmp_path):
-    path = driver(tmp_path, init="*(volatile int *)0")
-    said = refusal(PREPARE.format(device="auto"), LD_LIBRARY_PATH=path)
-    assert "looking for a GPU ended with exit code -11" in said
-
-
-def test_devices_named_by_uuid_are_refused(tmp_path):
-    said = refusal(
-        PREPARE.format(device="cuda"),
-        LD_LIBRARY_PATH=driver(tmp_path),
-        CUDA_VISIBLE_DEVICES="GPU-8b5f0a42",
-    )
-    assert "CUDA_VISIBLE_DEVICES is 'GPU-8b5f0a42'" in said
-    assert "number" in said
 
 
 def test_installation_on_a_gpu_without_pythons_headers_ends_with_a_sentence(tmp_path):

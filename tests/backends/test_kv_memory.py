@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,20 +79,16 @@ def test_models_with_another_cache_are_not_checked(unlike: dict[str, Any], folde
     assert kv_memory.sized(arguments, config(), model, folder, 0) == arguments
 
 
-def test_weights_count_in_the_engines_dtype(folder: Path) -> None:
+def test_weights_and_the_packed_head_count_in_the_engines_dtype(folder: Path) -> None:
     assert kv_memory.weight_bytes(folder, MODEL, config()) == 1_000_000
     assert kv_memory.weight_bytes(folder, MODEL, config(dtype="bfloat16")) == 500_000
     halves = SimpleNamespace(dtype="bfloat16")
     assert kv_memory.weight_bytes(folder, halves, config()) == 2_000_000
     assert kv_memory.weight_bytes(folder, MODEL, config(tensor_model_parallel_size=4)) == 250_000
-
-
-def test_packed_head_counts_unless_weights_stay_plain() -> None:
     assert kv_memory.packed_bytes(MODEL, config()) == HEAD
     assert kv_memory.packed_bytes(MODEL, config(dtype="bfloat16")) == HEAD // 2
     assert kv_memory.packed_bytes(MODEL, config(tensor_model_parallel_size=4)) == HEAD // 4
-    plain = load_config({"pack_weights": False}, {})
-    assert kv_memory.packed_bytes(MODEL, plain) == 0
+    assert kv_memory.packed_bytes(MODEL, load_config({"pack_weights": False}, {})) == 0
 
 
 def test_pool_that_fits_stays_and_the_default_one_shrinks_to_what_does(folder: Path) -> None:
@@ -104,7 +99,7 @@ def test_pool_that_fits_stays_and_the_default_one_shrinks_to_what_does(folder: P
     assert sized(config(), folder, 0, device="cuda") == DEFAULT  # SGLang measures it there
 
 
-def test_number_that_a_refusal_names_fits(folder: Path) -> None:
+def test_number_that_a_refusal_names_fits_and_lengths_where_not_one_row_does(folder: Path) -> None:
     free = 2 * (2000 * TOKEN + WEIGHTS)
     with pytest.raises(ConfigError) as caught:
         sized(config(9000), folder, free, pool=9000)
@@ -115,19 +110,12 @@ def test_number_that_a_refusal_names_fits(folder: Path) -> None:
         "them (rollout.gpu_memory_utilization)"
     )
     assert sized(config(2000), folder, free, pool=2000) == 2000
-
-
-def test_lengths_are_named_where_not_one_row_fits(folder: Path) -> None:
-    free = 2 * (500 * TOKEN + WEIGHTS)
-    with pytest.raises(ConfigError) as caught:
-        sized(config(), folder, free)
-    assert re.match(
-        r"rollout\.max_model_len \(or prompt_length \+ response_length\): one row's KV cache of "
-        r"514 tokens would not fit into memory, .*; 500 would\.",
-        str(caught.value),
-    )
-    with pytest.raises(ConfigError, match="; 0 would"):
-        sized(config(), folder, 10)
+    row = r"one row's KV cache of 514 tokens would not fit into memory"
+    for free, fits in ((2 * (500 * TOKEN + WEIGHTS), 500), (10, 0)):
+        with pytest.raises(
+            ConfigError, match=rf"^rollout\.max_model_len .*: {row}.*; {fits} would"
+        ):
+            sized(config(), folder, free)
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -189,13 +177,10 @@ def test_limits_of_every_group_around_the_process_count(tmp_path: Path) -> None:
     group(tmp_path / "fs/a", 2, "1000", 600, 100)
     group(tmp_path / "fs", 2, "2000", 700, 100)
     assert free_bytes(tmp_path / "fs", member) == 500
-
-
-def test_version_1_counts_also_where_a_container_does_not_see_its_path(tmp_path: Path) -> None:
-    member = tmp_path / "cgroup"
+    # Version 1, also where a container does not see its path.
     member.write_text("5:devices:/x\n4:cpu,memory:/docker/abc\n0::/\n")
-    group(tmp_path / "fs/memory", 1, "900", 300, 50)
-    assert free_bytes(tmp_path / "fs", member) == 650
+    group(tmp_path / "old/memory", 1, "900", 300, 50)
+    assert free_bytes(tmp_path / "old", member) == 650
 
 
 def test_without_limits_the_machine_counts(tmp_path: Path) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from _inf.errors import RequestFailure
 from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
+from tests.support import scripted_server
 from tests.support.scripted_server import (
-    MODEL,
     Reply,
     Script,
     ScriptedServer,
@@ -25,16 +23,9 @@ from tests.support.scripted_server import (
 KEY = "sk-very-secret-0123456789"
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with scripted(echo) as server:
-        yield server
-
-
 def connected(server: ScriptedServer, retries: int = 1, **config: Any) -> InferenceEngine:
     """An engine whose client repeats a request only so often, so that a test is quick."""
-    rollout = {"name": "openai", **config.pop("rollout", {})}
-    engine = InferenceEngine(model_path=MODEL, base_url=server.base_url, rollout=rollout, **config)
+    engine = scripted_server.connected(server, **config)
     engine._backend.server.client.max_retries = retries  # type: ignore[attr-defined]
     return engine
 
@@ -70,6 +61,13 @@ def test_missing_or_impossible_key_is_named_without_its_value(
     with pytest.raises(ConfigError, match="^api_key_env: .*SERVER_KEY has characters") as caught:
         connected(server, api_key_env="SERVER_KEY")
     assert KEY not in str(caught.value) and server.seen == []
+    server.script = lambda path, body: Reply({}, status=401) if body else echo(path, body)
+    with connected(server) as engine:
+        with pytest.raises(ConfigError, match="^api_key_env"):
+            engine.generate("a", tools=[_tool])
+    server.script = lambda path, body: Reply({}, status=401)
+    with pytest.raises(ConfigError, match="^api_key_env: .* asks for a key; name the environment"):
+        connected(server)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -87,19 +85,6 @@ def test_refused_key_names_the_variable_and_never_the_key(
     assert len(server.bodies) == (0 if at_start else 1)  # not tried again
 
 
-def test_server_that_wants_a_key_is_a_sentence(server: ScriptedServer) -> None:
-    server.script = lambda path, body: Reply({}, status=401)
-    with pytest.raises(ConfigError, match="^api_key_env: .* asks for a key; name the environment"):
-        connected(server)
-
-
-def test_refused_key_ends_a_call_with_tools_too(server: ScriptedServer) -> None:
-    server.script = lambda path, body: Reply({}, status=401) if body else echo(path, body)
-    with connected(server) as engine:
-        with pytest.raises(ConfigError, match="^api_key_env"):
-            engine.generate("a", tools=[_tool])
-
-
 def _tool(x: str) -> str:
     """
     Does nothing.
@@ -114,36 +99,30 @@ def _tool(x: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "kind", "message"),
+    ("status", "body", "kind", "message"),
     [
         (400, {"message": "No.", "param": "temperature"}, ConfigError, "^temperature: .*400.*: No"),
         (400, {"message": "No.", "param": "messages[0].role"}, PromptError, "^prompt 1: .*: No"),
         (400, {"message": "Long.", "code": "context_length_exceeded"}, PromptError, "^prompt 1: "),
         (422, {"message": "No."}, PromptError, "^prompt 1: .*422.*: No"),
         (404, {"message": "No model."}, ConfigError, "^base_url or model_path: .*404.*: No model"),
+        # Other servers' forms.
+        (400, [{"error": {"message": "No."}}], PromptError, "No"),
+        (400, b"No.", PromptError, "No"),
+        (400, {"detail": [{"msg": "No."}]}, PromptError, "No"),
     ],
 )
 def test_what_the_server_refuses_is_said_in_its_words(
-    server: ScriptedServer, status: int, error: Any, kind: type[Exception], message: str
+    server: ScriptedServer, status: int, body: Any, kind: type[Exception], message: str
 ) -> None:
-    refuse = refusing(status, **error)
-    server.script = lambda path, body: (
-        refuse(path, body) if body and "b" in str(body["messages"]) else echo(path, body)
+    refused = Reply({"error": body} if "message" in list(body) else body, status)
+    server.script = lambda path, sent: (
+        refused if sent and "b" in str(sent["messages"]) else echo(path, sent)
     )
     with connected(server) as engine:
         with pytest.raises(kind, match=message):
             engine.generate(["a", "b"])
-    assert sum("b" in str(body["messages"]) for body in server.bodies) == 1  # not tried again
-
-
-@pytest.mark.parametrize(
-    "body", [[{"error": {"message": "No."}}], {"detail": [{"msg": "No."}]}, b"No."], ids=str
-)
-def test_words_are_found_in_the_errors_of_other_servers(server: ScriptedServer, body: Any) -> None:
-    server.script = lambda path, sent: Reply(body, status=400) if sent else echo(path, sent)
-    with connected(server) as engine:
-        with pytest.raises(PromptError, match="No"):
-            engine.generate("a")
+    assert sum("b" in str(sent["messages"]) for sent in server.bodies) == 1  # not tried again
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -266,14 +245,6 @@ def test_server_that_is_not_there_is_one_sentence_and_later_calls_try_again() ->
         assert not engine.dead
     with pytest.raises(EngineDeadError, match="^No server answers at"):
         connected(server)
-
-
-def test_name_without_a_server_is_one_sentence() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"http://127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(EngineDeadError, match="^No server answers at"):
-            InferenceEngine(model_path="m", base_url=address, rollout={"name": "openai"})
 
 
 # ── How many at once ─────────────────────────────────────────────────────────────────────────────

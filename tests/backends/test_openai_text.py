@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,8 +19,8 @@ from tests.support.scripted_server import (
     ScriptedServer,
     call,
     chat,
+    connected,
     echo,
-    scripted,
     streamed,
 )
 
@@ -34,17 +33,6 @@ CITY = {
 SCHEMA = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with scripted(echo) as server:
-        yield server
-
-
-def connected(server: ScriptedServer, **config: Any) -> InferenceEngine:
-    rollout = {"name": "openai", **config.pop("rollout", {})}
-    return InferenceEngine(model_path=MODEL, base_url=server.base_url, rollout=rollout, **config)
-
-
 def weather(city: str) -> str:
     """
     The weather in a city.
@@ -55,17 +43,10 @@ def weather(city: str) -> str:
     return f"Sunny in {city}"
 
 
-def test_engine_says_what_it_is_and_whether_it_runs(server: ScriptedServer) -> None:
-    with connected(server) as engine:
-        assert repr(engine) == f"<InferenceEngine: {MODEL} (openai, {server.base_url})>"
-    assert repr(engine).endswith(", shut down>")
-    assert repr(object.__new__(InferenceEngine)) == "<InferenceEngine: not started>"
-
-
 # ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_messages_go_out_and_text_comes_back(server: ScriptedServer) -> None:
+def test_messages_go_out_and_text_comes_back(server: ScriptedServer, tmp_path: Any) -> None:
     with connected(server) as engine:
         history = [{"role": "system", "content": "Be loud."}, {"role": "user", "content": "so"}]
         output = engine.generate(["hi", history], max_tokens=[4, 5], temperature=0.5, stop="END")
@@ -76,44 +57,31 @@ def test_messages_go_out_and_text_comes_back(server: ScriptedServer) -> None:
     assert (about["prompt_tokens"], about["completion_tokens"], about["cached_tokens"]) == (7, 3, 2)
     assert about["response_ids"] == [] and about["cumulative_logprob"] is None
     sent = sorted(server.bodies, key=lambda body: body["max_tokens"])
-    assert sent[0] == {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": "hi"}],
-        "max_tokens": 4,
-        "temperature": 0.5,
-        "stop": ["END"],
-    }
+    asked = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    assert sent[0] == asked | {"temperature": 0.5, "stop": ["END"]}
     assert sent[1]["messages"] == history
-
-
-def test_equal_greedy_request_is_sent_once_with_a_generation_cache(server: ScriptedServer) -> None:
-    with connected(server, generation_cache=10) as engine:
-        first = engine.generate(["hi", "so"], temperature=0)
-        again = engine.generate(["so", "ho", "hi"], temperature=0)
-        assert (first.completions, again.completions) == (["HI", "SO"], ["SO", "HO", "HI"])
-        assert engine.stats()["generation_cache_hits"] == 2
-        engine.generate(["hi", "hi"], temperature=0.5)
-    assert len(server.bodies) == 3 + 2
-
-
-def test_rows_convert_to_tables_and_files_without_the_columns_of_tokens(
-    server: ScriptedServer, tmp_path: Any
-) -> None:
-    with connected(server) as engine:
-        output = engine.generate(["a", "b"])
+    # Tables and files lack the columns of tokens.
     assert "token_ids" not in output.to_dict()[0] and "logprobs" not in output.to_pandas()
     output.save(tmp_path / "rows.parquet")
     assert "<td" in output._repr_html_() and "(3 tokens, stop)" in repr(output[0])
 
 
-def test_plain_text_goes_to_completions(server: ScriptedServer) -> None:
+def test_plain_text_goes_to_completions_and_a_schema_is_the_response_format(
+    server: ScriptedServer,
+) -> None:
     with connected(server) as engine:
         [row] = engine.generate({"text": "once upon"}, max_tokens=3)
+        assert server.seen[-1].path == "/v1/completions"
+        engine.generate("a", json_schema=CITY)
+        # These values have no effect.
+        engine.generate("a", top_k=-1, min_p=0.0, repetition_penalty=1.0, ignore_eos=False)
     assert row.completion == "ONCE UPON" and row.metadata["finish_reason"] == "length"
-    assert server.seen[-1].path == "/v1/completions"
-    assert server.bodies == [
-        {"model": MODEL, "prompt": "once upon", "max_tokens": 3, "temperature": 0.0}
-    ]
+    first, second, third = server.bodies
+    assert first == {"model": MODEL, "prompt": "once upon", "max_tokens": 3, "temperature": 0.0}
+    schema = second["response_format"]
+    assert schema["type"] == "json_schema" and schema["json_schema"]["strict"] is True
+    assert schema["json_schema"]["schema"] == CITY
+    assert set(third) == {"model", "messages", "max_tokens", "temperature"}
 
 
 def test_each_sample_and_each_prompt_has_its_own_seed(server: ScriptedServer) -> None:
@@ -121,14 +89,6 @@ def test_each_sample_and_each_prompt_has_its_own_seed(server: ScriptedServer) ->
         output = engine.generate(["a", "b"], seed=3, n=2)
     assert {body["seed"] for body in server.bodies} == {row["seed"] for row in output.metadata}
     assert len(server.bodies) == 4 and output.completions == ["A", "A", "B", "B"]
-
-
-def test_schema_is_sent_as_the_response_format(server: ScriptedServer) -> None:
-    with connected(server) as engine:
-        engine.generate("a", json_schema=CITY)
-    sent = server.bodies[0]["response_format"]
-    assert sent["type"] == "json_schema" and sent["json_schema"]["strict"] is True
-    assert sent["json_schema"]["schema"] == CITY
 
 
 def test_newer_name_of_max_tokens_is_used_where_the_server_asks_for_it(
@@ -147,11 +107,14 @@ def test_newer_name_of_max_tokens_is_used_where_the_server_asks_for_it(
     assert [body.get("max_completion_tokens") for body in server.bodies] == [None, 9, 9]
 
 
-def test_answers_from_memory_are_those_of_the_same_messages(server: ScriptedServer) -> None:
-    with connected(server, generation_cache=9) as engine:
+def test_equal_greedy_request_is_sent_once_with_a_generation_cache(server: ScriptedServer) -> None:
+    with connected(server, generation_cache=10) as engine:
         assert engine.generate(["a", "b"]).completions == ["A", "B"]
-        assert engine.generate(["c", "b", {"text": "b"}]).completions == ["C", "B", "B"]
-        assert engine.stats()["generation_cache_hits"] == 1 and len(server.bodies) == 4
+        again = engine.generate(["c", "b", {"text": "b"}])  # a text is no message
+        assert again.completions == ["C", "B", "B"] and len(server.bodies) == 4
+        assert engine.stats()["generation_cache_hits"] == 1
+        engine.generate(["a", "a"], temperature=0.5)
+        assert len(server.bodies) == 6
 
 
 # ── Streams ──────────────────────────────────────────────────────────────────────────────────────
@@ -219,17 +182,17 @@ def test_tools_run_between_turns(server: ScriptedServer) -> None:
 def test_short_call_does_not_wait_for_all_rows_of_a_long_one_with_tools(
     server: ScriptedServer,
 ) -> None:
-    server.script = lambda path, body: Reply(echo(path, body).body, wait=0.05 if body else 0)
+    server.script = lambda path, body: Reply(echo(path, body).body, wait=0.02 if body else 0)
     with connected(server, rollout={"max_num_seqs": 1}) as engine:
-        asked = [f"a{number}" for number in range(40)]
+        asked = [f"a{number}" for number in range(20)]
         long = threading.Thread(target=engine.generate, args=(asked,), kwargs={"tools": [weather]})
         long.start()
         while not server.bodies:
             time.sleep(0.001)
         engine.generate("b")
-        assert len(server.bodies) < 20
+        assert len(server.bodies) < 10
         long.join(60)
-        assert len(server.bodies) == 41
+        assert len(server.bodies) == 21
 
 
 def test_call_of_a_schema_is_returned_to_the_caller(server: ScriptedServer) -> None:
@@ -281,91 +244,55 @@ def test_limits_end_the_turns(
 # ── What is refused ──────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"top_k": 4},
-        {"min_p": 0.1},
-        {"min_tokens": 2},
-        {"ignore_eos": True},
-        {"repetition_penalty": 1.2},
-        {"stop_token_ids": [3]},
-        {"skip_special_tokens": False},
-        {"chat_template_kwargs": {"enable_thinking": False}},
-        {"truncate_prompt": "left"},
-        {"regex": "a"},
-        {"logprobs": 2},
-        {"prompt_logprobs": True},
-    ],
-    ids=str,
-)
-def test_keyword_that_it_lacks_is_refused_by_name_before_anything_is_sent(
-    server: ScriptedServer, params: dict[str, Any]
+def test_keywords_and_calls_that_it_lacks_are_refused_by_name_before_anything_is_sent(
+    server: ScriptedServer,
 ) -> None:
-    [name] = params
+    keywords: dict[str, Any] = {"top_k": 4, "min_p": 0.1, "min_tokens": 2, "ignore_eos": True}
+    keywords |= {"repetition_penalty": 1.2, "stop_token_ids": [3], "skip_special_tokens": False}
+    keywords |= {"chat_template_kwargs": {"enable_thinking": False}, "truncate_prompt": "left"}
+    keywords |= {"regex": "a", "logprobs": 2, "prompt_logprobs": True}
+    calls: dict[str, tuple[Any, ...]] = dict.fromkeys(("serve", "sleep", "wake_up"), ())
+    calls |= dict.fromkeys(("score", "get_logprobs", "get_logits"), ("a", "b"))
+    calls |= {"rollout_batch": ("a",), "update_weights": ({},)}
     with connected(server) as engine:
-        with pytest.raises(ConfigError, match=f"^{name}: the backend openai does not offer it"):
-            engine.generate("a", **params)
+        for name, value in keywords.items():
+            with pytest.raises(ConfigError, match=f"^{name}: the backend openai does not offer it"):
+                engine.generate("a", **{name: value})
+        for method, arguments in calls.items():
+            with pytest.raises(ConfigError, match=r"\(\): the backend openai does not offer it"):
+                getattr(engine, method)(*arguments)
     assert server.bodies == []
 
 
-def test_values_without_effect_are_taken(server: ScriptedServer) -> None:
+def test_prompt_that_cannot_be_sent_is_refused_with_its_index(server: ScriptedServer) -> None:
     with connected(server) as engine:
-        engine.generate("a", top_k=-1, min_p=0.0, repetition_penalty=1.0, ignore_eos=False)
-    assert set(server.bodies[0]) == {"model", "messages", "max_tokens", "temperature"}
-
-
-@pytest.mark.parametrize(
-    ("method", "arguments"),
-    [
-        ("score", ("a", "b")),
-        ("get_logprobs", ("a", "b")),
-        ("get_logits", ("a", "b")),
-        ("rollout_batch", ("a",)),
-        ("serve", ()),
-        ("update_weights", ({},)),
-        ("sleep", ()),
-        ("wake_up", ()),
-    ],
-)
-def test_call_that_it_lacks_is_refused_by_name(
-    server: ScriptedServer, method: str, arguments: tuple[Any, ...]
-) -> None:
-    with connected(server) as engine:
-        with pytest.raises(ConfigError, match=r"\(\): the backend openai does not offer it"):
-            getattr(engine, method)(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("prompts", "message"),
-    [
-        (["a", {"prompt_token_ids": [1]}], "^prompt 1: prompt_token_ids: the server takes and"),
-        (["a", {"text": ""}], "^prompt 1: the text is empty"),
-        (["a", "\ud800"], "^prompt 1 has a lone surrogate"),
-        (["a", ""], "^prompt 1 is an empty string"),
-    ],
-)
-def test_prompt_that_cannot_be_sent_is_refused_with_its_index(
-    server: ScriptedServer, prompts: Any, message: str
-) -> None:
-    with connected(server) as engine:
-        with pytest.raises(PromptError, match=message):
-            engine.generate(prompts)
+        for prompt, says in (
+            ({"prompt_token_ids": [1]}, "prompt 1: prompt_token_ids: the server takes and"),
+            ({"text": ""}, "prompt 1: the text is empty"),
+            ("\ud800", "prompt 1 has a lone surrogate"),
+            ("", "prompt 1 is an empty string"),
+        ):
+            with pytest.raises(PromptError, match=f"^{says}"):
+                engine.generate(["a", prompt])
     assert server.bodies == []
 
 
 # ── The engine ───────────────────────────────────────────────────────────────────────────────────
 
 
-def test_engine_restarts_and_says_when_it_is_shut_down(server: ScriptedServer) -> None:
+def test_engine_says_what_it_is_restarts_and_says_when_it_is_shut_down(
+    server: ScriptedServer,
+) -> None:
     engine = connected(server)
+    assert repr(engine) == f"<InferenceEngine: {MODEL} (openai, {server.base_url})>"
     engine.generate("a")
     engine.restart()
     assert engine.generate("a").completions == ["A"] and engine.stats()["restarts"] == 1
     engine.shutdown()
-    assert engine.dead
+    assert engine.dead and repr(engine).endswith(", shut down>")
     with pytest.raises(EngineDeadError, match="shut down"):
         engine.generate("a")
+    assert repr(object.__new__(InferenceEngine)) == "<InferenceEngine: not started>"
 
 
 def test_threads_get_their_own_answers(server: ScriptedServer) -> None:

@@ -14,7 +14,8 @@ import pytest
 from _inf.apps.openai_format import choices
 from _inf.errors import RequestFailure
 from inf import ConfigError, InferenceEngine, PromptError
-from tests.support.scripted_server import MODEL, USAGE, Reply, ScriptedServer, scripted
+from tests.support import scripted_server
+from tests.support.scripted_server import USAGE, Reply, ScriptedServer, scripted
 from tests.support.tiny import VOCABULARY, tiny_model
 
 IM_END = 2
@@ -73,13 +74,6 @@ def sglang(path: str, body: Any) -> Reply:
     return Reply(state(len(ids)))
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(tiny_model())
-
-
 @pytest.fixture
 def vllm(tokenizer: Any) -> VLLM:
     return VLLM(tokenizer)
@@ -92,15 +86,15 @@ def server(vllm: VLLM) -> Iterator[ScriptedServer]:
 
 
 def connected(server: ScriptedServer, **config: Any) -> InferenceEngine:
-    config = {"tokenizer_path": str(tiny_model()), **config}
-    rollout = {"name": "openai", **config.pop("rollout", {})}
-    return InferenceEngine(model_path=MODEL, base_url=server.base_url, rollout=rollout, **config)
+    given = {"tokenizer_path": str(tiny_model()), **config}
+    return scripted_server.connected(server, **given)
 
 
 def test_ids_go_out_and_ids_come_back(server: ScriptedServer, tokenizer: Any) -> None:
     with connected(server) as engine:
         server.seen.clear()
         output = engine.generate(["Hi", {"prompt_token_ids": [5, 6]}], max_tokens=9)
+        chunks = list(engine.stream("Hi"))
     assert output.token_ids == [[*ANSWER, IM_END]] * 2
     assert output.completions == [tokenizer.decode(ANSWER)] * 2
     assert output.logprobs == [[-1.5] * 4] * 2
@@ -112,14 +106,8 @@ def test_ids_go_out_and_ids_come_back(server: ScriptedServer, tokenizer: Any) ->
     # vLLM's own defaults for these come from the model's generation config.
     assert (sent["top_p"], sent["top_k"], sent["min_p"]) == (1.0, -1, 0.0)
     assert sent["repetition_penalty"] == 1.0 and sent["stop_token_ids"] == [IM_END]
-
-
-def test_chunks_of_a_stream_are_the_call(server: ScriptedServer) -> None:
-    with connected(server) as engine:
-        [row] = engine.generate("Hi")
-        chunks = list(engine.stream("Hi"))
-    assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
-    assert "".join(chunk.text for chunk in chunks) == row.completion
+    assert [token for chunk in chunks for token in chunk.token_ids] == output.token_ids[0]
+    assert "".join(chunk.text for chunk in chunks) == output.completions[0]
     assert chunks[-1].finish_reason == "stop"
 
 
@@ -187,27 +175,21 @@ def test_log_probs_of_a_server_with_our_definition_are_all_kept(
         assert engine.generate("Hi", temperature=0.5).logprobs == [[-0.75] * 4]
 
 
-def test_tokenizer_of_another_model_is_refused_at_the_start(
-    server: ScriptedServer, vllm: VLLM
+def test_tokenizer_that_is_not_the_servers_is_refused_at_the_start(
+    server: ScriptedServer, vllm: VLLM, tmp_path: Any
 ) -> None:
+    with pytest.raises(ConfigError, match="^tokenizer_path: Transformers cannot load a tokenizer"):
+        connected(server, tokenizer_path=str(tmp_path))
     vllm.prompt_ids = [1, 2, 3]
     with pytest.raises(ConfigError, match=r"^tokenizer_path: the server reads .* \[1, 2, 3\]"):
         connected(server)
-
-
-def test_server_of_texts_is_refused_at_the_start(server: ScriptedServer) -> None:
-    server.script = lambda path, body: (
+    server.script = lambda path, body: (  # a server of texts
         Reply({"choices": [{"text": "?"}]})
         if path == "/v1/completions"
         else Reply({"error": {"message": "Not Found"}}, status=404)
     )
     with pytest.raises(ConfigError, match="^tokenizer_path: .* leave tokenizer_path out"):
         connected(server)
-
-
-def test_folder_without_a_tokenizer_is_refused(server: ScriptedServer, tmp_path: Any) -> None:
-    with pytest.raises(ConfigError, match="^tokenizer_path: Transformers cannot load a tokenizer"):
-        connected(server, tokenizer_path=str(tmp_path))
 
 
 def test_prompt_and_ids_are_checked_before_anything_is_sent(server: ScriptedServer) -> None:
@@ -246,6 +228,10 @@ def test_sglangs_own_route_is_found_and_used(server: ScriptedServer, tokenizer: 
         chunks = list(engine.stream("Hi"))
         assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
         assert chunks[-1].finish_reason == "stop"
+        ended = {"finish_reason": {"type": "abort", "message": "Out of memory"}}
+        server.script = lambda path, body: Reply({"output_ids": [], "meta_info": ended})
+        with pytest.raises(RequestFailure, match="aborted the request: Out of memory"):
+            engine.generate("Hi")
 
 
 @pytest.mark.parametrize(
@@ -266,12 +252,3 @@ def test_what_sglangs_server_ignores_is_refused_by_name(
         with pytest.raises(ConfigError, match=message):
             engine.generate("Hi", **params)
     assert server.seen == []
-
-
-def test_request_that_sglang_aborts_is_a_failure(server: ScriptedServer) -> None:
-    server.script = sglang
-    with connected(server) as engine:
-        ended = {"finish_reason": {"type": "abort", "message": "Out of memory"}}
-        server.script = lambda path, body: Reply({"output_ids": [], "meta_info": ended})
-        with pytest.raises(RequestFailure, match="aborted the request: Out of memory"):
-            engine.generate("Hi")

@@ -45,7 +45,6 @@ def test_embedded_default_is_a_greedy_float32_model() -> None:
     [
         ({"temperature": 0.9}, True),
         ({"temperature": 1.0}, True),
-        ({"top_p": 0.9}, True),
         ({"top_k": 5}, True),
         ({"do_sample": True}, True),
         ({"temperature": 0}, False),
@@ -117,12 +116,10 @@ def test_folder_loads_from_a_zip_and_imports_no_engine(tmp_path: Path) -> None:
     [
         ("", "c.yaml: empty"),
         ("- a\n- b\n", "c.yaml: expected keys and values at the top"),
-        ("just words\n", "c.yaml: expected keys and values at the top"),
         ("- ${\n", "c.yaml: expected keys and values at the top"),
         ("model_path: x\nrollout: [1\n", "c.yaml, line 3: not valid YAML"),
         ("device: cpu\n\tx: 1\n", "c.yaml, line 2: not valid YAML"),
         ("device: cpu\ndevice: cpu\n", "c.yaml, line 2: not valid YAML: found duplicate key"),
-        ("device: cpu\n---\ndevice: cpu\n", "c.yaml, line 2: not valid YAML"),
         ("model_path: !!python/name:os.getcwd\n", "c.yaml, line 1: not valid YAML"),
         ("model_path: !!bool maybe\n", "c.yaml: not valid YAML: KeyError: 'maybe'"),
         ("model_path: !!int ''\n", "c.yaml: not valid YAML: IndexError"),
@@ -137,7 +134,6 @@ def test_folder_loads_from_a_zip_and_imports_no_engine(tmp_path: Path) -> None:
         ("model_path: ${\n", "model_path: not valid YAML: GrammarParseError: no viable"),
         ("rollout: {dtype: no}\n", "rollout.dtype: must be 'auto', "),
         ("rollout: {n: 1e3}\n", "rollout.n: must be a valid integer, not 1000.0"),
-        ("rollout: {temperature: .nan}\n", "rollout.temperature: must be a finite number"),
         ("rollout: {temperature: .inf}\n", "rollout.temperature: must be a finite number"),
         ("model_path: !!binary aGk=\n", "model_path: must be a valid string, not b'hi'"),
     ],
@@ -225,19 +221,15 @@ def test_mapping_may_hold_paths_tuples_and_omegaconf() -> None:
 
 def test_verls_own_file_loads_once_it_is_made_runnable(tmp_path: Path) -> None:
     own = OmegaConf.load(VERL_YAML)
+    (name,) = faults({"rollout": own})
+    assert name.startswith("rollout.name: is '???'")
+    (mode,) = faults({"rollout": own}, rollout={"name": "sglang"})
+    assert mode.startswith("rollout.mode: must be 'async', not 'sync'")
     runnable = {"name": "sglang", "mode": "async", "tensor_model_parallel_size": 1}
     config = load_config({"rollout": own}, {"rollout": runnable})
     assert config.rollout.prompt_length == 512 and config.rollout.dtype == "bfloat16"
     nested = "rollout:\n" + "".join(f"  {line}\n" for line in VERL_YAML.read_text().splitlines())
     assert load_config(written(tmp_path, nested), {"rollout": runnable}) == config
-
-
-def test_verls_own_file_alone_says_what_is_missing() -> None:
-    own = OmegaConf.load(VERL_YAML)
-    (name,) = faults({"rollout": own})
-    assert name.startswith("rollout.name: is '???'")
-    (mode,) = faults({"rollout": own}, rollout={"name": "sglang"})
-    assert mode.startswith("rollout.mode: must be 'async', not 'sync'")
 
 
 def test_whole_verl_config_is_refused_with_the_right_place_of_its_parts() -> None:
@@ -265,25 +257,16 @@ def test_overrides_merge_deeply_and_lists_replace() -> None:
     assert source["rollout"]["engine_kwargs"] == below and below["sglang"]["page_size"] == 1
 
 
-def test_wrong_override_is_named_by_its_path() -> None:
-    assert faults(None, rollout={"n": "x"}) == ["rollout.n: must be a valid integer, not 'x'"]
-    assert faults(None, rollout=[1]) == ["rollout: must be a valid dictionary, not [1]"]
-    assert faults(None, devise="cpu") == ["devise: unknown key; did you mean 'device'?"]
-
-
 @pytest.mark.parametrize(
     ("flat", "value", "read"),
     [
         ("max_prompt_length", 7, lambda r: r.prompt_length),
         ("max_response_length", 7, lambda r: r.response_length),
         ("max_new_tokens", 7, lambda r: r.response_length),
-        ("max_tokens", 7, lambda r: r.response_length),
         ("rollout_mode", "async", lambda r: r.mode),
         ("tensor_parallel_size", 2, lambda r: r.tensor_model_parallel_size),
         ("attention_backend", "fa3", lambda r: r.engine_kwargs["sglang"]["attention_backend"]),
         ("temperature", 0.25, lambda r: r.temperature),
-        ("do_sample", False, lambda r: r.do_sample),
-        ("gpu_memory_utilization", 0.75, lambda r: r.gpu_memory_utilization),
         ("cudagraph_capture_sizes", [2], lambda r: r.cudagraph_capture_sizes),
     ],
 )
@@ -298,18 +281,14 @@ def test_flat_key_works_with_one_warning_that_names_its_place(
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_flat_key_beside_another_value_names_both() -> None:
-    (line,) = faults({"temperature": 0.5, "rollout": {"temperature": 1.0}})
+def test_flat_key_beside_another_value_names_both_and_an_override_wins() -> None:
+    nested, flat = {"rollout": {"temperature": 1.0}}, {"temperature": 0.5}
+    (line,) = faults(flat | nested)
     assert line.startswith("temperature: 0.5 contradicts 1.0 at rollout.temperature")
     (line,) = faults({"max_tokens": 5, "max_new_tokens": 6})
     assert line.startswith("max_new_tokens: 6 contradicts 5 at rollout.response_length")
     assert load_config({"n": 2, "rollout": {"n": 2}}, {}).rollout.n == 2
     assert faults({"temperature": "a", "rollout": None})[0].startswith("rollout.temperature: ")
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_override_wins_over_the_file_in_either_form() -> None:
-    nested, flat = {"rollout": {"temperature": 1.0}}, {"temperature": 0.5}
     assert load_config(nested, flat).rollout.temperature == 0.5
     assert load_config(flat, nested).rollout.temperature == 1.0
 
@@ -340,14 +319,11 @@ def test_config_is_frozen_and_reads_its_own_dict_back() -> None:
 )
 def test_assignment_is_a_path_and_a_yaml_value(text: str, tree: dict[str, Any]) -> None:
     assert parse_assignments([text]) == tree
+    texts = ["rollout.n=2", text, "rollout.n=3"]  # they merge, and the last wins
+    assert parse_assignments(texts)["rollout"]["n"] == 3
 
 
 @pytest.mark.parametrize("text", ["", "a", "=1", "a..b=1", ".=1", "a=[", "a=!!bool x", "a=&x [*x]"])
 def test_assignment_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_assignments([text])
-
-
-def test_assignments_merge_and_the_last_wins() -> None:
-    texts = ["rollout.n=2", "rollout.dtype=half", "rollout.n=3"]
-    assert parse_assignments(texts) == {"rollout": {"n": 3, "dtype": "half"}}

@@ -204,23 +204,20 @@ def test_impossible_values_are_refused_up_to_the_limit(
         assert getattr(read_config(at(f"rollout.{key}", value), {}).rollout, key) == value
 
 
-def test_hang_timeout_is_seconds_or_off() -> None:
-    assert faults({"hang_timeout": 0}) == ["hang_timeout: must be greater than 0, not 0"]
-    for value in (0.5, 30, None):
-        assert read_config({"hang_timeout": value}, {}).hang_timeout == value
-
-
-def test_expert_parallel_size_may_be_all_ranks() -> None:
+def test_keys_that_depend_on_one_another() -> None:
     sizes = {"tensor_model_parallel_size": 2, "data_parallel_size": 2, "expert_parallel_size": 4}
     assert read_config({"rollout": sizes}, {}).rollout.expert_parallel_size == 4
     assert faults({"rollout": {**sizes, "expert_parallel_size": 2}})[0].endswith("= 4, not 2")
-
-
-def test_tensor_parallel_ranks_have_no_cache_of_answers() -> None:
     of_one = {"rollout": {"tensor_model_parallel_size": 2}}
     says = "generation_cache: must be 0 beside rollout.tensor_model_parallel_size 2"
     assert faults(of_one | {"generation_cache": 9}) == [says]
     assert read_config(of_one, {}).generation_cache == 0
+    assert faults({"hang_timeout": 0}) == ["hang_timeout: must be greater than 0, not 0"]
+    for value in (0.5, 30, None):
+        assert read_config({"hang_timeout": value}, {}).hang_timeout == value
+    # A section that nothing reads may be null, or switched off with anything in it.
+    off = {"enable": False, "port": 1, "tool_config": {"x": 1}}
+    assert read_config({"rollout": {"agent": None, "profiler": off, "prometheus": off}}, {})
 
 
 def test_all_faults_are_listed_in_one_error(tmp_path: Path) -> None:
@@ -279,11 +276,6 @@ def test_key_without_effect_loads_at_its_neutral_values(key: str) -> None:
         assert read_config(at(f"rollout.{key}", value), {}) == Config()
 
 
-def test_section_that_nothing_reads_may_be_null_or_switched_off_with_anything_in_it() -> None:
-    off = {"enable": False, "port": 1, "tool_config": {"x": 1}}
-    assert read_config({"rollout": {"agent": None, "profiler": off, "prometheus": off}}, {})
-
-
 @pytest.mark.parametrize("key", ["tool_config_path", "interaction_config_path"])
 def test_file_of_a_multi_turn_that_is_off_is_refused(key: str) -> None:
     (line,) = faults(at(f"rollout.multi_turn.{key}", "x.yaml"))
@@ -294,17 +286,14 @@ def test_file_of_a_multi_turn_that_is_off_is_refused(key: str) -> None:
 # ── engine_kwargs ────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("key", sorted(OWNED_BY_KEY))
-def test_argument_that_a_key_owns_is_refused_naming_the_key(key: str) -> None:
+OWNERS = {key: f"set {owner} instead" for key, owner in OWNED_BY_KEY.items()}
+OWNERS |= dict.fromkeys(("port", "nccl_port"), "the engine sets it itself; remove it")
+
+
+@pytest.mark.parametrize("key", sorted(OWNERS))
+def test_argument_that_a_key_or_the_engine_owns_is_refused(key: str) -> None:
     path = f"rollout.engine_kwargs.sglang.{key}"
-    assert faults(at(path, 1)) == [f"{path}: set {OWNED_BY_KEY[key]} instead"]
-
-
-def test_argument_that_the_engine_owns_is_refused() -> None:
-    path = "rollout.engine_kwargs.sglang"
-    lines = faults(at(path, {"port": 1, "nccl_port": 2}))
-    says = "the engine sets it itself; remove it"
-    assert lines == [f"{path}.port: {says}", f"{path}.nccl_port: {says}"]
+    assert faults(at(path, 1)) == [f"{path}: {OWNERS[key]}"]
 
 
 def test_argument_that_sglang_lacks_is_named_with_the_nearest() -> None:

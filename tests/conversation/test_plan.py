@@ -31,35 +31,32 @@ def asking(*interactions: dict[str, Any], **params: Any) -> Sampling:
 def test_unknown_interaction_is_named_as_the_caller_wrote_it(
     kwargs: dict[str, Any], says: str
 ) -> None:
+    check_turns(asking({"ground_truth": "7"}), {}, {"gsm8k": object()})  # verl's default
     with pytest.raises(ConfigError, match=rf"^interaction_kwargs\.{says}"):
         check_turns(asking(kwargs), {}, NAG)
 
 
-def test_interaction_without_a_name_is_verls_gsm8k() -> None:
-    check_turns(asking({"ground_truth": "7"}), {}, {"gsm8k": object()})
+TOOLS = "pass tools=[]"
+INTERACTION = "leave interaction_kwargs out"
 
 
 @pytest.mark.parametrize(
-    ("tools", "interaction", "says"),
+    ("tools", "interaction", "cause", "advice"),
     [
-        (["weather"], {}, "regex: cannot be used with tools (weather); pass tools=[]."),
-        (
-            [],
-            {"name": "nag"},
-            "regex: cannot be used with interaction_kwargs; leave interaction_kwargs out.",
-        ),
+        (["weather"], {}, "tools (weather)", TOOLS),
+        ([], {"name": "nag"}, "interaction_kwargs", INTERACTION),
         (
             ["weather"],
             {"name": "nag"},
-            "regex: cannot be used with tools (weather) and interaction_kwargs; "
-            "pass tools=[] and leave interaction_kwargs out.",
+            "tools (weather) and interaction_kwargs",
+            f"{TOOLS} and {INTERACTION}",
         ),
     ],
 )
 def test_advice_for_one_turn_fits_what_makes_more_of_them(
-    tools: list[str], interaction: dict[str, Any], says: str
+    tools: list[str], interaction: dict[str, Any], cause: str, advice: str
 ) -> None:
     by_name = {name: Tool(name, {}) for name in tools}
     with pytest.raises(ConfigError) as refused:
         check_turns(asking({}, interaction, regex="a"), by_name, NAG)
-    assert str(refused.value) == says
+    assert str(refused.value) == f"regex: cannot be used with {cause}; {advice}."

@@ -44,8 +44,10 @@ def checkpoint(
     return step, verl_checkpoint(step, fsdp=request.param)
 
 
-def test_verl_checkpoint_is_merged_into_the_weights_that_were_saved(
-    checkpoint: tuple[Path, dict[str, torch.Tensor]], capfd: pytest.CaptureFixture[str]
+def test_verl_checkpoint_is_merged_once_into_the_weights_that_were_saved(
+    checkpoint: tuple[Path, dict[str, torch.Tensor]],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     step, weights = checkpoint
     folder = resolve_model(str(step / "actor"))
@@ -59,13 +61,6 @@ def test_verl_checkpoint_is_merged_into_the_weights_that_were_saved(
     assert its.chat_template == tokenizer.chat_template
     ends = loaded(tiny_model()).generation_config.eos_token_id
     assert loaded(folder).generation_config.eos_token_id == ends
-
-
-def test_checkpoint_is_merged_once_and_found_from_its_step(
-    checkpoint: tuple[Path, dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step, _ = checkpoint
-    folder = resolve_model(str(step / "actor"))
     monkeypatch.setattr("_inf.models.merging.write_merged", None)
     assert resolve_model(str(step)) == folder == resolve_model(str(step / "actor"))
     with pytest.raises(ConfigError, match=r"^model_path: .*several .*name one of global_step_7$"):

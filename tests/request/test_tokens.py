@@ -169,13 +169,6 @@ def test_answer_of_openais_client_goes_into_the_next_prompt(tokenizer: Any) -> N
     assert refusal([USER, refused], tokenizer).startswith("prompt 0, message 1: unknown key 'ref")
 
 
-def test_message_object_alone_is_no_prompt(tokenizer: Any) -> None:
-    for alone in (Turn("user", "hi"), Said("user", "hi"), ModelMessage(role="user", content="hi")):
-        for prompts, index in ((alone, 0), (["a", alone], 1)):
-            said = refusal(prompts, tokenizer)
-            assert said == f"prompt {index} is one message; put it into a list: [message]."
-
-
 def test_text_is_encoded_without_the_template_and_with_the_usual_special_tokens() -> None:
     from transformers import AutoTokenizer
 
@@ -203,15 +196,12 @@ def test_every_role_is_rendered_and_content_may_be_empty(role: str, tokenizer: A
     assert ids([{"role": role, "content": ""}], tokenizer) == [tokenizer.encode(chat((role, "")))]
 
 
-def test_forms_mix_and_keep_their_order(tokenizer: Any) -> None:
+def test_forms_mix_and_keep_their_order_and_an_empty_batch_is_empty(tokenizer: Any) -> None:
     mixed = ["a", [USER], {"prompt_token_ids": [9, 5]}, "b", {"prompt_token_ids": (7,)}]
     a, hi, b = (tokenizer.encode(chat(("user", text))) for text in ("a", "hi", "b"))
     assert ids(mixed, tokenizer) == [a, hi, [9, 5], b, [7]]
-
-
-@pytest.mark.parametrize("nothing", [[], (), deque()])
-def test_empty_batch_is_empty(nothing: Any, tokenizer: Any) -> None:
-    assert ids(nothing, tokenizer) == []
+    for nothing in ([], (), deque()):
+        assert ids(nothing, tokenizer) == []
 
 
 @pytest.mark.parametrize(
@@ -256,88 +246,61 @@ def generator() -> Iterator[str]:
 BAD: list[tuple[Any, str]] = [
     (None, " is None"),
     (3, " is of type int"),
-    (True, " is of type bool"),
-    (float("nan"), " is of type float"),
-    (object, " is of type type"),
+    (b"hi", " is of type bytes"),
     (Path("hi"), " is of type PosixPath"),
-    ({"hi"}, " is of type set"),
     (generator(), " is of type generator"),
     (np.array(5), " is of type ndarray"),
     (torch.ones(1, device="meta"), " is of type Tensor"),
-    (slice(3), " is of type slice"),
     ("", " is an empty string"),
-    ({}, " is a mapping with the keys []"),
     (USER, " is one message; put it into a list: [message]."),
     (SimpleNamespace(**USER), " is one message; put it into a list: [message]."),
     ({3: 1, None: 2, "a": 3}, " is a mapping with the keys [3, None, 'a']"),
+    ({HUGE: 1}, " is a mapping with the keys a list; "),
     ({"prompt_token_ids": [5], "n": 1}, " is a mapping with the keys ['n', 'prompt_token_ids']"),
     ({"prompt_token_ids": []}, ": prompt_token_ids is empty"),
     ({"prompt_token_ids": np.array([])}, ": prompt_token_ids is empty"),
     ({"prompt_token_ids": None}, ": prompt_token_ids is None"),
-    ({"prompt_token_ids": 5}, ": prompt_token_ids is of type int"),
     ({"prompt_token_ids": np.array(5)}, ": prompt_token_ids is of type int"),
     ({"prompt_token_ids": "5"}, ": prompt_token_ids is of type str"),
-    ({"prompt_token_ids": b"5"}, ": prompt_token_ids is of type bytes"),
-    ({"prompt_token_ids": {5}}, ": prompt_token_ids is of type set"),
     ({"prompt_token_ids": generator()}, ": prompt_token_ids is of type generator"),
+    ({"prompt_token_ids": torch.ones(1, device="meta")}, ": prompt_token_ids is of type Tensor"),
     ({"prompt_token_ids": [5, True]}, ": prompt_token_ids[1] is of type bool"),
-    ({"prompt_token_ids": [np.bool_(True)]}, ": prompt_token_ids[0] is of type bool"),
     ({"prompt_token_ids": [torch.tensor(True)]}, ": prompt_token_ids[0] is of type Tensor"),
     ({"prompt_token_ids": torch.tensor([True])}, ": prompt_token_ids[0] is of type bool"),
     ({"prompt_token_ids": [5, 6.0]}, ": prompt_token_ids[1] is of type float"),
-    ({"prompt_token_ids": [float("nan")]}, ": prompt_token_ids[0] is of type float"),
     ({"prompt_token_ids": np.array([5.0])}, ": prompt_token_ids[0] is of type float"),
     ({"prompt_token_ids": [5, None]}, ": prompt_token_ids[1] is None"),
-    ({"prompt_token_ids": ["5"]}, ": prompt_token_ids[0] is of type str"),
-    ({"prompt_token_ids": [[5]]}, ": prompt_token_ids[0] is of type list"),
     ({"prompt_token_ids": torch.tensor([[5]])}, ": prompt_token_ids[0] is of type list"),
     ({"prompt_token_ids": [5, -1]}, ": prompt_token_ids[1] is -1, outside"),
     ({"prompt_token_ids": [VOCABULARY]}, f": prompt_token_ids[0] is {VOCABULARY}, outside"),
-    ({"prompt_token_ids": [2**63]}, f": prompt_token_ids[0] is {2**63}, outside"),
     ({"prompt_token_ids": [5, HUGE]}, ": prompt_token_ids[1] is"),
     ([], " is a conversation without messages"),
     ([1, 2, 3], ", message 0 is of type int"),
-    (["a", "b"], ", message 0 is of type str"),
     ([[USER]], ", message 0 is of type list"),
     ([USER, None], ", message 1 is None"),
-    ([USER, "hi"], ", message 1 is of type str"),
     ([USER, {"prompt_token_ids": [5]}], ", message 1: unknown key 'prompt_token_ids'"),
     ([USER, {"role": "user"}], ", message 1 has no 'content'"),
     ([USER, {"content": "hi"}], ", message 1 has no 'role'"),
     ([message(role="usr")], ", message 0: unknown role 'usr'; did you mean 'user'?"),
-    ([message(role=None)], ", message 0: unknown role None"),
     ([message(role=["user"])], ", message 0: unknown role ['user']"),
-    ([message(role=np.array(["user"]))], ", message 0: unknown role"),
     ([message(role=np.array(["user", "tool"]))], ", message 0: unknown role"),
+    ([message(role=HUGE)], ", message 0: unknown role"),
     ([message(content=None)], ", message 0: content is None"),
-    ([message(content=5)], ", message 0: content is of type int"),
     ([message(content=b"hi")], ", message 0: content is of type bytes"),
     ([message(content=["hi"])], ", message 0: content[0] is of type str; only text is supported"),
     ([message(content=[{"text": "hi"}])], ", message 0: content[0] is of type dict"),
     ([message(content=[TEXT, {"type": "text"}])], ", message 0: content[1]: text is None"),
-    (
-        [message(content=[TEXT, {**TEXT, "text": 5}])],
-        ", message 0: content[1]: text is of type int",
-    ),
     ([message(content=[{**TEXT, "txt": 1}])], ", message 0: content[0]: unknown key 'txt'"),
     ([message(content=[TEXT, IMAGE])], ", message 0: content[1] is a part of type 'image_url'"),
-    ([message(refusal="No.")], ", message 0: unknown key 'refusal'"),
     ([message(annotations=[1])], ", message 0: unknown key 'annotations'"),
     ([message(tool_calls=5)], ", message 0: tool_calls is of type int"),
-    ({"text": None}, ": text is None"),
-    ({"text": ["hi"]}, ": text is of type list"),
-    ({"text": ""}, ": the text is empty"),
-    ({"text": "\ud800"}, ": the model's tokenizer refused the text: UnicodeEncodeError"),
-    ({"text": "hi", "n": 1}, " is a mapping with the keys ['n', 'text']"),
-    ({"text": "hi", "prompt_token_ids": [5]}, " is a mapping with the keys ['prompt_token_ids'"),
     ([message(contents="hi")], ", message 0: unknown key 'contents'; did you mean 'content'?"),
-    ([{**USER, 5: 1}], ", message 0: unknown key 5"),
     ([{**USER, ("a", 1): 1}], ", message 0: unknown key ('a', 1)"),
     ([{**USER, HUGE: 1}], ", message 0: unknown key"),
-    ([{**USER, "role": HUGE}], ", message 0: unknown role"),
-    ({HUGE: 1}, " is a mapping with the keys a list; "),
-    ({"prompt_token_ids": torch.ones(1, device="meta")}, ": prompt_token_ids is of type Tensor"),
-    ({"prompt_token_ids": [torch.ones((), device="meta")]}, ": prompt_token_ids[0] is of type"),
+    ({"text": None}, ": text is None"),
+    ({"text": ""}, ": the text is empty"),
+    ({"text": "\ud800"}, ": the model's tokenizer refused the text: UnicodeEncodeError"),
+    ({"text": "hi", "prompt_token_ids": [5]}, " is a mapping with the keys ['prompt_token_ids'"),
 ]
 
 
@@ -354,18 +317,19 @@ def test_bad_prompt_is_refused_by_its_index(prompt: Any, says: str, tokenizer: A
 def test_list_that_is_neither_batch_nor_conversation_names_its_first_odd_element(
     tokenizer: Any,
 ) -> None:
-    assert refusal([1, 2, 3], tokenizer).startswith("prompt 0 is of type int; a prompt is a string")
-    assert refusal(["a", None], tokenizer).startswith("prompt 1 is None")
-    assert refusal([USER, "a"], tokenizer).startswith("prompt 0 is one message; put it into a list")
-    assert refusal([{}], tokenizer).startswith("prompt 0, message 0 has no 'role'")
     itself: list[Any] = []
     itself.append(itself)
-    assert refusal(itself, tokenizer).startswith("prompt 0, message 0 is of type list")
-
-
-@pytest.mark.parametrize("raw", [b"hi", bytearray(b"hi")])
-def test_bytes_are_called_bytes_not_a_batch_of_ints(raw: Any, tokenizer: Any) -> None:
-    assert refusal(raw, tokenizer).startswith(f"prompt 0 is of type {type(raw).__name__}")
+    one_message = " is one message; put it into a list: [message]."
+    for given_list, says in (
+        ([1, 2, 3], "prompt 0 is of type int; a prompt is a string"),
+        (["a", None], "prompt 1 is None"),
+        ([USER, "a"], f"prompt 0{one_message}"),
+        (["a", Turn("user", "hi")], f"prompt 1{one_message}"),
+        (["a", Said("user", "hi")], f"prompt 1{one_message}"),
+        ([{}], "prompt 0, message 0 has no 'role'"),
+        (itself, "prompt 0, message 0 is of type list"),
+    ):
+        assert refusal(given_list, tokenizer).startswith(says)
 
 
 @pytest.mark.parametrize("text", ["a\ud800b", "\udc00", "\ud83d\ude00"])
@@ -450,24 +414,15 @@ def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
         ({"rag": "x"}, "no default"),
         ("", "renders it to nothing"),
-        ("{% if messages %}{% endif %}", "renders it to nothing"),
         (None, 'no chat template to render messages with; send {"prompt_token_ids": [...]}'),
     ],
 )
 def test_template_that_fails_is_an_error_with_the_prompts_index(
     template: Any, says: str, tokenizer: Any
 ) -> None:
-    said = refusal([{"prompt_token_ids": [5]}, "no"], templated(tokenizer, template))
+    prompts = [{"prompt_token_ids": [5]}, "no"]  # ids need no template
+    said = refusal(prompts, templated(tokenizer, template))
     assert said.startswith("prompt 1: ") and says in said
-
-
-def test_only_the_prompt_that_its_template_refuses_is_named(tokenizer: Any) -> None:
-    picky = "{% if messages[0].content == 'no' %}{{ raise_exception('not this') }}{% endif %}x"
-    assert refusal(["yes", "yes", "no"], templated(tokenizer, picky)).startswith("prompt 2: ")
-
-
-def test_token_ids_need_no_template(tokenizer: Any) -> None:
-    assert ids({"prompt_token_ids": [5, 6]}, templated(tokenizer, None)) == [[5, 6]]
 
 
 def test_template_kwargs_reach_the_template(tokenizer: Any) -> None:
@@ -480,13 +435,8 @@ def test_template_kwargs_reach_the_template(tokenizer: Any) -> None:
 @pytest.mark.parametrize(
     "kwargs",
     [
-        {"messages": []},
-        {"self": 1},
-        {"continue_final_message": True},
-        {"return_assistant_tokens_mask": True},
-        {"tools": 3},
-        {"documents": 3},
-        {"chat_template": 3},
+        *({"messages": []}, {"self": 1}, {"tools": 3}, {"documents": 3}, {"chat_template": 3}),
+        *({"continue_final_message": True}, {"return_assistant_tokens_mask": True}),
     ],
 )
 def test_template_kwargs_that_collide_are_refused_by_name(
@@ -564,26 +514,20 @@ def test_bad_token_id_is_refused_even_where_truncation_would_cut_it(tokenizer: A
     assert "[0] is -1" in refusal({"prompt_token_ids": [-1, *range(70)]}, tokenizer, limits)
 
 
-def test_answer_must_fit_behind_the_prompt(tokenizer: Any) -> None:
-    prompts = [Prompt([5] * 3), Prompt([5] * 64)]
-    check_total_length(prompts, [16] * len(prompts), LIMITS)
-    check_total_length(prompts[:1], [77], LIMITS)
-    with pytest.raises(PromptError) as caught:
-        check_total_length(prompts, [17] * len(prompts), LIMITS)
-    says = "prompt 1 has 64 tokens; with max_tokens=17 that is 81, above the limit of 80"
-    assert str(caught.value).startswith(says) and "At most max_tokens=16 fits" in str(caught.value)
-
-
-def test_each_prompt_must_fit_with_its_own_max_tokens_only() -> None:
+def test_each_prompt_must_fit_with_its_own_max_tokens() -> None:
     prompts = [Prompt([5] * 3), Prompt([5] * 64)]
     check_total_length(prompts, [77, 16], LIMITS)
     check_total_length([], [], LIMITS)
-    for longer, says in (([78, 16], "prompt 0 has 3 tokens"), ([77, 17], "prompt 1 has 64 tokens")):
-        with pytest.raises(PromptError, match=f"^{says}"):
-            check_total_length(prompts, longer, LIMITS)
-
-
-def test_huge_max_tokens_is_refused_too() -> None:
-    with pytest.raises(PromptError, match="prompt 0 has 1 tokens; with max_tokens=") as caught:
-        check_total_length([Prompt([5])], [10**30], LIMITS)
-    assert "At most max_tokens=79 fits" in str(caught.value)
+    for answers, says, fits in (
+        (
+            [78, 16],
+            "prompt 0 has 3 tokens; with max_tokens=78 that is 81, above the limit of 80",
+            77,
+        ),
+        ([77, 17], "prompt 1 has 64 tokens; with max_tokens=17 that is 81", 16),
+        ([10**30, 16], "prompt 0 has 3 tokens; with max_tokens=", 77),
+    ):
+        with pytest.raises(PromptError) as caught:
+            check_total_length(prompts, answers, LIMITS)
+        assert str(caught.value).startswith(says)
+        assert f"At most max_tokens={fits} fits" in str(caught.value)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import html.parser
+import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -74,40 +75,33 @@ def output(count: int, completion: str = "text") -> GenerationOutput:
 # ── Decoding ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_text_ends_before_the_eos_that_stays_in_the_token_ids(tokenizer: Any) -> None:
+def test_text_ends_before_the_stop_id_that_stays_in_the_token_ids(tokenizer: Any) -> None:
     end = tokenizer.convert_tokens_to_ids(IM_END)
-    ids = [*tokenizer.encode("Paris."), end]
-    answered = decoded(tokenizer, row(ids, "stop", end))
-    assert answered.completions == ["Paris."] and answered.token_ids == [ids]
-    shown = decoded(tokenizer, row(ids, "stop", end), skip_special_tokens=False)
-    assert shown.completions == [f"Paris.{IM_END}"] and shown.token_ids == [ids]
-
-
-def test_text_ends_before_a_stop_id_that_is_an_ordinary_token(tokenizer: Any) -> None:
     a, b = tokenizer.encode("a") + tokenizer.encode("b")
-    answered = decoded(tokenizer, row([b, a, b], "stop", b))  # only the last b stopped it
-    assert answered.completions == ["ba"] and answered.token_ids == [[b, a, b]]
-    assert decoded(tokenizer, row([b], "stop", b)).completions == [""]
-    shown = decoded(tokenizer, row([b, a, b], "stop", b), skip_special_tokens=False)
-    assert shown.completions == ["bab"]
+    paris = [*tokenizer.encode("Paris."), end]
+    for ids, text, whole in (
+        (paris, "Paris.", f"Paris.{IM_END}"),
+        ([b, a, b], "ba", "bab"),  # an ordinary token, of which only the last one stopped it
+        ([b], "", "b"),
+    ):
+        answered = decoded(tokenizer, row(ids, "stop", ids[-1]))
+        assert answered.completions == [text] and answered.token_ids == [ids]
+        shown = decoded(tokenizer, row(ids, "stop", ids[-1]), skip_special_tokens=False)
+        assert shown.completions == [whole] and shown.token_ids == [ids]
 
 
+@pytest.mark.parametrize(
+    "text", ["Ja, größer.", "你好 🙂", "don 't , no .", " a  b \n\n c ", f"a{PAD}b{IM_END}c"]
+)
 @pytest.mark.parametrize("finish", ["length", "abort"])
-def test_text_of_a_row_that_was_cut_is_whole(finish: str, tokenizer: Any) -> None:
-    a, b = tokenizer.encode("a") + tokenizer.encode("b")
-    assert decoded(tokenizer, row([a, b], finish)).completions == ["ab"]
-
-
-def test_special_tokens_inside_an_answer_are_text_only_when_asked_for(tokenizer: Any) -> None:
-    ids = tokenizer.encode(f"a{PAD}b{IM_END}c")
-    assert decoded(tokenizer, row(ids)).completions == ["abc"]
-    shown = decoded(tokenizer, row(ids), skip_special_tokens=False)
-    assert shown.completions == [f"a{PAD}b{IM_END}c"]
-
-
-@pytest.mark.parametrize("text", ["Ja, größer.", "你好 🙂", "don 't , no .", " a  b \n\n c "])
-def test_text_is_what_the_tokens_say_untidied(text: str, tokenizer: Any) -> None:
-    assert decoded(tokenizer, row(tokenizer.encode(text))).completions == [text]
+def test_text_of_a_row_that_was_cut_is_whole_and_untidied(
+    text: str, finish: str, tokenizer: Any
+) -> None:
+    ids = tokenizer.encode(text)
+    shown = decoded(tokenizer, row(ids, finish), skip_special_tokens=False)
+    assert shown.completions == [text]
+    plain = text.replace(PAD, "").replace(IM_END, "")
+    assert decoded(tokenizer, row(ids, finish)).completions == [plain]
 
 
 def test_answer_cut_inside_a_character_still_decodes(tokenizer: Any) -> None:
@@ -261,12 +255,6 @@ def test_any_stop_string_at_its_first_place_is_where_the_text_ends(
     assert answer_text(ended, tokenizer, skip_special_tokens=True) == text[: text.index(stop)]
 
 
-def test_special_tokens_before_a_stop_string_are_shown_only_when_asked_for(tokenizer: Any) -> None:
-    ended = row(tokenizer.encode(f"a{PAD}bc"), "stop", "c")
-    assert answer_text(ended, tokenizer, skip_special_tokens=True) == "ab"
-    assert answer_text(ended, tokenizer, skip_special_tokens=False) == f"a{PAD}b"
-
-
 def test_stop_string_of_several_byte_tokens_is_cut_where_each_byte_reads_as_a_character() -> None:
     """Llama 2's and Gemma's decoders write a U+FFFD per byte until the character is complete."""
     from tokenizers import Tokenizer, decoders, models
@@ -306,7 +294,7 @@ def test_rows_decoded_together_read_as_each_does_alone(
 # ── Rows ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_index_is_a_row_with_all_its_fields() -> None:
+def test_index_is_a_row_with_all_its_fields_and_iteration_is_over_rows() -> None:
     rows = output(3)
     assert rows[1] == GenerationRow(
         "text 1", [1], [-0.25], finish_reason="stop", completion_tokens=1
@@ -315,10 +303,6 @@ def test_index_is_a_row_with_all_its_fields() -> None:
     for beyond in (3, -4):
         with pytest.raises(IndexError):
             rows[beyond]
-
-
-def test_iteration_is_over_rows_and_ends() -> None:
-    rows = output(3)
     assert [each.completion for each in rows] == rows.completions
     assert list(rows) == [rows[0], rows[1], rows[2]] and list(reversed(rows)) == list(rows)[::-1]
 
@@ -331,10 +315,13 @@ def test_slice_is_an_output_of_whole_rows() -> None:
     assert rows[:] == rows
 
 
-def test_output_of_nothing_is_empty_and_still_a_table() -> None:
+def test_output_of_nothing_is_empty_and_still_a_table_and_a_file(tmp_path: Path) -> None:
     nothing = GenerationOutput()
     assert len(nothing) == 0 and list(nothing) == [] and not nothing and nothing[:1] == nothing
-    assert cells(nothing._repr_html_()) == [HEAD]
+    assert cells(nothing._repr_html_()) == [HEAD] and not len(nothing.to_pandas())
+    for name in ("rows.jsonl", "rows.parquet"):
+        nothing.save(tmp_path / name)
+        assert (tmp_path / name).exists()
 
 
 def test_output_and_row_are_frozen() -> None:
@@ -413,24 +400,19 @@ def test_dicts_are_plain_json_without_padding(tokenizer: Any) -> None:
         rows = answered.to_dict()
         assert json.loads(json.dumps(rows)) == rows
         assert [each.to_dict() for each in answered] == rows
-    [end] = spelled(tokenizer, IM_END)
     [the] = spelled(tokenizer, " the")
-    assert stopped_every_way(tokenizer).to_dict()[1] == {
-        "completion": " ",
-        "token_ids": [the],
-        "logprobs": [-0.5],
-        "finish_reason": "stop",
-        "matched_stop": "th",
-        "matched_stop_id": None,
-        "prompt_tokens": 5,
-        "completion_tokens": 1,
-        "cached_tokens": 4,
-        "prompt_index": 1,
-        "sample_index": 0,
-        "cumulative_logprob": -0.5,
-        "weight_version": 0,
-        "seed": 2**63 - 1,
-    }
+    about = {"completion": " ", "token_ids": [the], "logprobs": [-0.5], "cumulative_logprob": -0.5}
+    about |= {"finish_reason": "stop", "matched_stop": "th", "matched_stop_id": None}
+    about |= {"prompt_tokens": 5, "completion_tokens": 1, "cached_tokens": 4}
+    about |= {"prompt_index": 1, "sample_index": 0, "weight_version": 0, "seed": 2**63 - 1}
+    assert stopped_every_way(tokenizer).to_dict()[1] == about
+    said, cut = talked(tokenizer).to_dict()
+    assert (said["response_ids"], said["response_mask"]) == ([10, 11, 12], [1, 1, 0])
+    assert said["messages"][1] == {"role": "assistant", "content": "a"}
+    assert said["tool_calls"][0]["arguments"] == {"x": 1}
+    assert said["executed_tool_calls"][0]["reward"] == 0.5
+    assert said["reward_scores"] == {"f": 0.5, "user_turn_rewards": [1.0]}
+    assert (said["limit"], cut["limit"], cut["error"]) == (None, "max_tokens", "e")
 
 
 def test_reward_that_is_no_number_is_null_in_json(tokenizer: Any, tmp_path: Path) -> None:
@@ -441,26 +423,19 @@ def test_reward_that_is_no_number_is_null_in_json(tokenizer: Any, tmp_path: Path
     json.loads((tmp_path / "a.jsonl").read_text(), parse_constant=pytest.fail)
 
 
-def test_dict_of_a_conversation_has_its_turns_and_whole_response(tokenizer: Any) -> None:
-    said, cut = talked(tokenizer).to_dict()
-    assert (said["response_ids"], said["response_mask"]) == ([10, 11, 12], [1, 1, 0])
-    assert said["messages"][1] == {"role": "assistant", "content": "a"}
-    assert said["tool_calls"][0]["arguments"] == {"x": 1}
-    assert said["executed_tool_calls"][0]["reward"] == 0.5
-    assert said["reward_scores"] == {"f": 0.5, "user_turn_rewards": [1.0]}
-    assert (said["limit"], cut["limit"], cut["error"]) == (None, "max_tokens", "e")
-
-
-@pytest.mark.parametrize("make", [stopped_every_way, talked])
+@pytest.mark.parametrize("make", [stopped_every_way, talked, lambda t: decoded(t, row([9]))])
 def test_table_goes_through_parquet_and_datasets_unchanged(
     make: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     answered = make(tokenizer)
     frame = answered.to_pandas()
     answered.save(tmp_path / "rows.parquet")
-    table = pyarrow.parquet.read_table(tmp_path / "rows.parquet").to_pylist()
-    dataset = datasets.Dataset.from_pandas(frame)
+    written = pyarrow.parquet.read_table(tmp_path / "rows.parquet")
+    stops = [str(written.schema.field(f"matched_stop{end}").type) for end in ("", "_id")]
+    assert stops == ["string", "int64"]  # also where every value is missing
+    table, dataset = written.to_pylist(), datasets.Dataset.from_pandas(frame)
     assert table == dataset.to_list() and list(frame) == dataset.column_names
     nested = {"messages", "tool_calls", "executed_tool_calls", "tool_rewards", "reward_scores"}
     for read, wanted in zip(table, answered.to_dict(), strict=True):
@@ -469,15 +444,9 @@ def test_table_goes_through_parquet_and_datasets_unchanged(
         assert read == dict.fromkeys(read) | wanted
 
 
-def test_column_has_its_type_where_every_value_is_missing(tokenizer: Any, tmp_path: Path) -> None:
-    decoded(tokenizer, row([9]), row([9])).save(tmp_path / "rows.parquet")
-    schema = pyarrow.parquet.read_schema(tmp_path / "rows.parquet")
-    types = {name: str(schema.field(name).type) for name in schema.names}
-    assert (types["matched_stop"], types["matched_stop_id"]) == ("string", "int64")
-
-
 def test_saved_jsonl_is_a_line_a_row_and_overwrites(tokenizer: Any, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     file = tmp_path / "rows.jsonl"
     for answered in (talked(tokenizer), stopped_every_way(tokenizer)):
         answered.save(str(file))
@@ -496,42 +465,17 @@ def test_save_refuses_a_suffix_that_it_does_not_write(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
-def test_no_rows_are_saved_as_a_file_of_no_rows(name: str, tmp_path: Path) -> None:
-    GenerationOutput().save(tmp_path / name)
-    assert (tmp_path / name).exists() and not len(GenerationOutput().to_pandas())
-
-
 # ── The notebook's table ─────────────────────────────────────────────────────────────────────────
 
 HEAD = ["", "completion", "finish", "tokens", "logprob"]
 
 
-class Table(html.parser.HTMLParser):
-    """Collects an HTML table's cells and tags."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[list[str]] = []
-        self.tags: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.tags.add(tag)
-        if tag == "tr":
-            self.rows.append([])
-        elif tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.rows and self.rows[-1]:
-            self.rows[-1][-1] += data
-
-
 def cells(page: str) -> list[list[str]]:
-    table = Table()
-    table.feed(page.partition("</table>")[0])
-    assert table.tags <= {"table", "tr", "th", "td"}
-    return table.rows
+    """The cells of a page's first table, which has no other tags."""
+    table = page.partition("</table>")[0]
+    assert set(re.findall(r"<(\w+)", table)) <= {"table", "tr", "th", "td"}
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S) for row in table.split("<tr")[1:]]
+    return [[html.unescape(cell) for cell in row] for row in rows]
 
 
 @pytest.mark.parametrize(
@@ -544,14 +488,13 @@ def test_table_shows_an_answer_as_it_is_and_runs_nothing(text: str) -> None:
     assert second == ["1", f"{text} 1", "stop", "1", "-0.25"]
 
 
-def test_long_table_ends_with_how_many_rows_it_leaves_out() -> None:
+def test_long_table_ends_with_how_many_rows_it_leaves_out_and_a_rows_has_no_lists(
+    tokenizer: Any,
+) -> None:
     assert len(cells(output(TABLE_ROWS)._repr_html_())) == TABLE_ROWS + 1
     assert "more rows" not in output(TABLE_ROWS)._repr_html_()
     page = output(TABLE_ROWS + 7)._repr_html_()
     assert len(cells(page)) == TABLE_ROWS + 1 and page.endswith("<p>and 7 more rows</p>")
-
-
-def test_table_of_a_row_says_what_is_no_list(tokenizer: Any) -> None:
     shown = dict(cells(stopped_every_way(tokenizer)[0]._repr_html_()))
     assert shown["matched_stop"] == IM_END and shown["completion"] == " the"
     assert shown["completion_tokens"] == "2" and "token_ids" not in shown

@@ -117,21 +117,20 @@ def test_byte_tokens_wait_for_the_end_of_their_run_which_is_decoded_as_one() -> 
     assert texts(streamed("llama", whole)) == ["a", None, None, "éb"]
 
 
-def test_beginning_of_a_stop_string_waits_until_it_is_none() -> None:
-    ids = spelled("gemma", "a", "b", "▁a", "b", ".", "the")
-    assert texts(streamed("gemma", ids, ["b a.", "b ab.a"])) == (
-        ["a", None, None, None, None, "b ab.the"]
-    )
-
-
-def test_text_that_repeats_the_beginning_of_a_stop_string_is_sent_in_the_end() -> None:
-    ids = spelled("gemma", *"aaaaaa")
-    assert texts(streamed("gemma", ids, ["aaab"])) == [None, None, None, "a", "a", "aaaa"]
-
-
-def test_token_that_ends_in_the_beginning_of_a_stop_string_waits_whole() -> None:
-    chunks = streamed("gemma", spelled("gemma", "a", "▁the", "b"), ["ex"])
-    assert texts(chunks) == ["a", None, " theb"]
+@pytest.mark.parametrize(
+    ("tokens", "stops", "shown"),
+    [
+        ("a b ▁a b . the", ["b a.", "b ab.a"], ["a", None, None, None, None, "b ab.the"]),
+        ("a a a a a a", ["aaab"], [None, None, None, "a", "a", "aaaa"]),
+        ("a ▁the b", ["ex"], ["a", None, " theb"]),  # the whole token waits
+        ("a b a b", ["ab"], [None, "ab", None, "ab"]),  # min_tokens let it pass
+        ("a </s> b", [], ["a", "", "b"]),  # a special token has no text
+    ],
+)
+def test_beginning_of_a_stop_string_waits_until_it_is_none(
+    tokens: str, stops: list[str], shown: list[str | None]
+) -> None:
+    assert texts(streamed("gemma", spelled("gemma", *tokens.split()), stops)) == shown
 
 
 def test_stop_string_and_what_stands_after_it_in_its_token_do_not_come() -> None:
@@ -139,15 +138,6 @@ def test_stop_string_and_what_stands_after_it_in_its_token_do_not_come() -> None
     chunks = streamed("gemma", ids, ["b t"], row(ids, "stop", "b t"))
     assert texts(chunks) == ["a", None, ""]
     assert chunks[-1] == StreamChunk("", ids[1:], "stop")
-
-
-def test_whole_stop_string_that_min_tokens_let_pass_is_no_reason_to_wait() -> None:
-    assert texts(streamed("gemma", spelled("gemma", *"abab"), ["ab"])) == [None, "ab", None, "ab"]
-
-
-def test_special_token_has_no_text_and_comes_all_the_same() -> None:
-    chunks = streamed("gemma", spelled("gemma", "a", "</s>", "b"))
-    assert texts(chunks) == ["a", "", "b"]
 
 
 # ── What holds for any tokens ────────────────────────────────────────────────────────────────────

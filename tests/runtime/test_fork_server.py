@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import itertools
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psutil
@@ -20,72 +16,21 @@ import pytest
 
 from _inf.backends.verl import launch_sglang
 from _inf.errors import EngineDeadError, InferenceError
-from _inf.runtime.child_process import Worker
-from _inf.runtime.fork_server import ForkedProcess, ForkServer
+from _inf.runtime.fork_server import ForkServer
 from _inf.runtime.host import Host
 from _inf.runtime.interpreter import set_torch_variables
+from tests.support.forks import forked, server_that, worker
 from tests.support.scripts import alive, environment, until
-
-
-def imports(log: Path) -> None:
-    """What the server does once."""
-    os.environ["IMPORTED_BY"] = str(os.getpid())
-    print("imported", flush=True)
-
-
-def no_second_fork(log: Path) -> None:
-    """Let the system refuse all forks but the first."""
-    fork, forks = os.fork, itertools.count(1)
-
-    def refuse() -> int:
-        if next(forks) > 1:
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        return fork()
-
-    os.fork = refuse
-
-
-def slow_imports(log: Path) -> None:
-    time.sleep(60)
-
-
-def set_up(log: Path) -> None:
-    """What every fork does first."""
-
-
-def report(writer: Connection) -> None:
-    print("forked", flush=True)
-    names = ("FOR_THE_FORK", "IMPORTED_BY", "TMPDIR")
-    writer.send((os.getppid(), {name: os.environ.get(name) for name in names}))
-
-
-def exit_with_7() -> None:
-    os._exit(7)
-
-
-def sleep() -> None:
-    time.sleep(300)
-
-
-def worker(function: str, log: Path) -> Worker:
-    return Worker(f"{__name__}:{function}", log, setup=f"{__name__}:set_up")
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ForkServer]:
     (tmp_path / "server").mkdir()
-    server = ForkServer(f"{__name__}:imports", tmp_path / "server" / "log")
+    server = server_that("imports", tmp_path / "server" / "log")
     assert server.acquire()
     yield server
     if not server._stop.is_set():
         server.release()
-
-
-def forked(server: ForkServer, target: Worker, *args: object) -> ForkedProcess:
-    target.parent = server.pid()
-    process = ForkedProcess(server, target=target, args=args, name="fork")
-    process.start()
-    return process
 
 
 def test_fork_gets_its_files_the_environment_of_now_and_a_log_of_its_own(
@@ -103,25 +48,6 @@ def test_fork_gets_its_files_the_environment_of_now_and_a_log_of_its_own(
     assert variables["TMPDIR"].startswith(f"{tmp_path}/")
     assert (tmp_path / "log").read_text() == "forked\n"
     assert (tmp_path / "server" / "log").read_text() == "imported\n"
-
-
-def test_start_method_of_the_caller_stays_unset(tmp_path: Path) -> None:
-    program = """
-import multiprocessing, sys
-from pathlib import Path
-from _inf.runtime.fork_server import ForkServer
-
-server = ForkServer("os:fspath", Path(sys.argv[1]))
-server.acquire()
-server.pid()
-print(multiprocessing.get_start_method(allow_none=True))
-server.release()
-"""
-    said = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "log")],
-        env=environment(), capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert (said.stdout, said.stderr) == ("None\n", "")
 
 
 def test_exit_codes_and_signals_of_forks_are_known_and_wake_who_waits(
@@ -144,7 +70,7 @@ def test_exit_codes_and_signals_of_forks_are_known_and_wake_who_waits(
 
 
 def test_fork_that_the_system_refuses_leaves_the_others_alone(tmp_path: Path) -> None:
-    server = ForkServer(f"{__name__}:no_second_fork", tmp_path / "server")
+    server = server_that("no_second_fork", tmp_path / "server")
     assert server.acquire()
     runs = forked(server, worker("sleep", tmp_path / "log"))
     for _ in range(2):
@@ -154,37 +80,28 @@ def test_fork_that_the_system_refuses_leaves_the_others_alone(tmp_path: Path) ->
     server.release()
 
 
-def test_last_user_that_releases_it_ends_it_and_its_forks(
-    server: ForkServer, tmp_path: Path
-) -> None:
-    process = psutil.Process(forked(server, worker("sleep", tmp_path / "log")).pid)
-    assert server.acquire()
-    server.release()
-    assert server.process.is_alive() and process.is_running()
-    server.release()
-    assert not server.process.is_alive()
-    assert until(lambda: not alive({process}), 5)
-    assert not server.acquire()
-
-
-def test_killed_server_ends_its_forks_and_refuses_users_and_forks(
-    server: ForkServer, tmp_path: Path
+@pytest.mark.parametrize("how", ["released", "killed"])
+def test_server_that_ends_ends_its_forks_and_refuses_users_and_forks(
+    how: str, server: ForkServer, tmp_path: Path
 ) -> None:
     process = forked(server, worker("sleep", tmp_path / "log"))
     known = psutil.Process(process.pid)
-    os.kill(server.pid(), signal.SIGKILL)
+    assert server.acquire()
+    server.release()  # not by its last user
+    assert server.process.is_alive() and known.is_running()
+    server.release() if how == "released" else os.kill(server.pid(), signal.SIGKILL)
     process.join(10)
-    assert process.exitcode is not None
+    assert process.exitcode is not None or how == "released"
     assert until(lambda: not alive({known}), 5)
     server.process.join(10)
-    assert not server.acquire()
-    with pytest.raises(EOFError):
+    assert not server.process.is_alive() and not server.acquire()
+    with pytest.raises((EOFError, EngineDeadError)):
         forked(server, worker("sleep", tmp_path / "log"))
 
 
 def test_start_on_a_server_that_dies_names_it() -> None:
     host = Host()
-    host.fork_server = ForkServer(f"{__name__}:slow_imports", host.log)
+    host.fork_server = server_that("slow_imports", host.log)
     assert host.fork_server.acquire()
 
     def build() -> None:
@@ -197,9 +114,10 @@ def test_start_on_a_server_that_dies_names_it() -> None:
 
 CALLER = """
 import sys, time
-from test_fork_server import *
+from pathlib import Path
+from tests.support.forks import forked, server_that, worker
 
-server = ForkServer(f"test_fork_server:{sys.argv[2]}", Path(sys.argv[1]))
+server = server_that(sys.argv[2], Path(sys.argv[1]))
 server.acquire()
 server.pid()
 if sys.argv[2] == "imports":
@@ -207,15 +125,14 @@ if sys.argv[2] == "imports":
 print("ready", flush=True)
 time.sleep(300)
 """
+PATHS = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
 
 
 @pytest.mark.parametrize("moment", ["slow_imports", "imports"])
 def test_killed_caller_leaves_neither_server_nor_forks(tmp_path: Path, moment: str) -> None:
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-    python_path = os.pathsep.join([environment()["PYTHONPATH"], *sys.path, *paths])
     caller = subprocess.Popen(
         [sys.executable, "-c", CALLER, str(tmp_path / "log"), moment],
-        env=environment(PYTHONPATH=python_path), stdout=subprocess.PIPE,
+        env=environment(**PATHS), stdout=subprocess.PIPE,
     )  # fmt: skip
     try:
         assert caller.stdout is not None and caller.stdout.readline() == b"ready\n"
@@ -229,10 +146,9 @@ def test_killed_caller_leaves_neither_server_nor_forks(tmp_path: Path, moment: s
 
 EXIT = """
 import sys, tempfile, weakref
-from pathlib import Path
 folder = tempfile.TemporaryDirectory()  # registers the exit handler of weakref
 from _inf.runtime.host import Host
-from test_fork_server import worker
+from tests.support.forks import worker
 
 host = Host()
 def build():
@@ -246,11 +162,9 @@ print(host.folder)
 
 
 def test_exit_without_a_shutdown_stops_the_processes_whoever_registered_first() -> None:
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
-    path = os.pathsep.join([*paths, *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", EXIT],
-        env={**environment(), "PYTHONPATH": path}, capture_output=True, text=True, timeout=60,
+        env=environment(**PATHS), capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert not Path(done.stdout.strip()).exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import weakref
+from collections.abc import Callable
 
 import pytest
 
@@ -23,22 +24,22 @@ def interrupted_in_a_callback() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_that_python_ignores_is_raised_after_the_block() -> None:
-    interrupted_in_a_callback()  # without the block nothing is raised
+@pytest.mark.parametrize(
+    ("interrupted", "at_once"),
+    [
+        (interrupted_in_a_callback, False),  # without the block nothing is raised
+        (lambda: signal.raise_signal(signal.SIGINT), True),
+    ],
+)
+def test_interrupt_that_python_ignores_is_raised_after_the_block_and_others_at_once(
+    interrupted: Callable[[], None], at_once: bool
+) -> None:
     reached = False
     with pytest.raises(KeyboardInterrupt), interrupt_kept():
-        interrupted_in_a_callback()
+        interrupted()
         reached = True
-    assert reached
+    assert reached is not at_once
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_an_interrupt_that_is_raised_ends_the_block_at_once() -> None:
-    reached = False
-    with pytest.raises(KeyboardInterrupt), interrupt_kept():
-        signal.raise_signal(signal.SIGINT)
-        reached = True
-    assert not reached
 
 
 def test_an_ignored_interrupt_stays_ignored() -> None:

@@ -33,27 +33,19 @@ def send(pid: int, number: signal.Signals, status: str) -> None:
         pass
 
 
-def test_stopped_process_hangs_at_the_second_look(child: int) -> None:
+def test_stopped_process_hangs_at_the_second_look_and_one_that_is_gone_does_not(child: int) -> None:
     watching = watch(child)
     assert watching.look() is None
+    for _ in range(2):
+        send(child, signal.SIGSTOP, psutil.STATUS_STOPPED)
+        assert watching.look() is None
+        send(child, signal.SIGCONT, psutil.STATUS_SLEEPING)  # it goes on between two looks
+        assert watching.look() is None
     send(child, signal.SIGSTOP, psutil.STATUS_STOPPED)
     assert watching.look() is None
     assert watching.look() == "child 0 was stopped by a signal (SIGSTOP)"
-
-
-def test_process_that_goes_on_between_two_looks_does_not_hang(child: int) -> None:
-    watching = watch(child)
-    for _ in range(3):
-        send(child, signal.SIGSTOP, psutil.STATUS_STOPPED)
-        assert watching.look() is None
-        send(child, signal.SIGCONT, psutil.STATUS_SLEEPING)
-        assert watching.look() is None
-
-
-def test_process_that_is_gone_is_not_ours_to_report(child: int) -> None:
     psutil.Process(child).kill()
     os.waitpid(child, 0)
-    watching = watch(child)
     assert [watching.look(), watching.look()] == [None, None]
 
 
@@ -62,6 +54,8 @@ def test_silence_is_counted_from_the_first_look_that_finds_work_waiting(child: i
     assert [watching.look() for _ in range(10)] == [None] * 10
     said = watching.look()
     assert said is not None and "child 0 was silent for 12 s" in said and "hang_timeout" in said
+    for never in (watch(child, None), watch(child, "one", limit=None)):  # no work, no limit
+        assert [never.look() for _ in range(50)] == [None] * 50
 
 
 def test_any_heartbeat_and_any_moment_without_work_restart_the_count(child: int) -> None:
@@ -69,8 +63,3 @@ def test_any_heartbeat_and_any_moment_without_work_restart_the_count(child: int)
         beats = iter(["one"] * 8 + [heartbeat] + ["one"] * 10)
         watching = Watch({"child 0": child}, lambda beats=beats: next(beats), LIMIT)
         assert [watching.look() for _ in range(18)] == [None] * 18
-
-
-def test_no_waiting_work_and_no_limit_are_never_silent(child: int) -> None:
-    for watching in (watch(child, None), watch(child, "one", limit=None)):
-        assert [watching.look() for _ in range(50)] == [None] * 50

@@ -118,7 +118,7 @@ def gguf(case: Any, folder: Path) -> bool:
 
 def whole_gguf() -> bytes:
     sys.path.append(str(Path(__file__).parents[1] / "models"))
-    from test_models import write_gguf
+    from tests.support.gguf_file import write_gguf
 
     return write_gguf(Path(sys.argv[2]) / "whole.gguf").read_bytes()
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 
+from inf import InferenceEngine
+
 MODEL = "some-model"
 
 
@@ -127,6 +129,12 @@ def scripted(script: Script) -> Iterator[ScriptedServer]:
         yield server
     finally:
         server.close()
+
+
+def connected(server: ScriptedServer, **config: Any) -> InferenceEngine:
+    """An engine on this server."""
+    rollout = {"name": "openai", **config.pop("rollout", {})}
+    return InferenceEngine(model_path=MODEL, base_url=server.base_url, rollout=rollout, **config)
 
 
 def chat(text: str | None, calls: list[Any] | None = None, finish: str = "stop") -> Reply:

@@ -28,6 +28,9 @@ PARAMETERS = {
 TOOLS = as_tools([{"name": "search", "description": "Search.", "parameters": PARAMETERS}])
 
 
+CALLED = '{"name": "search", "arguments": {"query": "</tool_call>"}}'
+
+
 def only(text: str, format: str) -> ToolCall:
     (call,) = parse(text, format, TOOLS).calls
     return call
@@ -49,9 +52,10 @@ def test_every_parser_of_sglang_and_verl_is_a_format() -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_call_is_read(format: str) -> None:
-    call = only(written(format), format)
-    assert (call.name, call.arguments, call.error) == ("search", {"query": "Python"}, None)
+def test_a_call_is_read_also_of_an_unknown_tool(format: str) -> None:
+    for name, tools in (("search", TOOLS), ("find", TOOLS), ("find", [])):
+        (call,) = parse(written(format, name), format, tools).calls
+        assert (call.name, call.arguments, call.error) == (name, {"query": "Python"}, None)
 
 
 @pytest.mark.parametrize("format", ["hermes", "qwen", "qwen25"])
@@ -65,14 +69,6 @@ def test_what_the_instructions_show_is_read(format: str) -> None:
 @pytest.mark.parametrize("format", sorted({*FORMATS} - {"hermes", "qwen", "qwen25"}))
 def test_no_instructions_are_given_for_calls_that_would_not_be_read(format: str) -> None:
     assert tool_instructions(TOOLS, format) == ""
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_a_call_of_an_unknown_tool_comes_back(format: str) -> None:
-    text = written(format, "find")
-    for tools in (TOOLS, []):
-        (call,) = parse(text, format, tools).calls
-        assert (call.name, call.arguments, call.error) == ("find", {"query": "Python"}, None)
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -130,32 +126,6 @@ def test_forwarding_unknown_tools_leaves_no_environment_behind() -> None:
 
     assert only(written("mistral", "find"), "mistral").name == "find"
     assert not envs.SGLANG_FORWARD_UNKNOWN_TOOLS.is_set()
-
-
-@pytest.mark.parametrize(
-    ("format", "text"),
-    [
-        ("llama3", '{"answer": 3}'),
-        ("gpt-oss", "<|channel|>final<|message|>Hello."),
-        ("gpt-oss", "<|start|>assistant<|channel|>commentary<|message|>First I look.<|end|>"),
-    ],
-)
-def test_an_answer_that_resembles_a_call_is_none(format: str, text: str) -> None:
-    assert parse(text, format, TOOLS) == parse(text, format, [])
-    assert parse(text, format, TOOLS).calls == []
-    assert parse(text, format, TOOLS).content == text
-
-
-def test_llama_may_leave_its_tag_out() -> None:
-    text = '\n{"name": "search", "parameters": {"query": "x"}}'
-    assert only(text, "llama3_json").arguments == {"query": "x"}
-
-
-def test_a_call_after_gpt_oss_generation_prompt_is_read() -> None:
-    text = written("gpt-oss").removeprefix("<|start|>assistant").removesuffix("<|call|>")
-    assert only(text, "gpt-oss").arguments == {"query": "Python"}
-    thought = f"<|channel|>analysis<|message|>Hm.<|end|>{written('gpt-oss')}"
-    assert only(thought, "gpt-oss").name == "search"
 
 
 def test_a_wrong_format_is_refused_with_the_nearest() -> None:
@@ -255,10 +225,84 @@ def test_a_model_that_repeats_itself_is_read_in_no_time(format: str, piece: str)
     assert seconds(3200) < 200 * max(seconds(200), 0.02)  # 16 if linear; some regexes never end
 
 
-def test_hermes_is_read_however_it_is_spaced() -> None:
-    inside = '{"name": "search", "arguments": {"query": "</tool_call>"}}'
-    for text in (f"<tool_call>{inside}</tool_call>", f"<tool_call>\n {inside}\n\n</tool_call>"):
-        assert only(text, "hermes").arguments == {"query": "</tool_call>"}
+@pytest.mark.parametrize(
+    ("format", "text", "arguments"),
+    [
+        *(
+            ("hermes", f"<tool_call>{before}{CALLED}{after}</tool_call>", {"query": "</tool_call>"})
+            for before, after in (("", ""), ("\n ", "\n\n"))
+        ),
+        (
+            "hermes",  # JSON in a string
+            '<tool_call>{"name": "search", "arguments": "{\\"query\\": \\"x\\"}"}</tool_call>',
+            {"query": "x"},
+        ),
+        (
+            "llama3_json",  # without its tag
+            '\n{"name": "search", "parameters": {"query": "x"}}',
+            {"query": "x"},
+        ),
+        (
+            "gpt-oss",  # after its generation prompt
+            written("gpt-oss").removeprefix("<|start|>assistant").removesuffix("<|call|>"),
+            {"query": "Python"},
+        ),
+        (
+            "gpt-oss",
+            f"<|channel|>analysis<|message|>Hm.<|end|>{written('gpt-oss')}",
+            {"query": "Python"},
+        ),
+        (
+            "xml",  # values of the schema's types
+            "<invoke><tool_name>search</tool_name><parameters><query>5</query><count>5</count>"
+            "<other>a &lt; b</other></parameters></invoke>",
+            {"query": "5", "count": 5, "other": "a < b"},
+        ),
+    ],
+)
+def test_call_of_another_spelling_is_read(format: str, text: str, arguments: Any) -> None:
+    call = only(text, format)
+    assert (call.name, call.arguments, call.error) == ("search", arguments, None)
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("llama3", '{"answer": 3}'),
+        ("gpt-oss", "<|channel|>final<|message|>Hello."),
+        ("gpt-oss", "<|start|>assistant<|channel|>commentary<|message|>First I look.<|end|>"),
+        ("json", '{"name": "Ada", "age": 3}'),
+        ("json", '{"arguments": "for and against"}'),
+        ("json", '{"name": "Ada'),
+        ("function", "Use f(x) or print()."),
+        ("function", "see note(a=b), it's f(x == 1)"),
+        ("function", "(a) sin(2), don't(x='"),
+    ],
+)
+def test_an_answer_that_resembles_a_call_is_none(format: str, text: str) -> None:
+    assert parse(text, format, TOOLS) == parse(text, format, [])
+    assert parse(text, format, TOOLS).calls == []
+    assert parse(text, format, TOOLS).content == text
+
+
+@pytest.mark.parametrize(
+    ("format", "text", "says"),
+    [
+        (
+            "hermes",
+            '<tool_call>{"name": "search", "arguments": {}}',
+            "</tool_call> does not follow its JSON",
+        ),
+        ("hermes", f"<tool_call>[{CALLED}]</tool_call>", "is not an object"),
+        ("json", '{"tool": "search", "arguments": {"tool": "delete", "arguments": {}}', ""),
+        ("function", "search('Python')", 'every argument needs its name: name(key="value", ...)'),
+        ("function", "search(query=x + 1)", "query is not a literal"),
+        ("function", "search(", "its bracket is not closed"),
+    ],
+)
+def test_a_wrong_call_gets_a_text_that_says_how_to_call(format: str, text: str, says: str) -> None:
+    error = only(text, format).error
+    assert error and says in error
 
 
 def test_a_broken_hermes_call_does_not_take_the_next_with_it() -> None:
@@ -275,35 +319,13 @@ def test_a_broken_hermes_call_does_not_take_the_next_with_it() -> None:
         assert (second.name, second.error, second.raw_text) == ("search", None, good)
 
 
-def test_a_hermes_call_that_is_not_closed_is_an_error() -> None:
-    call = only('<tool_call>{"name": "search", "arguments": {}}', "hermes")
-    assert call.error == "</tool_call> does not follow its JSON"
-
-
-def test_arguments_may_be_json_in_a_string() -> None:
-    text = '<tool_call>{"name": "search", "arguments": "{\\"query\\": \\"x\\"}"}</tool_call>'
-    assert only(text, "hermes").arguments == {"query": "x"}
-
-
 def test_the_seeds_three_forms_are_read_as_written() -> None:
     arguments = {"query": "Python tutorials", "max_results": 5}
+    values = "<query>Python tutorials</query>\n<max_results>5</max_results>"
     forms = {
-        "json": """{
-    "tool": "search",
-    "arguments": {
-        "query": "Python tutorials",
-        "max_results": 5
-    }
-}""",
-        "xml": """<function_calls>
-<invoke>
-<tool_name>search</tool_name>
-<parameters>
-<query>Python tutorials</query>
-<max_results>5</max_results>
-</parameters>
-</invoke>
-</function_calls>""",
+        "json": json.dumps({"tool": "search", "arguments": arguments}, indent=4),
+        "xml": "<function_calls>\n<invoke>\n<tool_name>search</tool_name>\n"
+        f"<parameters>\n{values}\n</parameters>\n</invoke>\n</function_calls>",
         "function": 'search(query="Python tutorials", max_results=5)',
     }
     for format, text in forms.items():
@@ -313,45 +335,10 @@ def test_the_seeds_three_forms_are_read_as_written() -> None:
             assert [(call.name, call.arguments) for call in parsed.calls] == [("search", arguments)]
 
 
-def test_an_xml_value_has_the_schemas_type() -> None:
-    text = (
-        "<invoke><tool_name>search</tool_name><parameters><query>5</query><count>5</count>"
-        "<other>a &lt; b</other></parameters></invoke>"
-    )
-    assert only(text, "xml").arguments == {"query": "5", "count": 5, "other": "a < b"}
-
-
-def test_a_json_answer_is_no_call() -> None:
-    for text in ('{"name": "Ada", "age": 3}', '{"arguments": "for and against"}', '{"name": "Ada'):
-        assert parse(text, "json", TOOLS).calls == []
-
-
-def test_what_is_inside_a_broken_call_is_no_call() -> None:
-    text = '{"tool": "search", "arguments": {"tool": "delete", "arguments": {}}'
-    assert only(text, "json").error
-
-
-def test_prose_with_brackets_is_no_function_call() -> None:
-    for text in ("Use f(x) or print().", "see note(a=b), it's f(x == 1)", "(a) sin(2), don't(x='"):
-        assert parse(text, "function", TOOLS).calls == []
-
-
-def test_a_wrong_call_gets_a_text_that_says_how_to_call() -> None:
-    positional = only("search('Python')", "function")
-    assert positional.error == 'every argument needs its name: name(key="value", ...)'
-    assert "query is not a literal" in str(only("search(query=x + 1)", "function").error)
-    assert only("search(", "function").error == "its bracket is not closed"
-
-
 def test_a_pythonic_call_stands_in_a_list_that_may_be_left_open() -> None:
     assert parse("Then print(end='') and f(x=1).", "pythonic", TOOLS).calls == []
     assert only("[search(query='a'), see note(a=1)]", "pythonic").arguments == {"query": "a"}
     assert only("[search(query='a')", "pythonic").arguments == {"query": "a"}
-
-
-def test_a_hermes_call_holds_one_object() -> None:
-    listed = '<tool_call>[{"name": "search", "arguments": {}}]</tool_call>'
-    assert "is not an object" in str(only(listed, "hermes").error)
 
 
 def test_a_pythonic_list_may_have_prose_around_it() -> None:

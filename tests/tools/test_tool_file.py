@@ -73,43 +73,39 @@ def renamed(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {**SCHEMA["function"], "name": name}}  # type: ignore[dict-item]
 
 
-def test_a_schema_alone_is_not_executable(written: Any) -> None:
-    (tool,) = load_tools(written(SEED_SCHEMA))
-    assert tool.name == "calculator" and not tool.executable
-    assert tool.parameters["required"] == ["expression"]
-
-
-def test_a_class_path_makes_verls_tool_and_prints_nothing(written: Any, capsys: Any) -> None:
+def test_the_seeds_examples_load_and_nothing_is_printed(written: Any, capsys: Any) -> None:
+    (schema,) = load_tools(written(SEED_SCHEMA))
+    assert schema.name == "calculator" and not schema.executable
+    assert schema.parameters["required"] == ["expression"]
     (tool,) = load_tools(written(SEED_CLASS))
     assert type(tool.verl).__name__ == "Gsm8kTool" and tool.executable
     assert tool.name == tool.verl.name == "calculate_answer"
     assert capsys.readouterr().out == ""
 
 
-def test_all_forms_mix_in_one_file(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_forms_mix_in_one_file_and_keep_their_schemas(
+    written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("INF_TEST_URL", "http://sandbox")
     config = {"type": "native", "url": "${oc.env:INF_TEST_URL}"}
+    deep = {"type": "array", "items": {"type": "string"}, "minItems": 1}  # more than verl's has
+    parameters = {"type": "object", "properties": {"x": deep}, "required": []}
+    kept = {"function": {"name": "deep", "description": "F.", "parameters": parameters}}
     entries = [
         {"name": "schema_only", "parameters": PARAMETERS},
         renamed("openai_form"),
         {"class_path": GSM8K, "class_name": "Gsm8kTool", "tool_schema": renamed("by_path")},
         {"class_name": GSM8K, "config": config, "tool_schema": renamed("verls")},
         {"class_path": "_inf.tools.calculator.Calculator"},
+        {"class_path": GSM8K, "tool_schema": kept},
     ]
     for content in (entries, {"tools": entries}):
         tools = load_tools(written(content))
-        names = ["schema_only", "openai_form", "by_path", "verls", "calculator"]
+        names = ["schema_only", "openai_form", "by_path", "verls", "calculator", "deep"]
         assert [tool.name for tool in tools] == names
-        assert [tool.executable for tool in tools] == [False, False, True, True, True]
+        assert [tool.executable for tool in tools] == [False, False, True, True, True, True]
         assert tools[3].verl.config["url"] == "http://sandbox"
-
-
-def test_a_class_keeps_all_of_its_schema_though_verls_form_has_less(written: Any) -> None:
-    deep = {"type": "array", "items": {"type": "string"}, "minItems": 1}
-    parameters = {"type": "object", "properties": {"x": deep}, "required": []}
-    schema = {"function": {"name": "f", "description": "F.", "parameters": parameters}}
-    (tool,) = load_tools(written([{"class_path": GSM8K, "tool_schema": schema}]))
-    assert tool.parameters["properties"]["x"] == deep
+        assert tools[5].parameters["properties"]["x"] == deep
 
 
 def test_the_shipped_file_holds_a_calculator_that_works() -> None:
@@ -124,18 +120,15 @@ def test_the_shipped_file_holds_a_calculator_that_works() -> None:
     assert call("1 / 0").text == "Error: calculator failed: ValueError: division by zero"
 
 
-def test_the_commented_tool_of_the_shipped_file_works_too(written: Any) -> None:
-    text = (ROOT / "tools.yaml").read_text()
-    lines = text[text.index("# - class_name") :].splitlines()
-    (tool,) = load_tools(written("\n".join(line.lstrip()[2:] for line in lines)))
-    assert tool.name == "calc_gsm8k_reward" and tool.executable
-
-
-def test_the_documented_file_loads(written: Any) -> None:
+def test_the_documented_file_and_the_shipped_ones_comment_load(written: Any) -> None:
     page = (ROOT / "docs/tools.md").read_text()
     tools = load_tools(written(page.split("```yaml\n")[1].split("```")[0]))
     assert [tool.name for tool in tools] == ["search", "calculator", "calc_gsm8k_reward"]
     assert [tool.executable for tool in tools] == [False, True, True]
+    text = (ROOT / "tools.yaml").read_text()
+    lines = text[text.index("# - class_name") :].splitlines()
+    (tool,) = load_tools(written("\n".join(line.lstrip()[2:] for line in lines)))
+    assert tool.name == "calc_gsm8k_reward" and tool.executable
 
 
 def test_class_of_a_module_beside_the_file_loads_and_sys_path_stays(written: Any) -> None:
@@ -156,10 +149,10 @@ def test_class_of_a_module_beside_the_file_loads_and_sys_path_stays(written: Any
 ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
 
 
+# What is wrong with a definition is in test_tools.py; here, where it stands in the file.
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "it has no tools"),
         ("tools: []", "it has no tools"),
         ("tools: 3", "it has no tools"),
         ({"tool": []}, "it has no tools; list them, alone or under the one key tools:"),
@@ -172,29 +165,16 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
         ("- " + "[" * 600, "it cannot be read as YAML: RecursionError"),
         (["calculator"], r"tools\[0\]: 'calculator' is not a mapping"),
         ([{"name": "x y"}], r"tools\[0\]\.name: 'x y'"),
-        ([{"name": "x", "parameters": {"q": "string"}}], r"tools\[0\]\.parameters: "),
         ([ENTRY, ENTRY], r"tools\[1\]: the name 'calculate_answer' is taken by .*tools\[0\]"),
         ([{**ENTRY, "class_nam": 1}], r"\.class_nam: no such field; did you mean 'class_name'"),
         ([{"tool_schema": SCHEMA}], r"tools\[0\]\.class_name: '' is not the dotted path"),
         ([{**ENTRY, "class_path": "Gsm8kTool"}], r"\.class_path: 'Gsm8kTool' is not the dotted"),
         ([{**ENTRY, "class_path": 3}], r"\.class_path: 3: Input should be a valid string"),
-        (
-            [{**ENTRY, "class_name": "Geo3kTool"}],
-            r"\.class_path: class_name is another .*'Geo3kTool'",
-        ),
+        ([{**ENTRY, "class_name": "Geo3kTool"}], r"\.class_path: class_name is another .*'Geo3k"),
         ([{**ENTRY, "class_path": "nowhere.Tool"}], r"\.class_path: nowhere cannot be imported"),
         (
             [{**ENTRY, "class_path": "verl.tools.gsm8k_tool.Gsm8Tool"}],
             r"Gsm8Tool is not a subclass of .*; did you mean 'Gsm8kTool'",
-        ),
-        ([{**ENTRY, "class_path": "json.JSONDecoder"}], "is not a subclass of verl"),
-        (
-            [{**ENTRY, "tool_schema": 3}],
-            r"tools\[0\]\.tool_schema: 3: Input should be a valid dict",
-        ),
-        (
-            [{**ENTRY, "tool_schema": {"function": {"name": 3}}}],
-            r"tools\[0\]\.tool_schema\.function\.name: 3",
         ),
         (
             [{**ENTRY, "tool_schema": {"name": "f", "parameters": {"type": "object"}}}],
@@ -212,8 +192,5 @@ def test_faults_are_named_by_file_entry_and_field(written: Any, content: Any, sa
     with pytest.raises(ToolError, match=says) as refused:
         load_tools(path)
     assert str(refused.value).startswith(str(path))
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match="none.yaml: it cannot be read"):
-        load_tools(tmp_path / "none.yaml")
+        load_tools(path.with_name("none.yaml"))

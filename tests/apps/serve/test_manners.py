@@ -108,15 +108,7 @@ def settled(keeper: EngineKeeper) -> str:
     return keeper.status
 
 
-def test_engine_that_dies_again_before_an_answer_stays_dead() -> None:
-    engine: Any = Dead()
-    keeper = EngineKeeper(engine)
-    assert keeper.status == "restarting" and settled(keeper) == "ok"
-    engine.dead = True
-    assert settled(keeper) == "dead" and engine.restarts == 1
-
-
-def test_engine_that_dies_after_an_answer_is_restarted_again() -> None:
+def test_engine_that_dies_is_restarted_again_once_it_has_answered() -> None:
     engine: Any = Dead()
     keeper = EngineKeeper(engine)
     assert keeper.status == "restarting" and settled(keeper) == "ok"
@@ -124,13 +116,12 @@ def test_engine_that_dies_after_an_answer_is_restarted_again() -> None:
     engine.dead = True
     assert keeper.status == "restarting" and settled(keeper) == "ok"
     assert (engine.restarts, keeper.restarts) == (2, 2)
-
-
-def test_restart_that_fails_is_not_tried_again() -> None:
-    engine: Any = Dead(fails=True)
-    keeper = EngineKeeper(engine)
+    engine.dead = True  # before an answer
+    assert settled(keeper) == "dead" and engine.restarts == 2
+    failing: Any = Dead(fails=True)
+    keeper = EngineKeeper(failing)
     assert keeper.status == "restarting" and settled(keeper) == "dead" == keeper.status
-    assert engine.restarts == 1
+    assert failing.restarts == 1
 
 
 def test_engine_with_updated_weights_or_shut_down_is_not_restarted() -> None:

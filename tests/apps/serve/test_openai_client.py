@@ -51,20 +51,28 @@ def model(tiny_client: OpenAI) -> str:
 # ─── Chat ───
 
 
-def test_chat_has_the_tokens_of_generate(
-    tiny: InferenceEngine, tiny_client: OpenAI, model: str
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 1.0, "seed": 11, "n": 4}], ids=str)
+def test_chat_has_the_tokens_and_log_probs_of_generate(
+    sampling: dict[str, Any], tiny: InferenceEngine, tiny_client: OpenAI, model: str
 ) -> None:
-    answer = tiny_client.chat.completions.create(
-        model=model, messages=ASK, max_tokens=20, extra_body={"return_token_ids": True}
-    )
-    row = tiny.generate([ASK], max_tokens=20)[0]
-    [choice], ids = whole_chat(answer)
-    assert (choice.text, choice.ids) == (row.completion, row.token_ids)
+    given: dict[str, Any] = {"model": model, "messages": ASK, "max_tokens": 20, **sampling}
+    given |= {"logprobs": True, "top_logprobs": 2, "extra_body": {"return_token_ids": True}}
+    answer = tiny_client.chat.completions.create(**given)
+    rows = tiny.generate([ASK], max_tokens=20, logprobs=2, **sampling)
+    choices, ids = whole_chat(answer)
+    assert [choice.ids for choice in choices] == rows.token_ids
+    assert [choice.text for choice in choices] == rows.completions
+    assert len(set(map(tuple, rows.token_ids))) == sampling.get("n", 1)
     assert ids == tiny.tokenizer.apply_chat_template(ASK, add_generation_prompt=True)
-    assert choice.finish_reason == row.metadata["finish_reason"]
-    assert answer.usage is not None
-    assert answer.usage.prompt_tokens == len(ids)
-    assert answer.usage.completion_tokens == len(row.token_ids)
+    assert choices[0].finish_reason == rows[0].metadata["finish_reason"]
+    assert answer.usage is not None and answer.usage.prompt_tokens == len(ids)
+    assert answer.usage.completion_tokens == sum(map(len, rows.token_ids))
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None and logprobs.content is not None
+    assert [each.logprob for each in logprobs.content] == pytest.approx(rows.logprobs[0], abs=1e-4)
+    for each, tops in zip(logprobs.content, rows[0].top_logprobs or (), strict=True):
+        best = sorted(tops.values(), reverse=True)[:2]
+        assert [top.logprob for top in each.top_logprobs] == pytest.approx(best, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -103,33 +111,6 @@ def test_stream_joins_to_the_whole_response(
         assert len(choice.logprobs) == (len(choice.ids) if "logprobs" in params else 0)
 
 
-def test_choices_have_the_seeds_that_generate_gives_its_samples(
-    tiny: InferenceEngine, tiny_client: OpenAI, model: str
-) -> None:
-    sampling: dict[str, Any] = {"temperature": 1.0, "seed": 11, "n": 4, "max_tokens": 12}
-    rows = tiny.generate([ASK], **sampling)
-    answer = tiny_client.chat.completions.create(
-        model=model, messages=ASK, **sampling, extra_body={"return_token_ids": True}
-    )
-    choices, _ = whole_chat(answer)
-    assert [choice.ids for choice in choices] == rows.token_ids
-    assert len(set(map(tuple, rows.token_ids))) > 1
-
-
-def test_logprobs_are_the_engines(tiny: InferenceEngine, tiny_client: OpenAI, model: str) -> None:
-    answer = tiny_client.chat.completions.create(
-        model=model, messages=ASK, max_tokens=8, logprobs=True, top_logprobs=2
-    )
-    row = tiny.generate([ASK], max_tokens=8, logprobs=2)[0]
-    logprobs = answer.choices[0].logprobs
-    assert logprobs is not None and logprobs.content is not None
-    assert [each.logprob for each in logprobs.content] == pytest.approx(row.logprobs, abs=1e-4)
-    assert row.top_logprobs is not None
-    for each, tops in zip(logprobs.content, row.top_logprobs, strict=True):
-        best = sorted(tops.values(), reverse=True)[:2]
-        assert [top.logprob for top in each.top_logprobs] == pytest.approx(best, abs=1e-4)
-
-
 def test_usage_comes_at_the_end_of_a_stream_that_asked_for_it(
     tiny_client: OpenAI, model: str
 ) -> None:
@@ -162,17 +143,14 @@ def test_async_streams_run_at_once(
     assert asyncio.run(read_all()) == tiny.generate(asks, max_tokens=16).completions
 
 
+FREE: dict[str, Any] = {"messages": ASK, "temperature": 1.0, "seed": 5, "max_tokens": 60}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_json_schema_is_enforced(stream: bool, tiny_client: OpenAI, model: str) -> None:
+    form: Any = {"type": "json_schema", "json_schema": {"name": "c", "schema": COLOR}}
     answer: Any = tiny_client.chat.completions.create(
-        model=model,
-        messages=ASK,
-        temperature=1.0,
-        seed=5,
-        n=4,
-        max_tokens=60,
-        stream=stream,
-        response_format={"type": "json_schema", "json_schema": {"name": "c", "schema": COLOR}},
+        model=model, n=4, stream=stream, response_format=form, **FREE
     )
     choices, _ = joined_chat(answer) if stream else whole_chat(answer)
     for choice in choices:
@@ -195,16 +173,9 @@ def test_json_schema_is_enforced(stream: bool, tiny_client: OpenAI, model: str) 
 def test_tool_choice_makes_any_model_call(
     choice: Any, names: set[str], stream: bool, tiny_client: OpenAI, model: str
 ) -> None:
+    tools: Any = {"tools": [tool("f"), tool("g")], "tool_choice": choice}
     answer: Any = tiny_client.chat.completions.create(
-        model=model,
-        messages=ASK,
-        tools=[tool("f"), tool("g")],
-        tool_choice=choice,
-        temperature=1.0,
-        seed=5,
-        n=8,
-        max_tokens=60,
-        stream=stream,
+        model=model, n=8, stream=stream, **tools, **FREE
     )
     choices, _ = joined_chat(answer) if stream else whole_chat(answer)
     assert {name for choice in choices for name, _ in choice.calls} == names
@@ -222,21 +193,21 @@ def test_completions_take_text_ids_and_lists_of_them(
 ) -> None:
     texts = ["The capital", "Two apples"]
     ids = [tiny.tokenizer(text)["input_ids"] for text in texts]
-    rows = tiny.generate([{"text": text} for text in texts], max_tokens=10)
-    for prompt, expected in (
-        (texts, [0, 1]),
-        (ids, [0, 1]),
-        (texts[1], [1]),
-        (ids[1], [1]),
-    ):
+    rows = tiny.generate([{"text": text} for text in texts], max_tokens=10, prompt_logprobs=True)
+    extra = {"return_token_ids": True, "prompt_logprobs": 0}
+    for prompt, expected in ((texts, [0, 1]), (ids, [0, 1]), (texts[1], [1]), (ids[1], [1])):
         answer = tiny_client.completions.create(
-            model=model, prompt=prompt, max_tokens=10, extra_body={"return_token_ids": True}
+            model=model, prompt=prompt, max_tokens=10, extra_body=extra
         )
         assert [c.text for c in answer.choices] == [rows.completions[row] for row in expected]
         for choice, row in zip(answer.choices, expected, strict=True):
             given: Any = choice
             assert given.token_ids == rows.token_ids[row]
             assert given.prompt_token_ids == ids[row]
+            first, *others = given.prompt_logprobs
+            values = [next(iter(each.values()))["logprob"] for each in others]
+            assert first is None and rows.prompt_logprobs is not None
+            assert values == pytest.approx(rows.prompt_logprobs[row][1:], abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -279,19 +250,6 @@ def test_completions_stream_joins_to_the_whole_response(
         assert one.pop("logprobs") == expected
     assert joined == whole
     assert len(whole) == 2 * params.get("n", 1)
-
-
-def test_prompt_logprobs_are_the_engines(
-    tiny: InferenceEngine, tiny_client: OpenAI, model: str
-) -> None:
-    answer: Any = tiny_client.completions.create(
-        model=model, prompt="The capital", max_tokens=1, extra_body={"prompt_logprobs": 0}
-    )
-    row = tiny.generate({"text": "The capital"}, max_tokens=1, prompt_logprobs=True)[0]
-    first, *others = answer.choices[0].prompt_logprobs
-    values = [next(iter(each.values()))["logprob"] for each in others]
-    assert first is None and row.prompt_logprobs is not None
-    assert values == pytest.approx(row.prompt_logprobs[1:], abs=1e-4)
 
 
 TYPES: dict[str, tuple[type[BaseModel], type[BaseModel]]] = {

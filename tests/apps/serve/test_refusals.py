@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from _inf.apps.cli import main
@@ -39,19 +39,16 @@ def error(response: httpx.Response) -> dict[str, Any]:
     return found
 
 
+# What is wrong with the value of a keyword is in tests/request; here, that its name comes through,
+# and what only a body can have.
 @pytest.mark.parametrize(
     ("route", "fields", "param"),
     [
         (CHAT, {"tempersture": 1}, "tempersture"),
         (CHAT, {"temperature": "1"}, "temperature"),
-        (CHAT, {"temperature": 2.1}, "temperature"),
-        (CHAT, {"top_p": 0}, "top_p"),
-        (CHAT, {"n": 0}, "n"),
         (CHAT, {"n": 129}, "n"),
-        (CHAT, {"max_tokens": 0}, "max_tokens"),
         (CHAT, {"max_tokens": 5, "max_completion_tokens": 5}, "max_completion_tokens"),
         (CHAT, {"messages": []}, "messages"),
-        (CHAT, {"messages": [{"role": "user"}]}, "messages"),
         (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages"),
         (CHAT, {"messages": "Hi"}, "messages"),
         (CHAT, {"tools": [{"type": "function"}]}, "tools"),
@@ -68,13 +65,10 @@ def error(response: httpx.Response) -> dict[str, Any]:
         (CHAT, {"logit_bias": {"999999": 1}}, "logit_bias"),
         (CHAT, {"stop_token_ids": [-1]}, "stop_token_ids"),
         (CHAT, {"stream": True, "seed": -1}, "seed"),
-        (CHAT, {"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs"),
         (CHAT, {"chat_template_kwargs": {"chat_template": "Hi"}}, "chat_template_kwargs"),
-        (CHAT, {"truncate_prompt": "up"}, "truncate_prompt"),
         (COMPLETION, {"prompt": []}, "prompt"),
         (COMPLETION, {"prompt": [[]]}, "prompt"),
         (COMPLETION, {"prompt": [[99999]]}, "prompt"),
-        (COMPLETION, {"prompt": ""}, "prompt"),
         (COMPLETION, {"prompt": [1, "a"]}, "prompt"),
         (COMPLETION, {"prompt": ["a"] * 9, "n": 128}, "n"),
         (COMPLETION, {"tools": [TOOL]}, "tools"),
@@ -93,13 +87,15 @@ def test_wrong_field_is_named_in_a_400(
     assert found["param"] == param and found["message"]
 
 
-def test_wrong_model_is_a_404(http: httpx.Client) -> None:
+def test_wrong_model_route_or_method_has_openais_error_body(http: httpx.Client) -> None:
     for response in (
         http.post(CHAT, json={"messages": ASK, "model": "gpt-5"}),
         http.get("/models/gpt-5"),
     ):
         assert response.status_code == 404
         assert (error(response)["param"], error(response)["code"]) == ("model", "model_not_found")
+    assert http.get("/nothing").status_code == 404 and error(http.get("/nothing"))
+    assert http.get(CHAT).status_code == 405 and error(http.get(CHAT))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -133,11 +129,6 @@ def test_prompt_beyond_the_context_is_named_so(
 def test_body_that_cannot_be_read_is_refused(body: bytes, status: int, http: httpx.Client) -> None:
     response = http.post(COMPLETION, content=body)
     assert response.status_code == status and error(response)["message"]
-
-
-def test_unknown_route_and_method_have_openais_error_body(http: httpx.Client) -> None:
-    assert http.get("/nothing").status_code == 404 and error(http.get("/nothing"))
-    assert http.get(CHAT).status_code == 405 and error(http.get(CHAT))
 
 
 # ─── Random bodies ───
@@ -187,31 +178,19 @@ def bad_bodies(draw: Any) -> tuple[str, bytes]:
     return route, json.dumps(body).encode()
 
 
-def refuses(http: httpx.Client, case: tuple[str, bytes]) -> None:
-    route, body = case
-    response = http.post(route, content=body)
-    assert 400 <= response.status_code < 500, (response.status_code, response.text)
-    assert error(response)["message"]
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.soak)])
+def test_bad_bodies_are_refused_and_then_requests_are_answered(
+    count: int, http: httpx.Client
+) -> None:
+    @settings(max_examples=count, deadline=None)
+    @given(case=bad_bodies())
+    def refuses(case: tuple[str, bytes]) -> None:
+        route, body = case
+        response = http.post(route, content=body)
+        assert 400 <= response.status_code < 500, (response.status_code, response.text)
+        assert error(response)["message"]
 
-
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(case=bad_bodies())
-def test_bad_bodies_are_refused(http: httpx.Client, case: tuple[str, bytes]) -> None:
-    refuses(http, case)
-
-
-@pytest.mark.soak
-@settings(
-    max_examples=2000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(case=bad_bodies())
-def test_thousands_of_bad_bodies_are_refused(http: httpx.Client, case: tuple[str, bytes]) -> None:
-    refuses(http, case)
-
-
-def test_server_answers_after_all_of_them(http: httpx.Client) -> None:
+    refuses()
     assert http.post(COMPLETION, json={"prompt": "Hi", "max_tokens": 1}).status_code == 200
 
 
@@ -266,14 +245,6 @@ def test_requests_need_the_key_and_it_is_in_no_log(
     assert "correct-horse" not in said and prompt not in said
 
 
-def test_other_names_of_this_machine_are_refused_without_a_key(
-    tiny_server: InferenceServer,
-) -> None:
-    url = f"{tiny_server.base_url}/models"
-    assert httpx.get(url, headers={"Host": "evil.example"}).status_code == 400
-    assert httpx.get(url, headers={"Host": "localhost:8000"}).status_code == 200
-
-
 @pytest.mark.parametrize(
     ("origin", "status"),
     [
@@ -300,9 +271,13 @@ def test_page_of_another_site_may_not_send_requests(
     httpx.delete(tiny_server.session_url("of-a-page").removesuffix("/v1"))
 
 
-def test_no_other_origin_may_read_the_answers(http: httpx.Client) -> None:
+def test_no_other_origin_may_read_and_no_other_name_of_this_machine_ask(
+    http: httpx.Client,
+) -> None:
     response = http.get("/models", headers={"Origin": "https://evil.example"})
     assert not [name for name in response.headers if name.startswith("access-control")]
+    assert http.get("/models", headers={"Host": "evil.example"}).status_code == 400
+    assert http.get("/models", headers={"Host": "localhost:8000"}).status_code == 200
 
 
 @pytest.mark.parametrize(("stream", "method"), [(False, "whole"), (True, "events")])

@@ -237,21 +237,13 @@ def random_conversation(server: InferenceServer, name: str) -> None:
     httpx.delete(server.session_url(name).removesuffix("/v1")).raise_for_status()
 
 
-def converse(server: InferenceServer, count: int) -> None:
+@pytest.mark.parametrize("count", [10, pytest.param(200, marks=pytest.mark.soak)])
+def test_random_conversations_begin_with_recorded_ids(
+    count: int, caller_server: InferenceServer
+) -> None:
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         names = [f"random-{index}" for index in range(count)]
-        list(pool.map(lambda name: random_conversation(server, name), names))
-
-
-def test_random_conversations_begin_with_recorded_ids(caller_server: InferenceServer) -> None:
-    converse(caller_server, 10)
-
-
-@pytest.mark.soak
-def test_hundreds_of_random_conversations_begin_with_recorded_ids(
-    caller_server: InferenceServer,
-) -> None:
-    converse(caller_server, 200)
+        list(pool.map(lambda name: random_conversation(caller_server, name), names))
 
 
 # ─── A trainer's batch ───
@@ -309,16 +301,14 @@ def test_traces_rewards_and_the_end_over_http(tiny_server: InferenceServer) -> N
     url = tiny_server.session_url("http").removesuffix("/v1")
     first, second = httpx.get(f"{url}/traces").json()["traces"]
     assert first["token_ids"] == tiny_server.traces("http")[0].token_ids
-    assert httpx.post(f"{url}/reward", json={"reward": 0.5}, timeout=60).status_code == 200
-    assert httpx.post(
-        f"{url}/reward", json={"reward": 1.0, "trace": second["id"]}, timeout=60
-    ).is_success
+    for body, status in (
+        ({"reward": 0.5}, 200),
+        ({"reward": 1.0, "trace": second["id"]}, 200),
+        ({"reward": 1.0, "trace": "x"}, 400),
+        ({"reward": "good"}, 400),
+    ):
+        assert httpx.post(f"{url}/reward", json=body, timeout=60).status_code == status
     assert [trace.reward for trace in tiny_server.traces("http")] == [0.5, 1.0]
-    assert (
-        httpx.post(f"{url}/reward", json={"reward": 1.0, "trace": "x"}, timeout=60).status_code
-        == 400
-    )
-    assert httpx.post(f"{url}/reward", json={"reward": "good"}, timeout=60).status_code == 400
     assert "http" in tiny_server.sessions()
     assert httpx.delete(url).is_success and "http" not in tiny_server.sessions()
     for response in (httpx.get(f"{url}/traces"), httpx.delete(url)):
@@ -348,28 +338,25 @@ def test_refused_request_opens_no_session(
     assert httpx.get(tiny_server.session_url(name).replace("/v1", "/traces")).status_code == 404
 
 
-def test_request_without_the_key_opens_no_session(tiny: InferenceEngine) -> None:
-    with tiny.serve(api_key="right") as server:
-        for key, names in (("wrong", []), ("right", ["keyed"])):
-            url = f"{server.session_url('keyed')}/completions"
-            headers = {"Authorization": f"Bearer {key}"}
-            httpx.post(url, json={"prompt": "Hi", "max_tokens": 1}, headers=headers, timeout=60)
-            assert server.sessions() == names
-
-
-def test_sessions_are_bounded_in_memory(
+def test_sessions_are_bounded_in_memory_and_need_the_key(
     tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("_inf.apps.serve.sessions.MAX_BYTES", 100_000)
     ask = {"messages": [user("Hi") | {"name": "x" * 60_000}], "max_tokens": 1}
-    with tiny.serve() as server:
-        for name, status in (("a", 200), ("b", 200), ("b", 429), ("c", 429)):
-            url = f"{server.session_url(name)}/chat/completions"
-            assert httpx.post(url, json=ask, timeout=60).status_code == status
+
+    def status(name: str, key: str = "right") -> int:
+        url = f"{server.session_url(name)}/chat/completions"
+        headers = {"Authorization": f"Bearer {key}"}
+        return httpx.post(url, json=ask, headers=headers, timeout=60).status_code
+
+    with tiny.serve(api_key="right") as server:
+        assert status("a", "wrong") == 401 and server.sessions() == []
+        assert [status(name) for name in "abbc"] == [200, 200, 429, 429]
         assert server.sessions() == ["a", "b"] and len(server.traces("b")) == 1
-        httpx.delete(server.session_url("a").removesuffix("/v1")).raise_for_status()
-        assert httpx.post(url, json=ask, timeout=60).status_code == 200
-        assert httpx.post(url, json=ask, timeout=60).status_code == 429
+        headers = {"Authorization": "Bearer right"}
+        url = server.session_url("a").removesuffix("/v1")
+        httpx.delete(url, headers=headers).raise_for_status()
+        assert [status("c"), status("c")] == [200, 429]
 
 
 def test_first_requests_at_once_are_of_one_session(tiny_server: InferenceServer) -> None:
