@@ -36,7 +36,8 @@ from _inf.request.prompts import normalize
 from _inf.request.sampling import Sampling, resolve
 from _inf.request.tokenize import check_total_length, tokenize
 from _inf.response.decode import decode
-from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.response.scores import Score, likeliest_tokens, scored_sequences, scores
 from _inf.response.streaming import Stream, StreamChunk
 from _inf.response.trainer_batch import check_batch, given_columns, traces_batch, trainer_batch
@@ -130,7 +131,7 @@ class InferenceEngine(RunningEngine):
     ) -> GenerationOutput:
         call = self._prepare(prompts, params)
         if not call.prompts:
-            return GenerationOutput.empty()
+            return GenerationOutput()
         if why := call.sampling.same_samples:
             warnings.warn(why, stacklevel=3)
         return self._decode(call, self._roll_out(call, cancel or CancelToken()))
@@ -247,9 +248,8 @@ class InferenceEngine(RunningEngine):
         call = self._prepare(prompts, params)
         check_batch(call.prompts, call.sampling, self.config.rollout.response_length)
         columns = given_columns(uid, extra, len(call.prompts))
-        rows, pad = self._roll_out(call, CancelToken()), self.tokenizer.pad_token_id
-        decoded = self._decode(call, rows)
-        return trainer_batch(rows, call.prompts, decoded, pad, self._widths, columns)
+        output = self._decode(call, self._roll_out(call, CancelToken()))
+        return trainer_batch(output, self.tokenizer.pad_token_id, self._widths, columns)
 
     def trainer_batch(
         self, traces: Sequence[Trace], rewards: Sequence[float] | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -22,6 +22,12 @@ Side: TypeAlias = Literal["left", "right"]
 
 # Called on the engine's thread with the finished rows and the tokens generated so far.
 Report: TypeAlias = "Callable[[int, int], None]"
+# Called on the engine's thread with a streamed row as far as it has arrived.
+Put: TypeAlias = "Callable[[RequestOutput], None]"
+# Answers the rows of a call of conversations, where turns may be awaited.
+Rows: TypeAlias = "Callable[[], Coroutine[Any, Any, list[RequestOutput]]]"
+# Token ids, and the place of the first one that is scored.
+Scored: TypeAlias = "tuple[list[int], int]"
 
 TIMED_OUT = "timeout: the call took longer than its timeout; it was aborted."
 
@@ -106,6 +112,11 @@ class TurnOptions:
     max_tokens_per_turn: int | None = None
     tools_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     interaction_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def tool_kwargs(self, tool: str, method: str) -> Mapping[str, Any]:
+        """The keywords for a method of a verl tool."""
+        kwargs: Mapping[str, Any] = self.tools_kwargs.get(tool, {}).get(f"{method}_kwargs", {})
+        return kwargs
 
 
 @dataclass(frozen=True)
@@ -206,15 +217,15 @@ class RequestOutput:
     text, calls: from a backend without a tokenizer, in place of token ids.
     """
 
-    token_ids: list[int]
-    logprobs: list[float]
-    prompt_logprobs: list[float | None]
-    finish_reason: str | None
-    matched_stop: int | str | None
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    weight_version: int
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    prompt_logprobs: list[float | None] = field(default_factory=list)
+    finish_reason: str | None = None
+    matched_stop: int | str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    weight_version: int = 0
     transcript: Transcript | None = None
     top_prompt_logprobs: list[dict[int, float] | None] = field(default_factory=list)
     top_logprobs: list[dict[int, float]] | None = None

@@ -5,17 +5,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic_core import from_json
 
 from _inf.errors import ConfigError, did_you_mean, shown
-from _inf.request.keywords import GenerateParams
-from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.request.keywords import KEYWORDS
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
-from _inf.types import Tokenizer, ToolCall
+from _inf.types import RequestOutput, Tokenizer, ToolCall
 
 FormT = TypeVar("FormT", bound="RequestBody")
 
@@ -56,33 +57,23 @@ class NamedTool(RequestBody):
     function: _Name
 
 
-class Keywords(RequestBody):
-    """The sampling keys of a request: OpenAI's names, and those that SGLang's and vLLM's servers
-    accept too."""
+def _with_keywords(model: type[FormT]) -> type[FormT]:
+    """Add the keywords of `generate` that a request may have, except those that `model` declares
+    itself."""
+    fields: dict[str, Any] = {
+        name: (keyword.kind | None, None)
+        for name, keyword in KEYWORDS.items()
+        if keyword.in_body and keyword.kind is not None and name not in model.model_fields
+    }
+    return create_model(model.__name__, __base__=model, __module__=model.__module__, **fields)
 
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    do_sample: bool | None = None
-    seed: int | None = None
-    n: int | None = None
-    max_tokens: int | None = None
+
+@_with_keywords
+class Keywords(RequestBody):
+    """The sampling keys of a request: OpenAI's, and `generate`'s, which are also the names that
+    SGLang's and vLLM's servers accept."""
+
     max_completion_tokens: int | None = None
-    min_tokens: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
-    regex: str | None = None
-    json_schema: dict[str, Any] | str | None = None
-    skip_special_tokens: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    truncate_prompt: str | None = None
-    tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     response_format: dict[str, Any] | None = None
     logprobs: bool | None = None
@@ -94,28 +85,28 @@ class Keywords(RequestBody):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Keywords:
-        if self.max_tokens is not None and self.max_completion_tokens is not None:
+        given = self.model_fields_set
+        if {"max_tokens", "max_completion_tokens"} <= given:
             raise ConfigError.of(
                 "max_completion_tokens", "max_tokens is set too; remove one of them"
             )
         if self.top_logprobs and not self.logprobs:
             raise ConfigError.of("top_logprobs", 'it needs "logprobs": true')
-        if self._schema() is not None and self.json_schema is not None:
+        if self._schema() is not None and "json_schema" in given:
             raise ConfigError.of("response_format", "json_schema is set too; remove one of them")
         return self
 
     def keywords(self) -> dict[str, Any]:
         """Return `generate`'s keywords; tools are schemas, whose calls the caller must run."""
-        same = GenerateParams.__annotations__.keys() & (Keywords.model_fields.keys() - {"logprobs"})
-        named = {name: getattr(self, name) for name in same}
-        named["logprobs"] = self.top_logprobs or None
-        if self.max_tokens is None:
-            named["max_tokens"] = self.max_completion_tokens
-        if self.json_schema is None:
-            named["json_schema"] = self._schema()
-        if self.tool_choice == "none":
-            named["tools"] = []
-        return {name: value for name, value in named.items() if value is not None}
+        same = {name: value for name, value in self if name in KEYWORDS and name != "logprobs"}
+        renamed: dict[str, Any] = {
+            "logprobs": self.top_logprobs or None,
+            "max_tokens": self.max_completion_tokens,
+            "json_schema": self._schema(),
+            "tools": [] if self.tool_choice == "none" else None,
+        }
+        pairs = [*same.items(), *renamed.items()]
+        return {name: value for name, value in pairs if value is not None}
 
     def _schema(self) -> dict[str, Any] | None:
         match self.response_format:
@@ -207,7 +198,7 @@ def choices(
         {
             "index": index,
             "message": message(row),
-            "finish_reason": row.metadata["finish_reason"],
+            "finish_reason": row.finish_reason,
             "logprobs": token_logprobs(row, tokenizer, likeliest),
         }
         for index, row in enumerate(output)
@@ -244,14 +235,13 @@ def _token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
     return {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
 
 
-def usage(rows: Sequence[Mapping[str, Any]], n: int) -> dict[str, Any]:
-    """Return token counts in OpenAI's form, from the metadata of `n` rows per prompt, which counts
-    once for all of them."""
-    prompt = sum(row["prompt_tokens"] for row in rows[::n])
-    completion = sum(row["completion_tokens"] for row in rows)
+def usage(rows: Sequence[GenerationRow | RequestOutput], n: int) -> dict[str, Any]:
+    """Return the token counts of `n` rows per prompt, which counts once for all of them."""
+    prompt = sum(row.prompt_tokens for row in rows[::n])
+    completion = sum(row.completion_tokens for row in rows)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": sum(row["cached_tokens"] for row in rows[::n])},
+        "prompt_tokens_details": {"cached_tokens": sum(row.cached_tokens for row in rows[::n])},
     }

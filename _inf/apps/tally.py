@@ -52,8 +52,9 @@ class Tally:
 
     @property
     def speed(self) -> str:
-        """The tokens and their speed, as the end of a line."""
-        return f", {self.tokens} tokens, {self.tokens_per_second or 0:.0f} tok/s"
+        """The tokens and their speed, as the end of a line; empty without tokens."""
+        per_second = self.tokens_per_second
+        return f", {self.tokens} tokens, {per_second:.0f} tok/s" if per_second else ""
 
     def add(self, *, done: int = 0, answered: int = 0, tokens: int = 0) -> None:
         """Count rows, and show the new numbers."""

@@ -8,45 +8,41 @@ once, in the folders above. Token ids go in and out. Only for a server that has 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from _inf.errors import RequestFailure
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult
+from _inf.request.keywords import KEYWORDS, NEUTRAL
+from _inf.types import (
+    CancelToken,
+    ModelInfo,
+    Put,
+    Report,
+    Request,
+    RequestOutput,
+    Rows,
+    Scored,
+    SleepResult,
+)
 
 if TYPE_CHECKING:
     import torch
 
-# The features besides `generate`. Each one with the calls and keywords that need it, and their
-# values that do not.
-FEATURES: Mapping[str, Mapping[str, object]] = {
-    "stream": {"stream()": None},
-    "turn": {"tools": [], "interaction_kwargs": {}},
-    "score": {"score()": None},
-    "json_schema": {"json_schema": None},
-    "regex": {"regex": None},
-    "seed": {"seed": None},
-    "logit_bias": {"logit_bias": {}},
-    "top_logprobs": {"logprobs": 0},
-    "prompt_logprobs": {"prompt_logprobs": False},
-    "sampling_mask": {"sampling_mask": False},
-    "routed_experts": {"return_routed_experts": False},
-    "token_ids": {
-        "stop_token_ids": [],
-        "skip_special_tokens": True,
-        "truncate_prompt": None,
-        "chat_template_kwargs": {},
-        "rollout_batch()": None,
-        "serve()": None,
-    },
-    "more_sampling": {"top_k": -1, "min_p": 0, "min_tokens": 0, "ignore_eos": False},
-    "repetition_penalty": {"repetition_penalty": 1},
-    "update_weights": {"update_weights()": None},
-    "sleep": {"sleep()": None, "wake_up()": None},
-    "logits": {"get_logits()": None},
-    "beams": {"num_beams": 1},
+# The features besides `generate` that calls need; a keyword names the one that it needs.
+CALLS: Mapping[str, Sequence[str]] = {
+    "stream": ["stream()"],
+    "score": ["score()"],
+    "token_ids": ["rollout_batch()", "serve()"],
+    "update_weights": ["update_weights()"],
+    "sleep": ["sleep()", "wake_up()"],
+    "logits": ["get_logits()"],
 }
+# Each feature with the calls and keywords that need it, and their values that do not.
+FEATURES: dict[str, dict[str, object]] = {name: dict.fromkeys(CALLS[name]) for name in CALLS}
+for _name, _keyword in KEYWORDS.items():
+    if _keyword.feature:
+        FEATURES.setdefault(_keyword.feature, {})[_name] = NEUTRAL.get(_name)
 
 
 def check_finite(logprobs: Sequence[float | None], row: int | None) -> None:
@@ -98,31 +94,22 @@ class Backend(Protocol):
     ) -> list[RequestOutput]:
         """Answer a batch, in order."""
 
-    def stream(
-        self, request: Request, put: Callable[[RequestOutput], None], cancel: CancelToken
-    ) -> Future[None]:
+    def stream(self, request: Request, put: Put, cancel: CancelToken) -> Future[None]:
         """Answer one request; `put` is called with the output so far, on the engine's thread."""
 
     async def turn(self, request: Request) -> RequestOutput:
         """Answer one request inside `converse`."""
 
-    def converse(
-        self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
-    ) -> list[RequestOutput]:
+    def converse(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
         """Await `rows()` where `turn` may be awaited, and return its outputs."""
 
     def score(
-        self,
-        sequences: Sequence[tuple[list[int], int]],
-        cancel: CancelToken,
-        likeliest: int = 1,
+        self, sequences: Sequence[Scored], cancel: CancelToken, likeliest: int = 1
     ) -> list[RequestOutput]:
         """Score each `(ids, start)`: the `prompt_logprobs` and `top_prompt_logprobs` of its output,
         with so many `likeliest` ids, begin before `ids[start]`."""
 
-    def logits(
-        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken
-    ) -> torch.Tensor:
+    def logits(self, sequences: Sequence[Scored], cancel: CancelToken) -> torch.Tensor:
         """The logits of the tokens of each `(ids, start)` from `ids[start]` on: float32, sequences
         x longest response x vocabulary, on the CPU, padded with NaN."""
 

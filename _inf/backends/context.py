@@ -1,7 +1,6 @@
-"""How long a row of a model may be, read from the rotary scaling of its config.
+"""How long a row of a model may be, read from the rotary scaling of its config (the text part).
 
-In: the text part of a Transformers config. Out: numbers of tokens, for every backend. The rules are
-those of Transformers 4.57 (`modeling_rope_utils.py`) and SGLang 0.5.9
+The rules are those of Transformers 4.57 (`modeling_rope_utils.py`) and SGLang 0.5.9
 (`srt/layers/rotary_embedding.py`, `srt/utils/hf_transformers_utils.py`); tests compare them.
 """
 
@@ -39,8 +38,8 @@ def context_length(text: object) -> int | None:
         # By the factor alone: some configs have the context before scaling as their
         # max_position_embeddings (Qwen 2.5), some the one after it, and some a third number.
         return int((original or context) * factor)
-    extended = kind in ALREADY_EXTENDED or original or _model_type(text).startswith("gemma3")
-    return context if extended else int(context * factor)
+    gemma3 = str(getattr(text, "model_type", "")).startswith("gemma3")
+    return context if kind in ALREADY_EXTENDED or original or gemma3 else int(context * factor)
 
 
 def fixed_factors_length(text: object) -> int | None:
@@ -61,7 +60,3 @@ def check_length(max_model_len: int, limit: int | None, reason: str) -> None:
             f"rollout.max_model_len: {max_model_len} tokens are more than {limit}, {reason}; "
             f"set rollout.max_model_len to {limit} or less."
         )
-
-
-def _model_type(text: object) -> str:
-    return str(getattr(text, "model_type", ""))

@@ -1,9 +1,7 @@
 """Draws tokens from probabilities, on a CPU in a small part of the time of PyTorch's own operators,
 and by a row's seed, so that a seed gives the same tokens on every backend that draws here.
 
-In: probabilities and the rows' seeds and filters. Out: tokens, noise, and probabilities without the
-excluded tokens. Knows no engine. On a GPU nothing here waits for the device, except `filtered`,
-once.
+On a GPU nothing here waits for the device, except `filtered`, once.
 """
 
 from __future__ import annotations
@@ -87,12 +85,6 @@ def draw_by_seed(
     )
 
 
-def noise(seeds: Sequence[int], positions: Sequence[int], width: int) -> torch.Tensor:
-    """Exponential noise, rows x width, float32, from each row's seed and position only;
-    argmax(probs / noise) samples probs."""
-    return -_negative_noise(_keys(seeds, positions), width)
-
-
 def _keys(seeds: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
     """64 bits of each row's seed (below 2**63) and position, as two int32: rows x 2."""
     mixed = numpy.zeros(len(seeds), dtype=numpy.uint64)
@@ -105,6 +97,7 @@ def _keys(seeds: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
 
 
 def _negative_noise(keys: torch.Tensor, width: int) -> torch.Tensor:
+    """Exponential noise below 0, rows x width, float32: argmax(probs / -noise) samples probs."""
     parts = [_hashed(keys, part) for part in _steps(width, keys.device).split(_at_once(keys))]
     return (torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]).log1p_()
 

@@ -1,8 +1,7 @@
 """Keeps the answers of greedy and seeded requests, for any backend (`generation_cache`).
 
-In: a running `Backend`. Out: one to use in its place. An equal request, of `generate` or of a
-conversation's turn, is answered from memory: token ids, parameters and everything else in it but
-its place in the call are the same. Streams and scores are always computed.
+An equal request, of `generate` or of a conversation's turn, is answered from memory: all in it but
+its place in the call is the same. Streams and scores are always computed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""Checks new weights for a running engine, all of them, before the first one is loaded.
-
-In: a module, a state dict or pairs of (name, tensor), with Transformers' names. Out: pairs checked
-against the model: none unknown, none missing, all finite and of the right shape.
+"""Checks new weights for a running engine, all of them, before the first one is loaded: none
+unknown, none missing, all finite and of the right shape.
 """
 
 from __future__ import annotations
@@ -56,7 +54,6 @@ def expected_weights(hf_config: PretrainedConfig, trust_remote_code: bool) -> Ex
 
 
 def weights_of(model: PreTrainedModel) -> ExpectedWeights:
-    """Return the names and shapes of a model's weights."""
     state = model.state_dict(keep_vars=True)
     first: dict[int, str] = {}
     tied = {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}

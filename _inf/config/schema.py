@@ -70,7 +70,7 @@ def _with_sglang(value: object) -> Any:
     return {"sglang": {}} if value is None else value
 
 
-EngineArguments: TypeAlias = Mapping[Literal["sglang", "hf"], Mapping[str, Any]]
+EngineArguments: TypeAlias = Mapping[Literal["sglang"], Mapping[str, Any]]
 EngineKwargs: TypeAlias = Annotated[EngineArguments, BeforeValidator(_with_sglang)]
 
 
@@ -179,9 +179,7 @@ class RolloutConfig(Section):
     data_parallel_size: Count = key(1, "Copies of the model; torchrun starts their processes.")
     expert_parallel_size: Count = key(1, "For MoE models: 1, or tensor times data parallel size.")
     pipeline_model_parallel_size: Count = key(1, "Only 1 is supported.")
-    engine_kwargs: EngineKwargs = key(
-        {"sglang": {}}, "sglang: other fields of its ServerArgs; hf: quantization."
-    )
+    engine_kwargs: EngineKwargs = key({"sglang": {}}, "sglang: other fields of its ServerArgs.")
     multi_turn: MultiTurn = key(MultiTurn(), "Conversations of several turns.")
     update_weights_bucket_megabytes: Count = key(512, "update_weights() sends pieces of this size.")
     val_kwargs: ValKwargs = key(ValKwargs(), "Sampling in a trainer's validation batches.")

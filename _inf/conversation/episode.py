@@ -1,8 +1,6 @@
 """The state of one row's conversation: sampled tokens, added tokens, and whether it has ended.
 
-In: a prompt with its messages, the engine's answer of each turn, tool results, user messages. Out:
-the ids of the next turn's prompt, a mask that is 1 on exactly the sampled tokens, the calls to run,
-and a `Transcript`. Knows the template and the tools; nothing of verl or SGLang.
+`mask` is 1 on exactly the sampled tokens.
 """
 
 from __future__ import annotations
@@ -37,13 +35,13 @@ class Episode:
     ) -> None:
         self.name = str(uuid.uuid4())
         self.rules = rules
-        self.tools_kwargs = turns.tools_kwargs
-        self.interaction_kwargs = turns.interaction_kwargs
+        self.turns = turns
         self.prompt_ids = list(prompt.token_ids)
         self.ids: list[int] = []  # after the prompt
         self.mask: list[int] = []
         self.logprobs: list[float] = []
-        self.messages: list[dict[str, Any]] = [dict(message) for message in prompt.messages or ()]
+        self.messages: list[Message] = [dict(message) for message in prompt.messages or ()]
+        self._given = len(self.messages)
         self.to_run: list[ToolCall] = []
         self.outputs: list[RequestOutput] = []  # the backend's, one per turn
         self.reward_scores: dict[str, Any] = {}
@@ -55,11 +53,7 @@ class Episode:
         self.finished = False
         self._pending: list[ToolCall] = []
         self._records: list[dict[str, Any]] = []
-        self._conversation: list[Message] = list(prompt.messages or ())  # calls stay in its text
         self._params = params
-        self._max_tokens_per_turn = turns.max_tokens_per_turn
-
-    # ─── The model's turns ───
 
     def next_request(self) -> Request:
         """The request of the next turn, within all limits; each turn derives its own seed."""
@@ -73,8 +67,10 @@ class Episode:
 
     def may_add_user_message(self, user_turns: int) -> bool:
         """Whether the limits allow another user message after `user_turns` of them."""
-        rules = self.rules
-        return user_turns < rules.max_user_turns and len(self.outputs) < rules.max_assistant_turns
+        return user_turns < self.rules.max_user_turns and not self._at_last_turn()
+
+    def _at_last_turn(self) -> bool:
+        return len(self.outputs) >= self.rules.max_assistant_turns
 
     def _tensor_tokens_left(self) -> dict[str, int]:
         used = len(self.ids)
@@ -86,8 +82,8 @@ class Episode:
     def _tokens_left(self) -> tuple[int, str]:
         """The most tokens of the next turn, and the name of the limit that applies."""
         left = {"max_tokens": self._params.max_tokens - sum(self.mask)}
-        if self._max_tokens_per_turn is not None:
-            left["max_tokens_per_turn"] = self._max_tokens_per_turn
+        if self.turns.max_tokens_per_turn is not None:
+            left["max_tokens_per_turn"] = self.turns.max_tokens_per_turn
         return _least(left | self._tensor_tokens_left())
 
     def add_assistant_turn(self, answer: RequestOutput) -> None:
@@ -107,21 +103,15 @@ class Episode:
         self._extend(answer.token_ids, answer.logprobs)
 
     def _append_answer(self, parsed: Parsed) -> None:
-        message: dict[str, Any] = {"role": "assistant", "content": parsed.content}
-        self._conversation.append(dict(message))
+        message: Message = {"role": "assistant", "content": parsed.content}
         if parsed.calls:
-            message["tool_calls"] = [
-                {
-                    "id": self._call_id(index),
-                    "type": "function",
-                    "function": {
-                        "name": call.name,
-                        "arguments": call.raw_text if call.error else call.arguments,
-                    },
-                }
-                for index, call in enumerate(parsed.calls)
-            ]
+            message["tool_calls"] = [self._openai_call(*each) for each in enumerate(parsed.calls)]
         self.messages.append(message)
+
+    def _openai_call(self, index: int, call: ToolCall) -> dict[str, Any]:
+        arguments = call.raw_text if call.error else call.arguments
+        function = {"name": call.name, "arguments": arguments}
+        return {"id": self._call_id(index), "type": "function", "function": function}
 
     def _call_id(self, index: int) -> str:
         return f"call{len(self.outputs):03}{index:02}"  # Mistral requires nine letters and digits
@@ -133,7 +123,7 @@ class Episode:
         schemas = [t.name for t in tools.values() if not t.executable]
         if len(schemas) == len(tools) or any(c.name in schemas for c in calls if not c.error):
             self.end("tool_calls", None)
-        elif len(self.outputs) >= self.rules.max_assistant_turns:
+        elif self._at_last_turn():
             self.end("tool_calls", "max_assistant_turns")
         elif left <= 0:
             self.end("length", limit)
@@ -143,70 +133,61 @@ class Episode:
         self._pending = calls
 
     def end(self, finish_reason: str, limit: str | None) -> None:
-        """End the conversation: no further turn follows."""
         self.finish_reason, self.limit, self.over = finish_reason, limit, True
-
-    # ─── Tool results and user messages ───
 
     async def run(self, index: int) -> Executed:
         """Run one call of `to_run`; never raises, and its text is safe to put into a prompt."""
         call, rules = self.to_run[index], self.rules
         multi_turn = rules.config.rollout.multi_turn
-        most = multi_turn.max_parallel_calls
-        fault: str | None = (
-            f"Error: at most {most} calls may be made in one turn; this was not run."
-        )
-        if index < most:
-            fault = call_fault(call, rules.tools)
+        fault = call_fault(call, rules.tools)
+        if index >= (most := multi_turn.max_parallel_calls):
+            fault = f"Error: at most {most} calls may be made in one turn; this was not run."
         if fault is not None:
-            done = Executed(text=fault, seconds=0.0, error=fault)
+            done = Executed(text=fault, error=fault)
         else:
             done = await execute(
                 rules.tools[call.name],
                 call.arguments,
                 instance_id=self.name,
-                execute_kwargs=self.tools_kwargs.get(call.name, {}).get("execute_kwargs", {}),
+                execute_kwargs=self.turns.tool_kwargs(call.name, "execute"),
                 timeout=rules.config.tool_timeout,
                 max_length=multi_turn.max_tool_response_length,
                 side=multi_turn.tool_response_truncate_side,
             )
-        return dataclasses.replace(done, text=self.rules.escape_special_tokens(done.text))
+        return dataclasses.replace(done, text=rules.escape_special_tokens(done.text))
 
     def add_tool_results(self, results: Sequence[Executed]) -> None:
-        """Add the results of all calls in `to_run`, in order."""
-        index = len(self._conversation) - 1
+        messages = []
         for number, (call, done) in enumerate(zip(self.to_run, results, strict=True)):
-            message = {
-                "role": "tool",
-                "name": call.name,
-                "tool_call_id": self._call_id(number),
-                "content": done.text,
-            }
-            self._conversation.append(message)
-            self.messages.append(message)
-            record = {"name": call.name, "arguments": call.arguments, "result": done.text}
+            about = dict(vars(done))
+            text, name = about.pop("text"), call.name
+            own_id = self._call_id(number)
+            messages.append({"role": "tool", "name": name, "tool_call_id": own_id, "content": text})
             self._records.append(
-                record | {key: value for key, value in vars(done).items() if key != "text"}
+                {"name": name, "arguments": call.arguments, "result": text, **about}
             )
         self.to_run = []
-        self._append_template_tokens(index)
+        self._add_messages(messages)
 
     def add_user_message(self, content: str) -> None:
-        """Add an interaction's message."""
-        index = len(self._conversation) - 1
-        message = {"role": "user", "content": self.rules.escape_special_tokens(content)}
-        self._conversation.append(message)
-        self.messages.append(message)
-        self._append_template_tokens(index)
+        text = self.rules.escape_special_tokens(content)
+        self._add_messages([{"role": "user", "content": text}])
+
+    def _add_messages(self, messages: Sequence[Message]) -> None:
+        self.messages += messages
+        self._append_template_tokens(len(self.messages) - len(messages) - 1)
+        left, limit = self._tokens_left()
+        if left <= 0 and not self.over:
+            self.end("length", limit)
 
     def _append_template_tokens(self, index: int) -> None:
         """Add the template's ids between the last answer and the next one, if they fit."""
         matched, model = self.outputs[-1].matched_stop, self.rules.model
         ended = isinstance(matched, int) and matched in model.eos_token_ids
-        template, calls = self.rules.template, self.messages
+        template = self.rules.template
         assert template is not None
         try:
-            ids = template.after(self._conversation, index, ended=ended, called=calls)
+            ids = template.after(self._without_calls(), index, ended=ended, called=self.messages)
         except Exception as failure:  # the template refuses the new messages: keep the rest
             self.error = f"the chat template refused the next turn: {failure}"
             self.end("abort", None)
@@ -219,25 +200,24 @@ class Episode:
         left, limit = _least(self._tensor_tokens_left())
         if len(ids) >= left:
             self.end("length", limit)
-            return
-        self._extend(ids, None)
-        left, limit = self._tokens_left()
-        if left <= 0:
-            self.end("length", limit)
+        else:
+            self._extend(ids, None)
+
+    def _without_calls(self) -> list[Message]:
+        """The messages, in which the model's own calls stay in its text."""
+        own = ({k: m[k] for k in m if k != "tool_calls"} for m in self.messages[self._given :])
+        return [*self.messages[: self._given], *own]
 
     def _extend(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
         self.ids += ids
         self.mask += [0 if logprobs is None else 1] * len(ids)
         self.logprobs += [0.0] * len(ids) if logprobs is None else logprobs
 
-    # ─── The end ───
-
     def conclude(self, reward_scores: dict[str, Any]) -> None:
         """Record the rewards, and the limit that ended the interaction, if one did."""
         self.reward_scores = reward_scores
         if not self.concluded and not self.over:
-            turns = len(self.outputs) >= self.rules.max_assistant_turns
-            self.limit = "max_assistant_turns" if turns else "max_user_turns"
+            self.limit = "max_assistant_turns" if self._at_last_turn() else "max_user_turns"
 
     def abort(self, limit: str | None, error: str | None = None) -> None:
         """Drop everything of a row that was given up."""
@@ -253,29 +233,53 @@ class Episode:
         return RequestOutput(
             token_ids=[self.ids[index] for index in sampled],
             logprobs=[self.logprobs[index] for index in sampled],
-            prompt_logprobs=[],
             finish_reason=self.finish_reason,
             matched_stop=next((answer.matched_stop for answer in last), None),
             prompt_tokens=len(self.prompt_ids),
             completion_tokens=len(sampled),
             cached_tokens=sum(answer.cached_tokens for answer in first),
             weight_version=max((a.weight_version for a in last), default=weight_version),
-            transcript=self._transcript(),
+            transcript=Transcript(
+                messages=self.messages,
+                ids=self.ids,
+                mask=self.mask,
+                logprobs=self.logprobs,
+                answer_ids=[token for answer in last for token in answer.token_ids],
+                pending=self._pending,
+                calls=self._records,
+                num_turns=len(self.outputs),
+                reward_scores=self.reward_scores,
+                limit=self.limit,
+                error=self.error,
+            ),
         )
 
-    def _transcript(self) -> Transcript:
-        return Transcript(
-            messages=self.messages,
-            ids=self.ids,
-            mask=self.mask,
-            logprobs=self.logprobs,
-            answer_ids=list(self.outputs[-1].token_ids) if self.outputs else [],
-            pending=self._pending,
-            calls=self._records,
-            num_turns=len(self.outputs),
-            reward_scores=self.reward_scores,
-            limit=self.limit,
-            error=self.error,
+
+class TextEpisode(Episode):
+    """One row while it runs on a server that takes and gives text: its transcript has no ids, the
+    lengths of tensors do not apply, and `mask` only counts: a 1 per sampled token."""
+
+    def next_request(self) -> Request:
+        schemas = [tool.schema for tool in self.rules.tools.values()]
+        request = super().next_request()
+        return dataclasses.replace(request, messages=list(self.messages), tools=schemas)
+
+    def _tensor_tokens_left(self) -> dict[str, int]:
+        return {}
+
+    def _keep_sampled(self, answer: RequestOutput) -> None:
+        self.mask += [1] * answer.completion_tokens
+
+    def _append_template_tokens(self, index: int) -> None:
+        """Nothing: the server renders."""
+
+    def output(self, weight_version: int) -> RequestOutput:
+        sampled, self.mask = len(self.mask), []
+        return dataclasses.replace(
+            super().output(weight_version),
+            text=self.outputs[-1].text if self.outputs else "",
+            prompt_tokens=self.outputs[0].prompt_tokens if self.outputs else 0,
+            completion_tokens=sampled,
         )
 
 

@@ -11,8 +11,7 @@ import yaml
 from _inf.config import MultiTurn
 from _inf.errors import ConfigError, shown
 from _inf.runtime import quiet
-from _inf.tools.loading import load_tools
-from _inf.tools.user_module import import_beside
+from _inf.tools.loading import import_beside, load_tools
 from _inf.types import Tool
 
 PATH_KEY = "rollout.multi_turn.interaction_config_path"

@@ -1,10 +1,9 @@
 """The loop of a conversation: the model answers, then tools or a user reply, and so on.
 
-In: an `Episode` per row, and a backend that answers one turn. Out: a `RequestOutput` per row. The
-order of create, execute, calc_reward and release, the turn limits and `over_sample_rate` are those
-of verl 0.6.1 (`workers/rollout/sglang_rollout/sglang_rollout.py`, `_async_rollout_a_request`).
-Unlike verl, it never renders a prompt again, so the returned ids are those that were sampled; it
-keeps calls, log probs and finish reasons; and a tool that raises does not cancel the whole batch.
+The order of create, execute, calc_reward and release, the turn limits and `over_sample_rate` are
+verl 0.6.1's (`workers/rollout/sglang_rollout/sglang_rollout.py`, `_async_rollout_a_request`).
+Unlike verl, it never renders a prompt again, so the returned ids are those that were sampled, and
+it keeps calls, log probs and finish reasons.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from _inf.conversation.episode import Episode
-from _inf.conversation.lifecycle import RowInteraction, RowTool
-from _inf.conversation.rules import DEFAULT_INTERACTION, ConversationBackend
+from _inf.conversation.lifecycle import Lifecycle
+from _inf.conversation.rules import ConversationBackend
 from _inf.errors import ConfigError, EngineDeadError, EngineRefusal, RequestFailure
 from _inf.types import Report, RequestOutput
 
@@ -48,26 +47,18 @@ async def run_episodes(
 async def _row(
     episode: Episode, backend: ConversationBackend, progressed: Callable[[], None]
 ) -> None:
-    """Run one conversation; a failure aborts this row only, unless no row can be
-    answered."""
-    tools = [RowTool(tool.verl, episode) for tool in episode.rules.tools.values() if tool.verl]
-    interaction = None
-    if episode.interaction_kwargs:
-        name = episode.interaction_kwargs.get("name", DEFAULT_INTERACTION)
-        interaction = RowInteraction(name, episode.rules.interactions[name], episode)
+    """Run one conversation; a failure aborts this row only, unless no row can be answered."""
+    lifecycle = Lifecycle(episode)
     try:
-        await asyncio.gather(*(tool.create() for tool in tools))
-        if interaction is not None:
-            await interaction.start()
-        rewards = await _turns(episode, backend, interaction, progressed)
-        scores = dict(await asyncio.gather(*(tool.reward() for tool in tools)))
-        episode.conclude(scores | {"user_turn_rewards": rewards})
+        await lifecycle.start()
+        turn_rewards = await _turns(episode, backend, lifecycle, progressed)
+        episode.conclude(await lifecycle.rewards() | {"user_turn_rewards": turn_rewards})
     except (ConfigError, EngineDeadError, EngineRefusal):
         raise
     except Exception as failure:
         episode.abort(None, f"{type(failure).__name__}: {failure}")
     finally:
-        ending = asyncio.ensure_future(_end(tools, interaction))
+        ending = asyncio.ensure_future(lifecycle.end())
         try:
             await asyncio.shield(ending)
         except asyncio.CancelledError:  # the row is whole: its tools are released all the same
@@ -76,16 +67,10 @@ async def _row(
     progressed()
 
 
-async def _end(tools: Sequence[RowTool], interaction: RowInteraction | None) -> None:
-    await asyncio.gather(*(tool.release() for tool in tools))
-    if interaction is not None:
-        await interaction.finalize()
-
-
 async def _turns(
     episode: Episode,
     backend: ConversationBackend,
-    interaction: RowInteraction | None,
+    lifecycle: Lifecycle,
     progressed: Callable[[], None],
 ) -> list[float | None]:
     """Run turns until the conversation ends; return the rewards of the user's messages."""
@@ -103,10 +88,10 @@ async def _turns(
         if episode.to_run:
             calls = range(len(episode.to_run))
             episode.add_tool_results(await asyncio.gather(*map(episode.run, calls)))
-        elif interaction is None or not episode.may_add_user_message(len(rewards)):
+        elif lifecycle.interaction is None or not episode.may_add_user_message(len(rewards)):
             break
         else:
-            done, content, reward = await interaction.respond()
+            done, content, reward = await lifecycle.respond()
             rewards.append(reward)
             if done:
                 episode.concluded = True

@@ -1,9 +1,5 @@
-"""Turns a call's tools and the config into the rules, requests and episodes of its rows.
-
-In: checked parameters (`Sampling`), tokenized prompts, the config. Out: `Rules` with a `Template`
-that shows the tools, and a `Request` or an `Episode` per row. Refuses calls that no conversation
-can serve.
-"""
+"""Turns a call's tools and the config into the rules, requests and episodes of its rows, and
+refuses calls that no conversation can serve."""
 
 from __future__ import annotations
 
@@ -11,7 +7,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 
 from _inf.config import Config
-from _inf.conversation.episode import Episode
+from _inf.conversation.episode import Episode, TextEpisode
 from _inf.conversation.interactions import ConfiguredTools
 from _inf.conversation.rules import (
     DEFAULT_INTERACTION,
@@ -19,30 +15,10 @@ from _inf.conversation.rules import (
     answered_calls,
     rules_for,
 )
-from _inf.conversation.text_episode import TextEpisode
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
+from _inf.request.keywords import KEYWORDS
 from _inf.request.sampling import Sampling
 from _inf.types import ModelInfo, Prompt, Request, RequestOutput, Tool, TurnOptions
-
-# Keywords that need a call of one turn.
-ONE_TURN = (
-    "json_schema",
-    "regex",
-    "prompt_logprobs",
-    "logprobs",
-    "sampling_mask",
-    "return_routed_experts",
-    "num_beams",
-)
-# Keywords that a stream cannot serve, and why.
-NOT_STREAMED = {
-    "prompt_logprobs": "stream() does not give them; use generate()",
-    "sampling_mask": "stream() does not give it; use generate()",
-    "return_routed_experts": "stream() does not give it; use generate()",
-    "num_beams": "a beam is known at its end only; use generate()",
-    "max_tokens_per_turn": "stream() has one turn; use max_tokens",
-    "interaction_kwargs": "stream() has one turn; use generate()",
-}
 
 
 def call_rules(
@@ -82,7 +58,6 @@ class PreparedCall:
 
     @property
     def rows(self) -> int:
-        """The number of rows that the call returns."""
         return len(self.prompts) * self.sampling.n
 
     def episodes(self) -> list[Episode]:
@@ -115,9 +90,9 @@ class PreparedCall:
             raise ConfigError.of(
                 "n", f"stream() gives one answer, not {sampling.n}; use generate()."
             )
-        for name, why in NOT_STREAMED.items():
-            if sampling.asks(name):
-                raise ConfigError.of(name, f"{why}.")
+        for name, keyword in KEYWORDS.items():
+            if keyword.not_streamed and sampling.asks(name):
+                raise ConfigError.of(name, f"{keyword.not_streamed}.")
         for name, tool in self.rules.tools.items():
             if tool.executable:
                 raise ToolError.of(
@@ -151,8 +126,8 @@ def check_turns(
             "max_tokens_per_turn",
             "without tools or interactions there is one turn; use max_tokens.",
         )
-    for name in ONE_TURN if more_turns else ():
-        if sampling.asks(name):
+    for name, keyword in KEYWORDS.items() if more_turns else ():
+        if keyword.one_turn and sampling.asks(name):
             why, instead = " and ".join(more_turns), " and ".join(more_turns.values())
             raise ConfigError.of(name, f"cannot be used with {why}; {instead}.")
 

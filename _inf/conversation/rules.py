@@ -1,7 +1,4 @@
-"""What all conversations of a call share: tools, template and limits; and how answers are read.
-
-In: an answer of the model. Out: the tool calls in it. Knows nothing of one row's state.
-"""
+"""What all conversations of a call share: tools, template and limits; and how answers are read."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Builds cache folders once: `build_once(key, build)` returns a complete folder or raises.
-
-A folder is built under a hidden name and then renamed, with a lock that ends with its process: a
+"""Builds cache folders once, under a hidden name and with a lock that ends with its process: a
 killed build leaves nothing under the final name, and a second process waits for the first. A folder
 that has lost a file is built again.
-
-The caller chooses the keys: the same key must always mean the same content.
 """
 
 from __future__ import annotations
@@ -41,10 +37,8 @@ def cache_root() -> Path:
 
 
 def build_once(key: str, build: Callable[[Path], None]) -> Path:
-    """Return the folder `key` of the cache; if it is missing or incomplete, `build` fills it.
-
-    `build` gets an empty folder; if it raises, nothing is kept.
-    """
+    """Return the folder `key` of the cache, which must always mean the same content; if it is
+    missing or incomplete, `build` fills an empty one, of which nothing is kept if it raises."""
     root = cache_root()
     final = root / key
     if _is_complete(final):
@@ -64,7 +58,6 @@ def build_once(key: str, build: Callable[[Path], None]) -> Path:
 
 
 def _build(final: Path, build: Callable[[Path], None]) -> None:
-    """Fill a hidden folder and rename it; the caller holds the lock of this key."""
     draft = final.parent / f".{final.name}.draft"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()

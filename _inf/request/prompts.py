@@ -1,8 +1,6 @@
 """Converts every accepted form of a prompt into messages, token ids or plain text.
 
-In: the `prompts` of `InferenceEngine.generate`, one or many, mixed. Out: one `Form` per prompt, in
-order. A new form is added in `_one`. Knows no tokenizer, and imports no library of arrays, tables
-or messages: it checks attributes instead. Every refusal is a `PromptError` with the prompt's index.
+It imports no library of arrays, tables or messages, but checks attributes.
 """
 
 from __future__ import annotations

@@ -1,39 +1,32 @@
-"""Turns a call's keywords into the sampling parameters of each request.
+"""Turns a call's keywords, which override the config, into the sampling parameters of each request.
 
-In: the keywords of `generate` (`GenerateParams`), which override the config. Out: a `Sampling`,
-complete and checked: values that SGLang would accept and then ignore or die of are refused here.
+What SGLang would accept and then ignore or die of is refused here.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.config import RolloutConfig
-from _inf.errors import ConfigError, at_fault, did_you_mean
-from _inf.request.keywords import GenerateParams
+from _inf.errors import ConfigError, did_you_mean
+from _inf.request.keywords import KEYWORDS, NEUTRAL, PER_PROMPT, checked
 from _inf.request.seeds import derived_seed, prompt_seed
-from _inf.request.values import MAX_INT32, Check, call_checks, prompt_checks
+from _inf.request.values import MAX_INT32
 from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOptions
 
 # Below it SGLang samples greedily (`sampling_params.py`), with log probs at temperature 1.
 GREEDY_BELOW = 1e-6
 # Used where no model is known: any token id is accepted, and none ends an answer.
 ANY_MODEL = ModelInfo(None, frozenset(), Limits(0, 0, MAX_INT32))
-# Parameters that exclude tokens, with the value that excludes none.
-FILTERS: dict[str, float] = {"top_p": 1.0, "top_k": -1, "min_p": 0.0}
+FILTERS = [name for name, keyword in KEYWORDS.items() if keyword.filters]
 ASK_TO_SAMPLE = ("temperature", *FILTERS, "seed")
-# Parameters that a report of a call leaves out at their defaults.
-SHOWN_IF_USED = (
-    "repetition_penalty",
-    "logprobs",
-    "prompt_logprobs",
-    "num_beams",
-    "sampling_mask",
-    "return_routed_experts",
+# What a report of a call shows at its neutral value too.
+ALWAYS_SHOWN = (
+    *("max_tokens", "temperature", *FILTERS, "min_tokens", "ignore_eos"),
+    *("presence_penalty", "frequency_penalty"),
 )
-DEFAULTS = {**vars(SamplingParams(max_tokens=1)), **vars(TurnOptions())}
 # One prompt's value is already a list, so values per prompt are a list of lists.
 LISTS = ("stop", "stop_token_ids")
 # A field of SGLang's `ServerArgs`.
@@ -56,8 +49,8 @@ class Sampling:
 
     def asks(self, name: str) -> bool:
         """Whether a keyword of sampling or of turns has another value than its default."""
-        default = DEFAULTS[name]
-        return any(vars(each).get(name, default) != default for each in self.params + self.turns)
+        neutral = NEUTRAL[name]
+        return any(vars(each).get(name, neutral) != neutral for each in self.params + self.turns)
 
     @property
     def same_samples(self) -> str:
@@ -92,10 +85,7 @@ def greedy_unless_asked(params: dict[str, Any]) -> None:
 
 
 def check_params(params: Mapping[str, Any], config: RolloutConfig) -> None:
-    """Refuse keywords that are wrong for every engine, without starting one.
-
-    Raises as `resolve` does; without a vocabulary, any token id is accepted.
-    """
+    """Refuse keywords that are wrong for every engine, without starting one."""
     resolve(params, config, 0, ANY_MODEL)
 
 
@@ -106,9 +96,9 @@ def effective_params(params: Mapping[str, Any], rollout: RolloutConfig) -> dict[
         resolved = resolved | {"prompt_logprobs": most}
     return {
         name: value
-        for name in GenerateParams.__annotations__
+        for name in KEYWORDS
         if (value := resolved.get(name)) not in ([], {}, None)
-        and not (name in SHOWN_IF_USED and value == DEFAULTS[name])
+        and (name in ALWAYS_SHOWN or value != NEUTRAL[name])
     }
 
 
@@ -120,58 +110,39 @@ def resolve(
     The model's EOS ids end an answer unless `ignore_eos`; they are sent as stop ids, because an
     engine itself reads only `config.json` or `generation_config.json`, not both.
     """
-    per_prompt = prompt_checks(model.limits.vocabulary)
-    checks = per_prompt | call_checks(model.limits.vocabulary)
     for name in params:
-        if name not in checks:
-            hint = did_you_mean(name, checks) or "."
+        if name not in KEYWORDS:
+            hint = did_you_mean(name, KEYWORDS) or "."
             raise ConfigError.of(name, f"generate() has no such parameter{hint}")
     given = {name: value for name, value in params.items() if value is not None}
-    listed = {n: value for n, value in given.items() if n in per_prompt and _is_listed(n, value)}
-    for name, values in listed.items():
-        if len(values) != prompts:
-            raise ConfigError.of(
-                name,
-                f"a list of {len(values)} values for {prompts} prompts; "
-                "give one value for all, or one per prompt.",
-            )
-    shared = _checked(checks, {n: value for n, value in given.items() if n not in listed})
-    same = not listed or not prompts  # checked once, also for an empty batch
+    listed = _listed(given, prompts)
+    vocabulary = model.limits.vocabulary
+    shared = {n: checked(n, value, vocabulary) for n, value in given.items() if n not in listed}
+    each = prompts if listed else 0  # 0: all prompts have the same, which is checked once
     all_params, turns = [], []
-    for index in range(1 if same else prompts):
-        own = {} if same else {name: values[index] for name, values in listed.items()}
+    for index in range(each or 1):
+        own = {name: values[index] for name, values in listed.items()} if each else {}
         try:
-            checked = _checked(checks, own)
-            all_params.append(_params(shared | checked, config, model))
+            own = {n: checked(n, v, vocabulary) for n, v in own.items() if v is not None}
+            all_params.append(_params(shared | own, config, model))
         except ConfigError as failure:
-            if same:
+            if not each:
                 raise
             raise ConfigError(f"{failure} (prompt {index})", key=failure.key, index=index) from None
-        turns.append(TurnOptions(**_fields_of(TurnOptions, shared | checked)))
-    if same:
+        turns.append(TurnOptions(**_fields_of(TurnOptions, shared | own)))
+    if not each:
         all_params, turns = all_params * prompts, turns * max(1, prompts)
     if "seed" in shared:
         all_params = [
-            dataclasses.replace(each, seed=prompt_seed(shared["seed"], index))
-            for index, each in enumerate(all_params)
+            dataclasses.replace(params, seed=prompt_seed(shared["seed"], index))
+            for index, params in enumerate(all_params)
         ]
-    n, beams = shared.get("n", config.n), shared.get("num_beams", 1)
-    if 1 < beams < n:
+    of_call = {"n": config.n, **_fields_of(Sampling, shared)}
+    if 1 < (beams := shared.get("num_beams", 1)) < of_call["n"]:
         raise ConfigError.of(
-            "num_beams", f"{beams} beams are fewer than the n={n} rows of a prompt."
+            "num_beams", f"{beams} beams are fewer than the n={of_call['n']} rows of a prompt."
         )
-    of_call = {**_fields_of(Sampling, shared), "n": n}
     return Sampling(params=all_params, turns=turns, **of_call)
-
-
-def _checked(checks: Mapping[str, Check], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checked values of those keywords that have one."""
-    checked = {}
-    for name, value in given.items():
-        if value is not None:
-            with at_fault(key=name):
-                checked[name] = checks[name](name, value)
-    return checked
 
 
 def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,11 +150,22 @@ def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
 
 
-def _is_listed(name: str, value: object) -> bool:
-    """Whether a keyword's value is a list with one value per prompt."""
-    if not isinstance(value, list | tuple) or name not in LISTS:
-        return isinstance(value, list | tuple)
-    return len(value) > 0 and all(isinstance(each, list | tuple | None) for each in value)
+def _listed(given: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:
+    """Return the lists with one value per prompt."""
+    listed: dict[str, Sequence[Any]] = {}
+    for name, value in given.items():
+        if name not in PER_PROMPT or not isinstance(value, list | tuple):
+            continue
+        if name in LISTS and not (value and all(isinstance(v, list | tuple | None) for v in value)):
+            continue
+        if len(value) != prompts:
+            raise ConfigError.of(
+                name,
+                f"a list of {len(value)} values for {prompts} prompts; "
+                "give one value for all, or one per prompt.",
+            )
+        listed[name] = value
+    return listed
 
 
 def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -> SamplingParams:
@@ -232,7 +214,7 @@ def _check_sampling_mask(params: SamplingParams) -> None:
         return
     if params.greedy:
         raise ConfigError.of("sampling_mask", "a greedy answer is not sampled; give a temperature.")
-    if all(getattr(params, name) == neutral for name, neutral in FILTERS.items()):
+    if all(getattr(params, name) == NEUTRAL[name] for name in FILTERS):
         raise ConfigError.of(
             "sampling_mask",
             "without top_k, top_p or min_p every token is left, and the log probs "
@@ -257,7 +239,7 @@ def _temperature(given: Mapping[str, Any], config: RolloutConfig) -> float:
     asked = {
         name: given[name]
         for name in ASK_TO_SAMPLE
-        if name in given and given[name] != FILTERS.get(name)
+        if name in given and not (name in FILTERS and given[name] == NEUTRAL[name])
     }
     if beams and given.get("do_sample"):
         asked["do_sample"] = True

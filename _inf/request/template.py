@@ -1,12 +1,8 @@
 """Renders messages with the model's chat template: a whole prompt, or only what follows an answer.
 
-In: messages, a call's template keywords and tool schemas; or plain text without the template. Out:
-token ids of exactly the template's text (verl adds no special tokens either, so a template that
-writes the BOS itself does not get a second one). Knows the tokenizer; nothing of limits, rollouts
-or what a tool does.
-
-A template is a program of the model's authors: it may raise any exception on a turn that it does
-not expect.
+The ids are of exactly the template's text: verl adds no special tokens either, so a template that
+writes the BOS itself does not get a second one. A template is a program of the model's authors: it
+may raise any exception on a turn that it does not expect.
 """
 
 from __future__ import annotations

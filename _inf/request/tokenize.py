@@ -1,9 +1,4 @@
-"""Turns prompts and given responses into token ids, and checks them against the limits.
-
-In: prompts from `_inf.request.prompts`, responses in the caller's forms. Out: one `Prompt` or one
-list of ids per prompt, in order. Knows the tokenizer and nothing of engines; every refusal is a
-`PromptError` that begins with the index.
-"""
+"""Turns prompts and given responses into token ids, and checks them against the limits."""
 
 from __future__ import annotations
 
@@ -125,12 +120,19 @@ def check_total_length(
     prompts: Sequence[Prompt], max_tokens: Sequence[int], limits: Limits
 ) -> None:
     """Refuse a prompt that exceeds the limit together with `max_tokens` of answer."""
-    for index, (prompt, answer) in enumerate(zip(prompts, max_tokens, strict=True)):
+    for index, (prompt, most) in enumerate(zip(prompts, max_tokens, strict=True)):
         length = len(prompt.token_ids)
-        if length + answer > limits.total:
-            raise PromptTooLongError(
-                f"prompt {index} has {length} tokens; with max_tokens={answer} that is "
-                f"{length + answer}, above the limit of {limits.total} "
-                f"(rollout.max_model_len). At most max_tokens={limits.total - length} fits.",
-                index=index,
-            )
+        remedy = f"At most max_tokens={limits.total - length} fits."
+        check_room(index, length, most, limits, f"max_tokens={most}", remedy)
+
+
+def check_room(
+    index: int, prompt: int, answer: int, limits: Limits, what: str, remedy: str
+) -> None:
+    """Refuse a prompt that exceeds the limit together with its answer, which is called `what`."""
+    if prompt + answer > limits.total:
+        raise PromptTooLongError(
+            f"prompt {index} has {prompt} tokens; with {what} that is {prompt + answer}, above the "
+            f"limit of {limits.total} (rollout.max_model_len). {remedy}",
+            index=index,
+        )

@@ -1,24 +1,13 @@
-"""Checks the values of `generate`'s keywords: returns plain Python values, or raises `ConfigError`.
-
-In: a keyword's name and one value, not None. Knows nothing of other keywords and other prompts.
-"""
+"""Checks of `generate`'s keywords, each of one value: plain Python values, or a `ConfigError`."""
 
 from __future__ import annotations
 
 import math
 import numbers
-import threading
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any
 
-from _inf.config.schema import MAX_SAMPLES
 from _inf.errors import ConfigError, did_you_mean, shown
-from _inf.request.grammar import json_schema_text, regex_text
-from _inf.request.seeds import MAX_SEED
-from _inf.tools.definition import as_tools
-
-Check: TypeAlias = "Callable[[str, Any], Any]"
 
 MAX_INT32 = 2**31 - 1
 MAX_BIAS = 100.0  # OpenAI's bound
@@ -28,51 +17,6 @@ TEMPLATE_OWN = (
 )
 # verl's keyword arguments for each tool of a row.
 TOOL_KWARGS = ("create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs")
-
-
-def prompt_checks(vocabulary: int) -> dict[str, Check]:
-    """Return the checks of the keywords that also take a list, with one value per prompt."""
-    penalty = partial(number, least=-2.0, most=2.0)
-    return {
-        "temperature": partial(number, least=0.0),
-        "top_p": partial(number, above=0.0, most=1.0),
-        "top_k": top_k,
-        "min_p": partial(number, least=0.0, most=1.0),
-        "max_tokens": count,
-        "min_tokens": partial(count, least=0),
-        "do_sample": flag,
-        "stop": stop_strings,
-        "stop_token_ids": partial(stop_ids, vocabulary=vocabulary),
-        "seed": partial(count, least=0, most=MAX_SEED - 1),
-        "presence_penalty": penalty,
-        "frequency_penalty": penalty,
-        "repetition_penalty": partial(number, least=1e-6),
-        "ignore_eos": flag,
-        "logit_bias": partial(logit_bias, vocabulary=vocabulary),
-        "json_schema": lambda _, value: json_schema_text(value),
-        "regex": lambda _, value: regex_text(value),
-        "tools_kwargs": tools_kwargs,
-        "interaction_kwargs": mapping,
-        "max_tokens_per_turn": count,
-    }
-
-
-def call_checks(vocabulary: int) -> dict[str, Check]:
-    """Return the checks of the keywords with one value for the whole call."""
-    return {
-        "n": partial(count, most=MAX_SAMPLES),
-        "num_beams": partial(count, most=vocabulary),
-        "tools": lambda _, value: as_tools(value),
-        "chat_template_kwargs": template_kwargs,
-        "truncate_prompt": side,
-        "skip_special_tokens": flag,
-        "logprobs": partial(count, least=0, most=vocabulary),
-        "prompt_logprobs": partial(flag_or_count, most=vocabulary),
-        "sampling_mask": flag,
-        "return_routed_experts": flag,
-        "timeout": partial(number, above=0.0, most=threading.TIMEOUT_MAX),
-        "progress": flag,
-    }
 
 
 def number(
@@ -113,6 +57,10 @@ def count(name: str, value: Any, *, least: int = 1, most: int = MAX_INT32) -> in
     return whole
 
 
+def count_of_tokens(name: str, value: Any, *, vocabulary: int, least: int = 1) -> int:
+    return count(name, value, least=least, most=vocabulary)
+
+
 def top_k(name: str, value: Any) -> int:
     if (whole := count(name, value, least=-1)) == 0:
         raise ConfigError.of(name, "0 is out of range; -1 means all tokens.")
@@ -125,12 +73,12 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
-def flag_or_count(name: str, value: Any, *, most: int) -> bool | int:
+def flag_or_count(name: str, value: Any, *, vocabulary: int) -> bool | int:
     if isinstance(value, bool):
         return value
     if not isinstance(value, numbers.Integral):
         raise ConfigError.of(name, f"{shown(value)} is neither a bool nor an int.")
-    return count(name, value, most=most)
+    return count(name, value, most=vocabulary)
 
 
 def side(name: str, value: Any) -> str:

@@ -1,20 +1,18 @@
-"""Builds what `generate` returns from a backend's outputs.
-
-In: `RequestOutput`s, prompt-major, with their prompts and parameters. Out: a `GenerationOutput`.
-Knows the tokenizer's decoder, if there is one, and nothing of engines.
-"""
+"""Builds what `generate` returns from a backend's outputs."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.response.scores import scored_tokens
-from _inf.types import Prompt, RequestOutput, Tokenizer, Transcript
+from _inf.types import Prompt, RequestOutput, Tokenizer
 
 
 def decode(
@@ -25,54 +23,78 @@ def decode(
     response_length: int,
 ) -> GenerationOutput:
     """Decode `len(prompts) * sampling.n` outputs; `response_length`: of the rollout's tensors."""
-    asked = [prompts[row // sampling.n] for row in range(len(outputs))]
-    transcripts = [o.transcript for o in outputs if o.transcript is not None]
-    last_turns = [
-        dataclasses.replace(o, token_ids=o.transcript.answer_ids) if o.transcript else o
-        for o in outputs
-    ]
-    skip, asks = sampling.skip_special_tokens, sampling.asks
-    return GenerationOutput(
-        completions=_answer_texts(last_turns, tokenizer, skip_special_tokens=skip),
-        token_ids=[None if o.text is not None else list(o.token_ids) for o in outputs],
-        logprobs=[known_logprobs(o) for o in outputs],
-        metadata=_metadata(outputs, asked, sampling, tokenizer, response_length),
-        prompt_logprobs=[o.prompt_logprobs for o in outputs] if asks("prompt_logprobs") else None,
-        messages=[t.messages for t in transcripts] if transcripts else None,
-        tool_calls=[t.pending for t in transcripts] if transcripts else None,
-        top_logprobs=[o.top_logprobs or [] for o in outputs] if asks("logprobs") else None,
-        top_prompt_logprobs=[
-            [None, *scored_tokens(output, prompt.token_ids[1:])[1]]
-            for output, prompt in zip(outputs, asked, strict=True)
+    skip, n = sampling.skip_special_tokens, sampling.n
+    texts = _answer_texts(list(map(_last_turn, outputs)), tokenizer, skip_special_tokens=skip)
+    stop_texts = {
+        stop: decoded_text([stop], tokenizer, skip_special_tokens=False)
+        if isinstance(stop, int)
+        else stop
+        for stop in {output.matched_stop for output in outputs}
+    }
+    responses = [o.token_ids if o.transcript is None else o.transcript.ids for o in outputs]
+    width = max([response_length, *map(len, responses)])
+    params, asks = sampling.rows(), functools.cache(sampling.asks)
+    rows = []
+    for place, output in enumerate(outputs):
+        prompt, in_text = prompts[place // n], output.text is not None
+        row = GenerationRow(
+            texts[place],
+            None if in_text else output.token_ids,
+            _known_logprobs(output),
+            **_asked_for(output, prompt, asks),
+            tool_calls=None if output.transcript is None else output.transcript.pending,
+            prompt_token_ids=prompt.token_ids or None,  # None if a server tokenizes
+            finish_reason=str(output.finish_reason),
+            matched_stop=output.matched_stop,
+            matched_stop_text=stop_texts[output.matched_stop],
+            prompt_tokens=output.prompt_tokens,
+            completion_tokens=output.completion_tokens,
+            cached_tokens=output.cached_tokens,
+            prompt_index=place // n,
+            sample_index=place % n,
+            weight_version=output.weight_version,
+            seed=params[place].seed,
+            truncated_prompt_tokens=prompt.truncated_tokens,
+            transcript=output.transcript,
+            padded_to=0 if in_text else width,
+            pad_token_id=tokenizer and tokenizer.pad_token_id,
+        )
+        rows.append(row)
+    return GenerationOutput(rows)
+
+
+def _asked_for(
+    output: RequestOutput, prompt: Prompt, asks: Callable[[str], bool]
+) -> dict[str, Any]:
+    """The fields that a row has only if a keyword asks for them."""
+    fields: dict[str, Any] = {}
+    if asks("prompt_logprobs"):
+        fields["prompt_logprobs"] = output.prompt_logprobs
+    if asks("top_prompt_logprobs"):
+        fields["top_prompt_logprobs"] = [None, *scored_tokens(output, prompt.token_ids[1:])[1]]
+    if asks("logprobs"):
+        fields["top_logprobs"] = output.top_logprobs or []
+    if asks("return_routed_experts"):
+        fields["routed_experts"] = output.routed_experts
+    if asks("sampling_mask"):
+        kept = output.kept or []
+        fields["sampling_mask"] = [sorted(left) for left in kept]
+        fields["sampling_logprobs"] = [
+            left[token] - math.log(math.fsum(map(math.exp, left.values())))
+            for token, left in zip(output.token_ids, kept, strict=True)
         ]
-        if asks("top_prompt_logprobs")
-        else None,
-        **(_kept(outputs) if asks("sampling_mask") else {}),
-        routed_experts=[o.routed_experts for o in outputs]
-        if asks("return_routed_experts")
-        else None,
-        # None if a server tokenizes; rows of one prompt share a list.
-        prompt_token_ids=[p.token_ids for p in asked] if all(p.token_ids for p in asked) else None,
-    )
+    return fields
 
 
-def _kept(outputs: Sequence[RequestOutput]) -> dict[str, Any]:
-    """The ids that the filters left, and each token's log prob among them."""
-    masks = [[sorted(kept) for kept in o.kept or []] for o in outputs]
-    logprobs = [
-        [
-            kept[token] - math.log(math.fsum(map(math.exp, kept.values())))
-            for token, kept in zip(o.token_ids, o.kept or [], strict=True)
-        ]
-        for o in outputs
-    ]
-    return {"sampling_mask": masks, "sampling_logprobs": logprobs}
-
-
-def known_logprobs(output: RequestOutput) -> list[float] | None:
-    """Return a row's log probs; None if a server gives none, or none by our definition."""
+def _known_logprobs(output: RequestOutput) -> list[float] | None:
+    """A row's log probs; None if a server gives none, or none by our definition."""
     missing = output.text is not None or any(map(math.isnan, output.logprobs))
-    return None if missing else list(output.logprobs)
+    return None if missing else output.logprobs
+
+
+def _last_turn(output: RequestOutput) -> RequestOutput:
+    said = output.transcript
+    return output if said is None else dataclasses.replace(output, token_ids=said.answer_ids)
 
 
 def decoded_text(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
@@ -104,19 +126,17 @@ def _answer_texts(
     outputs: Sequence[RequestOutput], tokenizer: Tokenizer, *, skip_special_tokens: bool
 ) -> list[str]:
     """Return each row's `answer_text`; rows without a stop string are decoded together."""
-    alike = [
-        row
-        for row, output in enumerate(outputs)
-        if output.text is None and not isinstance(output.matched_stop, str)
-    ]
-    ids = [_shown_ids(outputs[row], skip_special_tokens=skip_special_tokens) for row in alike]
-    decoded = _decoded_texts(ids, tokenizer, skip_special_tokens=skip_special_tokens) if ids else []
-    texts = dict(zip(alike, decoded, strict=True))
+
+    def alone(output: RequestOutput) -> bool:
+        return output.text is not None or isinstance(output.matched_stop, str)
+
+    skip = skip_special_tokens
+    together = [_shown_ids(each, skip_special_tokens=skip) for each in outputs if not alone(each)]
+    decoded = _decoded_texts(together, tokenizer, skip_special_tokens=skip) if together else []
+    texts = iter(decoded)
     return [
-        texts[row]
-        if row in texts
-        else answer_text(output, tokenizer, skip_special_tokens=skip_special_tokens)
-        for row, output in enumerate(outputs)
+        answer_text(each, tokenizer, skip_special_tokens=skip) if alone(each) else next(texts)
+        for each in outputs
     ]
 
 
@@ -142,69 +162,3 @@ def answer_text(output: RequestOutput, tokenizer: Tokenizer, *, skip_special_tok
         start = text(ids).find(stop, max(0, len(before) - len(stop) + 1))
         return text(ids)[: start if start >= 0 else None]
     return text(_shown_ids(output, skip_special_tokens=skip_special_tokens))
-
-
-def whole_response(output: RequestOutput) -> tuple[list[int], list[int], list[float]]:
-    """Return the ids after the prompt, a mask with 1 for sampled ids, and their log probs."""
-    if (transcript := output.transcript) is not None:
-        return transcript.ids, transcript.mask, transcript.logprobs
-    return output.token_ids, [1] * len(output.token_ids), output.logprobs
-
-
-def _metadata(
-    outputs: Sequence[RequestOutput],
-    asked: Sequence[Prompt],
-    sampling: Sampling,
-    tokenizer: Tokenizer,
-    response_length: int,
-) -> list[dict[str, Any]]:
-    responses = [whole_response(output) for output in outputs]
-    width = max([response_length, *(len(ids) for ids, _, _ in responses)])
-    pad, params = tokenizer and tokenizer.pad_token_id, sampling.rows()
-    stops = {output.matched_stop for output in outputs}
-    stop_texts = {stop: _stop_text(stop, tokenizer) for stop in stops}
-    metadata = []
-    for row, (output, (ids, mask, _)) in enumerate(zip(outputs, responses, strict=True)):
-        padding = width - len(ids) if output.text is None else 0
-        logprobs = known_logprobs(output)
-        about: dict[str, Any] = {
-            "response_ids": ids + [pad] * padding,
-            "response_mask": mask + [0] * padding,
-            "finish_reason": output.finish_reason,
-            "matched_stop": output.matched_stop,
-            "matched_stop_text": stop_texts[output.matched_stop],
-            "prompt_tokens": output.prompt_tokens,
-            "completion_tokens": output.completion_tokens,
-            "cached_tokens": output.cached_tokens,
-            "prompt_index": row // sampling.n,
-            "sample_index": row % sampling.n,
-            "cumulative_logprob": None if logprobs is None else sum(logprobs),
-            "weight_version": output.weight_version,
-        }
-        if params[row].seed is not None:
-            about["seed"] = params[row].seed
-        if asked[row].truncated_tokens:
-            about["truncated_prompt_tokens"] = asked[row].truncated_tokens
-        if output.transcript is not None:
-            about |= _turns(output.transcript)
-        metadata.append(about)
-    return metadata
-
-
-def _stop_text(stop: int | str | None, tokenizer: Tokenizer) -> str | None:
-    if isinstance(stop, int):
-        return decoded_text([stop], tokenizer, skip_special_tokens=False)
-    return stop
-
-
-def _turns(transcript: Transcript) -> dict[str, Any]:
-    scores = transcript.reward_scores
-    about = {
-        "num_turns": transcript.num_turns,
-        "response_tokens": len(transcript.ids),
-        "limit": transcript.limit,
-        "tool_calls": transcript.calls,
-        "tool_rewards": {name: scores[name] for name in scores if name != "user_turn_rewards"},
-        "reward_scores": scores,
-    }
-    return about if transcript.error is None else {**about, "error": transcript.error}

@@ -1,25 +1,24 @@
-"""What `generate` returns: rows of plain values that convert to tables and files.
-
-Knows no tokenizer and no engine.
-"""
+"""What `generate` returns: rows that convert to tables and files."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import html
+import functools
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from _inf.errors import ConfigError, shown
-from _inf.types import ToolCall
+from _inf.response.row import GenerationRow, html_table
+from _inf.types import Message, ToolCall
 
 if TYPE_CHECKING:
     import pandas
 
+T = TypeVar("T")
 TABLE_ROWS = 50
 SHOWN_ROWS = 3  # in a repr
 # A table's column has one type, even if all its values are missing; values without a fixed shape
@@ -39,63 +38,16 @@ JSON_COLUMNS = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class GenerationRow:
-    """One row of a `GenerationOutput`: `output[i]`."""
+class Column(functools.cached_property[T]):
+    """A list of one field of all rows, made when it is first asked for; None if no row has it,
+    unless it is one that there is `always`."""
 
-    completion: str
-    token_ids: list[int] | None
-    logprobs: list[float] | None
-    metadata: dict[str, Any]
-    prompt_logprobs: list[float | None] | None = None
-    messages: list[dict[str, Any]] | None = None
-    tool_calls: list[ToolCall] | None = None
-    top_logprobs: list[dict[int, float]] | None = None
-    sampling_mask: list[list[int]] | None = None
-    sampling_logprobs: list[float] | None = None
-    routed_experts: Any = None
-    prompt_token_ids: list[int] | None = None
-    top_prompt_logprobs: list[dict[int, float] | None] | None = None
+    def __init__(self, field: str, *, always: bool = False) -> None:
+        def values(output: GenerationOutput) -> Any:
+            listed = [getattr(row, field) for row in output.rows]
+            return listed if always or any(value is not None for value in listed) else None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields and the metadata as one dict of JSON values, with these differences:
-
-        prompt_token_ids: left out (`inf.save_rollouts` keeps them).
-        response_ids, response_mask: left out, or, after tools or interactions, without padding.
-        matched_stop, matched_stop_id: the text that ended the row, and the id if it is a token.
-        executed_tool_calls: the metadata's `tool_calls`.
-        A number of a tool or a reward that is NaN or infinite is None: JSON has none.
-        """
-        about = dict(self.metadata)
-        ids, mask = about.pop("response_ids"), about.pop("response_mask")
-        stop, text = about.pop("matched_stop"), about.pop("matched_stop_text")
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        del fields["metadata"], fields["prompt_token_ids"]
-        if self.tool_calls is not None:
-            fields["tool_calls"] = [dataclasses.asdict(call) for call in self.tool_calls]
-        row = {name: value for name, value in fields.items() if value is not None}
-        row |= {"finish_reason": about.pop("finish_reason"), "matched_stop": text}
-        row["matched_stop_id"] = stop if isinstance(stop, int) else None
-        if "response_tokens" in about:
-            size = about["response_tokens"]
-            about |= {"response_ids": ids[:size], "response_mask": mask[:size]}
-            about["executed_tool_calls"] = about.pop("tool_calls")
-        text = json.dumps(row | about, default=_plain)
-        plain: dict[str, Any] = json.loads(text, parse_constant=lambda constant: None)
-        return plain
-
-    def __repr__(self) -> str:
-        tokens, finish = self.metadata["completion_tokens"], self.metadata["finish_reason"]
-        return f"<GenerationRow: {shown(self.completion)} ({tokens} tokens, {finish})>"
-
-    def _repr_html_(self) -> str:
-        """The table that a notebook shows: all values that are not lists or dicts."""
-        row = {
-            name: value
-            for name, value in self.to_dict().items()
-            if value is not None and not isinstance(value, list | dict)
-        }
-        return _table([], row.items())
+        super().__init__(values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +79,7 @@ class GenerationOutput:
     prompt_token_ids: the prompt's ids as they were sent; None if a server tokenizes.
     metadata: a dict per row:
         response_ids, response_mask: the padded row of the rollout's tensor, and 1 for each token
-            that the model generated (as in verl);
+            that the model generated (as in verl); made when `metadata` is first asked for;
         finish_reason: `stop`, `length`, `tool_calls` or `abort` (OpenAI's names);
         matched_stop: the token id or the stop string that ended the row, or None;
         matched_stop_text: the same, with a token as text;
@@ -157,39 +109,35 @@ class GenerationOutput:
         error: only if code of a tool or an interaction failed at the row's start or end.
     """
 
-    completions: list[str]
-    token_ids: list[list[int] | None]
-    logprobs: list[list[float] | None]
-    metadata: list[dict[str, Any]]
-    prompt_logprobs: list[list[float | None]] | None = None
-    messages: list[list[dict[str, Any]]] | None = None
-    tool_calls: list[list[ToolCall]] | None = None
-    top_logprobs: list[list[dict[int, float]]] | None = None
-    sampling_mask: list[list[list[int]]] | None = None
-    sampling_logprobs: list[list[float]] | None = None
-    routed_experts: list[Any] | None = None
-    prompt_token_ids: list[list[int]] | None = None
-    top_prompt_logprobs: list[list[dict[int, float] | None]] | None = None
+    rows: list[GenerationRow] = dataclasses.field(default_factory=list)
 
-    @classmethod
-    def empty(cls) -> GenerationOutput:
-        """Return an output without rows, for an empty batch."""
-        return cls([], [], [], [])
+    completions = Column[list[str]]("completion", always=True)
+    token_ids = Column[list[list[int] | None]]("token_ids", always=True)
+    logprobs = Column[list[list[float] | None]]("logprobs", always=True)
+    metadata = Column[list[dict[str, Any]]]("metadata", always=True)
+    prompt_logprobs = Column[list[list[float | None]] | None]("prompt_logprobs")
+    messages = Column[list[list[Message]] | None]("messages")
+    tool_calls = Column[list[list[ToolCall]] | None]("tool_calls")
+    top_logprobs = Column[list[list[dict[int, float]]] | None]("top_logprobs")
+    sampling_mask = Column[list[list[list[int]]] | None]("sampling_mask")
+    sampling_logprobs = Column[list[list[float]] | None]("sampling_logprobs")
+    routed_experts = Column[list[Any] | None]("routed_experts")
+    prompt_token_ids = Column[list[list[int]] | None]("prompt_token_ids")
+    top_prompt_logprobs = Column[list[list[dict[int, float] | None]] | None]("top_prompt_logprobs")
 
     def __len__(self) -> int:
-        return len(self.completions)
+        return len(self.rows)
 
     def __iter__(self) -> Iterator[GenerationRow]:
-        return (self[index] for index in range(len(self)))
+        return iter(self.rows)
 
     @overload
     def __getitem__(self, index: int) -> GenerationRow: ...
     @overload
     def __getitem__(self, index: slice) -> GenerationOutput: ...
     def __getitem__(self, index: int | slice) -> GenerationRow | GenerationOutput:
-        fields = [getattr(self, field.name) for field in dataclasses.fields(self)]
-        columns: list[Any] = [None if column is None else column[index] for column in fields]
-        return GenerationOutput(*columns) if isinstance(index, slice) else GenerationRow(*columns)
+        found = self.rows[index]
+        return GenerationOutput(found) if isinstance(found, list) else found
 
     def to_dict(self) -> list[dict[str, Any]]:
         """Each row's `GenerationRow.to_dict`, ready for `json.dumps`."""
@@ -227,9 +175,9 @@ class GenerationOutput:
             raise ConfigError(f"save: {shown(path)} must end in .jsonl or .parquet.")
 
     def __repr__(self) -> str:
-        reasons = collections.Counter(row["finish_reason"] for row in self.metadata)
+        reasons = collections.Counter(row.finish_reason for row in self.rows)
         counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
-        texts = [shown(text) for text in self.completions[:SHOWN_ROWS]]
+        texts = [shown(row.completion) for row in self.rows[:SHOWN_ROWS]]
         more = ["..."] if len(self) > SHOWN_ROWS else []
         about = f" ({counts}): {', '.join(texts + more)}" if len(self) else ""
         return f"<GenerationOutput: {len(self)} rows{about}>"
@@ -241,27 +189,11 @@ class GenerationOutput:
             (
                 index,
                 row.completion,
-                row.metadata["finish_reason"],
-                row.metadata["completion_tokens"],
-                "" if (total := row.metadata["cumulative_logprob"]) is None else f"{total:.2f}",
+                row.finish_reason,
+                row.completion_tokens,
+                "" if (total := row.cumulative_logprob) is None else f"{total:.2f}",
             )
-            for index, row in enumerate(self[:TABLE_ROWS])
+            for index, row in enumerate(self.rows[:TABLE_ROWS])
         ]
         more = len(self) - TABLE_ROWS
-        return _table(names, rows) + (f"<p>and {more} more rows</p>" if more > 0 else "")
-
-
-def _table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Return an HTML table with all values escaped."""
-    head = "".join(f"<th>{name}</th>" for name in names)
-    style = "text-align:left;white-space:pre-wrap"
-    body = [
-        "".join(f"<td style='{style}'>{html.escape(str(value))}</td>" for value in row)
-        for row in rows
-    ]
-    return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in [head, *body] if cells) + "</table>"
-
-
-def _plain(value: object) -> Any:
-    """Convert values of numpy and torch to JSON values, and any other value to text."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+        return html_table(names, rows) + (f"<p>and {more} more rows</p>" if more > 0 else "")

@@ -1,8 +1,4 @@
-"""Scores given responses: how likely the model finds them.
-
-In: prompts and responses in the caller's forms; the backend's outputs. Out: the sequences to send,
-and a `Score` per sequence. Knows nothing of engines.
-"""
+"""Scores given responses: how likely the model finds them."""
 
 from __future__ import annotations
 
@@ -10,10 +6,9 @@ import dataclasses
 import sys
 from collections.abc import Sequence
 
-from _inf.errors import PromptError
 from _inf.request.prompts import normalize
 from _inf.request.template import Template
-from _inf.request.tokenize import tokenize, tokenize_responses
+from _inf.request.tokenize import check_room, tokenize, tokenize_responses
 from _inf.request.values import count
 from _inf.types import ModelInfo, RequestOutput
 
@@ -48,13 +43,9 @@ def scored_sequences(
     sent = [prompt.token_ids for prompt in tokenize(normalize(prompts), template, bounds)]
     answers = tokenize_responses(responses, len(sent), model.tokenizer, limits)
     for index, (ids, answer) in enumerate(zip(sent, answers, strict=True)):
-        if len(ids) + len(answer) > limits.total:
-            raise PromptError(
-                f"prompt {index} has {len(ids)} tokens; with the {len(answer)} of its response "
-                f"that is {len(ids) + len(answer)}, above the limit of {limits.total} "
-                "(rollout.max_model_len). Shorten one of the two, or raise the limit.",
-                index=index,
-            )
+        what = f"the {len(answer)} of its response"
+        remedy = "Shorten one of the two, or raise the limit."
+        check_room(index, len(ids), len(answer), limits, what, remedy)
     return [(ids + answer, len(ids)) for ids, answer in zip(sent, answers, strict=True)]
 
 

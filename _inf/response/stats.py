@@ -1,4 +1,4 @@
-"""Counts totals since an engine's start. Thread-safe; knows rows, not engines."""
+"""Counts totals since an engine's start; safe from any thread."""
 
 from __future__ import annotations
 

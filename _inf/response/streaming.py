@@ -1,8 +1,5 @@
-"""Turns a growing list of tokens into text increments that never have to be taken back.
-
-In: all token ids so far. Out: `StreamChunk`s. At any time their joined text is the decoded text of
-their joined token ids, and in the end they are the whole answer.
-"""
+"""Turns a growing list of tokens into text increments that never have to be taken back: at any time
+the chunks' joined text is the decoded text of their joined token ids."""
 
 from __future__ import annotations
 
@@ -79,7 +76,7 @@ class Stream:
         """Yield the chunks, on any thread."""
         rows: queue.SimpleQueue[RequestOutput | None] = queue.SimpleQueue()
         with self._running(rows.put):
-            while (row := self._next(rows)) is not None:
+            while (row := rows.get(timeout=self._seconds_left())) is not None:
                 if (chunk := self._chunk(row)) is not None:
                     yield chunk
 
@@ -93,7 +90,7 @@ class Stream:
                 loop.call_soon_threadsafe(rows.put_nowait, row)
 
         with self._running(put):
-            while (row := await self._anext(rows)) is not None:
+            while (row := await asyncio.wait_for(rows.get(), self._seconds_left())) is not None:
                 if (chunk := self._chunk(row)) is not None:
                     yield chunk
 
@@ -106,21 +103,12 @@ class Stream:
             work.add_done_callback(lambda _: put(None))
             try:
                 yield
+            except (queue.Empty, asyncio.TimeoutError):  # no row came in time
+                raise GenerationTimeout(TIMED_OUT) from None
+            else:
                 work.result()
             finally:
                 self._cancel.cancel()
-
-    def _next(self, rows: queue.SimpleQueue[RequestOutput | None]) -> RequestOutput | None:
-        try:
-            return rows.get(timeout=self._seconds_left())
-        except queue.Empty:
-            raise GenerationTimeout(TIMED_OUT) from None
-
-    async def _anext(self, rows: asyncio.Queue[RequestOutput | None]) -> RequestOutput | None:
-        try:
-            return await asyncio.wait_for(rows.get(), self._seconds_left())
-        except asyncio.TimeoutError:
-            raise GenerationTimeout(TIMED_OUT) from None
 
     def _seconds_left(self) -> float | None:
         if (left := self._cancel.seconds_left()) == 0:

@@ -1,22 +1,19 @@
-"""Builds what a verl trainer takes: the rows of one call as a `DataProto` of fixed widths.
-
-In: the backend's outputs, their prompts, and the caller's own columns. Out: a `DataProto`; those of
-different calls can be concatenated. Knows nothing of text or rewards.
-"""
+"""Builds what a verl trainer takes: rows as a `DataProto` of fixed widths, so that those of
+different calls can be concatenated."""
 
 from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from _inf.errors import ConfigError, PromptError, shown
 from _inf.request.prompts import as_list
 from _inf.request.sampling import Sampling
-from _inf.response.decode import decoded_text, whole_response
+from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
-from _inf.types import Prompt, RequestOutput, Tokenizer, Trace
+from _inf.types import Prompt, Tokenizer, Trace
 
 OTHER_LOGPROBS = (
     "the server's log probs are of another definition with these parameters; use temperature 1 "
@@ -105,21 +102,29 @@ def _given(values: Any, where: str, prompts: int) -> Any:
 
 
 def trainer_batch(
-    rows: Sequence[RequestOutput],
-    prompts: Sequence[Prompt],
-    output: GenerationOutput,
-    pad: int,
-    widths: tuple[int, int],
-    given: Mapping[str, Any],
+    output: GenerationOutput, pad: int, widths: tuple[int, int], given: Mapping[str, Any]
 ) -> Any:
-    """Build the batch. `rows` are prompt-major; `widths`: tokens of the prompts and the responses;
-    `given`: columns with a value per prompt, repeated for its rows."""
+    """Build the batch. `widths`: tokens of the prompts and the responses; `given`: columns with a
+    value per prompt, repeated for its rows."""
     if None in output.logprobs:
         raise ConfigError(f"rollout_batch(): {OTHER_LOGPROBS}")
-    n = len(rows) // len(prompts)
-    prompt_ids = [prompts[row // n].token_ids for row in range(len(rows))]
-    answers = [whole_response(row) for row in rows]
-    return data_proto(prompt_ids, answers, pad, widths, _columns(output, given, n))
+    rows, n = output.rows, len(output) // len(given["uid"])
+    columns: dict[str, list[Any]] = {
+        "completions": output.completions,
+        "prompt_index": [row.prompt_index for row in rows],
+        "finish_reason": [row.finish_reason for row in rows],
+        "weight_version": [row.weight_version for row in rows],
+    }
+    if said := [row.transcript for row in rows if row.transcript is not None]:
+        columns["messages"] = [{"messages": each.messages} for each in said]
+        columns["reward_scores"] = [each.reward_scores for each in said]
+        columns["__num_turns__"] = [each.num_turns for each in said]
+    repeated = {name: values.repeat(n, axis=0) for name, values in given.items()}
+    prompts, responses = (
+        [row.prompt_token_ids or [] for row in rows],
+        [row.response for row in rows],
+    )
+    return data_proto(prompts, responses, pad, widths, repeated | columns)
 
 
 def traces_batch(
@@ -136,10 +141,10 @@ def traces_batch(
         raise ConfigError.of("traces", "none; a batch has at least one row.")
     if rewards is not None and len(rewards) != len(traces):
         raise ConfigError.of("rewards", f"{len(rewards)} for {len(traces)} traces; give one each.")
-    names = ("rollout.prompt_length", "rollout.response_length")
     for index, trace in enumerate(traces):
-        for ids, most, name in zip(
-            (trace.prompt_token_ids, trace.token_ids), widths, names, strict=True
+        for ids, most, name in (
+            (trace.prompt_token_ids, widths[0], "rollout.prompt_length"),
+            (trace.token_ids, widths[1], "rollout.response_length"),
         ):
             if len(ids) > most:
                 raise ConfigError(
@@ -149,26 +154,28 @@ def traces_batch(
         if any(map(math.isnan, trace.logprobs)):
             raise ConfigError.of(f"traces[{index}]", OTHER_LOGPROBS)
     given = [trace.reward for trace in traces] if rewards is None else list(rewards)
-    prompts = [tuple(trace.prompt_token_ids) for trace in traces]
-    order = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompts))}
-    uids = [str(uuid.uuid4()) for _ in order]
+    prompts = [trace.prompt_token_ids for trace in traces]
+    numbers, uids = groups(prompts)
     columns: dict[str, list[Any]] = {
-        "uid": [uids[order[prompt]] for prompt in prompts],
+        "uid": uids,
         "completions": [_last_answer(trace, tokenizer) for trace in traces],
-        "prompt_index": [order[prompt] for prompt in prompts],
+        "prompt_index": numbers,
         "finish_reason": [trace.finish_reasons[-1] for trace in traces],
         "weight_version": [trace.weight_versions[-1] for trace in traces],
         "messages": [{"messages": trace.messages} for trace in traces],
         "reward_scores": [{} if reward is None else {"reward": reward} for reward in given],
         "__num_turns__": [len(trace.finish_reasons) for trace in traces],
     }
-    return data_proto(
-        [trace.prompt_token_ids for trace in traces],
-        [(trace.token_ids, trace.response_mask, trace.logprobs) for trace in traces],
-        tokenizer.pad_token_id,
-        widths,
-        {name: column(values) for name, values in columns.items()},
-    )
+    responses = [(trace.token_ids, trace.response_mask, trace.logprobs) for trace in traces]
+    return data_proto(prompts, responses, tokenizer.pad_token_id, widths, columns)
+
+
+def groups(prompts: Sequence[list[int]]) -> tuple[list[int], list[str]]:
+    """Return each prompt's number and its group's new `uid`; equal prompts have the same."""
+    numbers: dict[tuple[int, ...], int] = {}
+    order = [numbers.setdefault(tuple(ids), len(numbers)) for ids in prompts]
+    uids = [str(uuid.uuid4()) for _ in numbers]
+    return order, [uids[number] for number in order]
 
 
 def _last_answer(trace: Trace, tokenizer: Tokenizer) -> str:
@@ -181,50 +188,34 @@ def _last_answer(trace: Trace, tokenizer: Tokenizer) -> str:
 
 
 def data_proto(
-    prompt_ids: Sequence[list[int]],
-    answers: Sequence[tuple[list[int], list[int], list[float]]],
+    prompts: Sequence[list[int]],
+    responses: Sequence[tuple[list[int], list[int], list[float] | None]],
     pad: int,
     widths: tuple[int, int],
     columns: Mapping[str, Any],
 ) -> Any:
-    """Build the batch of prompts and of what follows them: ids, mask and log probs."""
+    """Build the batch of prompts and of what follows them: ids, mask and, if all rows have them,
+    log probs. columns: arrays, or lists of which it makes arrays."""
     import torch
     from verl import DataProto
 
-    left, right = widths
-    before = torch.tensor([[pad] * (left - len(ids)) + ids for ids in prompt_ids])
-    after = torch.tensor([ids + [pad] * (right - len(ids)) for ids, _, _ in answers])
-    seen = [
-        [0] * (left - len(ids)) + [1] * (len(ids) + len(more)) + [0] * (right - len(more))
-        for ids, (more, _, _) in zip(prompt_ids, answers, strict=True)
-    ]
-    attention = torch.tensor(seen)
+    def padded(rows: Iterable[list[Any]], value: float) -> Any:
+        return torch.tensor([row + [value] * (widths[1] - len(row)) for row in rows])
+
+    before = torch.tensor([[pad] * (widths[0] - len(ids)) + ids for ids in prompts])
+    after = padded((ids for ids, _, _ in responses), pad)
+    asked = torch.tensor([[0] * (widths[0] - len(ids)) + [1] * len(ids) for ids in prompts])
+    seen = torch.cat([asked, padded(([1] * len(ids) for ids, _, _ in responses), 0)], dim=1)
     tensors = {
         "prompts": before,
         "responses": after,
-        "response_mask": torch.tensor([mask + [0] * (right - len(mask)) for _, mask, _ in answers]),
+        "response_mask": padded((mask for _, mask, _ in responses), 0),
         "input_ids": torch.cat([before, after], dim=1),
-        "attention_mask": attention,
-        "position_ids": (attention.cumsum(dim=1) - 1).clamp(min=0),
-        "rollout_log_probs": torch.tensor(
-            [logprobs + [0.0] * (right - len(logprobs)) for _, _, logprobs in answers]
-        ),
+        "attention_mask": seen,
+        "position_ids": (seen.cumsum(dim=1) - 1).clamp(min=0),
     }
-    return DataProto.from_dict(tensors=tensors, non_tensors=dict(columns))
-
-
-def _columns(output: GenerationOutput, given: Mapping[str, Any], n: int) -> dict[str, Any]:
-    about = output.metadata
-    columns: dict[str, list[Any]] = {
-        "completions": output.completions,
-        **{
-            name: [row[name] for row in about]
-            for name in ("prompt_index", "finish_reason", "weight_version")
-        },
-    }
-    if output.messages is not None:
-        columns["messages"] = [{"messages": messages} for messages in output.messages]
-        columns["reward_scores"] = [row["reward_scores"] for row in about]
-        columns["__num_turns__"] = [row["num_turns"] for row in about]
-    repeated = {name: values.repeat(n, axis=0) for name, values in given.items()}
-    return {**repeated, **{name: column(values) for name, values in columns.items()}}
+    logprobs = [known for _, _, known in responses if known is not None]
+    if len(logprobs) == len(responses):
+        tensors["rollout_log_probs"] = padded(logprobs, 0.0)
+    arrays = {name: column(v) if isinstance(v, list) else v for name, v in columns.items()}
+    return DataProto.from_dict(tensors=tensors, non_tensors=arrays)

@@ -1,9 +1,8 @@
 """The child processes of an engine, which die with their parent and only then.
 
-A child imports this module before anything else, so nothing heavy is imported at the top. A killed
-child does not clean up, so its temporary files are in the engine's folder, which the parent
-removes. A child's output goes to the engine's log file, and it ignores Ctrl-C, which a terminal
-sends to the whole process group.
+A child imports this module before anything else, so nothing heavy is imported at the top. Its
+temporary files are in the engine's folder, which the parent removes, because a killed child does
+not clean up. It ignores Ctrl-C, which a terminal sends to the whole process group.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,12 @@ class Worker:
     function, setup: as "module:name"; `setup` is called first, with the log's path and
         `setup_arguments`.
 
-    A child unpickles its `Worker` first, before the function's arguments, whose unpickling may
-    import anything.
+    A child unpickles it before the function's arguments, whose unpickling may import anything.
     """
 
     def __init__(self, function: str, log: Path, *, setup: str, **setup_arguments: Any) -> None:
-        self.function = function
-        self.log = log
-        self.setup = setup
-        self.setup_arguments = setup_arguments
+        self.function, self.log = function, log
+        self.setup, self.setup_arguments = setup, setup_arguments
         self.parent = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -67,6 +64,12 @@ class Worker:
     def __call__(self, *args: object, **kwargs: object) -> None:
         pkgutil.resolve_name(self.setup)(self.log, **self.setup_arguments)
         pkgutil.resolve_name(self.function)(*args, **kwargs)
+
+
+def block_interrupts() -> None:
+    """Block Ctrl-C in this thread. Its children inherit that until they can ignore it."""
+    resource_tracker.ensure_running()  # started by the first child, it would undo the mask
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def die_with(parent: int) -> None:

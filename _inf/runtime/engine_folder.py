@@ -1,8 +1,4 @@
-"""The temporary folder of an engine: its log, and the sockets between its processes.
-
-In: nothing. Out: an `EngineFolder`, which only its user can read. The log of an engine that failed
-stays when the folder is removed.
-"""
+"""The temporary folder of an engine: its log, and the sockets between its processes."""
 
 from __future__ import annotations
 
@@ -19,8 +15,8 @@ SOCKET, MAX_SOCKET_BYTES = "tmp12345678", 107  # as upstream names them; Linux, 
 
 
 class EngineFolder:
-    """Creates the folder. sockets: whether it will have some, whose paths must be short enough for
-    the kernel."""
+    """Creates the folder, which only its user can read. sockets: whether it will have some, whose
+    paths must be short enough for the kernel."""
 
     def __init__(self, *, sockets: bool) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="inf-engine-"))

@@ -1,7 +1,6 @@
 """Refuses to use an engine in a fork of the caller's process, and lets such a fork exit cleanly.
 
-A fork has its parent's memory but none of its threads: not the engine's, nor those of the pools,
-Gloo and OpenMP. Code that waits for such a thread hangs, so calls in a fork raise at once.
+A fork has its parent's memory but none of its threads, and code that waits for one hangs.
 """
 
 from __future__ import annotations

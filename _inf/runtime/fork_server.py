@@ -17,25 +17,21 @@ import signal
 import socket
 import threading
 import traceback
-from multiprocessing import forkserver, popen_forkserver, reduction, resource_tracker, spawn, util
+from multiprocessing import forkserver, popen_forkserver, reduction, spawn, util
 from multiprocessing.context import set_spawning_popen
 from pathlib import Path
 from typing import Any
 
 from _inf.errors import EngineDeadError
-from _inf.runtime.child_process import Worker, WorkerProcess
+from _inf.runtime.child_process import JOIN_SECONDS, Worker, WorkerProcess, block_interrupts
 
-JOIN_SECONDS = 10.0
 MAX_FILES = 32  # that one fork inherits
 
 
 class ForkServer:
-    """Owns the process.
+    """Owns the process; the last `release` kills it and, with it, what was forked from it.
 
     imports: the function that it runs first, as "module:name". log: the file for its output.
-
-    It has users, which `acquire` and `release` it; the last `release` kills it and, with it, what
-    was forked from it.
     """
 
     def __init__(self, imports: str, log: Path) -> None:
@@ -56,8 +52,7 @@ class ForkServer:
         self._thread.start()
 
     def _run(self) -> None:
-        resource_tracker.ensure_running()  # it would undo the mask, which the process inherits
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        block_interrupts()
         try:
             self.process.start()
             self._started.set_result(None)
@@ -102,12 +97,10 @@ class ForkServer:
             with self._lock:
                 reduction.sendfds(self._channel, [their_data, their_status, *files])
         except OSError as failure:
-            os.close(status)
-            os.close(data)
+            util.close_fds(status, data)  # type: ignore[attr-defined]
             raise EOFError("the fork server has ended") from failure
         finally:
-            os.close(their_data)
-            os.close(their_status)
+            util.close_fds(their_data, their_status)  # type: ignore[attr-defined]
         return status, data
 
 
@@ -162,9 +155,7 @@ def serve(channel: socket.socket) -> None:
     """Fork for each request on `channel`, and report each fork's id and exit code, until the caller
     closes it."""
     gc.freeze()  # a collection in a fork would write to, and so copy, all that they share
-    wake, woken = os.pipe()
-    for end in (wake, woken):
-        os.set_blocking(end, False)
+    wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(woken)
     forks: dict[int, int] = {}  # by process id, the file that takes the exit code
@@ -172,7 +163,11 @@ def serve(channel: socket.socket) -> None:
         ready, _, _ = select.select([channel.fileno(), wake], [], [])
         if wake in ready:
             os.read(wake, 4096)
-            _report_exits(forks)
+            for pid, status in list(forks.items()):
+                ended, how = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    _write(status, os.waitstatus_to_exitcode(how))
+                    os.close(forks.pop(pid))
         if channel.fileno() in ready:
             try:
                 data, status, *files = reduction.recvfds(channel, MAX_FILES)
@@ -190,14 +185,6 @@ def serve(channel: socket.socket) -> None:
                 _write(status, pid)
             for file in (data, *files):
                 os.close(file)
-
-
-def _report_exits(forks: dict[int, int]) -> None:
-    for pid, status in list(forks.items()):
-        ended, how = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            _write(status, os.waitstatus_to_exitcode(how))
-            os.close(forks.pop(pid))
 
 
 def _write(status: int, number: int) -> None:

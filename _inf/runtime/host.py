@@ -1,8 +1,5 @@
 """Runs an engine on its own thread, watches its child processes, and reports when one dies.
 
-In: a function that builds the engine (called on the thread). Out: `run`, which runs a coroutine
-from any thread on the engine's event loop. It knows nothing of verl, tokens or text.
-
 SGLang wants the main thread and an idle event loop, handles SIGTERM and SIGQUIT itself, hangs when
 a child is killed, and on shutdown kills every child of the caller's process (sglang 0.5.9,
 `srt/entrypoints/engine.py`, `srt/managers/tokenizer_manager.py`). A separate thread that watches
@@ -17,14 +14,12 @@ import concurrent.futures
 import contextlib
 import contextvars
 import os
-import signal
 import threading
 from collections.abc import Callable, Coroutine
-from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
-from _inf.runtime.child_process import Worker, WorkerProcess
+from _inf.runtime.child_process import JOIN_SECONDS, Worker, WorkerProcess, block_interrupts
 from _inf.runtime.engine_folder import EngineFolder
 from _inf.runtime.fork import check_process, note_engine
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
@@ -34,7 +29,6 @@ from _inf.types import TIMED_OUT, CancelToken
 
 T = TypeVar("T")
 
-JOIN_SECONDS = 10.0
 EXIT_SECONDS = 2.0
 
 
@@ -42,8 +36,7 @@ class Host:
     """Owns one engine thread. `start` once, `run` from any thread, `stop` any number of times.
 
     hang_timeout: seconds of silence after which a child is killed. sockets: whether its processes
-    meet at sockets in its folder. cause: says in a sentence what a dead engine's log means; "" if
-    it is not known.
+    meet at sockets in its folder. cause: what a dead engine's log means, in a sentence; or "".
     """
 
     def __init__(
@@ -56,6 +49,7 @@ class Host:
         self._cause = cause
         self._folder = EngineFolder(sockets=sockets)
         self.folder, self.log = self._folder.path, self._folder.log
+        self.read_log = self._folder.read_log
         self.children: list[WorkerProcess] = []
         self.fork_server: ForkServer | None = None  # acquired; `stop` releases it
         self.on_stop: list[Callable[[], None]] = []
@@ -113,22 +107,17 @@ class Host:
                         break
             exits = self._exits()
             self.stop()
-            if not isinstance(failure, Exception):
+            if exits and isinstance(failure, Exception):
+                died = f"The engine's process died while it started: {exits}"
+                raise self._report(died) from failure
+            if isinstance(failure, InferenceError) or not isinstance(failure, Exception):
                 raise
-            if exits:
-                raise self._report(
-                    f"The engine's process died while it started: {exits}"
-                ) from failure
-            if not isinstance(failure, InferenceError):
-                raise InferenceError(
-                    f"The engine refused to start: {type(failure).__name__}: {failure}"
-                ) from failure
-            raise
+            raise InferenceError(
+                f"The engine refused to start: {type(failure).__name__}: {failure}"
+            ) from failure
 
     def _run_thread(self, build: Callable[[], T], built: concurrent.futures.Future[T]) -> None:
-        # Inherited by the children, so that Ctrl-C never reaches a child before it can ignore it.
-        resource_tracker.ensure_running()  # started by the first child, it would undo the mask
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        block_interrupts()
         try:
             asyncio.run(self._serve(build, built))
         except BaseException as failure:
@@ -162,21 +151,16 @@ class Host:
         def ended(task: asyncio.Task[None]) -> None:
             self._kept.discard(task)
             if not task.cancelled():
-                how = task.exception()
-                self.declare_dead(
-                    f"The engine's {name} ended{f' with {error_text(how)}' if how else ''}"
-                )
+                how = f" with {error_text(why)}" if (why := task.exception()) else ""
+                self.declare_dead(f"The engine's {name} ended{how}")
 
         task = asyncio.ensure_future(work)
         self._kept.add(task)  # the event loop would let it be collected
         task.add_done_callback(ended)
 
     def run(self, work: Coroutine[Any, Any, T], cancel: CancelToken) -> T:
-        """Await a call's `work` on the engine's loop from another thread.
-
-        Raises `EngineDeadError` at once when a child dies, `GenerationTimeout` when the call's
-        time is over. Either way, and on Ctrl-C, `work` is cancelled on the loop.
-        """
+        """Await a call's `work` on the engine's loop from another thread; it is cancelled there on
+        Ctrl-C, when a child dies (`EngineDeadError`) or its time is over (`GenerationTimeout`)."""
         return self._wait(self.submit(work, cancel), cancel)
 
     def run_alone(self, work: Coroutine[Any, Any, T]) -> T:
@@ -242,12 +226,10 @@ class Host:
             task.cancel()
 
     def _on_exit(self, child: WorkerProcess) -> None:
-        assert self._loop is not None
-        self._loop.remove_reader(child.sentinel)
+        asyncio.get_running_loop().remove_reader(child.sentinel)
         child.join(1.0)
-        self.declare_dead(
-            f"The engine's process died: {self._exits() or 'no child has an exit code'}"
-        )
+        exits = self._exits() or "no child has an exit code"
+        self.declare_dead(f"The engine's process died: {exits}")
 
     async def _watch(self) -> None:
         """Kill a child that hangs, and report it like one that died."""
@@ -275,7 +257,7 @@ class Host:
         )
 
     def _report(self, what: str) -> EngineDeadError:
-        why = self._cause(self._folder.read_log()) if self._cause is not None else ""
+        why = self._cause(self.read_log()) if self._cause else ""
         return EngineDeadError(f"{what}. {why}".rstrip() + f"\n{self._folder.end_of_log()}")
 
     def stop(self) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-DELAY_SECONDS = 2.0
+from _inf.types import Report as Report
 
-# Called with the rows finished and the tokens generated so far.
-Report = Callable[[int, int], None]
+DELAY_SECONDS = 2.0
 
 
 @contextlib.contextmanager

@@ -1,8 +1,5 @@
-"""Shows one line while an engine starts, and hides the output of third-party libraries.
-
-`INF_LOG` (a level of the standard `logging`: debug, info, warning ...) shows more; at `debug`
-nothing is hidden.
-"""
+"""Shows one line while an engine starts, and hides the output of third-party libraries, of which
+`INF_LOG` (a level of the standard `logging`: debug, info, warning ...) shows more."""
 
 from __future__ import annotations
 
@@ -102,20 +99,16 @@ def no_warnings(beginning: str = "") -> Iterator[None]:
     `warnings.catch_warnings` puts back the filters that were there when it began, those of another
     thread too, and then they stay."""
     hidden = _Beginning(beginning)
-    added: Any = ("ignore", hidden, Warning, None, 0)
-    filters: Any = warnings.filters
+    added = ("ignore", hidden, Warning, None, 0)
+    module: Any = warnings
+    filters = module.filters
     filters.insert(0, added)
-    _filters_changed()
+    module._filters_mutated()
     try:
         yield
     finally:
         hidden.over = True  # it may be in a copy that someone puts back later
-        current: Any = warnings.filters
-        for each in (filters, current):
+        for each in (filters, module.filters):
             with contextlib.suppress(ValueError):
                 each.remove(added)
-        _filters_changed()
-
-
-def _filters_changed() -> None:
-    warnings._filters_mutated()  # type: ignore[attr-defined]
+        module._filters_mutated()

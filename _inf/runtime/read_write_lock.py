@@ -1,7 +1,7 @@
 """A readers-writer lock for one event loop: calls run in parallel, a change of the weights alone.
 
-In: coroutines; a call is one coroutine, however many turns it takes. A writer waits for the running
-calls, and later calls wait for the writer. The lock knows nothing of what a call does.
+A call is one coroutine, however many turns it takes. A writer waits for the running calls, and
+later calls wait for the writer.
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ T = TypeVar("T")
 
 IN_A_CALL = "A tool cannot change the engine that waits for it; do that between calls."
 
-
 # The innermost call that the current task is part of; set in the context of the call's own task.
 _current_call: contextvars.ContextVar[object] = contextvars.ContextVar("inf_call_of_lock")
 
 
 class ReadWriteLock:
-    """The lock; used on one event loop."""
-
     def __init__(self) -> None:
         self._calls: set[object] = set()  # those that run
         self._no_writer, self._no_calls = asyncio.Event(), asyncio.Event()

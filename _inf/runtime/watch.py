@@ -1,8 +1,7 @@
 """Finds out whether an engine's processes hang: stopped by a signal, or silent with work waiting.
 
-In: process ids by name, and the last heartbeat. Out: a description of what hangs. Time is counted
-in calls of `look`, not by a clock: after the caller was stopped (Ctrl-Z) or the machine slept, a
-clock would blame the child. Knows nothing of what a heartbeat is.
+Time is counted in calls of `look`, not by a clock: after the caller was stopped (Ctrl-Z) or the
+machine slept, a clock would blame the child.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A calculator as a verl tool, used in `tools.yaml`. Importing this imports verl.
 
-In: an expression. Out: its exact value as short text; a wrong expression raises `ValueError`, whose
-message the model gets as the result. It walks the syntax tree and never evaluates code: numbers,
-`+ - * / // % **`, signs and parentheses, within limits.
+It walks the syntax tree and never evaluates code.
 """
 
 from __future__ import annotations

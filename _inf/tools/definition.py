@@ -1,24 +1,18 @@
-"""Makes `Tool`s from the items of `tools=`, and checks a call's arguments against the schema.
-
-In: schemas, verl tools and Python functions; a call's arguments. Out: `Tool`s; a sentence about a
-wrong call that helps the model to correct it. Knows nothing of tool call formats or rollouts.
-"""
+"""Makes `Tool`s from the items of `tools=`, and checks a call's arguments against the schema."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from _inf.errors import ToolError, at_fault, did_you_mean, error_text, shown, strip_punctuation
 from _inf.types import Tool, ToolCall
-
-if TYPE_CHECKING:
-    from jsonschema import SchemaError
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -35,66 +29,61 @@ def as_tools(items: object) -> list[Tool]:
     """
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
         raise ToolError(f"tools: {shown(items)} is not a list of schemas, functions or verl tools.")
-    locations = [f"tools[{index}]" for index in range(len(items))]
-    tools = [_as_tool(item, where) for item, where in zip(items, locations, strict=True)]
-    check_names(tools, locations)
-    return tools
+    return listed_tools(items, "tools", as_tool)
 
 
-def check_names(tools: Sequence[Tool], locations: Sequence[str]) -> None:
-    """Refuse a name that two tools have; `locations` say where each tool is defined."""
-    first: dict[str, str] = {}
-    for tool, where in zip(tools, locations, strict=True):
-        if tool.name in first:
-            raise ToolError(f"{where}: the name {tool.name!r} is taken by {first[tool.name]}.")
-        first[tool.name] = where
+def listed_tools(items: Sequence[Any], where: str, make: Callable[[Any, str], Tool]) -> list[Tool]:
+    """Make a tool of each item of the list `where`; two with one name are refused."""
+    tools: dict[str, Tool] = {}
+    places: dict[str, str] = {}
+    for index, item in enumerate(items):
+        tool = make(item, place := f"{where}[{index}]")
+        if tool.name in tools:
+            raise ToolError(f"{place}: the name {tool.name!r} is taken by {places[tool.name]}.")
+        tools[tool.name], places[tool.name] = tool, place
+    return list(tools.values())
 
 
-def _as_tool(item: object, where: str) -> Tool:
+@contextlib.contextmanager
+def refused(what: str, remedy: str = "") -> Iterator[None]:
+    """Raise a `ToolError` for anything that code which is not ours raises."""
+    try:
+        yield
+    except Exception as failure:
+        raise ToolError(f"{what}: {error_text(failure)}.{remedy}") from failure
+
+
+def as_tool(item: object, where: str) -> Tool:
+    """Make a `Tool` from one item; where: its place, for messages."""
+    verl = sys.modules.get("verl.tools.base_tool")  # not imported: the item is not a verl tool
+    runs: dict[str, Any] = {}
     if isinstance(item, Tool):
         return item
     if isinstance(item, Mapping):
-        schema = checked_schema(item, where)
-        return Tool(schema["function"]["name"], schema)
-    verl = sys.modules.get("verl.tools.base_tool")  # not imported: the item is not a verl tool
-    if verl is not None and isinstance(item, verl.BaseTool):
-        return verl_tool(item, where)
-    if callable(item) and not isinstance(item, type):
-        return _function_tool(item, where)
-    raise ToolError(f"{where}: {shown(item)} is not a schema, function or verl tool.")
+        schema = dict(item)
+    elif verl is not None and isinstance(item, verl.BaseTool):
+        runs = {"verl": item}
+        with refused(f"{where}: {type(item).__name__}.get_openai_tool_schema() failed"):
+            schema = item.get_openai_tool_schema().model_dump(exclude_unset=True, exclude_none=True)
+    elif callable(item) and not isinstance(item, type):
+        runs = {"function": item}
+        schema = _function_schema(item, where)
+    else:
+        raise ToolError(f"{where}: {shown(item)} is not a schema, function or verl tool.")
+    checked = checked_schema(schema, where)
+    return Tool(checked["function"]["name"], checked, **runs)
 
 
-def verl_tool(tool: Any, where: str, schema: Mapping[str, Any] | None = None) -> Tool:
-    """Make a `Tool` from a verl tool, with `schema` or else the tool's own schema."""
-    if schema is None:
-        try:
-            schema = tool.get_openai_tool_schema().model_dump(exclude_unset=True, exclude_none=True)
-        except Exception as failure:
-            method = f"{type(tool).__name__}.get_openai_tool_schema()"
-            raise ToolError(f"{where}: {method} failed: {error_text(failure)}.") from failure
-    checked = checked_schema(schema or {}, where)
-    return Tool(checked["function"]["name"], checked, verl=tool)
-
-
-def _function_tool(function: Callable[..., Any], where: str) -> Tool:
+def _function_schema(function: Callable[..., Any], where: str) -> dict[str, Any]:
     from transformers.utils import get_json_schema
 
     name = getattr(function, "__name__", type(function).__name__)
-    try:
-        schema = get_json_schema(function)
-    except Exception as failure:  # parsing hints and docstrings may raise anything
-        raise ToolError(
-            f"{where}: no schema can be made of the function {name!r}: {error_text(failure)}. Give "
-            "it a docstring whose Args section describes each parameter, and type hints."
-        ) from failure
-    return Tool(name, checked_schema(schema, where), function=function)
-
-
-# ─── Schemas ───
+    remedy = " Give it a docstring whose Args section describes each parameter, and type hints."
+    with refused(f"{where}: no schema can be made of the function {name!r}", remedy):
+        return dict(get_json_schema(function))
 
 
 def _plain_json(value: object) -> Any:
-    """Return a copy made of JSON types."""
     try:
         return json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -102,8 +91,6 @@ def _plain_json(value: object) -> Any:
 
 
 def _checked_parameters(value: object) -> Any:
-    from jsonschema import Draft202012Validator, SchemaError
-
     if value is None:
         return {"type": "object", "properties": {}}
     if not isinstance(value, Mapping) or value.get("type") != "object":
@@ -113,20 +100,30 @@ def _checked_parameters(value: object) -> Any:
         )
     parameters = _plain_json(value)
     try:
-        Draft202012Validator.check_schema(parameters)
-    except SchemaError as error:
-        path = ".".join(map(str, error.path))
-        raise ValueError(f"{path}: {schema_fault(error)}".removeprefix(": ")) from None
+        fault = schema_fault(parameters)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if fault:
+        raise ValueError(fault.lstrip(".: "))
     return parameters
 
 
-def schema_fault(error: SchemaError) -> str:
-    """Say what is wrong with a JSON schema; jsonschema's own message where that says it."""
-    if error.validator != "anyOf":  # in the schema of schemas, that is "type" alone
-        return str(error.message)
-    named = error.instance if isinstance(error.instance, list) else [error.instance]
+def schema_fault(schema: Any) -> str:
+    """`.path: what is wrong there` with a JSON schema, in jsonschema's words where they say it; ""
+    if nothing is."""
+    from jsonschema import Draft202012Validator, SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        # In the schema of schemas, "anyOf" stands for "type" alone.
+        fault = _type_fault(error.instance) if error.validator == "anyOf" else error.message
+        return f"{error.json_path.removeprefix('$')}: {fault}"
+    return ""
+
+
+def _type_fault(type_: Any) -> str:
+    named = type_ if isinstance(type_, list) else [type_]
     for name in named:
         if name not in JSON_TYPES:
             hint = did_you_mean(name, JSON_TYPES) if isinstance(name, str) else ""
@@ -179,12 +176,10 @@ def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
         hint = did_you_mean(path.rpartition(".")[2], known) or "."
         raise ToolError(f"{path}: no such field{hint} The fields are {', '.join(known)}.")
     if first["type"] == "value_error":  # our own message is complete
-        raise ToolError(f"{path}: {strip_punctuation(first['ctx']['error'])}.")
+        said = str(first["ctx"]["error"])
+        raise ToolError(f"{path}: {said}{'' if said.endswith('?') else '.'}")
     shown_value = "" if first["type"] == "missing" else f"{shown(first['input'])}: "
     raise ToolError(f"{path}: {shown_value}{strip_punctuation(first['msg'])}.")
-
-
-# ─── Calls ───
 
 
 def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
@@ -215,8 +210,7 @@ def _validator_class() -> Any:
             return ()
         return Draft202012Validator.VALIDATORS["type"](validator, types, instance, schema)
 
-    validators = {"type": type_or_null}
-    return extend(Draft202012Validator, validators)  # type: ignore[no-untyped-call]
+    return extend(Draft202012Validator, {"type": type_or_null})  # type: ignore[no-untyped-call]
 
 
 def call_fault(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:

@@ -1,8 +1,6 @@
 """Executes one call of a tool, even if the tool raises, hangs or returns too much.
 
-In: a tool, arguments that fit its schema, limits. Out: always an `Executed`, whose text the model
-reads; a faulty tool affects only its own call. `async` functions run on the caller's loop, each
-other call on its own thread.
+`async` functions run on the caller's loop, each other call on its own thread.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ class Executed:
     seconds: wall time. reward, metrics: returned by a verl tool besides its text. truncated:
     whether the text was cut to the limit; the text then says so."""
 
-    text: str
-    seconds: float
+    text: str = ""
+    seconds: float = 0.0
     error: str | None = None
     reward: float | None = None
     metrics: Any = None
@@ -62,7 +60,7 @@ async def execute(
     try:
         done = await with_timeout(_run(tool, arguments, instance_id, execute_kwargs), timeout)
     except TimeoutError:  # `_run` itself raises nothing
-        done = _failed(f"it did not answer within {timeout:g} seconds")
+        done = Executed(error=f"it did not answer within {timeout:g} seconds")
     if done.error is not None:
         done = replace(done, text=f"Error: {tool.name} failed: {done.error}")
         side = "left"  # the beginning of the message says what happened
@@ -98,14 +96,9 @@ def _cut(text: str, limit: int, side: Literal["left", "middle", "right"]) -> str
     return f"{text[:head]}{before}({len(text) - limit} characters cut){after}{text[tail:]}"
 
 
-def _failed(error: str) -> Executed:
-    return Executed(text="", seconds=0.0, error=error)
-
-
 async def _run(
     tool: Tool, arguments: Mapping[str, Any], instance_id: str, execute_kwargs: Mapping[str, Any]
 ) -> Executed:
-    """Run the tool and return its result; an exception becomes the result's error."""
     try:
         arguments = copy.deepcopy(dict(arguments))  # a tool may change them
         call: functools.partial[Any]
@@ -114,15 +107,15 @@ async def _run(
         elif tool.function is not None:
             call = functools.partial(tool.function, **arguments)
         else:
-            return _failed("nothing here executes it")
+            return Executed(error="nothing here executes it")
         value = call() if _is_async(call.func) else await _on_thread(call)
         value = await value if inspect.isawaitable(value) else value
         return _executed(value, verl=tool.verl is not None)
     except BaseException as failure:  # SystemExit would end the loop
         try:
-            return _failed(error_text(failure))
+            return Executed(error=error_text(failure))
         except Exception:  # its __str__ raises
-            return _failed(type(failure).__name__)
+            return Executed(error=type(failure).__name__)
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
@@ -156,12 +149,13 @@ def _executed(value: Any, *, verl: bool) -> Executed:
         value, reward, metrics = (*value, None, None)[:3]
     response = all(hasattr(value, field) for field in ("text", "image", "video"))
     if type(value).__module__.startswith("PIL.") or (response and (value.image or value.video)):
-        return _failed("it returned an image or a video, and only text can be shown to the model")
+        why = "it returned an image or a video, and only text can be shown to the model"
+        return Executed(error=why)
     if verl and not (response or value is None or isinstance(value, str)):
         kind = type(value).__name__
-        return _failed(f"it returned {kind}, not (ToolResponse, reward, metrics)")
+        return Executed(error=f"it returned {kind}, not (ToolResponse, reward, metrics)")
     text = _as_text(value.text if response else value)
-    return Executed(text, 0.0, reward=None if reward is None else float(reward), metrics=metrics)
+    return Executed(text, reward=None if reward is None else float(reward), metrics=metrics)
 
 
 def _as_text(value: object) -> str:

@@ -1,17 +1,20 @@
 """Loads the tools of a file, `multi_turn.tool_config_path`.
 
-In: a path. Out: `Tool`s. The file is a list, alone or under `tools:`. An entry is a schema (`name`,
-`parameters`, or OpenAI's form), or a class with its `tool_schema` (`class_path`, or verl's
-`class_name`; its module may be in the file's folder). Raises `ToolError`, which names the file, the
-entry and the field.
+The file is a list, alone or under `tools:`. An entry is a schema (`name`, `parameters`, or OpenAI's
+form), or a class with its `tool_schema` (`class_path`, or verl's `class_name`; its module may be in
+the file's folder). A `ToolError` names the file, the entry and the field.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import io
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
@@ -21,8 +24,7 @@ from pydantic import BaseModel, ConfigDict
 from _inf.config.source import written_out
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.runtime.quiet import third_party
-from _inf.tools.definition import check_names, checked_schema, validated, verl_tool
-from _inf.tools.user_module import import_beside
+from _inf.tools.definition import as_tool, checked_schema, listed_tools, refused, validated
 from _inf.types import Tool
 
 MAX_VALUES = 100_000
@@ -40,23 +42,16 @@ class _ClassEntry(BaseModel):
 
 
 def load_tools(path: str | Path) -> list[Tool]:
-    """Return the tools of a file, in order."""
-    entries = _entries(Path(path))
-    locations = [f"{path}: tools[{index}]" for index in range(len(entries))]
-    tools = [_tool(entry, where, path) for entry, where in zip(entries, locations, strict=True)]
-    check_names(tools, locations)
-    return tools
+    return listed_tools(_entries(Path(path)), f"{path}: tools", functools.partial(_tool, path))
 
 
 def _entries(path: Path) -> list[Any]:
-    try:
+    with refused(f"{path}: it cannot be read as YAML"):
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if node is not None and written_out(node, {}) > MAX_VALUES:
             raise ValueError(f"its aliases expand to over {MAX_VALUES:,} values")
         content = yaml.safe_load(text)
-    except Exception as error:  # PyYAML's constructors may raise anything
-        raise ToolError(f"{path}: it cannot be read as YAML: {error_text(error)}.") from error
     under_tools = isinstance(content, Mapping) and [*content] == ["tools"]
     entries = content["tools"] if under_tools else content
     if not isinstance(entries, list) or not entries:
@@ -64,17 +59,28 @@ def _entries(path: Path) -> list[Any]:
     return entries
 
 
-def _tool(entry: Any, where: str, file: str | Path) -> Tool:
+def _tool(file: str | Path, entry: Any, where: str) -> Tool:
     if not isinstance(entry, Mapping):
         raise ToolError(f"{where}: {shown(entry)} is not a mapping.")
     if not entry.keys() & _ClassEntry.model_fields.keys():
-        alone = checked_schema(entry, where)
-        return Tool(alone["function"]["name"], alone)
-    fields: _ClassEntry = validated(_ClassEntry, entry, where)
-    schema = fields.tool_schema
-    if schema is not None:
-        schema = checked_schema(schema, f"{where}.tool_schema")
-    return verl_tool(_instance(fields, schema, where, file), where, schema)
+        return as_tool(entry, where)
+    from verl.tools.schemas import OpenAIFunctionToolSchema
+
+    fields = validated(_ClassEntry, entry, where)
+    schema = verl_schema = None
+    if fields.tool_schema is not None:
+        schema = checked_schema(fields.tool_schema, f"{where}.tool_schema")
+        # verl requires more fields than we do.
+        verl_schema = validated(OpenAIFunctionToolSchema, schema, f"{where}.tool_schema")
+    tool_class = _class(fields, where, file)
+    config = _resolved_config(fields.config or {}, f"{where}.config")
+    field = "tool_schema" if schema is None else "config"
+    with refused(f"{where}: {tool_class.__name__} cannot be created with this {field}"):
+        with third_party(), contextlib.redirect_stdout(io.StringIO()):  # verl prints the schema
+            tool = tool_class(config=config, tool_schema=verl_schema)
+    if schema is None:
+        return as_tool(tool, where)
+    return Tool(schema["function"]["name"], schema, verl=tool)
 
 
 def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
@@ -90,13 +96,8 @@ def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
         )
     if fields.class_name not in (None, dotted, name):
         raise ToolError(f"{where}: class_name is another class, {shown(fields.class_name)}.")
-    try:
-        with third_party():
-            module = import_beside(file, module_name)
-    except Exception as failure:  # a module may raise anything
-        raise ToolError(
-            f"{where}: {module_name} cannot be imported: {error_text(failure)}."
-        ) from failure
+    with refused(f"{where}: {module_name} cannot be imported"), third_party():
+        module = import_beside(file, module_name)
     tool_class = getattr(module, name, None)
     if not isinstance(tool_class, type) or not issubclass(tool_class, BaseTool):
         hint = did_you_mean(name, dir(module)) if tool_class is None else ""
@@ -122,22 +123,35 @@ def _resolved_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     return resolved
 
 
-def _instance(
-    fields: _ClassEntry, schema: dict[str, Any] | None, where: str, file: str | Path
-) -> Any:
-    from verl.tools.schemas import OpenAIFunctionToolSchema
+def import_beside(file: str | Path, name: str) -> ModuleType:
+    """Import the module `name`, which `file` names; it is searched on Python's path, and last in
+    the file's folder.
 
-    tool_class = _class(fields, where, file)
-    config = _resolved_config(fields.config or {}, f"{where}.config")
-    verl_schema = None
-    if schema is not None:  # verl requires more fields than we do
-        verl_schema = validated(OpenAIFunctionToolSchema, schema, f"{where}.tool_schema")
+    Raises what its import raises, and `ImportError` if the folder has the module but another one
+    of that name is found first or already imported.
+    """
+    folder = Path(file).resolve().parent
+    searched = str(folder) in sys.path
+    if not searched:
+        sys.path.append(str(folder))
     try:
-        with third_party(), contextlib.redirect_stdout(io.StringIO()):  # verl prints the schema
-            return tool_class(config=config, tool_schema=verl_schema)
-    except Exception as failure:
-        field = "tool_schema" if schema is None else "config"
-        raise ToolError(
-            f"{where}: {tool_class.__name__} cannot be created with this {field}: "
-            f"{error_text(failure)}."
-        ) from failure
+        if name.partition(".")[0] != "_inf":  # always our own package
+            _refuse_hidden(folder.joinpath(*name.split(".")), name)
+        return importlib.import_module(name)
+    finally:
+        if not searched:
+            with contextlib.suppress(ValueError):  # the module has removed it
+                sys.path.remove(str(folder))
+
+
+def _refuse_hidden(beside: Path, name: str) -> None:
+    """Refuse a module at `beside` if importing `name` would find another module."""
+    for file in (beside / "__init__.py", beside.with_name(f"{beside.name}.py")):
+        if file.is_file():
+            spec = importlib.util.find_spec(name)
+            if spec and spec.origin and Path(spec.origin).resolve() != file.resolve():
+                raise ImportError(
+                    f"{file} is hidden by {spec.origin}, which has the same name and is found "
+                    "first; rename one of them"
+                )
+            return

@@ -1,8 +1,7 @@
 """Finds the tool calls in a model's text, and writes instructions for models on how to call.
 
-In: a text, a format's name, the tools of the call. Out: `Parsed`; a call that cannot be read
-is returned too, with its `error`; nothing here raises because of a model's text. Five formats are
-read by `_inf.tools.readers`, with exact positions, the others by SGLang's parsers.
+A call that cannot be read is returned too, with its `error`. Five formats are read by
+`_inf.tools.readers`, with exact positions, the others by SGLang's parsers.
 """
 
 from __future__ import annotations

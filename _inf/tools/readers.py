@@ -1,8 +1,6 @@
 """Reads tool calls with exact positions in five formats: hermes, json, xml, function, pythonic.
 
-In: a text and the tools, whose schemas give the types of XML values and whose names tell a function
-call from prose. Out: the calls, in order; one that cannot be read has an `error`. No reader raises,
-and their time is linear in the text.
+A call that cannot be read has an `error`. No reader raises, and their time is linear in the text.
 """
 
 from __future__ import annotations
@@ -22,25 +20,23 @@ class Unreadable(ValueError):
     """A model's text is not a valid call; the message says why."""
 
 
-def decoded_arguments(value: object) -> dict[str, Any]:
-    """Return a call's arguments as a dict, from an object, JSON text (even twice), or null."""
+def call_of(name: str, arguments: object, raw_text: str, start: int, end: int) -> ToolCall:
+    """Return a call whose arguments are an object, JSON text (even twice), or null."""
     for _ in range(2):
-        if isinstance(value, str):
+        if isinstance(arguments, str):
             try:
-                value = json.loads(value)
+                arguments = json.loads(arguments)
             except (ValueError, RecursionError) as error:
-                raise Unreadable(f"the arguments are not JSON: {error}") from None
-    if not isinstance(value, dict | None):
-        raise Unreadable(f"the arguments are {shown(value)}, not an object")
-    return value or {}
+                fault = f"the arguments are not JSON: {error}"
+                return ToolCall(name, {}, raw_text, start, end, fault)
+    if not isinstance(arguments, dict | None):
+        fault = f"the arguments are {shown(arguments)}, not an object"
+        return ToolCall(name, {}, raw_text, start, end, fault)
+    return ToolCall(name, arguments or {}, raw_text, start, end)
 
 
-def _call(text: str, start: int, end: int, name: str, arguments: dict[str, Any]) -> ToolCall:
-    return ToolCall(name, arguments, text[start:end], start, end)
-
-
-def _wrong(text: str, start: int, end: int, name: str, failure: Unreadable) -> ToolCall:
-    return ToolCall(name, {}, text[start:end], start, end, str(failure))
+def _wrong(text: str, start: int, end: int, fault: object, name: str = "") -> ToolCall:
+    return ToolCall(name, {}, text[start:end], start, end, str(fault))
 
 
 # ─── hermes and json ───
@@ -64,26 +60,19 @@ def _json_at(text: str, start: int) -> tuple[Any, int]:
 
 
 def _json_call(text: str, start: int, end: int, value: object, name_key: str) -> ToolCall:
-    """Make a call from a JSON value."""
-    name = ""
-    try:
-        if not isinstance(value, dict):
-            raise Unreadable(f"{shown(value)} is not an object")
-        named = value.get(name_key, value.get("name"))
-        if not isinstance(named, str) or not named:
-            raise Unreadable(f'it has no "{name_key}"')
-        name = named
-        arguments = decoded_arguments(value.get("arguments", value.get("parameters")))
-        return _call(text, start, end, name, arguments)
-    except Unreadable as failure:
-        return _wrong(text, start, end, name, failure)
+    if not isinstance(value, dict):
+        return _wrong(text, start, end, f"{shown(value)} is not an object")
+    name = value.get(name_key, value.get("name"))
+    if not isinstance(name, str) or not name:
+        return _wrong(text, start, end, f'it has no "{name_key}"')
+    arguments = value.get("arguments", value.get("parameters"))
+    return call_of(name, arguments, text[start:end], start, end)
 
 
 def read_hermes(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     """Read `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, on one or more lines."""
-    calls = []
-    match = _OPEN.search(text)
-    while match:
+    calls, end = [], 0
+    while match := _OPEN.search(text, end):
         start = match.start()
         try:
             value, end = _json_at(text, match.end())
@@ -94,16 +83,14 @@ def read_hermes(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
             calls.append(_json_call(text, start, end, value, "name"))
         except Unreadable as failure:
             end = _end(_BROKEN_END, text, match.end())
-            calls.append(_wrong(text, start, end, "", failure))
-        match = _OPEN.search(text, end)
+            calls.append(_wrong(text, start, end, failure))
     return calls
 
 
 def read_json(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     """Read `{"tool": ..., "arguments": {...}}` in any text; also "name" and "parameters"."""
-    calls = []
-    match = _OBJECT.search(text)
-    while match:
+    calls, end = [], 0
+    while match := _OBJECT.search(text, end):
         start = match.start()
         try:
             value, end = _json_at(text, start)
@@ -113,13 +100,11 @@ def read_json(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
             # Skip to the next line that begins an object: objects in a broken call are no calls.
             end = _end(_OBJECT_LINE, text, start + 1)
             if '"arguments"' in text[start:end] or '"tool"' in text[start:end]:
-                calls.append(_wrong(text, start, end, "", failure))
-        match = _OBJECT.search(text, end)
+                calls.append(_wrong(text, start, end, failure))
     return calls
 
 
 def _end(pattern: re.Pattern[str], text: str, start: int) -> int:
-    """Return the end of the first match after `start`, or of the text."""
     match = pattern.search(text, start)
     return match.end() if match else len(text)
 
@@ -146,9 +131,9 @@ def read_xml(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
                 raise Unreadable("inside <invoke> there must be <tool_name> and then <parameters>")
             name = invoked[1]
             arguments = _xml_arguments(invoked[2] or "", name, tools)
-            calls.append(_call(text, *match.span(), name, arguments))
+            calls.append(ToolCall(name, arguments, match[0], *match.span()))
         except Unreadable as failure:
-            calls.append(_wrong(text, *match.span(), name, failure))
+            calls.append(_wrong(text, *match.span(), failure, name))
     return calls
 
 
@@ -186,16 +171,14 @@ def read_function(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
     """Read `name(key="value", ...)` with literals. Text without a keyword, or that cannot be read,
     counts as a call only if it has a tool's name."""
     names = {tool.name for tool in tools}
-    calls = []
-    match = _FUNCTION.search(text)
-    while match:
+    calls, end = [], 0
+    while match := _FUNCTION.search(text, end):
         end = match.end()
         if match[1] in names or _KEYWORD.match(text, end):
             call = _function_call(text, match)
             if match[1] in names or not call.error:
                 calls.append(call)
                 end = call.end_pos
-        match = _FUNCTION.search(text, end)
     return calls
 
 
@@ -215,10 +198,10 @@ def _function_call(text: str, match: re.Match[str]) -> ToolCall:
     start, bracket = match.start(), match.end() - 1
     try:
         end = _closing(text, bracket)
-        return _call(text, start, end, match[1], _literals(text[bracket:end]))
+        return ToolCall(match[1], _literals(text[bracket:end]), text[start:end], start, end)
     except Unreadable as failure:
         end = text.find("\n", bracket)
-        return _wrong(text, start, end if end >= 0 else len(text), match[1], failure)
+        return _wrong(text, start, end if end >= 0 else len(text), failure, match[1])
 
 
 def _closing(text: str, start: int) -> int:
@@ -234,7 +217,6 @@ def _closing(text: str, start: int) -> int:
 
 
 def _literals(brackets: str) -> dict[str, Any]:
-    """Parse the arguments of `(key=literal, ...)`."""
     try:
         call = ast.parse(f"f{brackets}", mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):

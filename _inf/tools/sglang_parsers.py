@@ -1,9 +1,8 @@
 """Calls SGLang's tool call parsers without losing a call.
 
-In: a text, a parser's name, the tools. Out: the text outside the calls, and the calls, whose
-positions are those of the whole text. Corrects sglang 0.5.9, `srt/function_call/`: a call of an
-unknown tool is dropped unless an environment variable is set, and a call that cannot be read is
-dropped, sometimes with all others, and only logged.
+Corrects sglang 0.5.9, `srt/function_call/`: a call of an unknown tool is dropped unless an
+environment variable is set, and a call that cannot be read is dropped, sometimes with all others,
+and only logged.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 
 from _inf.config.tool_formats import SGLANG
 from _inf.errors import error_text
-from _inf.tools.readers import Unreadable, decoded_arguments
+from _inf.tools.readers import call_of
 from _inf.types import Tool, ToolCall
 
 
@@ -27,7 +26,8 @@ class _AnyName(dict[str, int]):
 
 
 def detect(text: str, name: str, tools: Sequence[Tool]) -> tuple[str, list[ToolCall]]:
-    """Parse with SGLang's parser `name`; if it lost calls, add one call with an error."""
+    """Return the text outside the calls, and the calls, whose positions are those of the whole
+    text; if SGLang's parser `name` lost calls, one call with an error is added."""
     from sglang.srt.entrypoints.openai.protocol import Tool as SGLangTool
     from sglang.srt.function_call.function_call_parser import FunctionCallParser
 
@@ -46,7 +46,10 @@ def detect(text: str, name: str, tools: Sequence[Tool]) -> tuple[str, list[ToolC
         parsed = detector.detect_and_parse(whole, schemas)
     except Exception as failure:  # a model's text may make the parser raise anything
         return "", [ToolCall("", {}, text, 0, len(text), error_text(failure))]
-    calls = [_call(text, item.name or "", item.parameters) for item in parsed.calls]
+    calls = [
+        call_of((item.name or "").strip(), item.parameters or "{}", text, 0, len(text))
+        for item in parsed.calls
+    ]
     if name in ("qwen3_coder", "step3p5"):  # their parser accepts a value that was cut
         calls = calls[: whole.count("</function>")]
     if (lost := begun - len(calls)) > 0:
@@ -55,13 +58,6 @@ def detect(text: str, name: str, tools: Sequence[Tool]) -> tuple[str, list[ToolC
     if not calls:
         return text, []
     return "" if parsed.normal_text == whole else parsed.normal_text or "", calls
-
-
-def _call(text: str, name: str, written: str) -> ToolCall:
-    try:
-        return ToolCall(name.strip(), decoded_arguments(written or "{}"), text, 0, len(text))
-    except Unreadable as failure:
-        return ToolCall(name.strip(), {}, text, 0, len(text), str(failure))
 
 
 def _whole_harmony(text: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 import inf
 from _inf.apps.cli import main
 from _inf.config import load_config
-from inf import GenerationOutput, GenerationTimeout
+from inf import GenerationOutput, GenerationRow, GenerationTimeout
 
 Ran = tuple[int, str]
 PROMPTS = [{"prompt": f"p{i}"} for i in range(4)]
@@ -33,7 +33,7 @@ class Stub:
         self._stops_at, self._late = stops_at, late
 
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
-        return GenerationOutput.empty()
+        return GenerationOutput()
 
     async def agenerate(self, prompt: str, **params: Any) -> GenerationOutput:
         if prompt == self._stops_at:
@@ -42,7 +42,7 @@ class Stub:
         if prompt == self._late:
             raise GenerationTimeout("too late")
         counts = {f"{name}_tokens": 1 for name in ("prompt", "completion", "cached")}
-        return GenerationOutput(["yes"], [[]], [[]], [{"finish_reason": "stop", **counts}])
+        return GenerationOutput([GenerationRow("yes", [], [], finish_reason="stop", **counts)])
 
     def __enter__(self) -> Stub:
         Stub.starts += 1

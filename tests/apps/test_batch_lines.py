@@ -12,15 +12,11 @@ import pytest
 
 from _inf.apps.batch.lines import BadLine, Job, parse
 from _inf.response.output import GenerationOutput
-from _inf.types import ToolCall
+from _inf.response.row import GenerationRow
+from _inf.types import ToolCall, Transcript
 
 DOCS = (Path(__file__).parents[2] / "docs" / "batch.md").read_text()
-ABOUT = {
-    "finish_reason": "stop",
-    "prompt_tokens": 34,
-    "completion_tokens": 3,
-    "cached_tokens": 0,
-}
+ABOUT: dict[str, Any] = {"finish_reason": "stop", "prompt_tokens": 34, "completion_tokens": 3}
 HELLO = [{"role": "user", "content": "Hello"}]
 
 
@@ -34,11 +30,18 @@ class Letters:
 def answered(line: Any, texts: Sequence[str] = ("Blue.",), **fields: Any) -> dict[str, Any]:
     job = parse(json.dumps(line).encode(), 3, "SmolLM2-135M-Instruct", Letters())
     assert isinstance(job, Job), job
+    if "messages" in fields:
+        said = Transcript(fields.pop("messages"), [], [], [], [], [], [], 1, {}, None, None)
+        fields["transcript"] = said
     ids = [list(text.encode()) for text in texts]
-    logprobs = [[-0.5] * len(each) for each in ids]
-    more = {name: [value] * len(texts) for name, value in fields.items()}
-    about = [dict(ABOUT) for _ in texts]
-    return job.row(GenerationOutput(list(texts), ids, logprobs, about, **more))
+    return job.row(
+        GenerationOutput(
+            [
+                GenerationRow(text, own, [-0.5] * len(own), **ABOUT, **fields)
+                for text, own in zip(texts, ids, strict=True)
+            ]
+        )
+    )
 
 
 def params(line: bytes) -> dict[str, Any]:

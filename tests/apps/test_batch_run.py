@@ -30,6 +30,7 @@ from _inf.config import load_config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError, PromptError, RequestFailure
 from _inf.request.sampling import prompt_seed
 from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 
 LONG, COMPLEX = "too long", "too complex"
 ABOUT = {"model": "m", "input": "i"}
@@ -48,7 +49,7 @@ class Echo:
 
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
         assert prompts == []
-        return GenerationOutput.empty()
+        return GenerationOutput()
 
     async def agenerate(self, prompt: str, **params: Any) -> GenerationOutput:
         self.asked.append(prompt)
@@ -66,8 +67,8 @@ class Echo:
         if prompt == COMPLEX:
             raise RequestFailure("The engine gave a request up: its grammar is too complex")
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")
-        about = {"finish_reason": "stop", **dict.fromkeys(names, 1)}
-        return GenerationOutput([f"<{prompt}>"], [[]], [[]], [about])
+        about: dict[str, Any] = {"finish_reason": "stop", **dict.fromkeys(names, 1)}
+        return GenerationOutput([GenerationRow(f"<{prompt}>", [], [], **about)])
 
 
 def write(folder: Path, lines: list[str]) -> Path:

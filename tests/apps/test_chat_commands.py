@@ -19,7 +19,7 @@ from _inf.apps.cli.options import SAMPLING
 from _inf.config import load_config
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import check_params
-from inf import GenerationOutput, PromptError, StreamChunk
+from inf import GenerationOutput, GenerationRow, PromptError, StreamChunk
 
 ANSWER = "one two three four"
 
@@ -41,11 +41,10 @@ class Stub:
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
         check_params(params, self.config.rollout)
         if not prompts:
-            return GenerationOutput.empty()
+            return GenerationOutput()
         list(self.stream(prompts))
-        none = dict.fromkeys(("response_ids", "response_mask", "matched_stop", "matched_stop_text"))
-        about = {**none, "finish_reason": "stop", "turns": len(prompts)}
-        return GenerationOutput([ANSWER], [[1, 2]], [[-0.5, -0.5]], [about])
+        about: dict[str, Any] = {"finish_reason": "stop", "prompt_tokens": len(prompts)}
+        return GenerationOutput([GenerationRow(ANSWER, [1, 2], [-0.5, -0.5], **about)])
 
 
 @pytest.fixture
@@ -72,7 +71,7 @@ def test_json_is_a_line_for_each_message_that_remembers_the_turns_before(chat: A
     first, bad, second = map(json.loads, out.splitlines())
     assert code == 1 and bad == {"error": "prompt 0: it is bad"}
     assert first["completion"] == second["completion"] == ANSWER
-    assert (first["turns"], second["turns"]) == (1, 3)
+    assert (first["prompt_tokens"], second["prompt_tokens"]) == (1, 3)
 
 
 @pytest.mark.parametrize("text", ['a\n"""\nb\n', "a\nb \\\n", 'a\n"""'])

@@ -25,7 +25,7 @@ def prompts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     class Recorder:
         def generate(self, prompt: str, **params: Any) -> GenerationOutput:
             asked.append(prompt)
-            return GenerationOutput.empty()
+            return GenerationOutput()
 
     monkeypatch.setattr(
         inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(Recorder())
@@ -65,7 +65,7 @@ def test_number_of_answers_is_n(option: str, monkeypatch: pytest.MonkeyPatch) ->
     class Recorder:
         def generate(self, prompt: str, **params: Any) -> GenerationOutput:
             asked.append((prompt, params["n"]))
-            return GenerationOutput.empty()
+            return GenerationOutput()
 
     monkeypatch.setattr(
         inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(Recorder())

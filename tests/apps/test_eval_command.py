@@ -11,7 +11,7 @@ import pytest
 import inf
 from _inf.apps.cli import main
 from _inf.config import load_config
-from inf import GenerationOutput, PromptError
+from inf import GenerationOutput, GenerationRow, PromptError
 
 PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
 # Without verl, which takes seconds to import.
@@ -33,15 +33,15 @@ class Stub:
         self.asked = 0
 
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
-        return GenerationOutput.empty()
+        return GenerationOutput()
 
     async def agenerate(self, prompt: list[Any], **params: Any) -> GenerationOutput:
         self.asked += 1
         if self.asked == 2:
             raise PromptError("prompt 0 has 900 tokens", index=0)
-        about: dict[str, Any] = {"finish_reason": "stop", "prompt_tokens": 9}
-        about |= {"completion_tokens": 3, "response_ids": [], "response_mask": []}
-        return GenerationOutput(["#### 54"], [None], [None], [about])  # as a server without ids
+        about: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": 3}
+        row = GenerationRow("#### 54", None, None, finish_reason="stop", **about)
+        return GenerationOutput([row])  # as a server without ids
 
     def __enter__(self) -> Stub:
         Stub.starts += 1

@@ -17,7 +17,7 @@ import inf
 from _inf.apps import tally
 from _inf.apps.cli import main
 from _inf.config import load_config
-from inf import ConfigError, EngineDeadError, GenerationOutput
+from inf import ConfigError, EngineDeadError, GenerationOutput, GenerationRow
 
 ROWS = [{"prompt": f"Count from {i}.", "data_source": "own"} for i in range(4)]
 Eval = Callable[..., tuple[int, str, str]]
@@ -35,16 +35,16 @@ class Stub:
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
-        return GenerationOutput.empty()
+        return GenerationOutput()
 
     async def agenerate(self, prompt: Any, **params: Any) -> GenerationOutput:
         Stub.asked += 1
         number = Stub.asked
         while Stub.wait and Stub.wait(number):
             await asyncio.sleep(0.01)
-        about: dict[str, Any] = {"finish_reason": "length", "prompt_tokens": 9}
-        about |= {"completion_tokens": 3, "response_ids": [], "response_mask": []}
-        return GenerationOutput([f"answer {number}"], [None], [None], [about])
+        about: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": 3}
+        row = GenerationRow(f"answer {number}", None, None, finish_reason="length", **about)
+        return GenerationOutput([row])
 
     def __enter__(self) -> Stub:
         return self

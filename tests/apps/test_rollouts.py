@@ -6,10 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from _inf.apps.rollouts.data_proto import as_json, from_json
 from _inf.apps.rollouts.sources import token_texts
 from _inf.types import Trace
 from inf import ConfigError, Rollout, as_rollouts, load_rollouts, save_rollouts
@@ -185,31 +183,6 @@ def test_tokens_that_lose_their_space_alone_have_it_in_their_text() -> None:
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=model)
     ids = [0, 1, 2, *[3 + byte for byte in "é".encode()], 1]
     assert token_texts(ids, tokenizer) == ["the", " cat", "s", "", "", "é cat"]
-
-
-# ── Exact values ─────────────────────────────────────────────────────────────────────────────────
-
-
-def test_values_of_numpy_and_python_come_back_the_same() -> None:
-    pair = np.empty(2, dtype=object)
-    pair[:] = [{"role": "user"}, None]
-    values = [
-        *(None, True, 3, 0.1, -0.0, "é\ud800", [1, [2.5]], {"a": {"b": []}}),
-        *(np.int64(3), np.float32(0.1), np.bool_(True), np.array([[1, 2]], dtype=np.int16)),
-        *(np.array([0.1], dtype=np.float32), np.array(["a", "bcd"]), pair, [pair]),
-    ]
-    again = from_json(json.loads(json.dumps(as_json(values, "x"))))
-    for old, new in zip(values, again, strict=True):
-        assert type(old) is type(new) and repr(old) == repr(new)
-        assert getattr(old, "dtype", None) == getattr(new, "dtype", None)
-
-
-@pytest.mark.parametrize(
-    "value", [(1, 2), {1: 2}, {3}, float("inf"), np.array([np.nan]), b"a", object(), {"a": [()]}]
-)
-def test_value_that_would_come_back_changed_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigError, match=r"^rows\[2\]: extra: .* cannot be kept as JSON"):
-        as_json(value, "rows[2]: extra")
 
 
 def test_rollout_says_in_short_what_it_is() -> None:

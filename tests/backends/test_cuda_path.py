@@ -255,6 +255,6 @@ def test_wheel_has_the_kernels_that_the_path_calls(
 
 
 def test_wheel_lacks_the_norms_that_are_computed_without_a_kernel(kernels: dict[str, str]) -> None:
-    """Once it has them, the rows of `child/cuda_kernels.py` can go."""
+    """Once it has them, the rows of `kernels_on_a_gpu` can go."""
     for kernel in ("RMSNormKernel<8u, float>", "GemmaRMSNorm<float>"):
         assert f"norm::{kernel}" not in kernels["sm90/common_ops"]

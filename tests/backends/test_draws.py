@@ -14,9 +14,14 @@ from _inf.backends import draws
 DRAWS = 200_000
 
 
+def noise(seeds: Sequence[int], positions: Sequence[int], width: int) -> torch.Tensor:
+    """What a row's probabilities are divided by: exponential, rows x width."""
+    return -draws._negative_noise(draws._keys(seeds, positions), width)
+
+
 def test_noise_is_that_of_its_seed_and_position_whatever_rows_are_beside_it() -> None:
-    [alone] = draws.noise([1], [2], 100)
-    crowd = draws.noise([1, 2, 1, 2**63 - 1], [3, 2, 2, 2], 100)
+    [alone] = noise([1], [2], 100)
+    crowd = noise([1, 2, 1, 2**63 - 1], [3, 2, 2, 2], 100)
     assert torch.equal(crowd[2], alone)
     assert not any(torch.equal(each, alone) for each in crowd[[0, 1, 3]])
 
@@ -28,8 +33,8 @@ def test_noise_is_that_of_its_seed_and_position_whatever_rows_are_beside_it() ->
 def test_noise_is_exponential_over_tokens_over_positions_and_over_seeds(
     seeds: Sequence[int], positions: Sequence[int]
 ) -> None:
-    noise = draws.noise(seeds, positions, 151_936 if len(seeds) == 1 else 8).double()
-    for values in noise if len(seeds) == 1 else noise.T:
+    drawn = noise(seeds, positions, 151_936 if len(seeds) == 1 else 8).double()
+    for values in drawn if len(seeds) == 1 else drawn.T:
         # Each of these shares should be as large as the others.
         assert_as_often(torch.bincount((torch.exp(-values) * 64).long(), minlength=64))
         assert values.min() > 0
@@ -38,7 +43,7 @@ def test_noise_is_exponential_over_tokens_over_positions_and_over_seeds(
 def test_rows_of_neighbouring_seeds_and_positions_are_independent() -> None:
     width = 100_000
     seeds, positions = [7] * 20 + list(range(8, 28)), [*range(20), *[3] * 20]
-    scores = draws.noise(seeds, positions, width).double() - 1  # of mean 0 and variance 1
+    scores = noise(seeds, positions, width).double() - 1  # of mean 0 and variance 1
     correlations = (scores @ scores.T / width).triu(1)
     assert correlations.abs().max() < 5 / width**0.5  # of 780 pairs
     for distance in (1, 2, 16, 256):  # and the tokens of each row

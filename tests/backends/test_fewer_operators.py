@@ -15,11 +15,11 @@ WIDTH, HEADS, POSITIONS = 64, 3, 50
 
 
 @pytest.fixture(scope="module", autouse=True)
-def fewer_operators() -> Any:
+def model_code() -> Any:
     environment.prepare("auto")
-    from _inf.backends.verl.child import fewer_operators
+    from _inf.backends.verl.child import model_code
 
-    return fewer_operators
+    return model_code
 
 
 @pytest.fixture(autouse=True)
@@ -53,19 +53,17 @@ def marker(*args: object, **kwargs: object) -> Any:
 @pytest.mark.parametrize("rows", [0, 1, 7])
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize("with_residual", [True, False])
-def test_norm_is_sglangs(
-    fewer_operators: Any, rows: int, scale: float, with_residual: bool
-) -> None:
+def test_norm_is_sglangs(model_code: Any, rows: int, scale: float, with_residual: bool) -> None:
     from sglang.srt.layers.layernorm import RMSNorm
 
     x = torch.randn(rows, WIDTH) * scale
     residual = torch.randn(rows, WIDTH) * scale if with_residual else None
     layer = norm(torch.float32)
-    ours = fewer_operators.normalize(refuse, layer, x.clone(), residual)
+    ours = model_code.normalize(refuse, layer, x.clone(), residual)
     torch.testing.assert_close(ours, RMSNorm.forward_native(layer, x, residual))
 
 
-def test_norm_of_another_kind_takes_sglangs_path(fewer_operators: Any) -> None:
+def test_norm_of_another_kind_takes_sglangs_path(model_code: Any) -> None:
     x, half = torch.randn(2, WIDTH), torch.randn(2, WIDTH).bfloat16()
     for layer, given in (
         (norm(torch.float32), (half,)),
@@ -75,7 +73,7 @@ def test_norm_of_another_kind_takes_sglangs_path(fewer_operators: Any) -> None:
         (norm(torch.float32), (x[:, :8],)),
         (norm(torch.float32), (x, x, x)),
     ):
-        assert fewer_operators.normalize(marker, layer, *given) == "SGLang's own path"
+        assert model_code.normalize(marker, layer, *given) == "SGLang's own path"
 
 
 def rotary(**settings: Any) -> Any:
@@ -99,7 +97,7 @@ def query_and_key(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("rows", [1, 7])
-def test_rotation_is_sglangs_in_every_layer_of_every_step(fewer_operators: Any, rows: int) -> None:
+def test_rotation_is_sglangs_in_every_layer_of_every_step(model_code: Any, rows: int) -> None:
     from sglang.srt.layers.rotary_embedding import RotaryEmbedding
 
     layer = rotary()
@@ -107,12 +105,12 @@ def test_rotation_is_sglangs_in_every_layer_of_every_step(fewer_operators: Any, 
         positions = torch.randint(0, POSITIONS, (rows,))
         for _ in range(2):  # layers
             given = query_and_key(rows)
-            ours = fewer_operators.rotate(refuse, layer, positions, *given)
+            ours = model_code.rotate(refuse, layer, positions, *given)
             theirs = RotaryEmbedding.forward_native(layer, positions, *given)
             torch.testing.assert_close(ours, theirs)
 
 
-def test_rotation_of_another_kind_takes_sglangs_path(fewer_operators: Any) -> None:
+def test_rotation_of_another_kind_takes_sglangs_path(model_code: Any) -> None:
     query, key = query_and_key(2)
     positions = torch.tensor([1, 2])
     for layer, given, named in (
@@ -123,5 +121,5 @@ def test_rotation_of_another_kind_takes_sglangs_path(fewer_operators: Any) -> No
         (rotary(), (positions, query, key, positions), {}),
         (rotary(), (positions, query, key), {"offsets": positions}),
     ):
-        result = fewer_operators.rotate(marker, layer, *given, **named)
+        result = model_code.rotate(marker, layer, *given, **named)
         assert result == "SGLang's own path"

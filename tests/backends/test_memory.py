@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from _inf.backends.verl import memory
+from _inf.backends.verl import changes
 
 
 def test_only_the_gpu_of_this_process_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,4 +18,4 @@ def test_only_the_gpu_of_this_process_is_measured(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "mem_get_info", free)
-    assert memory._free_bytes() == 7
+    assert changes._free_bytes() == 7

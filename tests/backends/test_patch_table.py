@@ -10,9 +10,13 @@ import pytest
 
 from _inf.backends.verl.patch_table import Replace, Wrap, apply
 
+UPSTREAM = f"{__name__}:Upstream"
+
 
 @pytest.fixture
-def upstream() -> type[Any]:
+def upstream(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
+    """Found as this module's `Upstream`."""
+
     class Upstream:
         limit = 1
 
@@ -27,6 +31,7 @@ def upstream() -> type[Any]:
         def named(cls, number: int) -> tuple[str, int]:
             return cls.__name__, number
 
+    monkeypatch.setitem(globals(), "Upstream", Upstream)
     return Upstream
 
 
@@ -37,7 +42,7 @@ def doubled(original: Callable[..., int], *args: Any) -> Any:
 def test_wrapped_function_is_called_with_upstreams_own_whatever_its_kind(
     upstream: type[Any],
 ) -> None:
-    apply(Wrap(upstream, name, doubled, "", "") for name in ("method", "static", "named"))
+    apply(Wrap(f"{UPSTREAM}.{name}", doubled, "") for name in ("method", "static", "named"))
     assert upstream().method(5) == 11
     assert upstream.static(5) == upstream().static(5) == 12
     assert upstream.named(5) == upstream().named(5) == ("Upstream", 10)
@@ -47,17 +52,17 @@ def test_two_rows_wrap_one_function_the_later_outside(upstream: type[Any]) -> No
     def negated(original: Callable[..., int], self: Any, number: int) -> int:
         return -original(self, number)
 
-    apply([Wrap(upstream, "method", doubled, "", ""), Wrap(upstream, "method", negated, "", "")])
+    apply([Wrap(f"{UPSTREAM}.method", doubled, ""), Wrap(f"{UPSTREAM}.method", negated, "")])
     assert upstream().method(5) == -11
 
 
 def test_replaced_attribute_is_the_replacement(upstream: type[Any]) -> None:
-    apply([Replace(upstream, "limit", 7, "", "")])
+    apply([Replace(f"{UPSTREAM}.limit", 7, "")])
     assert upstream.limit == 7
 
 
 def test_traceback_names_the_function_that_wraps(upstream: type[Any]) -> None:
-    apply([Wrap(upstream, "method", doubled, "", "")])
+    apply([Wrap(f"{UPSTREAM}.method", doubled, "")])
     with pytest.raises(TypeError) as caught:
         upstream().method(None)
     assert "doubled" in [frame.name for frame in traceback.extract_tb(caught.tb)]

@@ -33,4 +33,4 @@ def test_column_of_any_kind_that_one_turn_cannot_serve_is_refused(
     empty: list[Any] = [None, {}, [], np.array([])]
     batch = upstream.DataProto(non_tensor_batch={name: column([*empty, value])})
     with pytest.raises(ConfigError, match=rf"^non_tensor_batch\['{name}'\]\[4\]: "):
-        upstream.Rollout.generate_sequences(SimpleNamespace(), batch)
+        upstream.CorrectedRollout.generate_sequences(SimpleNamespace(), batch)

@@ -325,9 +325,7 @@ def test_only_sglang_has_arguments() -> None:
     assert read_config(at("rollout.engine_kwargs", {"vllm": {}, "sglang": None}), {})
     (line,) = faults(at("rollout.engine_kwargs.vllm", {"x": 1}))
     assert line == "rollout.engine_kwargs.vllm.x: must be left out: vLLM is no engine here"
-    assert (
-        "must be 'sglang' or 'hf', not 'sglan'" in faults(at("rollout.engine_kwargs.sglan", {}))[0]
-    )
+    assert "must be 'sglang', not 'sglan'" in faults(at("rollout.engine_kwargs.sglan", {}))[0]
 
 
 @pytest.mark.parametrize(
@@ -337,19 +335,11 @@ def test_only_sglang_has_arguments() -> None:
         ("tensor_model_parallel_size", 2, "must be 1, not 2: rollout.name is hf"),
         ("load_format", "dummy", "must be 'auto', not 'dummy': rollout.name is hf"),
         ("engine_kwargs.sglang.attention_backend", "triton", "rollout.name is hf, which does not"),
-        ("engine_kwargs.hf.quantization", "3bit", "must be 4bit or 8bit, not '3bit'"),
-        ("engine_kwargs.hf.quantisation", "4bit", "unknown key; did you mean 'quantization'"),
     ],
 )
 def test_key_that_transformers_does_not_read_is_refused(key: str, value: Any, line: str) -> None:
     (fault,) = faults(at(f"rollout.{key}", value) | {}, rollout={"name": "hf"})
     assert fault.startswith(f"rollout.{key}: {line}")
-
-
-def test_key_of_transformers_is_refused_beside_sglang() -> None:
-    (fault,) = faults(at("rollout.engine_kwargs.hf", {"quantization": "4bit"}))
-    assert fault.startswith("rollout.engine_kwargs.hf.quantization: rollout.name is sglang")
-    assert read_config(None, {"rollout": {"name": "hf", "engine_kwargs": {"hf": None}}})
 
 
 def test_both_files_of_the_project_serve_transformers_too() -> None:

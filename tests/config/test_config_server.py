@@ -54,7 +54,6 @@ def test_engine_here_does_not_read_the_keys_of_a_server(name: str, key: str, val
         ("rollout.dtype", "float32"),
         ("rollout.tensor_model_parallel_size", 2),
         ("rollout.engine_kwargs.sglang.attention_backend", "triton"),
-        ("rollout.engine_kwargs.hf.quantization", "4bit"),
     ],
 )
 @pytest.mark.parametrize("tokens", [{}, {"tokenizer_path": "Qwen/Qwen3-0.6B"}])

@@ -66,7 +66,7 @@ def test_checkpoint_is_merged_once_and_found_from_its_step(
 ) -> None:
     step, _ = checkpoint
     folder = resolve_model(str(step / "actor"))
-    monkeypatch.setattr("_inf.models.verl_checkpoint.write_merged", None)
+    monkeypatch.setattr("_inf.models.merging.write_merged", None)
     assert resolve_model(str(step)) == folder == resolve_model(str(step / "actor"))
     with pytest.raises(ConfigError, match=r"^model_path: .*several .*name one of global_step_7$"):
         resolve_model(str(step.parent))
@@ -153,7 +153,7 @@ def test_adapter_is_merged_into_its_base_once(
     assert torch.allclose(ours, theirs, atol=1e-4)
     names = {file.name for file in base.iterdir()}
     assert {name for name in names if name[0] != "."} <= {file.name for file in folder.iterdir()}
-    monkeypatch.setattr("_inf.models.adapter.write_adapted", None)
+    monkeypatch.setattr("_inf.models.merging.write_adapted", None)
     assert resolve_model(str(base), adapter_path=str(peft)) == folder
     assert resolve_model(str(base)) == base
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from _inf.config import RolloutConfig, load_config
 from _inf.errors import ConfigError
+from _inf.request import keywords
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import (
     LISTS,
@@ -26,11 +27,11 @@ from _inf.request.sampling import (
     resolve,
 )
 from _inf.request.seeds import MAX_SEED, derived_seed, prompt_seed
-from _inf.request.values import TEMPLATE_OWN, call_checks, prompt_checks
+from _inf.request.values import TEMPLATE_OWN
 from _inf.types import Limits, ModelInfo, SamplingParams, TurnOptions
 
 VOCABULARY = 384
-PER_CALL = call_checks(VOCABULARY).keys()
+PER_CALL = keywords.PER_CALL.keys()
 EOS = frozenset({2, 0})
 MODEL = ModelInfo(None, EOS, Limits(prompt=512, total=640, vocabulary=VOCABULARY))
 HUGE = 10**5000  # more digits than Python prints, and no float
@@ -600,7 +601,7 @@ PER_PROMPT: dict[str, tuple[Any, Any]] = {
 
 
 def test_every_parameter_that_is_not_the_calls_may_differ_by_prompt() -> None:
-    assert PER_PROMPT.keys() == prompt_checks(9).keys() - TURNS
+    assert PER_PROMPT.keys() == keywords.PER_PROMPT.keys() - TURNS
     assert set(SERVED) - PER_PROMPT.keys() - TURNS == set(PER_CALL) - {"tools"}
 
 

@@ -21,7 +21,8 @@ from _inf.config import load_config
 from _inf.errors import ConfigError
 from _inf.request.sampling import derived_seed, resolve
 from _inf.response.decode import answer_text, decode
-from _inf.response.output import TABLE_ROWS, GenerationOutput, GenerationRow
+from _inf.response.output import TABLE_ROWS, GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.types import Limits, ModelInfo, Prompt, ToolCall, Transcript
 from tests.support.tiny import IM_END, PAD
 
@@ -63,16 +64,11 @@ def decoded(
 
 
 def output(count: int, completion: str = "text") -> GenerationOutput:
-    metadata = [
-        {
-            **dict.fromkeys(("response_ids", "response_mask"), [9] * 999),
-            **dict.fromkeys(("matched_stop", "matched_stop_text")),
-            **{"finish_reason": "stop", "completion_tokens": i, "cumulative_logprob": -i / 4},
-        }
+    rows = [
+        GenerationRow(f"{completion} {i}", [i], [-i / 4], finish_reason="stop", completion_tokens=i)
         for i in range(count)
     ]
-    texts = [f"{completion} {i}" for i in range(count)]
-    return GenerationOutput(texts, [[i] for i in range(count)], [[-1.0]] * count, metadata)
+    return GenerationOutput(rows)
 
 
 # ── Decoding ─────────────────────────────────────────────────────────────────────────────────────
@@ -131,6 +127,18 @@ def test_padding_is_in_response_ids_and_nowhere_else(tokenizer: Any) -> None:
     ]
     assert [sum(m["response_mask"]) for m in answered.metadata] == [1, 3, 8]
     assert [m["completion_tokens"] for m in answered.metadata] == [1, 3, 8]
+
+
+def test_rows_are_padded_only_when_their_metadata_is_asked_for(tokenizer: Any) -> None:
+    answered = decoded(tokenizer, row([9]), row([9, 7]))
+    assert len(answered.to_dict()) == 2 and repr(answered) and answered._repr_html_()
+    assert answered[0].response == ([9], [1], [-0.5])
+    assert not any("metadata" in vars(each) for each in answered)
+    about = answered[0].metadata
+    assert answered.metadata[0] is about and "metadata" in vars(answered[1])
+    same = set(about) - {"response_ids", "response_mask"}
+    assert {name: getattr(answered[0], name) for name in same} == {n: about[n] for n in same}
+    assert json.loads(json.dumps(about)) == dict(about) == about
 
 
 def test_rows_are_prompt_major_and_know_their_prompt_and_sample(tokenizer: Any) -> None:
@@ -300,7 +308,9 @@ def test_rows_decoded_together_read_as_each_does_alone(
 
 def test_index_is_a_row_with_all_its_fields() -> None:
     rows = output(3)
-    assert rows[1] == GenerationRow("text 1", [1], [-1.0], rows.metadata[1])
+    assert rows[1] == GenerationRow(
+        "text 1", [1], [-0.25], finish_reason="stop", completion_tokens=1
+    )
     assert rows[-1] == rows[2] and len(rows) == 3
     for beyond in (3, -4):
         with pytest.raises(IndexError):
@@ -322,7 +332,7 @@ def test_slice_is_an_output_of_whole_rows() -> None:
 
 
 def test_output_of_nothing_is_empty_and_still_a_table() -> None:
-    nothing = GenerationOutput.empty()
+    nothing = GenerationOutput()
     assert len(nothing) == 0 and list(nothing) == [] and not nothing and nothing[:1] == nothing
     assert cells(nothing._repr_html_()) == [HEAD]
 
@@ -341,7 +351,7 @@ def test_repr_is_short_and_shows_the_first_completions() -> None:
     long = output(500, "x\n" * 9999)
     assert len(repr(long)) < 400 and len(repr(long[0])) < 200
     assert "\n" not in repr(long) + repr(long[0])
-    assert repr(GenerationOutput.empty()) == "<GenerationOutput: 0 rows>"
+    assert repr(GenerationOutput()) == "<GenerationOutput: 0 rows>"
 
 
 # ── Tables and files ─────────────────────────────────────────────────────────────────────────────
@@ -488,8 +498,8 @@ def test_save_refuses_a_suffix_that_it_does_not_write(
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
 def test_no_rows_are_saved_as_a_file_of_no_rows(name: str, tmp_path: Path) -> None:
-    GenerationOutput.empty().save(tmp_path / name)
-    assert (tmp_path / name).exists() and not len(GenerationOutput.empty().to_pandas())
+    GenerationOutput().save(tmp_path / name)
+    assert (tmp_path / name).exists() and not len(GenerationOutput().to_pandas())
 
 
 # ── The notebook's table ─────────────────────────────────────────────────────────────────────────

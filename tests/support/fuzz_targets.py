@@ -26,8 +26,6 @@ from tests.support.attempt_outcomes import told
 from tests.support.strategies import Cases
 
 CASE_SECONDS = 20.0
-ANSWER = {"completions": ["Blue."], "token_ids": [[5]], "logprobs": [[0.0]]}
-USAGE = {"finish_reason": "stop", "prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
 
 Attempt = Callable[[Any, Path], bool]
 
@@ -62,13 +60,16 @@ def batch_line(case: Any, folder: Path) -> bool:
     from _inf.apps.batch.lines import BadLine, parse
     from _inf.apps.batch.output_file import _json_line
     from _inf.response.output import GenerationOutput
+    from _inf.response.row import GenerationRow
 
     job = parse(case, 7, "m", attempt_outcomes.tokenizer())
     assert job.line == 7
     if isinstance(job, BadLine):
         assert job.reason
         return False
-    row = _json_line(job.row(GenerationOutput(**ANSWER, metadata=[USAGE])))
+    row = _json_line(
+        job.row(GenerationOutput([GenerationRow("Blue.", [5], [0.0], finish_reason="stop")]))
+    )
     assert b"\n" not in row[:-1]
     json.loads(row, parse_constant=lambda name: no_json(name))
     return True

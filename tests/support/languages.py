@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from _inf.config.tool_formats import FORMATS
-from _inf.request.grammar import KEYWORDS
+from _inf.request.grammar import SCHEMA_KEYWORDS
 from tests.support.call_strategies import SCHEMAS, TOOL_LISTS, WRAPPED, as_yaml
 from tests.support.strategies import ANYTHING, ATOMS, JSON, SCALARS, Cases, damaged, mostly
 from tests.support.tiny import IM_END, IM_START
@@ -106,7 +106,7 @@ WORDS: dict[str, Cases] = {
 }
 NODES: Cases = st.deferred(
     lambda: st.lists(
-        st.sampled_from([*WORDS, "type", "type", *sorted(KEYWORDS)]), max_size=4, unique=True
+        st.sampled_from([*WORDS, "type", "type", *sorted(SCHEMA_KEYWORDS)]), max_size=4, unique=True
     ).flatmap(lambda words: st.fixed_dictionaries({word: _keyword(word) for word in words}))
 )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from _inf.tools.user_module import import_beside
+from _inf.tools.loading import import_beside
 
 
 @pytest.fixture(autouse=True)

@@ -156,7 +156,7 @@ def test_text_of_others_does_not_break_the_sentence_around_it() -> None:
         ([{"name": "search", "parameters": {"query": "string"}}], r'\.parameters: .*"type": "obj'),
         (
             [{"name": "f", "parameters": {"type": "object", "properties": {"x": {"type": "str"}}}}],
-            r"\.parameters: properties\.x\.type: 'str' is no JSON type; did you mean 'string'",
+            r"\.parameters: properties\.x\.type: 'str' is no JSON type; did you mean 'string'\?$",
         ),
         ([{"name": "f", "parameters": {"type": "object", "x": {1}}}], "it is not JSON"),
     ],

@@ -24,7 +24,8 @@ from _inf.apps.openai_format import (
 )
 from _inf.apps.rollouts.sources import answer_fields
 from _inf.errors import ConfigError
-from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.types import Tokenizer
 
 MakeRow: TypeAlias = "Callable[[GenerationOutput], dict[str, Any]]"
@@ -34,9 +35,7 @@ COPIED_KEYS = ("id", "metadata", "custom_id")  # of any form: they are copied to
 @dataclasses.dataclass(frozen=True)
 class Job:
     """A prompt with its own parameters, and `row`, which makes the output row of its answer.
-
-    tool_choice: "required" or the tool that must be called; None if no call is asked for.
-    """
+    tool_choice: "required" or the tool that must be called; None if no call is asked for."""
 
     line: int
     prompt: Any
@@ -61,6 +60,17 @@ def error_row(job: Job | BadLine, code: str, reason: str) -> dict[str, Any]:
     return {**copied, "response": None, "error": {"code": code, "message": reason}}
 
 
+@dataclasses.dataclass(frozen=True)
+class Answering:
+    """What the row of an answer is made of besides the answer: its line, and who answers."""
+
+    line: int
+    value: dict[str, Any]
+    copied: dict[str, Any]
+    model: str
+    tokenizer: Tokenizer
+
+
 class _Line(RequestBody):
     id: Any = None
     metadata: Any = None
@@ -76,11 +86,11 @@ class _OneAnswer(_Line, Keywords):
 class PromptLine(_OneAnswer):
     prompt: str
 
-    def row(self, value: dict[str, Any], output: GenerationOutput) -> dict[str, Any]:
-        """Return the line `value` with its answer."""
+    def row(self, about: Answering, output: GenerationOutput) -> dict[str, Any]:
+        """Return the line with its answer."""
         [answer] = output
         calls = {name: value for name, value in message(answer).items() if name == "tool_calls"}
-        return {**value, "completion": answer.completion, **calls, **_about(answer)}
+        return {**about.value, "completion": answer.completion, **calls, **_about(answer)}
 
 
 class ConversationLine(_OneAnswer):
@@ -88,11 +98,12 @@ class ConversationLine(_OneAnswer):
     metadata: dict[str, Any] | None = None
     conversation_id: Any = None
 
-    def row(self, value: dict[str, Any], output: GenerationOutput) -> dict[str, Any]:
-        """Return the line `value` with its answer."""
+    def row(self, about: Answering, output: GenerationOutput) -> dict[str, Any]:
+        """Return the line with its answer."""
         [answer] = output
         chat = answer.messages or [*self.messages, message(answer)]
-        return {**value, "messages": chat, "metadata": {**(self.metadata or {}), **_about(answer)}}
+        told = {**(self.metadata or {}), **_about(answer)}
+        return {**about.value, "messages": chat, "metadata": told}
 
 
 class BatchChatRequest(ChatRequest):
@@ -107,9 +118,22 @@ class OpenAILine(_Line):
     url: Literal["/v1/chat/completions"] | None = None
     body: BatchChatRequest
 
+    def row(self, about: Answering, output: GenerationOutput) -> dict[str, Any]:
+        """Return OpenAI's line with the response."""
+        content = {
+            "id": f"chatcmpl-{about.line}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": about.model,
+            "choices": choices(output, about.tokenizer, likeliest=self.body.likeliest),
+            "usage": usage(output.rows, len(output)),
+        }
+        response = {"status_code": 200, "request_id": f"req-{about.line}", "body": content}
+        return {"id": f"batch-{about.line}", **about.copied, "response": response, "error": None}
+
 
 def _about(row: GenerationRow) -> dict[str, Any]:
-    return {"finish_reason": row.metadata["finish_reason"], "usage": usage([row.metadata], 1)}
+    return {"finish_reason": row.finish_reason, "usage": usage([row], 1)}
 
 
 def read_lines(source: Path) -> Iterator[tuple[int, bytes]]:
@@ -133,12 +157,7 @@ def check_custom_ids(source: Path) -> None:
 
 
 def parse(
-    text: bytes,
-    line: int,
-    model: str = "",
-    tokenizer: Tokenizer = None,
-    *,
-    rollouts: bool = False,
+    text: bytes, line: int, model: str = "", tokenizer: Tokenizer = None, *, rollouts: bool = False
 ) -> Job | BadLine:
     """Parse one line. `model`: the model's name for OpenAI's form. `tokenizer`: the engine's. Both
     are needed only to write an answer. `rollouts`: write it in the form of docs/rollouts.md."""
@@ -146,77 +165,52 @@ def parse(
     try:
         value = json_object(text.removeprefix(codecs.BOM_UTF8))
         copied = {name: value[name] for name in COPIED_KEYS if name in value}
-        job = dataclasses.replace(_job(value, line, model, tokenizer), copied=copied)
-        return _as_rollout(job, tokenizer) if rollouts else job
+        return _job(Answering(line, value, copied, model, tokenizer), rollouts)
     except ConfigError as failure:
         return BadLine(line, str(failure), copied)
 
 
-def _as_rollout(job: Job, tokenizer: Tokenizer) -> Job:
-    """The same job, whose answer's row is a rollout."""
-    if job.params.get("n", 1) != 1:
-        raise ConfigError.of("body.n", "with --rollouts a line has one answer")
-    name, prompt = job.copied.get("custom_id"), job.prompt
-    asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-
-    def row(output: GenerationOutput) -> dict[str, Any]:
-        [answer] = output
-        return {
-            **job.copied,
-            "row_id": name if isinstance(name, str) else str(job.line),
-            "messages": [*asked, message(answer)],
-            **answer_fields(answer, tokenizer),
-        }
-
-    return dataclasses.replace(job, row=row)
-
-
-def _job(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
+def _job(about: Answering, rollouts: bool) -> Job:
+    form: PromptLine | ConversationLine | OpenAILine
+    keys: Keywords
+    value = about.value
     match [name for name in ("prompt", "messages", "body") if value.get(name) is not None]:
         case ["prompt"]:
-            if isinstance(value["prompt"], list) and any(
-                isinstance(each, dict) for each in value["prompt"]
-            ):
+            given = value["prompt"]
+            if isinstance(given, list) and any(isinstance(each, dict) for each in given):
                 raise ConfigError.of("prompt", "it is a list of messages; name it 'messages'")
-            prompt = read(PromptLine, value)
-            return _asking(prompt, line, prompt.prompt, partial(prompt.row, value))
+            form = keys = read(PromptLine, value)
+            prompt: Any = form.prompt
         case ["messages"]:
-            chat = read(ConversationLine, value)
-            return _asking(chat, line, chat.messages, partial(chat.row, value))
+            form = keys = read(ConversationLine, value)
+            prompt = form.messages
         case ["body"]:
-            return _openai(value, line, model, tokenizer)
+            form = read(OpenAILine, value)
+            keys, prompt = form.body, form.body.messages
+            if keys.logprobs and about.model and about.tokenizer is None:
+                said = "the server takes and gives text; set tokenizer_path"
+                raise ConfigError.of("body.logprobs", said)
+            if rollouts and keys.keywords().get("n", 1) != 1:
+                raise ConfigError.of("body.n", "with --rollouts a line has one answer")
         case forms:
-            keys = " and ".join(forms) or "none of prompt, messages and body"
+            named = " and ".join(forms) or "none of prompt, messages and body"
             raise ConfigError(
-                f"it has {keys}; the forms of a line are "
+                f"it has {named}; the forms of a line are "
                 '{"prompt": ...}, {"messages": ...} and {"custom_id": ..., "body": ...}'
             )
+    row = partial(_rollout, about, prompt) if rollouts else partial(form.row, about)
+    choice = None if keys.tool_choice in ("auto", "none") else keys.tool_choice
+    return Job(about.line, prompt, row, keys.keywords(), about.copied, choice)
 
 
-def _asking(request: Keywords, line: int, prompt: Any, row: MakeRow) -> Job:
-    """The job of a line with the keywords of `request`."""
-    choice = request.tool_choice
-    asked = None if choice in ("auto", "none") else choice
-    return Job(line, prompt, row, request.keywords(), tool_choice=asked)
-
-
-def _openai(value: dict[str, Any], line: int, model: str, tokenizer: Tokenizer) -> Job:
-    form = read(OpenAILine, value)
-    if form.body.logprobs and model and tokenizer is None:
-        said = "the server takes and gives text; set tokenizer_path"
-        raise ConfigError.of("body.logprobs", said)
-
-    def row(output: GenerationOutput) -> dict[str, Any]:
-        content = {
-            "id": f"chatcmpl-{line}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": model,
-            "choices": choices(output, tokenizer, likeliest=form.body.likeliest),
-            "usage": usage(output.metadata, len(output)),
-        }
-        response = {"status_code": 200, "request_id": f"req-{line}", "body": content}
-        copied = {name: value[name] for name in COPIED_KEYS if name in value}
-        return {"id": f"batch-{line}", **copied, "response": response, "error": None}
-
-    return _asking(form.body, line, form.body.messages, row)
+def _rollout(about: Answering, prompt: Any, output: GenerationOutput) -> dict[str, Any]:
+    """Return the answer in the form of docs/rollouts.md."""
+    [answer] = output
+    name = about.copied.get("custom_id")
+    asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    return {
+        **about.copied,
+        "row_id": name if isinstance(name, str) else str(about.line),
+        "messages": [*asked, message(answer)],
+        **answer_fields(answer, about.tokenizer),
+    }

@@ -4,17 +4,22 @@ number of jobs run at once, and each row is written when it is finished."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch.lines import BadLine, Job, error_row, parse, read_lines
 from _inf.apps.batch.output_file import OutputFile, is_error
+from _inf.apps.serve.calls import served_call
+from _inf.apps.serve.choice import forced_call
 from _inf.apps.tally import Tally
 from _inf.config import Config
 from _inf.errors import ConfigError, GenerationTimeout, PromptError, RequestFailure, ToolError
 from _inf.request.keywords import GenerateParams
 from _inf.request.seeds import prompt_seed
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.runtime import quiet
 
 if TYPE_CHECKING:
@@ -97,14 +102,20 @@ async def answer_one(
     try:
         if job.tool_choice is None:
             output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
-        else:
-            from _inf.apps.batch.forced_call import answer_with_call  # imports a server's modules
-
-            output = await answer_with_call(engine, job, own)
+        else:  # by a grammar, as `inf serve` does
+            call = served_call(engine, [job.prompt], own, tool_choice=job.tool_choice)
+            output = GenerationOutput([_with_call(row) for row in await call.answer()])
     except GenerationTimeout as failure:
         return error_row(job, "timeout", str(failure)), 0
     except RequestFailure as failure:
         return error_row(job, "server_error", str(failure)), 0
     except (PromptError, ConfigError, ToolError) as failure:
         return error_row(job, "invalid_request", failure.for_one_prompt()), 0
-    return job.row(output), sum(row["completion_tokens"] for row in output.metadata)
+    return job.row(output), sum(row.completion_tokens for row in output)
+
+
+def _with_call(row: GenerationRow) -> GenerationRow:
+    calls = forced_call(row.completion)
+    if not calls:
+        return dataclasses.replace(row, tool_calls=[])
+    return dataclasses.replace(row, tool_calls=calls, completion="", finish_reason="tool_calls")

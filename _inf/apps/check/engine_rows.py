@@ -54,7 +54,7 @@ def sample(
     for index, answer in enumerate(output):
         prompt, ids = sent[index // n], answer.token_ids or []
         rows.append(Row([*prompt, *ids], len(prompt), [1] * len(ids), answer.logprobs or []))
-    return rows, [answer.metadata["seed"] for answer in output]
+    return rows, [answer.seed for answer in output if answer.seed is not None]
 
 
 def rescored(engine: InferenceEngine, rows: Sequence[Row]) -> list[list[float]]:
@@ -161,7 +161,7 @@ def update(
     after = whole(engine, rows)
     return {
         **distances(np.concatenate(before), np.concatenate(after), "update_weights/"),
-        "update_weights/cached_tokens": float(cached.metadata["cached_tokens"]),
+        "update_weights/cached_tokens": float(cached.cached_tokens),
     }, ""
 
 

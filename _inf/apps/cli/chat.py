@@ -155,7 +155,7 @@ class Chat:
     def _whole(self, asked: list[Any], params: GenerateParams) -> list[Any]:
         """Answer with tools or as JSON."""
         row = self.engine.generate(asked, **params)[0]
-        for call in row.metadata.get("tool_calls", ()):
+        for call in row.transcript.calls if row.transcript else ():
             _note(f"{call['name']}({json.dumps(call['arguments'])}) gave {call['result']}")
         self._separate()
         typer.echo(json.dumps(row.to_dict()) if self.as_json else row.completion)

@@ -8,10 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from _inf.apps.cli.options import SAMPLING, option_type
 from _inf.errors import ConfigError, InferenceError
 
 # Values of these are text; values of all others are parsed as JSON if possible.
-TEXTS = ("regex", "json_schema", "truncate_prompt")
+TEXTS = [name for name, keyword in SAMPLING.items() if option_type(keyword) is str]
 # Keywords of `generate` that a chat cannot use, and why: any chat, one whose answers are shown as
 # text, one whose answers are shown while they are generated.
 UNUSABLE = {

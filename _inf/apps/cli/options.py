@@ -9,14 +9,16 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import types
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
 
 from _inf.backends.registry import read_config
 from _inf.config import Config, parse_assignments
+from _inf.request.keywords import KEYWORDS, Keyword, first_sentences
 from _inf.request.sampling import check_params
 from _inf.runtime.interpreter import interrupt_kept
 from _inf.runtime.progress import say
@@ -29,32 +31,13 @@ SHOWN_ERRORS = 10
 Command = TypeVar("Command", bound=Callable[..., None])
 
 CONFIG_HELP = "A YAML file; without one, the embedded model, greedy, at most 512 tokens."
-# `generate`'s keywords, except `n`: type, help, and the default as shown in the help.
-JSON = dict[str, Any]
-SAMPLING: Mapping[str, tuple[Any, str, str | None]] = {
-    "temperature": (float, "0 is greedy.", "rollout.temperature; 0 when greedy"),
-    "top_p": (float, "In (0, 1].", "rollout.top_p"),
-    "top_k": (int, "-1: all tokens.", "rollout.top_k"),
-    "min_p": (float, "In [0, 1].", "0"),
-    "max_tokens": (int, "The most tokens to generate.", "rollout.response_length"),
-    "do_sample": (bool, "Sample, or decode greedily.", "rollout.do_sample"),
-    "min_tokens": (int, "The fewest tokens to generate.", "0"),
-    "stop": (list[str], "A string that ends the answer; may be repeated.", None),
-    "stop_token_ids": (list[int], "May be repeated.", "the model's EOS"),
-    "seed": (int, "Gives the same answer each time.", None),
-    "presence_penalty": (float, "In [-2, 2].", "0"),
-    "frequency_penalty": (float, "In [-2, 2].", "0"),
-    "repetition_penalty": (float, "Above 0; 1 is none.", "1"),
-    "logit_bias": (JSON, 'Added to logits: {"TOKEN ID": NUMBER}.', None),
-    "num_beams": (int, "Beam search, on rollout.name hf.", "1: none"),
-    "json_schema": (str, "What the answer must match, as JSON.", None),
-    "regex": (str, "What the answer must match.", None),
-    "ignore_eos": (bool, "Continue after EOS.", "rollout.ignore_eos"),
-    "skip_special_tokens": (bool, "Leave special tokens out of the text.", "yes"),
-    "chat_template_kwargs": (JSON, "For the chat template.", None),
-    "truncate_prompt": (str, "left or right: where a too long prompt is cut.", None),
-    "timeout": (float, "Seconds for the answer.", None),
-}
+SAMPLING = {name: row for name, row in KEYWORDS.items() if row.default is not None}
+
+
+def option_type(keyword: Keyword) -> Any:
+    """The type of an option's values: the last of a union."""
+    kind = keyword.kind
+    return get_args(kind)[-1] if isinstance(kind, types.UnionType) else kind
 
 
 def takes_options(*, sampling: bool = True) -> Callable[[Command], Command]:
@@ -65,9 +48,13 @@ def takes_options(*, sampling: bool = True) -> Callable[[Command], Command]:
             list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
         ],
     }
-    for name, (kind, text, default) in SAMPLING.items() if sampling else ():
-        how: dict[str, Any] = {"help": text, "show_default": default or False}
-        if kind is JSON:
+    helps = first_sentences()
+    for name, keyword in SAMPLING.items() if sampling else ():
+        kind, text = option_type(keyword), helps.get(name, "")
+        how: dict[str, Any] = {"help": text, "show_default": keyword.default or False}
+        if get_origin(kind) is list:
+            how["help"] += " May be repeated."
+        if get_origin(kind) is dict:
             kind, how["metavar"], how["parser"] = dict, "JSON", _json_object
         shared[name] = Annotated[kind | None, typer.Option(**how)]
 

@@ -24,8 +24,8 @@ def show(
     FILE is of inf eval, inf batch --rollouts or inf.save_rollouts (docs/rollouts.md). The page is
     one file, for any browser, and reads nothing else. An existing one is overwritten.
     """
-    from _inf.apps.rollouts.file import load_rollouts
     from _inf.apps.rollouts.page import page
+    from _inf.apps.rollouts.rollout import load_rollouts
 
     files = [each for each in (file, other) if each is not None]
     target = out or file.with_suffix(".html")

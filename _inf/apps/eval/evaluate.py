@@ -32,7 +32,8 @@ from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.request.sampling import effective_params, greedy_unless_asked
 from _inf.response.decode import decoded_text
-from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.tools.definition import as_tools
 from _inf.types import Tokenizer
 
@@ -254,10 +255,10 @@ class EvalRun:
 
 def _answered(answer: GenerationRow, example: Example, tokenizer: Tokenizer) -> dict[str, Any]:
     """What a row says of its answer; `solution_str` where it is not the completion."""
-    about = answer.metadata
     row: dict[str, Any] = {
         "ground_truth": example.ground_truth,
-        **{name: about[name] for name in ("prompt_tokens", "completion_tokens")},
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
         **answer_fields(answer, tokenizer),
     }
     solution = _solution(row, example, tokenizer)

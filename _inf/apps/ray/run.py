@@ -1,8 +1,6 @@
-"""Answers the lines of a batch file on a Ray cluster, for `inf batch --workers`.
-
-Each actor is an `InferenceWorker` and gets a few blocks of lines at a time. If an actor dies, its
-next process answers the block. Ray is imported only when it is used.
-"""
+"""Answers the lines of a batch file on a Ray cluster, for `inf batch --workers`. Each actor is an
+`InferenceWorker` and gets a few blocks of lines at a time; if one dies, its next process answers
+the block. Ray is imported only when it is used."""
 
 from __future__ import annotations
 
@@ -19,6 +17,7 @@ from _inf.apps.batch.runner import OnError, calls_at_once, keep_in
 from _inf.apps.ray.cluster import cluster
 from _inf.apps.ray.worker import InferenceWorker
 from _inf.apps.tally import Tally
+from _inf.backends.registry import describe
 from _inf.config import Config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
 
@@ -52,7 +51,7 @@ def answer_on_ray(
             f"--workers: an engine there has one process; rollout.tensor_model_parallel_size x "
             f"data_parallel_size is {parallel}; set both to 1."
         )
-    if config.rollout.name == "openai":
+    if describe(config).remote:
         raise ConfigError(
             "--workers: they would all ask the one server; leave it out, and set "
             "rollout.max_num_seqs to the requests that the server takes at once."
@@ -64,12 +63,9 @@ def answer_on_ray(
     with tally.showing(), cluster() as ray:
         share = share_of(ray.cluster_resources(), free_resources(ray), config, workers)
         at_once = calls_at_once(config, on_cpu="num_cpus" in share)
-        worker = ray.remote(
-            max_restarts=RETRIES,
-            max_task_retries=RETRIES,
-            max_concurrency=BLOCKS_AT_ONCE,
-            **share,
-        )(InferenceWorker)
+        again = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
+        how = ray.remote(max_concurrency=BLOCKS_AT_ONCE, **again, **share)
+        worker = how(InferenceWorker)
         actors = [worker.remote(settings, params, model, rollouts) for _ in range(workers)]
         for block in _answered(ray, actors, lines, max(1, at_once // BLOCKS_AT_ONCE)):
             columns = block["line"], block["answer"], block["completion_tokens"]
@@ -101,11 +97,8 @@ def share_of(
     workers: int,
 ) -> dict[str, int]:
     """Return the resources of one of `workers` engines: a GPU, or a number of cores, of which
-    each machine has enough for its engines.
-
-    resources: of the whole cluster. free: of each machine, what other work leaves of it.
-    Raises `ConfigError` if there are fewer free GPUs or cores than engines.
-    """
+    each machine has enough for its engines. resources: of the whole cluster. free: of each machine,
+    what other work leaves. Raises `ConfigError` if fewer GPUs or cores than engines are free."""
     on_gpu = config.device == "cuda" or (config.device == "auto" and resources.get("GPU", 0) > 0)
     name, what = ("GPU", "GPUs") if on_gpu else ("CPU", "cores")
     machines, whole = [int(each.get(name, 0)) for each in free], int(resources.get(name, 0))

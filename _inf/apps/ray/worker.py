@@ -1,7 +1,4 @@
-"""An engine as a Ray actor that answers lines of a batch file.
-
-This module does not import Ray: Ray creates the object, calls it, and restarts its process.
-"""
+"""An engine as a Ray actor that answers lines of a batch file. It does not import Ray."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch import fingerprint
-from _inf.apps.batch.lines import BadLine, Job, parse
+from _inf.apps.batch.lines import parse
 from _inf.apps.batch.runner import answer_one
 from _inf.errors import ConfigError, EngineDeadError
 
@@ -68,7 +65,12 @@ class InferenceWorker:
             parse(text, line, model, tokenizer, rollouts=self._rollouts)
             for text, line in zip(texts, lines, strict=True)
         ]
-        return asyncio.run(_answers(engine, jobs, self._params))
+
+        # Not a method: with an async one Ray would run all of them in one event loop.
+        async def answers() -> list[tuple[dict[str, Any], int]]:
+            return await asyncio.gather(*(answer_one(engine, job, self._params) for job in jobs))
+
+        return asyncio.run(answers())
 
     def _running(self) -> InferenceEngine:
         """Return the engine; start it if there is none, or restart it if it has died."""
@@ -96,10 +98,3 @@ class InferenceWorker:
                 f"model_path: the files in {folder} on a worker's machine differ from those of the "
                 "machine that started the run; all machines must have the same files."
             )
-
-
-# Not a method: with an async one Ray would run all of them in one event loop.
-async def _answers(
-    engine: InferenceEngine, jobs: Sequence[Job | BadLine], params: Mapping[str, Any]
-) -> list[tuple[dict[str, Any], int]]:
-    return await asyncio.gather(*(answer_one(engine, job, params) for job in jobs))

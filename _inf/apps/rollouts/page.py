@@ -14,10 +14,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _inf.apps.json_lines import json_text
-from _inf.apps.rollouts.rollout import Rollout
+
+if TYPE_CHECKING:
+    from _inf.apps.rollouts.rollout import Rollout
 
 PREVIEW = 120  # characters
 FRAME_PIXELS = 460

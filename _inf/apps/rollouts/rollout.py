@@ -1,20 +1,35 @@
-"""`Rollout`: one answered row, and its form as a line of JSON (docs/rollouts.md)."""
+"""`Rollout`: one answered row, as a line of JSON (docs/rollouts.md) and in a `DataProto`."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pydantic
 
+from _inf.apps.json_lines import json_lines
+from _inf.apps.rollouts.page import frame
 from _inf.errors import ConfigError, shown
+from _inf.response.trainer_batch import data_proto, groups
 
 SAYS_SOMETHING = ("response_ids", "completion", "messages", "error")
 PER_TOKEN = dict.fromkeys(("response_mask", "logprobs", "response_texts"), "response_ids")
 PER_TOKEN["prompt_texts"] = "prompt_token_ids"
+# The columns of a `DataProto`, and a row's keys for them.
+COLUMNS = {
+    "uid": "uid",
+    "completions": "completion",
+    "prompt_index": "prompt_index",
+    "finish_reason": "finish_reason",
+    "weight_version": "weight_version",
+    "messages": "messages",
+    "reward_scores": "reward_scores",
+    "__num_turns__": "num_turns",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +47,6 @@ class Rollout:
     tool_calls: the calls that were run, each with its result and its seconds.
     timings: seconds by name; `tools` is the sum of the calls'.
     prompt_length, response_length, pad_token_id: the widths and the padding of its `DataProto`.
-    columns, tensors: more of its `DataProto`, as the file has them.
     extra: the row's other keys, such as `data_source`.
     """
 
@@ -57,8 +71,6 @@ class Rollout:
     prompt_length: int | None = None
     response_length: int | None = None
     pad_token_id: int | None = None
-    columns: dict[str, Any] | None = None
-    tensors: dict[str, Any] | None = None
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -107,8 +119,6 @@ class Rollout:
 
     def to_data_proto(self) -> Any:
         """Return a `DataProto` of this one row."""
-        from _inf.apps.rollouts.data_proto import rollouts_to_data_proto
-
         return rollouts_to_data_proto([self])
 
     def __repr__(self) -> str:
@@ -118,8 +128,6 @@ class Rollout:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page of `inf show` with this row."""
-        from _inf.apps.rollouts.page import frame
-
         return frame([self])
 
 
@@ -137,3 +145,75 @@ def _row_model() -> type[pydantic.BaseModel]:
         strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=()
     )
     return pydantic.create_model("RolloutRow", __config__=settings, **fields)
+
+
+def load_rollouts(path: str | os.PathLike[str]) -> list[Rollout]:
+    """Read a file of rollouts: of `save_rollouts`, `inf eval` or `inf batch --rollouts`.
+
+    Raises `ConfigError` with the file, the line and the key that is wrong.
+    """
+    rollouts = []
+    for number, row in json_lines(path):
+        row_id = row.get("line", number) if isinstance(row, dict) else number
+        rollouts.append(Rollout.of(row, f"{path}, line {number}", str(row_id)))
+    return rollouts
+
+
+def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
+    """Return a `DataProto` with `rollout_batch`'s tensors and columns.
+
+    It is as wide as the rows' own `DataProto` was, else as the longest of them. Rows without a
+    `uid` have one together with those of an equal prompt. A known reward is in `reward_scores`.
+    Raises `ConfigError` with the row that has no ids, or that does not fit the others.
+    """
+    rollouts = list(rollouts)
+    if not rollouts:
+        raise ConfigError.of("rollouts", "none; a batch has at least one row.")
+    for each in rollouts:
+        if not each.prompt_token_ids or each.response_ids is None:
+            raise ConfigError(
+                f"rollout {each.row_id}: it has no token ids of its prompt and its response (a "
+                "server gave only text, or the row is an error); leave it out."
+            )
+    lacking = [each.row_id for each in rollouts if each.logprobs is None]
+    if 0 < len(lacking) < len(rollouts):
+        raise ConfigError(f"rollout {lacking[0]}: logprobs is missing, and other rows have it.")
+    prompts = [each.prompt_token_ids or [] for each in rollouts]
+    responses = [
+        (each.response_ids or [], each.response_mask or [], each.logprobs) for each in rollouts
+    ]
+    sizes = {(len(ids), len(after)) for ids, (after, *_) in zip(prompts, responses, strict=True)}
+    given = {(each.prompt_length or 0, each.response_length or 0) for each in rollouts}
+    left, right = zip(*sizes | given, strict=True)
+    widths = (max(left), max(right))
+    pad = _pad(rollouts, padded=sizes != {widths})
+    return data_proto(prompts, responses, pad, widths, _columns(rollouts, prompts))
+
+
+def _pad(rollouts: Sequence[Rollout], *, padded: bool) -> int:
+    """The id of the padding; if there is none to write, any."""
+    pads = {each.pad_token_id for each in rollouts} - {None}
+    if len(pads) > 1 or (padded and not pads):
+        found = f"they have {sorted(map(str, pads))}" if pads else "none has one"
+        raise ConfigError(
+            f"rollouts: {found}; a batch needs one pad_token_id: make them with tokenizer=, or set "
+            "it with dataclasses.replace."
+        )
+    return next(iter(pads), 0) or 0
+
+
+def _columns(rollouts: Sequence[Rollout], prompts: Sequence[list[int]]) -> dict[str, list[Any]]:
+    """The columns; one of which no row knows anything is left out."""
+    rows = [{name: getattr(each, key) for name, key in COLUMNS.items()} for each in rollouts]
+    for row, rollout, number, uid in zip(rows, rollouts, *groups(prompts), strict=True):
+        row["uid"] = uid if rollout.uid is None else rollout.uid
+        row["prompt_index"] = number if rollout.prompt_index is None else rollout.prompt_index
+        if rollout.messages is not None:
+            row["messages"] = {"messages": rollout.messages}
+        if not rollout.reward_scores and rollout.reward is not None:
+            row["reward_scores"] = {"reward": rollout.reward}
+    columns = {name: [row[name] for row in rows] for name in COLUMNS}
+    known = {name: values for name, values in columns.items() if values != [None] * len(rows)}
+    if "reward_scores" in known:
+        known["reward_scores"] = [scores or {} for scores in known["reward_scores"]]
+    return known

@@ -1,21 +1,29 @@
-"""Makes `Rollout`s of what has answers: a `GenerationOutput`, a `DataProto`, a session's traces."""
+"""Makes `Rollout`s of a `GenerationOutput`, a `DataProto` or a session's traces; writes them."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
+import json
 import math
+import os
 import weakref
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from _inf.apps.rollouts.data_proto import check_same, rows_of_data_proto
-from _inf.apps.rollouts.rollout import Rollout
+from _inf.apps.rollouts.rollout import COLUMNS, Rollout
 from _inf.errors import ConfigError, shown
 from _inf.response.decode import decoded_text
-from _inf.response.output import GenerationOutput, GenerationRow
+from _inf.response.output import GenerationOutput
+from _inf.response.row import GenerationRow
 from _inf.response.streaming import UNFINISHED, TextStream
+from _inf.response.trainer_batch import TENSORS
 from _inf.types import RequestOutput, Tokenizer, Trace
+
+LOGPROBS = "rollout_log_probs"
+SCORES = ("token_level_scores", "rm_scores")  # verl's names for a reward at each token
 
 _alone: weakref.WeakKeyDictionary[Tokenizer, dict[int, str]] = weakref.WeakKeyDictionary()
 
@@ -27,21 +35,43 @@ def as_rollouts(rows: Any, tokenizer: Tokenizer = None) -> list[Rollout]:
         list of traces (`server.traces(name)`), of `EvalReport.rows` or of `Rollout`s.
     tokenizer: `engine.tokenizer`, for the text of each token. Without it `inf show` shows ids.
 
-    Raises `ConfigError` for anything else, and for a `DataProto` that the form cannot keep exactly.
+    Of a `DataProto`, other tensors and columns that JSON cannot hold are left out;
+    `DataProto.save_to_disk` keeps all. Raises `ConfigError` for anything else.
     """
-    batch = rows if hasattr(rows, "non_tensor_batch") and hasattr(rows, "batch") else None
-    if batch is not None:
-        rows = rows_of_data_proto(batch)
+    if hasattr(rows, "non_tensor_batch") and hasattr(rows, "batch"):
+        rows = _rows_of_batch(rows)
     elif isinstance(rows, GenerationRow):
         rows = [rows]
     elif not isinstance(rows, Sequence | GenerationOutput) or isinstance(rows, str | bytes):
         raise ConfigError(
             f"rows: {shown(rows)} is no GenerationOutput, DataProto or list of traces or rollouts."
         )
-    rollouts = [_one(row, f"rows[{place}]", place, tokenizer) for place, row in enumerate(rows)]
-    if batch is not None:
-        check_same(batch, rollouts)
-    return rollouts
+    return [_one(row, f"rows[{place}]", place, tokenizer) for place, row in enumerate(rows)]
+
+
+def save_rollouts(rows: Any, path: str | os.PathLike[str], tokenizer: Tokenizer = None) -> None:
+    """Write `as_rollouts(rows, tokenizer)` as JSON lines; an existing file is overwritten.
+
+    Raises `ConfigError`, with nothing written, for a value that JSON cannot keep, such as NaN.
+    """
+    rollouts = as_rollouts(rows, tokenizer)
+    lines = [_line(rollout, f"rows[{place}]") for place, rollout in enumerate(rollouts)]
+    try:
+        Path(path).write_text("".join(lines), encoding="utf-8")
+    except OSError as failure:
+        raise ConfigError(f"{path}: {failure.strerror}; name a file that can be written.") from None
+
+
+def _line(rollout: Rollout, where: str) -> str:
+    texts = []
+    for name, value in rollout.row().items():
+        try:
+            texts.append(f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}")
+        except (TypeError, ValueError) as failure:
+            raise ConfigError(
+                f"{where}: JSON cannot keep it: {name}: {failure}; leave it out or replace it."
+            ) from failure
+    return f"{{{', '.join(texts)}}}\n"
 
 
 def _one(row: Any, where: str, place: int, tokenizer: Tokenizer) -> Rollout:
@@ -52,29 +82,27 @@ def _one(row: Any, where: str, place: int, tokenizer: Tokenizer) -> Rollout:
     elif isinstance(row, Trace):
         row = _of_trace(row)
     if isinstance(row, Mapping):  # `of` refuses others
-        row = with_texts(row, tokenizer)
+        row = _with_texts(row, tokenizer)
     return Rollout.of(row, where, str(place))
 
 
 def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]:
     """The form's keys that an answer of `generate` has: ids, mask, log probs, texts, turns."""
-    about = answer.metadata
     fields: dict[str, Any] = {
         "completion": answer.completion,
-        "finish_reason": about["finish_reason"],
-        "weight_version": about.get("weight_version"),
+        "finish_reason": answer.finish_reason,
+        "weight_version": answer.weight_version,
     }
     if answer.token_ids is not None:
-        size = about.get("response_tokens", len(answer.token_ids))
-        mask = about["response_mask"][:size]
+        ids, mask, logprobs = answer.response
         fields |= {
             "prompt_token_ids": answer.prompt_token_ids,
-            "response_ids": about["response_ids"][:size],
+            "response_ids": ids,
             "response_mask": mask,
-            "logprobs": _spread(answer.logprobs, mask),
+            "logprobs": logprobs,
             "pad_token_id": tokenizer and tokenizer.pad_token_id,
         }
-    if answer.messages is not None:
+    if answer.transcript is not None:
         row = answer.to_dict()  # tools may have put anything into a row; this is JSON
         calls = row["executed_tool_calls"]
         fields |= {
@@ -83,24 +111,16 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
             "timings": {"tools": sum(call["seconds"] for call in calls)} if calls else None,
         }
     known = {name: value for name, value in fields.items() if value is not None}
-    return with_texts(known, tokenizer)
-
-
-def _spread(logprobs: list[float] | None, mask: list[int]) -> list[float] | None:
-    """Put the sampled ids' log probs to their places, and 0 to the others."""
-    if logprobs is None:
-        return None
-    left = iter(logprobs)
-    return [next(left) if bit else 0.0 for bit in mask]
+    return _with_texts(known, tokenizer)
 
 
 def _of_answer(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]:
-    about = answer.metadata
+    error = answer.transcript and answer.transcript.error
     return {
-        "row_id": f"{about['prompt_index']}.{about['sample_index']}",
-        "prompt_index": about["prompt_index"],
+        "row_id": f"{answer.prompt_index}.{answer.sample_index}",
+        "prompt_index": answer.prompt_index,
         **answer_fields(answer, tokenizer),
-        **({"error": about["error"]} if about.get("error") else {}),
+        **({"error": error} if error else {}),
     }
 
 
@@ -122,7 +142,56 @@ def _of_trace(trace: Trace) -> dict[str, Any]:
     }
 
 
-def with_texts(row: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+def _rows_of_batch(batch: Any) -> list[dict[str, Any]]:
+    """The rows of a `DataProto`; its padding is what its attention mask says."""
+    tensors = {} if batch.batch is None else dict(batch.batch.items())
+    if missing := [name for name in TENSORS if name not in (*tensors, LOGPROBS)]:
+        raise ConfigError(f"rows: the DataProto has no {missing[0]}; give one of rollout_batch.")
+    left, right = tensors["prompts"].shape[1], tensors["responses"].shape[1]
+    seen = tensors["attention_mask"].bool()
+    own: dict[str, Any] = {"prompt_length": left, "response_length": right}
+    if pads := tensors["input_ids"][~seen].tolist()[:1]:
+        own["pad_token_id"] = pads[0]
+    unpadded = {
+        "prompt_token_ids": ("prompts", seen[:, :left]),
+        "response_ids": ("responses", seen[:, left:]),
+        "response_mask": ("response_mask", seen[:, left:]),
+        "logprobs": (LOGPROBS, seen[:, left:]),
+    }
+    scores = next((tensors[name] for name in SCORES if name in tensors), None)
+    samples: collections.Counter[str] = collections.Counter()
+    rows = []
+    for place in range(len(seen)):
+        row = _known_columns(batch.non_tensor_batch, place) | own
+        for key, (name, kept) in unpadded.items():
+            if name in tensors:
+                row[key] = tensors[name][place][kept[place]].tolist()
+        prompt = str(row.get("prompt_index", place))
+        row["row_id"] = f"{prompt}.{samples[prompt]}"
+        samples[prompt] += 1
+        reward = (row.get("reward_scores") or {}).get("reward")
+        reward = reward if scores is None else scores[place].sum().item()
+        row["reward"] = float(reward) if isinstance(reward, int | float) else None
+        rows.append(row)
+    return rows
+
+
+def _known_columns(columns: Mapping[str, Any], place: int) -> dict[str, Any]:
+    """A row's values of the columns, as far as JSON can hold them."""
+    row: dict[str, Any] = {}
+    for name, values in columns.items():
+        try:
+            text = json.dumps(values[place], default=lambda each: each.tolist(), allow_nan=False)
+        except (AttributeError, TypeError, ValueError):
+            continue
+        value = json.loads(text)
+        if name == "messages" and isinstance(value, dict):
+            value = value.get("messages")
+        row[COLUMNS.get(name, name)] = value
+    return row
+
+
+def _with_texts(row: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
     """Add the text of each token, where there is a tokenizer and the row has none."""
     row = dict(row)
     pairs = (("prompt_token_ids", "prompt_texts"), ("response_ids", "response_texts"))

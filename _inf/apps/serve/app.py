@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -18,20 +18,18 @@ from pydantic_core import to_json
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from _inf.apps.serve.bodies import ChatBody, CompletionBody, RewardBody, read_body
-from _inf.apps.serve.calls import ServedCall, served_call
+from _inf.apps.serve.calls import served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
-from _inf.apps.serve.error_responses import RETRY_SECONDS, RequestError, add_handlers, error_of
+from _inf.apps.serve.error_responses import HEADERS, RequestError, add_handlers, error_of
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.prometheus import Metrics, WatchRequests, log_bug
-from _inf.apps.serve.responses import ChatResponses, CompletionResponses
+from _inf.apps.serve.responses import ChatResponses, CompletionResponses, Responses
 from _inf.apps.serve.sessions import Sessions
 from _inf.errors import EngineDeadError, InferenceError, shown
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
-AnyResponses: TypeAlias = ChatResponses | CompletionResponses
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DONE = "data: [DONE]\n\n"
 
@@ -50,12 +48,10 @@ class Service:
     # ─── /v1 ───
 
     async def chat(self, request: Request) -> Response:
-        body, call = await self._call(request, ChatBody)
-        return await self._answer(request, ChatResponses(call, body, self.model))
+        return await self._answer(request, ChatBody, ChatResponses)
 
     async def completion(self, request: Request) -> Response:
-        body, call = await self._call(request, CompletionBody)
-        return await self._answer(request, CompletionResponses(call, body, self.model))
+        return await self._answer(request, CompletionBody, CompletionResponses)
 
     async def models(self) -> Response:
         return JSONResponse({"object": "list", "data": [self._model()]})
@@ -73,22 +69,22 @@ class Service:
             message = f"model: there is only {self.model!r}."
             raise RequestError(404, message, key="model", code="model_not_found")
 
-    async def _call(self, request: Request, form: type[BodyT]) -> tuple[BodyT, ServedCall]:
+    async def _answer(
+        self, request: Request, form: type[ChatBody | CompletionBody], kind: type[Responses]
+    ) -> Response:
         body = await asyncio.to_thread(read_body, form, await read_bytes(request))
         self._check_model(body.model)
         self.keeper.check()
         name = request.path_params.get("session")
         session = None if name is None else self.sessions.of_request(name)
         asked = (body.prompts(), body.keywords(), body.n or 1, body.tool_choice, session)
-        return body, await asyncio.to_thread(served_call, self.engine, *asked)
-
-    async def _answer(self, request: Request, responses: AnyResponses) -> Response:
-        call = responses.call
-        if responses.body.stream:
+        call = await asyncio.to_thread(served_call, self.engine, *asked)
+        responses = kind(call, body, self.model)
+        if body.stream:
             events = self._events(responses)
             # The first one is awaited here, so that a failure before it has a status of its own.
             first = await while_connected(request, anext(events))
-            self.sessions.open(call.session)
+            self.sessions.open(session)
             return EventStream(first, events)
         try:
             output = await while_connected(request, call.answer())
@@ -96,12 +92,12 @@ class Service:
             _ = self.keeper.status  # it begins to restart here
             raise
         self.keeper.answered()
-        self.sessions.open(call.session)
+        self.sessions.open(session)
         text = await asyncio.to_thread(responses.whole, list(output))
         call.record(responses.choices)
         return Response(text, media_type="application/json")
 
-    async def _events(self, responses: AnyResponses) -> AsyncGenerator[str, None]:
+    async def _events(self, responses: Responses) -> AsyncGenerator[str, None]:
         """The text of a stream's events; those before the first chunk come with that chunk's."""
         call, begun = responses.call, False
         try:
@@ -146,10 +142,9 @@ class Service:
 
     async def health(self) -> Response:
         status = self.keeper.status
+        code = 200 if status == "ok" else 503  # whether requests are answered now
         about = {"status": status, "restarts": self.keeper.restarts}
-        if status == "ok":  # requests are answered now
-            return JSONResponse(about)
-        return JSONResponse(about, 503, {"Retry-After": str(RETRY_SECONDS)})
+        return JSONResponse(about, code, HEADERS.get(code))
 
     async def totals(self) -> Response:
         return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from _inf.apps.openai_format import ChatRequest, Keywords, RequestBody, json_object, read
 from _inf.errors import ConfigError
@@ -30,7 +30,6 @@ class ServedKeywords(Keywords):
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     prompt_logprobs: Literal[0] | None = None
-    truncate_prompt: Literal["left", "right"] | None = None
     user: Any = None  # it has no effect
 
     @model_validator(mode="after")
@@ -41,15 +40,16 @@ class ServedKeywords(Keywords):
             raise ConfigError.of("prompt_logprobs", "a stream does not give them")
         return self
 
-    @model_validator(mode="after")
-    def _refuse_templates(self) -> ServedKeywords:
+    @field_validator("chat_template_kwargs", check_fields=False)
+    @classmethod
+    def _refuse_templates(cls, kwargs: dict[str, Any]) -> dict[str, Any]:
         """A template is a program: its loops could keep a thread busy for ever."""
-        if "chat_template" in (self.chat_template_kwargs or {}):
+        if "chat_template" in kwargs:
             raise ConfigError.of(
-                "chat_template_kwargs.chat_template",
+                "chat_template",
                 "a request cannot bring a template; change the one in the model's folder",
             )
-        return self
+        return kwargs
 
     def keywords(self) -> dict[str, Any]:
         """Return `generate`'s keywords."""
@@ -63,7 +63,6 @@ class ChatBody(ServedKeywords, ChatRequest):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
 
     def prompts(self) -> list[Any]:
-        """Return the conversation, the one prompt."""
         return [self.messages]
 
 

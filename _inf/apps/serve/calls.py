@@ -13,14 +13,12 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.openai_format import NamedTool
-from _inf.apps.serve.sessions import Session, Start
 from _inf.conversation.rules import Rules, rules_for
-from _inf.errors import ConfigError, PromptTooLongError, shown
-from _inf.request.keywords import GenerateParams
+from _inf.errors import ConfigError, shown
+from _inf.request.keywords import GenerateParams, checked
 from _inf.request.prompts import normalize
-from _inf.request.seeds import MAX_SEED, derived_seed, prompt_seed
+from _inf.request.seeds import derived_seed, prompt_seed
 from _inf.request.tokenize import check_total_length, tokenize
-from _inf.request.values import count, template_kwargs
 from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
 from _inf.tools.definition import as_tools
@@ -28,6 +26,7 @@ from _inf.types import Message, Prompt, Tool
 
 if TYPE_CHECKING:
     from _inf.apps.serve.choice import Choice
+    from _inf.apps.serve.sessions import Session, Start
     from inf import InferenceEngine
 
 MAX_ROWS = 1024  # of a request: prompts times choices
@@ -37,51 +36,40 @@ MAX_ROWS = 1024  # of a request: prompts times choices
 class ServedCall:
     """A checked request. Its choices are prompt-major: `n` for each prompt.
 
-    params: `generate`'s keywords for all choices. rules: the tools, and how their calls are read.
-    forced: the grammar makes the answer the JSON text of a call. session: the request's, if it has
-    one. starts: where the answers to each prompt belong in it.
+    params: `generate`'s keywords for all choices; own: those of each. rules: the tools, and how
+    their calls are read. forced: the grammar makes the answer the JSON text of a call. session: the
+    request's, if it has one; starts: where the answers to each prompt belong in it.
     """
 
     engine: InferenceEngine
     prompts: list[Prompt]
     n: int
     params: Mapping[str, Any]
-    max_tokens: list[int]
-    seed: int | None
+    own: Sequence[Mapping[str, Any]]
     rules: Rules
     forced: bool
     session: Session | None
     starts: Sequence[Start]
 
-    @property
-    def rows(self) -> range:
-        """The numbers of the choices."""
-        return range(len(self.prompts) * self.n)
-
     def prompt_ids(self, row: int) -> list[int]:
         """The token ids of a choice's prompt."""
         return self.prompts[row // self.n].token_ids
 
-    def _asked(self, rows: Sequence[int]) -> tuple[list[dict[str, Any]], GenerateParams]:
-        """The prompts and the keywords of some choices, each with the seed that `generate` would
-        give it."""
-        keywords = {**self.params, "max_tokens": [self.max_tokens[row // self.n] for row in rows]}
-        if self.seed is not None:
-            keywords["seed"] = [
-                derived_seed(prompt_seed(self.seed, row // self.n), row % self.n) for row in rows
-            ]
-        prompts = [{"prompt_token_ids": self.prompt_ids(row)} for row in rows]
-        return prompts, cast(GenerateParams, keywords)
-
     async def answer(self) -> GenerationOutput:
         """Answer all choices in one call; cancelling it aborts them in the engine."""
-        prompts, keywords = self._asked(self.rows)
+        prompts = [{"prompt_token_ids": self.prompt_ids(row)} for row in range(len(self.own))]
+        own = {name: [each[name] for each in self.own] for name in self.own[0]}
+        keywords = cast(GenerateParams, {**self.params, **own})
         return await self.engine.agenerate(prompts, **keywords)
 
     def streams(self) -> list[AsyncGenerator[StreamChunk, None]]:
         """Return one stream per choice; each is sent when its first chunk is read."""
-        asked = (self._asked([row]) for row in self.rows)
-        streams = [self.engine.astream(prompt, **keywords) for prompt, keywords in asked]
+        streams = []
+        for row, own in enumerate(self.own):
+            keywords = cast(GenerateParams, {**self.params, **own})
+            streams.append(
+                self.engine.astream({"prompt_token_ids": self.prompt_ids(row)}, **keywords)
+            )
         return cast("list[AsyncGenerator[StreamChunk, None]]", streams)
 
     def record(self, choices: Sequence[Choice]) -> None:
@@ -113,20 +101,14 @@ def served_call(
     forced = tool_choice not in (None, "auto", "none")
     if forced:
         params["json_schema"] = _call_schema(tool_choice, list(rules.tools.values()), params)
-    seed = params.pop("seed", None)
-    return ServedCall(
-        engine=engine,
-        prompts=tokenized,
-        n=n,
-        max_tokens=_max_tokens(engine, tokenized, params.pop("max_tokens", None)),
-        # Each choice is a prompt of its own.
-        params={**params, "tools": [], "n": 1, "progress": False},
-        seed=None if seed is None else count("seed", seed, least=0, most=MAX_SEED - 1),
-        rules=rules,
-        forced=forced,
-        session=session,
-        starts=starts,
-    )
+    limits = _max_tokens(engine, tokenized, params.pop("max_tokens", None))
+    own: list[dict[str, int]] = [{"max_tokens": each} for each in limits for _ in range(n)]
+    if (seed := params.pop("seed", None)) is not None:  # each choice has the one of `generate`
+        seed = checked("seed", seed)
+        for row, each in enumerate(own):
+            each["seed"] = derived_seed(prompt_seed(seed, row // n), row % n)
+    params |= {"tools": [], "n": 1, "progress": False}
+    return ServedCall(engine, tokenized, n, params, own, rules, forced, session, starts)
 
 
 def _prompts(
@@ -139,7 +121,7 @@ def _prompts(
     session; takes the keywords about these out of `params`."""
     name = "chat_template_kwargs"
     tools, given = params.pop("tools", []), params.pop(name, {})
-    rules = rules_for(as_tools(tools), template_kwargs(name, given), engine.config, engine.model)
+    rules = rules_for(as_tools(tools), checked(name, given), engine.config, engine.model)
     template = rules.template
     if template is None:
         raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")
@@ -154,26 +136,17 @@ def _prompts(
     context = hashlib.sha256(json.dumps([tools, given]).encode()).hexdigest()
     start = session.chat(messages, context, template)
     tokenized = tokenize([messages if start.ids is None else start.ids], template, limits)
-    return tokenized, rules, [start.rendered() if tokenized[0].truncated_tokens else start]
+    return tokenized, rules, [start]
 
 
 def _max_tokens(engine: InferenceEngine, prompts: list[Prompt], asked: int | None) -> list[int]:
     """Return the most tokens of each answer: what was asked for, else `rollout.response_length`, or
     less where the context ends before."""
-    limits = engine.model.limits
-    if asked is not None:
-        each = [count("max_tokens", asked)] * len(prompts)
-        check_total_length(prompts, each, limits)
-        return each
-    left = [limits.total - len(prompt.token_ids) for prompt in prompts]
-    if (least := min(left, default=1)) < 1:
-        index = left.index(least)
-        raise PromptTooLongError(
-            f"prompt {index} leaves no token for an answer within {limits.total} "
-            "(rollout.max_model_len).",
-            index=index,
-        )
-    return [min(engine.config.rollout.response_length, each) for each in left]
+    limits, default = engine.model.limits, engine.config.rollout.response_length
+    left = (max(1, limits.total - len(prompt.token_ids)) for prompt in prompts)
+    each = [min(default, most) if asked is None else checked("max_tokens", asked) for most in left]
+    check_total_length(prompts, each, limits)
+    return each
 
 
 def _call_schema(

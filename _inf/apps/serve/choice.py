@@ -12,7 +12,7 @@ from typing import Any
 from _inf.apps.openai_format import assistant
 from _inf.apps.serve.calls import ServedCall
 from _inf.conversation.rules import THOUGHT_ENDS, answered_calls
-from _inf.response.output import GenerationRow
+from _inf.response.row import GenerationRow
 from _inf.response.streaming import LAST_METADATA, StreamChunk
 from _inf.types import RequestOutput, ToolCall
 
@@ -23,11 +23,10 @@ MAY_BEGIN_CALL = re.compile(r"[<\[{`]")
 
 def whole_chunk(row: GenerationRow) -> StreamChunk:
     """A finished row as the only chunk of its stream."""
-    about, ids = row.metadata, row.token_ids or []
+    ids = row.token_ids or []
     logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
-    last = {name: about[name] for name in LAST_METADATA}
-    end = about["finish_reason"]
-    return StreamChunk(row.completion, ids, end, logprobs, row.top_logprobs, last)
+    last = {name: getattr(row, name) for name in LAST_METADATA}
+    return StreamChunk(row.completion, ids, row.finish_reason, logprobs, row.top_logprobs, last)
 
 
 class Choice:
@@ -35,8 +34,8 @@ class Choice:
 
     After the last chunk: `message`, the assistant's; `finish_reason` and `stop_reason` (vLLM's: the
     stop string or stop id that ended it, None for the model's EOS) as the response says them;
-    `ended`, whether its last token is the model's EOS; `metadata`, the row's; and `output`, the row
-    with all token ids and log probs.
+    `ended`, whether its last token is the model's EOS; and `output`, the row with all token ids and
+    log probs.
     """
 
     def __init__(self, call: ServedCall, row: int) -> None:
@@ -45,7 +44,6 @@ class Choice:
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.ended = False
-        self.metadata: dict[str, Any] = {}
         self.output: RequestOutput | None = None
         self.text_offset = 0  # of the next token's text, for log probs in the old form
         self.token_ids: list[int] = []
@@ -88,14 +86,13 @@ class Choice:
 
     def _end(self, chunk: StreamChunk) -> str:
         """Take the last chunk; return the content of the message."""
-        self.metadata = chunk.metadata or {}
         self.output = RequestOutput(
             token_ids=self.token_ids,
             logprobs=self._logprobs,
             prompt_logprobs=[],
             finish_reason=chunk.finish_reason,
             top_logprobs=self._tops,
-            **self.metadata,
+            **(chunk.metadata or {}),
         )
         stop = self.output.matched_stop
         self.ended = stop in self.call.rules.model.eos_token_ids

@@ -69,9 +69,10 @@ async def merged(
     failure, and closing this iterator, closes all of them."""
     put, items = anyio.create_memory_object_stream[tuple[int, Item]](math.inf)
 
-    async def pump(index: int, stream: AsyncIterator[Item]) -> None:
-        async for item in stream:
-            put.send_nowait((index, item))
+    async def pump(index: int, stream: AsyncGenerator[Item, None]) -> None:
+        async with contextlib.aclosing(stream):
+            async for item in stream:
+                put.send_nowait((index, item))
 
     pumps = [asyncio.ensure_future(pump(*each)) for each in enumerate(streams)]
     all_of_them = asyncio.gather(*pumps)

@@ -19,8 +19,7 @@ from _inf.errors import (
     ToolError,
 )
 
-RETRY_SECONDS = 5
-HEADERS = {503: {"Retry-After": str(RETRY_SECONDS)}, 401: {"WWW-Authenticate": "Bearer"}}
+HEADERS = {503: {"Retry-After": "5"}, 401: {"WWW-Authenticate": "Bearer"}}
 
 
 class RequestError(InferenceError):

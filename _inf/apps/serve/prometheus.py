@@ -52,7 +52,6 @@ class Metrics:
             yield CounterMetricFamily(name, text, value=totals[key])
 
     def text(self) -> bytes:
-        """All totals in Prometheus's text form."""
         return generate_latest(self._registry)
 
 

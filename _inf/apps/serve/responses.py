@@ -4,49 +4,75 @@ and our `weight_version`. Joined, a stream's events are the whole response."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import time
 import uuid
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from _inf.apps.openai_format import token_logprobs, token_text, usage
 from _inf.apps.serve.bodies import ChatBody, CompletionBody
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
-from _inf.response.output import GenerationRow
+from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 
-BodyT = TypeVar("BodyT", ChatBody, CompletionBody)
 JSON = dict[str, Any]
 
 
-class Responses(Generic[BodyT]):
+class Responses:
     """What the responses to both routes share. model: the name of the served model."""
 
     prefix: str
-    event_name: str  # the `object` of a stream's events
+    name: str  # the `object` of a response
+    event_name: str  # and of a stream's events
 
-    def __init__(self, call: ServedCall, body: BodyT, model: str) -> None:
-        self.call = call
-        self.body: BodyT = body
-        self.choices = [Choice(call, row) for row in call.rows]
+    def __init__(self, call: ServedCall, body: ChatBody | CompletionBody, model: str) -> None:
+        self.call, self.body = call, body
+        self.choices = [Choice(call, row) for row in range(len(call.own))]
         self._tokenizer = call.rules.model.tokenizer
         name = f"{self.prefix}-{uuid.uuid4().hex}"
         self._about = {"id": name, "created": int(time.time()), "model": model}
         self._usage_asked = body.stream_options is not None and body.stream_options.include_usage
 
-    def _event(self, choices: list[JSON], **more: Any) -> str:
-        more = ({"usage": None} if self._usage_asked else {}) | more
+    def _text(self, name: str, choices: Sequence[JSON], **more: Any) -> str:
         return json.dumps(
-            {**self._about, "object": self.event_name, "choices": choices, **more}, allow_nan=False
+            {**self._about, "object": name, "choices": choices, **more}, allow_nan=False
         )
 
-    def _part(self, choice: Choice, chunk: StreamChunk, **content: Any) -> JSON:
-        """A choice, or what a chunk adds to it: with why it ended, and ids if they were asked
-        for."""
-        about: JSON = {"index": choice.index, "finish_reason": choice.finish_reason, **content}
+    def _event(self, *choices: JSON, **more: Any) -> str:
+        usage = {"usage": None} if self._usage_asked else {}
+        return self._text(self.event_name, choices, **(usage | more))
+
+    def whole(self, rows: Sequence[GenerationRow]) -> str:
+        """The response to a request that is not streamed."""
+        parts = [
+            {**self._part(choice, whole_chunk(row)), **self._prompt_logprobs(choice, row)}
+            for choice, row in zip(self.choices, rows, strict=True)
+        ]
+        return self._text(self.name, parts, usage=self._usage())
+
+    def first_events(self) -> list[str]:
+        """The events before the first chunk of any choice."""
+        return []
+
+    def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
+        """The events of one chunk of a choice."""
+        return [self._event(self._part(choice, chunk))]
+
+    def last_events(self) -> list[str]:
+        """The events after all choices have ended."""
+        return [self._event(usage=self._usage())] if self._usage_asked else []
+
+    def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
+        """Add a chunk to a choice; return what it says of the choice."""
+        raise NotImplementedError
+
+    def _named(self, choice: Choice, chunk: StreamChunk) -> JSON:
+        """Which choice it is, why it ended, and the chunk's ids if they were asked for."""
+        about: JSON = {"index": choice.index, "finish_reason": choice.finish_reason}
         if choice.output is not None:
             about["stop_reason"] = choice.stop_reason
             about["weight_version"] = choice.output.weight_version
@@ -55,15 +81,7 @@ class Responses(Generic[BodyT]):
         return about
 
     def _usage(self) -> JSON:
-        return usage([choice.metadata for choice in self.choices], self.call.n)
-
-    def first_events(self) -> list[str]:
-        """The events before the first chunk of any choice."""
-        return []
-
-    def last_events(self) -> list[str]:
-        """The events after all choices have ended."""
-        return [self._event([], usage=self._usage())] if self._usage_asked else []
+        return usage([choice.output for choice in self.choices if choice.output], self.call.n)
 
     def _prompt_logprobs(self, choice: Choice, row: GenerationRow) -> JSON:
         """Each prompt token's own log prob in vLLM's form, without a rank."""
@@ -77,21 +95,19 @@ class Responses(Generic[BodyT]):
         return {"prompt_logprobs": entries}
 
 
-class ChatResponses(Responses[ChatBody]):
+class ChatResponses(Responses):
     """Responses to `/v1/chat/completions`."""
 
-    prefix, event_name = "chatcmpl", "chat.completion.chunk"
+    prefix, name, event_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
-        """The response to a request that is not streamed."""
         parts = []
         for choice, row in zip(self.choices, rows, strict=True):
-            chunk = whole_chunk(row)
-            choice.add(chunk)
-            logprobs = token_logprobs(chunk, self._tokenizer, self.body.likeliest)
-            parts.append(self._part(choice, chunk, message=choice.message, logprobs=logprobs))
-        more = self._prompt_ids() | self._prompt_logprobs(self.choices[0], rows[0])
-        return self._event(parts, object="chat.completion", usage=self._usage(), **more)
+            part = self._part(choice, whole_chunk(row))
+            del part["delta"]
+            parts.append({**part, "message": choice.message})
+        more = {**self._prompt_ids(), **self._prompt_logprobs(self.choices[0], rows[0])}
+        return self._text(self.name, parts, usage=self._usage(), **more)
 
     def _prompt_ids(self) -> JSON:
         asked = self.body.return_token_ids
@@ -101,47 +117,34 @@ class ChatResponses(Responses[ChatBody]):
         delta = {"role": "assistant", "content": ""}
         part = {"delta": delta, "finish_reason": None, "logprobs": None}
         parts = [{"index": choice.index, **part} for choice in self.choices]
-        return [
-            self._event(parts[:1], **self._prompt_ids()),
-            *(self._event([p]) for p in parts[1:]),
-        ]
+        first = self._event(parts[0], **self._prompt_ids())
+        return [first, *map(self._event, parts[1:])]
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
-        """The events of one chunk of a choice."""
+        part = self._part(choice, chunk)
+        says = ("delta", "token_ids", "logprobs", "finish_reason")
+        return [self._event(part)] if any(part.get(name) for name in says) else []
+
+    def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         content = choice.add(chunk)
         delta: JSON = {"content": content} if content else {}
         if calls := choice.message.get("tool_calls"):
             delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls)]
         logprobs = token_logprobs(chunk, self._tokenizer, self.body.likeliest)
-        part = self._part(choice, chunk, delta=delta, logprobs=logprobs)
-        told = delta or "token_ids" in part or logprobs or choice.finish_reason
-        return [self._event([part])] if told else []
+        return {**self._named(choice, chunk), "delta": delta, "logprobs": logprobs}
 
 
-class CompletionResponses(Responses[CompletionBody]):
+class CompletionResponses(Responses):
     """Responses to `/v1/completions`."""
 
-    prefix, event_name = "cmpl", "text_completion"
+    prefix, name, event_name = "cmpl", "text_completion", "text_completion"
 
-    def whole(self, rows: Sequence[GenerationRow]) -> str:
-        """The response to a request that is not streamed."""
-        parts = [
-            self._text_part(choice, whole_chunk(row)) | self._prompt_logprobs(choice, row)
-            for choice, row in zip(self.choices, rows, strict=True)
-        ]
-        return self._event(parts, usage=self._usage())
-
-    def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
-        """The events of one chunk of a choice."""
-        return [self._event([self._text_part(choice, chunk)])]
-
-    def _text_part(self, choice: Choice, chunk: StreamChunk) -> JSON:
-        more: JSON = {}
-        if self.body.return_token_ids and not choice.token_ids:  # with the first chunk
-            more["prompt_token_ids"] = self.call.prompt_ids(choice.index)
-        text = choice.add(chunk)
-        logprobs = self._logprobs(choice, chunk)
-        return self._part(choice, chunk, text=text, logprobs=logprobs, **more)
+    def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
+        begins = not choice.token_ids
+        part = {"text": choice.add(chunk), **self._named(choice, chunk)}
+        if self.body.return_token_ids and begins:
+            part["prompt_token_ids"] = self.call.prompt_ids(choice.index)
+        return {**part, "logprobs": self._logprobs(choice, chunk)}
 
     def _logprobs(self, choice: Choice, chunk: StreamChunk) -> JSON | None:
         """The log probs in the form of OpenAI's completions. Of likely tokens with one text the
@@ -149,10 +152,8 @@ class CompletionResponses(Responses[CompletionBody]):
         if self.body.likeliest is None or any(map(math.isnan, chunk.logprobs)):
             return None
         texts = [token_text(token, self._tokenizer) for token in chunk.token_ids]
-        offsets = []
-        for text in texts:
-            offsets.append(choice.text_offset)
-            choice.text_offset += len(text)
+        offsets = [*itertools.accumulate(map(len, texts), initial=choice.text_offset)]
+        choice.text_offset = offsets.pop()
         tops: list[dict[str, float]] = [{} for _ in texts]
         for named, top in zip(tops, chunk.top_logprobs or (), strict=False):
             for token, logprob in top.items():

@@ -24,10 +24,7 @@ MAX_PORT = 65535
 
 
 class InferenceServer:
-    """A server that `engine.serve()` started; a context manager, which stops it.
-
-    base_url: for the `openai` client; it ends in `/v1`.
-    """
+    """A server that `engine.serve()` started; a context manager, which stops it."""
 
     def __init__(
         self, engine: InferenceEngine, host: str, port: int, api_key: str | None = None

@@ -37,9 +37,9 @@ SESSION_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A recorded answer: its trace, and how many of the trace's messages, and of the ids after its
-    prompt, there are at its end. context: the tools and the template's keywords. ended: it has its
-    EOS."""
+    """A recorded answer: its trace, and the numbers of the trace's messages, and of the ids after
+    its prompt, at its end. context: the tools and the template's keywords. ended: it has its EOS.
+    """
 
     trace: str
     context: str
@@ -50,24 +50,14 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Where a request's answers belong.
-
-    ids: the prompt's, None if its messages are to be rendered. answer: the one they go on from, or
-    None. forked_from: of a new trace, the trace that it left and at which message.
-    """
+    """Where a request's answers belong. ids: the prompt's, None if its messages are to be rendered.
+    answer: the one they go on from. forked_from: of a new trace, as of `Trace`."""
 
     messages: list[Message] = dataclasses.field(default_factory=list)
     context: str = ""
     ids: list[int] | None = None
     answer: Answer | None = None
     forked_from: tuple[str, int] | None = None
-
-    def rendered(self) -> Start:
-        """The same where the recorded ids cannot be used."""
-        if self.answer is None:
-            return self
-        fork = (self.answer.trace, self.answer.messages)
-        return Start(self.messages, self.context, forked_from=fork)
 
 
 class Session:
@@ -81,18 +71,15 @@ class Session:
         self.name = name
         self._traces: dict[str, Trace] = {}
         self._answers: list[Answer] = []
-        self._sizes: dict[str, int] = {}  # of each trace, in bytes
-        self.size = 0
+        self.size = 0  # in bytes, estimated
         self._lock = threading.Lock()
         self.used = time.monotonic()
 
     def traces(self) -> list[Trace]:
-        """All traces, in the order in which they began."""
         with self._lock:
             return list(self._traces.values())
 
     def _newest_first(self) -> list[tuple[Answer, Trace]]:
-        """All answers with their traces."""
         if len(self._traces) >= MAX_TRACES:
             raise RequestError(429, f"session: it has {MAX_TRACES} traces; delete it.")
         with self._lock:
@@ -137,6 +124,8 @@ class Session:
         messages, sampled = [*start.messages, *said], output.token_ids
         with self._lock:
             trace = self._continued(start, prompt_ids)
+            if trace.id in self._traces:
+                self.size -= _size(trace)
             added = prompt_ids[len(trace.prompt_token_ids) + len(trace.token_ids) :]
             trace = dataclasses.replace(
                 trace,
@@ -148,18 +137,17 @@ class Session:
                 weight_versions=[*trace.weight_versions, output.weight_version],
             )
             self._traces[trace.id] = trace
-            size = _size(trace)
-            self.size += size - self._sizes.get(trace.id, 0)
-            self._sizes[trace.id] = size
+            self.size += _size(trace)
             end = len(trace.token_ids)
             self._answers.append(Answer(trace.id, start.context, len(messages), end, choice.ended))
 
     def _continued(self, start: Start, prompt_ids: list[int]) -> Trace:
-        """Return the trace that an answer continues, or a new one."""
+        """Return the trace that an answer continues, or a new one: a prompt may have been cut."""
         fork = start.forked_from
         if start.answer is not None:
             trace = self._traces[start.answer.trace]
-            if start.answer.ids == len(trace.token_ids):
+            recorded = trace.prompt_token_ids + trace.token_ids
+            if start.answer.ids == len(trace.token_ids) and prompt_ids[: len(recorded)] == recorded:
                 return trace
             fork = (trace.id, start.answer.messages)
         return Trace(uuid.uuid4().hex, prompt_ids, forked_from=fork)
@@ -215,7 +203,6 @@ class Sessions:
         self._clock = clock
 
     def names(self) -> list[str]:
-        """The names of the open sessions."""
         with self._lock:
             return list(self._open)
 
@@ -249,14 +236,12 @@ class Sessions:
             del self._open[name]
 
     def get(self, name: str) -> Session:
-        """Return an open session."""
         with self._lock:
             if name not in self._open:
                 raise RequestError(404, f"session: there is no session {shown(name)}.")
             return self._open[name]
 
     def delete(self, name: str) -> None:
-        """Forget a session and its traces."""
         self.get(name)
         with self._lock:
             self._open.pop(name, None)

@@ -1,7 +1,7 @@
 """Implements the `Backend` protocol with a Transformers model.
 
-In: `Request`s. Out: `RequestOutput`s. Everything is computed on the event loop of the engine's own
-thread, between two tokens of which calls begin, end and are cancelled.
+Everything is computed on the event loop of the engine's own thread, between two tokens of which
+calls begin, end and are cancelled.
 """
 
 from __future__ import annotations
@@ -9,23 +9,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import torch
 
 from _inf.backends import new_weights
 from _inf.backends.base import Lacking, check_finite
 from _inf.backends.hf.beams import BeamSearch
-from _inf.backends.hf.decoding import Decoder, fail
-from _inf.backends.hf.forward import Forward, grouped
+from _inf.backends.hf.decoding import Decoder, failing
+from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.grammar_masks import Grammars
 from _inf.backends.hf.modes import HF_MODE
 from _inf.backends.hf.next_token import Row, top_tokens
-from _inf.errors import ConfigError
 from _inf.runtime.host import Host
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput
+from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored
 
 REPORT_SECONDS = 0.25
 SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
@@ -46,9 +44,7 @@ class HfBackend(Lacking):
     def __post_init__(self) -> None:
         self.check_process = self.host.check_process
         self.close = self.host.stop  # a method of this object would be kept alive by the finalizer
-        self._grammars = Grammars(
-            self.model.tokenizer, self.model.limits.vocabulary, self.model.eos_token_ids
-        )
+        self._grammars = Grammars(self.model)
         chooser, most = self.decoder.chooser, self.decoder.most_tokens
         self._beams = BeamSearch(self.forward, chooser, most, self.model.limits.vocabulary)
 
@@ -89,8 +85,7 @@ class HfBackend(Lacking):
                 end.cancel()
         asked = [index for index, row in enumerate(rows) if row.params.prompt_logprobs]
         likeliest = max((rows[index].params.top_prompt_logprobs for index in asked), default=0)
-        prompts = [(requests[index].token_ids, 1) for index in asked]
-        scored = await self._score(prompts, likeliest)
+        scored = await self._score([(requests[index].token_ids, 1) for index in asked], likeliest)
         for index, score in zip(asked, scored, strict=True):
             outputs[index] = dataclasses.replace(
                 outputs[index],
@@ -100,11 +95,7 @@ class HfBackend(Lacking):
         return outputs
 
     def _row(
-        self,
-        request: Request,
-        call: object,
-        number: int | None = 0,
-        put: Callable[[RequestOutput], None] | None = None,
+        self, request: Request, call: object, number: int | None = 0, put: Put | None = None
     ) -> Row:
         end: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()
         grammar = self._grammars.of(request.params)
@@ -117,19 +108,15 @@ class HfBackend(Lacking):
         """Answer rows by beam search, with the log probs of their own tokens."""
         if not rows:
             return
-        try:
+        with failing(rows):
             answers = await self._beams.answers(rows)
             prompts = [row.request.token_ids for row in rows]
             both = [(ids + own, len(ids)) for ids, own in zip(prompts, answers, strict=True)]
             async for number, logits in self._logits(both):
                 for scores, token in zip(logits, answers[number], strict=True):
                     self.decoder.chooser.choose(scores[None], [rows[number]], [token])
-        except Exception as failure:
-            fail(rows, failure)
 
-    def stream(
-        self, request: Request, put: Callable[[RequestOutput], None], cancel: CancelToken
-    ) -> Future[None]:
+    def stream(self, request: Request, put: Put, cancel: CancelToken) -> Future[None]:
         async def answer() -> None:
             await self._row(request, object(), put=put).done
 
@@ -138,22 +125,15 @@ class HfBackend(Lacking):
     async def turn(self, request: Request) -> RequestOutput:
         return await self._row(request, object(), None).done
 
-    def converse(
-        self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
-    ) -> list[RequestOutput]:
+    def converse(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
         return self.host.run(rows(), cancel)
 
     def score(
-        self,
-        sequences: Sequence[tuple[list[int], int]],
-        cancel: CancelToken,
-        likeliest: int = 1,
+        self, sequences: Sequence[Scored], cancel: CancelToken, likeliest: int = 1
     ) -> list[RequestOutput]:
         return self.host.run(self._score(sequences, likeliest), cancel)
 
-    async def _score(
-        self, sequences: Sequence[tuple[list[int], int]], likeliest: int
-    ) -> list[RequestOutput]:
+    async def _score(self, sequences: Sequence[Scored], likeliest: int) -> list[RequestOutput]:
         scored: dict[int, RequestOutput] = {}
         async for number, logits in self._logits(sequences):
             ids, start = sequences[number]
@@ -161,22 +141,15 @@ class HfBackend(Lacking):
             own = table[torch.arange(len(table)), ids[start:]].tolist()
             check_finite(own, number)
             scored[number] = RequestOutput(
-                token_ids=[],
-                logprobs=[],
                 prompt_logprobs=[None, *own],
                 finish_reason="length",
-                matched_stop=None,
                 prompt_tokens=len(ids),
-                completion_tokens=0,
-                cached_tokens=0,
                 weight_version=self.weight_version,
                 top_prompt_logprobs=[None, *map(dict, top_tokens(table, likeliest))],
             )
         return [scored[number] for number in range(len(sequences))]
 
-    def logits(
-        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken
-    ) -> torch.Tensor:
+    def logits(self, sequences: Sequence[Scored], cancel: CancelToken) -> torch.Tensor:
         async def all_logits() -> torch.Tensor:
             longest = max((len(ids) - start for ids, start in sequences), default=0)
             shape = len(sequences), longest, self.model.limits.vocabulary
@@ -187,12 +160,10 @@ class HfBackend(Lacking):
 
         return self.host.run(all_logits(), cancel)
 
-    async def _logits(
-        self, sequences: Sequence[tuple[list[int], int]]
-    ) -> AsyncIterator[tuple[int, torch.Tensor]]:
+    async def _logits(self, sequences: Sequence[Scored]) -> AsyncIterator[tuple[int, torch.Tensor]]:
         """Yield each sequence's number and the logits of its tokens from its start on."""
         lengths = [len(ids) for ids, _ in sequences]
-        for group in grouped(lengths, SCORED_TOKENS if self.forward.cached else 0):
+        for group in self.forward.grouped(lengths, SCORED_TOKENS):
             most = max(lengths[number] - sequences[number][1] for number in group) + 1
             logits = self.forward([sequences[number][0] for number in group], keep=most)
             for place, number in enumerate(group):
@@ -201,14 +172,8 @@ class HfBackend(Lacking):
             await asyncio.sleep(0)
 
     def update_weights(self, weights: object, version: int | None) -> int:
-        """Check the new weights, then copy them into the model while no call runs."""
         self.check_process()
         new_weights.check_version(version)
-        if getattr(self.forward.model, "is_quantized", False):
-            raise ConfigError(
-                "weights: the weights of a quantized model cannot be replaced; leave "
-                "rollout.engine_kwargs.hf.quantization out."
-            )
         tensors = new_weights.checked(weights, new_weights.weights_of(self.forward.model))
 
         async def load() -> int:

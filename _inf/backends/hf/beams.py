@@ -1,8 +1,5 @@
 """Finds answers by beam search, which is Transformers' own `generate`, on a thread beside the
-engine's.
-
-In: rows whose parameters have `num_beams`. Out: the token ids of each. Scores of beams are
-Transformers': sums of log probs divided by the length.
+engine's. Scores of beams are Transformers': sums of log probs divided by the length.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from _inf.backends.hf.forward import PAD, Forward, grouped
+from _inf.backends.hf.forward import PAD, Forward
 from _inf.backends.hf.next_token import Chooser, Row
 from _inf.errors import ConfigError
 from _inf.types import Request
@@ -32,7 +29,6 @@ class BeamSearch:
     vocabulary: int
 
     def check(self, requests: Sequence[Request]) -> None:
-        """Refuse requests whose beams cannot be searched."""
         for request in (each for each in requests if each.params.num_beams > 1):
             beams = request.params.num_beams
             tokens = len(request.token_ids) + request.params.max_tokens
@@ -66,7 +62,8 @@ class BeamSearch:
         for prompts in kinds.values():
             samples = list(prompts.values())  # the rows of each prompt
             lengths = [first.most_tokens for first, *_ in samples]
-            for group in grouped(lengths, self.most_tokens // samples[0][0].params.num_beams):
+            most = self.most_tokens // samples[0][0].params.num_beams
+            for group in self.forward.grouped(lengths, most):
                 if cancelled.is_set():
                     return []
                 members = [samples[number] for number in group]

@@ -1,19 +1,20 @@
 """Decodes rows together: they join the running batches, and leave them, between two tokens.
 
-In: `Row`s, on one event loop. Out: the same rows, done. A batch has rows of similar lengths, so
-that its padding costs little; a new row's prompt is computed beside others of like length.
+A batch has rows of similar lengths, so that its padding costs little; a new row's prompt is
+computed beside others of like length.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from transformers import DynamicCache
 
-from _inf.backends.hf.forward import Forward, grouped, joined, selected
+from _inf.backends.hf.forward import Forward, joined, selected
 from _inf.backends.hf.next_token import Chooser, Row
 from _inf.errors import RequestFailure, error_text
 
@@ -31,7 +32,6 @@ class Batch:
         return [len(row.request.token_ids) + len(row.token_ids) for row in self.rows]
 
     def leave(self) -> None:
-        """Let rows that are done leave."""
         kept = [index for index, row in enumerate(self.rows) if not row.done.done()]
         if len(kept) == len(self.rows):
             return
@@ -62,18 +62,15 @@ class Decoder:
         self._work.set()
 
     async def serve(self) -> None:
-        """Answer all rows, without end."""
         while True:
             if not self._waiting and not self._batches:
                 self._work.clear()
                 await self._work.wait()
-            if rows := self._admitted():
-                for group in grouped(
-                    [len(row.request.token_ids) for row in rows],
-                    self.most_new_tokens if self.forward.cached else 0,
-                ):
-                    self._begin([rows[index] for index in group])
-                    await asyncio.sleep(0)
+            rows = self._admitted()
+            lengths = [len(row.request.token_ids) for row in rows]
+            for group in self.forward.grouped(lengths, self.most_new_tokens):
+                self._begin([rows[index] for index in group])
+                await asyncio.sleep(0)
             for batch in self._batches:
                 self._step(batch)
                 await asyncio.sleep(0)  # calls are cancelled here, and tools run
@@ -102,36 +99,31 @@ class Decoder:
 
     def _begin(self, rows: list[Row]) -> None:
         """Compute prompts, equal ones once, and choose each row's first token."""
-        prompts = {tuple(row.request.token_ids): None for row in rows}
-        place = {prompt: index for index, prompt in enumerate(prompts)}
-        which = [place[tuple(row.request.token_ids)] for row in rows]
+        own = [tuple(row.request.token_ids) for row in rows]
+        place = {prompt: index for index, prompt in enumerate(dict.fromkeys(own))}
+        which = [place[prompt] for prompt in own]
         cache = DynamicCache() if self.forward.cached else None
-        try:
-            logits = self.forward(list(prompts), cache)[:, -1]
-            if cache is not None and len(prompts) < len(rows):
+        with failing(rows):
+            logits = self.forward(list(place), cache)[:, -1]
+            if cache is not None and len(place) < len(rows):
                 selected(cache, which, cache.get_seq_length())
             self.chooser.choose(logits[which], rows)
-        except Exception as failure:
-            fail(rows, failure)
         batch = Batch(rows, cache)
         batch.leave()
         self._batches.append(batch)
 
     def _step(self, batch: Batch) -> None:
-        """Choose the next token of each row."""
         batch.leave()
         rows, cache = batch.rows, batch.cache
         if not rows:
             return
-        try:
+        with failing(rows):
             if cache is None:
                 [row] = rows
                 logits = self.forward([row.request.token_ids + row.token_ids])
             else:
                 logits = self.forward([row.token_ids[-1:] for row in rows], cache, batch.lengths)
             self.chooser.choose(logits[:, -1], rows)
-        except Exception as failure:
-            fail(rows, failure)
         batch.leave()
 
     def _regroup(self) -> None:
@@ -150,9 +142,13 @@ class Decoder:
                 self._batches.append(batch)
 
 
-def fail(rows: Sequence[Row], failure: Exception) -> None:
+@contextlib.contextmanager
+def failing(rows: Sequence[Row]) -> Iterator[None]:
     """End rows that the engine cannot answer."""
-    reason = RequestFailure(f"The engine gave a request up: {error_text(failure)}.")
-    for row in rows:
-        if not row.done.done():
-            row.done.set_exception(reason)
+    try:
+        yield
+    except Exception as failure:
+        reason = RequestFailure(f"The engine gave a request up: {error_text(failure)}.")
+        for row in rows:
+            if not row.done.done():
+                row.done.set_exception(reason)

@@ -1,7 +1,7 @@
 """Runs a Transformers model over rows of different lengths, and keeps their keys and values.
 
-In: token ids. Out: logits, float32. Rows are padded on the left; a padded token is never seen by
-another one, and positions count from a row's first real token.
+Rows are padded on the left; a padded token is never seen by another one, and positions count from
+a row's first real token.
 """
 
 from __future__ import annotations
@@ -71,6 +71,18 @@ class Forward:
         logits: torch.Tensor = output.logits[:, -keep:]
         return logits.float()
 
+    def grouped(self, lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
+        """Return row numbers in groups of similar lengths, each at most so large when padded."""
+        groups: list[list[int]] = []
+        for row in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+            longest = lengths[groups[-1][0]] if groups else 0
+            similar = self.cached and bool(groups) and longest <= 1.25 * lengths[row] + 8
+            if similar and longest * (len(groups[-1]) + 1) <= most_tokens:
+                groups[-1].append(row)
+            else:
+                groups.append([row])
+        return groups
+
     def bytes_per_token(self) -> int:
         """Compute one token and return the size of its keys and values."""
         cache = DynamicCache()
@@ -82,8 +94,8 @@ def selected(cache: DynamicCache, rows: Sequence[int], width: int) -> None:
     """Keep these rows of a cache, and the last `width` tokens."""
     for layer in cache.layers:
         index = torch.tensor(rows, device=layer.keys.device)
-        layer.keys = layer.keys[:, :, layer.keys.shape[2] - width :].index_select(0, index)
-        layer.values = layer.values[:, :, layer.values.shape[2] - width :].index_select(0, index)
+        layer.keys = layer.keys[:, :, -width:].index_select(0, index)
+        layer.values = layer.values[:, :, -width:].index_select(0, index)
 
 
 def joined(caches: Sequence[DynamicCache]) -> DynamicCache:
@@ -97,16 +109,3 @@ def joined(caches: Sequence[DynamicCache]) -> DynamicCache:
         layers[0].keys = together([layer.keys for layer in layers])
         layers[0].values = together([layer.values for layer in layers])
     return caches[0]
-
-
-def grouped(lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
-    """Return row numbers in groups of similar lengths, each at most so large when padded."""
-    groups: list[list[int]] = []
-    for row in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        longest = lengths[groups[-1][0]] if groups else 0
-        fits = bool(groups) and longest * (len(groups[-1]) + 1) <= most_tokens
-        if fits and longest <= 1.25 * lengths[row] + 8:
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return groups

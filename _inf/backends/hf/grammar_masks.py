@@ -1,8 +1,5 @@
-"""Constrains answers to a JSON schema or a regex, with llguidance.
-
-In: a row's parameters, with the text that `_inf.request.grammar` has checked. Out: which tokens may
-come next.
-"""
+"""Constrains answers to a JSON schema or a regex, which `_inf.request.grammar` has checked, with
+llguidance."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.hf import from_tokenizer
 
 from _inf.errors import InferenceError, RequestFailure, error_text
-from _inf.types import SamplingParams, Tokenizer
+from _inf.types import ModelInfo, SamplingParams
 
 
 class Grammar:
@@ -26,7 +23,6 @@ class Grammar:
         self._matcher, self._end, self.ends = matcher, end, ends
 
     def allowed(self, vocabulary: int) -> torch.Tensor:
-        """Whether each token may come next."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         known = torch.from_numpy(np.unpackbits(bits, bitorder="little")).bool()[:vocabulary]
         mask = torch.zeros(vocabulary, dtype=torch.bool)
@@ -47,10 +43,8 @@ class Grammars:
     """Compiles grammars for a model; each text once. Reads the tokenizer, which takes a second, at
     the first one."""
 
-    def __init__(self, tokenizer: Tokenizer, vocabulary: int, ends: Collection[int]) -> None:
-        self._tokenizer = tokenizer
-        self._size = max(vocabulary, len(tokenizer))
-        self._ends = ends
+    def __init__(self, model: ModelInfo) -> None:
+        self._model = model
         self._lock = threading.Lock()
         self._compiled = functools.lru_cache(maxsize=64)(self._compile)
 
@@ -61,12 +55,13 @@ class Grammars:
         with self._lock:
             matcher = self._compiled(params.json_schema, params.regex or "")
             end = self._vocabulary.eos_token
-        return Grammar(matcher.deep_copy(), end, frozenset({*self._ends, end}))
+        return Grammar(matcher.deep_copy(), end, {*self._model.eos_token_ids, end})
 
     @functools.cached_property
     def _vocabulary(self) -> LLTokenizer:
+        tokenizer, vocabulary = self._model.tokenizer, self._model.limits.vocabulary
         try:
-            return from_tokenizer(self._tokenizer, self._size)
+            return from_tokenizer(tokenizer, max(vocabulary, len(tokenizer)))
         except Exception as failure:
             raise InferenceError(
                 f"llguidance cannot read this model's tokenizer: {error_text(failure)}."

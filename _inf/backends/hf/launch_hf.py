@@ -1,12 +1,8 @@
-"""Loads a model with Transformers and starts the backend, from a checked config.
-
-In: `Config`. Out: an `HfBackend`. Takes seconds.
-"""
+"""Loads a model with Transformers and starts the backend, from a checked config."""
 
 from __future__ import annotations
 
 import gc
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +73,12 @@ def _device(config: Config) -> torch.device:
 
 def _model(folder: Path, config: Config, device: torch.device) -> Any:
     name = config.rollout.dtype
-    own = _quantization(config, device)
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=DTYPES.get(name, name),
             trust_remote_code=config.trust_remote_code,
             output_loading_info=True,
-            **own,
         )
     except Exception as failure:
         raise ConfigError.of(
@@ -97,22 +91,7 @@ def _model(folder: Path, config: Config, device: torch.device) -> Any:
         )
     if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")  # PyTorch's own attention leaves soft caps out
-    return (model if own else model.to(device)).eval()
-
-
-def _quantization(config: Config, device: torch.device) -> dict[str, Any]:
-    bits = config.rollout.engine_kwargs.get("hf", {}).get("quantization")
-    if bits is None:
-        return {}
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise ConfigError(
-            "rollout.engine_kwargs.hf.quantization: it needs the package bitsandbytes, which is "
-            "not installed; install it, or leave the key out."
-        )
-    from transformers import BitsAndBytesConfig
-
-    quantized = BitsAndBytesConfig(**{f"load_in_{bits}": True})
-    return {"quantization_config": quantized, "device_map": {"": device}}
+    return model.to(device).eval()
 
 
 def _limits(config: Config, hf_config: Any) -> Limits:

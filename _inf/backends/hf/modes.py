@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from _inf.backends.base import FEATURES
-from _inf.backends.description import OF_A_LOCAL_MODEL, Mode
+from _inf.backends.description import OF_A_LOCAL_MODEL, SUPPORTED_LOCALLY, Mode
 
-ARGUMENTS = "rollout.engine_kwargs.hf"
 HF_MODE = Mode(
     "hf",
-    supports=frozenset(FEATURES) - {"sleep", "routed_experts"},
-    reads=OF_A_LOCAL_MODEL | {ARGUMENTS},
+    supports=SUPPORTED_LOCALLY | {"logits", "beams"},
+    reads=OF_A_LOCAL_MODEL,
 )

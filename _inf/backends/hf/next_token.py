@@ -1,7 +1,6 @@
 """Chooses each row's next token from its logits, and decides whether the row ends with it.
 
-In: logits, rows x vocabulary, float32, which are changed in place. Out: the rows, each with one
-token and its log prob more. Order and meaning of the adjustments are those of the backend `verl`.
+Order and meaning of the adjustments are those of the backend `verl`.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ import dataclasses
 import math
 from asyncio import Future
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from _inf.backends import draws
 from _inf.backends.base import check_finite
 from _inf.backends.hf.grammar_masks import Grammar
-from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams, Tokenizer
+from _inf.types import ModelInfo, Put, Request, RequestOutput, SamplingParams, Tokenizer
 
 
 @dataclasses.dataclass(eq=False)
@@ -31,7 +30,7 @@ class Row:
     weight_version: int
     grammar: Grammar | None
     done: Future[RequestOutput]
-    put: Callable[[RequestOutput], None] | None = None
+    put: Put | None = None
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] = dataclasses.field(default_factory=list)
     top_logprobs: list[dict[int, float]] = dataclasses.field(default_factory=list)
@@ -51,12 +50,10 @@ class Row:
         return RequestOutput(
             token_ids=list(self.token_ids),
             logprobs=list(self.logprobs),
-            prompt_logprobs=[],
             finish_reason=reason,
             matched_stop=matched,
             prompt_tokens=len(self.request.token_ids),
             completion_tokens=len(self.token_ids),
-            cached_tokens=0,
             weight_version=self.weight_version,
             top_logprobs=list(self.top_logprobs) if self.params.logprobs else None,
             kept=list(self.kept) if self.params.sampling_mask else None,
@@ -76,7 +73,7 @@ class Chooser:
         self, logits: torch.Tensor, rows: Sequence[Row], given: Sequence[int] | None = None
     ) -> None:
         """Add a token to each row, the given one if there are any; a row that ends with it, or
-        fails, is done."""
+        fails, is done. logits: rows x vocabulary, float32, changed in place."""
         for scores, row in zip(logits, rows, strict=True):
             self.adjust(scores, row)
         temperatures = _column([row.params.temperature or 1.0 for row in rows], logits)
@@ -146,7 +143,6 @@ class Chooser:
         return None, None
 
     def adjust(self, scores: torch.Tensor, row: Row) -> None:
-        """Apply one row's penalties, bias, grammar and min_tokens to its logits."""
         params, device = row.params, scores.device
         if row.token_ids and (params.presence_penalty or params.frequency_penalty):
             counts = Counter(row.token_ids)
@@ -172,7 +168,6 @@ class Chooser:
 
 
 def top_tokens(logprobs: torch.Tensor, count: int) -> list[list[tuple[int, float]]]:
-    """Each row's likeliest tokens, and their log probs."""
     values, tokens = logprobs.topk(count)
     pairs = zip(tokens.tolist(), values.tolist(), strict=True)
     return [list(zip(*each, strict=True)) for each in pairs]

@@ -1,32 +1,27 @@
-"""Implements the `Backend` protocol with a server.
+"""Implements the `Backend` protocol with a server: one HTTP request for each row.
 
-In: `Request`s. Out: `RequestOutput`s. One HTTP request for each row, on the event loop of a thread
-of its own; a cancelled call closes its connections, at which a server aborts their rows.
+A cancelled call closes its connections, at which a server aborts their rows.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import dataclasses
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from _inf.backends.base import Lacking
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import prompt_name
-from _inf.backends.openai.generate import GenerateAnswer, GenerateForm
-from _inf.backends.openai.text import TextAnswer, TextForm
-from _inf.backends.openai.tokens import TokenAnswer, TokenForm
+from _inf.backends.openai.generate import GenerateForm
+from _inf.backends.openai.pace import current_call
+from _inf.backends.openai.text import Answer, TextForm
+from _inf.backends.openai.tokens import TokenForm
 from _inf.errors import ConfigError, PromptError, RequestFailure, shown
 from _inf.runtime.host import Host
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput
-
-# The call whose conversations run in this context, for `Pace`.
-conversations: contextvars.ContextVar[object] = contextvars.ContextVar("inf_conversations")
-
+from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutput, Rows
 
 Form: TypeAlias = TextForm | TokenForm | GenerateForm
 
@@ -57,16 +52,16 @@ class OpenAIBackend(Lacking):
     ) -> list[RequestOutput]:
         for request in requests:
             self.form.sent(request)  # refuses what it cannot express
-        return self.host.run(self._generate(requests, report), cancel)
+        return self.converse(lambda: self._generate(requests, report), cancel)
 
     async def _generate(
         self, requests: Sequence[Request], report: Report | None
     ) -> list[RequestOutput]:
-        call, finished, tokens = object(), 0, 0
+        finished = tokens = 0
 
         async def row(request: Request) -> RequestOutput:
             nonlocal finished, tokens
-            output = await self._answered(request, call)
+            output = await self.turn(request)
             finished, tokens = finished + 1, tokens + output.completion_tokens
             if report is not None:
                 report(finished, tokens)
@@ -80,64 +75,54 @@ class OpenAIBackend(Lacking):
                 each.cancel()
             await asyncio.gather(*rows, return_exceptions=True)
 
-    def stream(
-        self, request: Request, put: Callable[[RequestOutput], None], cancel: CancelToken
-    ) -> Future[None]:
+    def stream(self, request: Request, put: Put, cancel: CancelToken) -> Future[None]:
         async def answer() -> None:
-            put(await self._answered(request, object(), put))
+            current_call.set(object())
+            put(await self._answered(request, put))
 
         return self.host.submit(answer(), cancel)
 
     async def turn(self, request: Request) -> RequestOutput:
-        return await self._answered(request, conversations.get())
+        return await self._answered(request)
 
-    def converse(
-        self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
-    ) -> list[RequestOutput]:
+    def converse(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
         async def call() -> list[RequestOutput]:
-            conversations.set(object())
+            current_call.set(object())
             return await rows()
 
         return self.host.run(call(), cancel)
 
-    async def _answered(
-        self, request: Request, call: object, put: Callable[[RequestOutput], None] | None = None
-    ) -> RequestOutput:
+    async def _answered(self, request: Request, put: Put | None = None) -> RequestOutput:
         """Return the finished answer. `put` is called with what has arrived; None: no stream."""
         try:
-            return await self._received(request, call, put)
+            return await self._received(request, put)
         except (ConfigError, PromptError) as refusal:
             if not isinstance(self.form, TextForm) or not self.form.corrected(refusal):
                 raise
-        return await self._received(request, call, put)
+        return await self._received(request, put)
 
-    async def _received(
-        self, request: Request, call: object, put: Callable[[RequestOutput], None] | None
-    ) -> RequestOutput:
-        answer, index = self.form.answer(request), request.prompt_index
+    async def _received(self, request: Request, put: Put | None) -> RequestOutput:
+        answer, index, row = self.form.answer(request), request.prompt_index, RequestOutput()
         path, body = self.form.sent(request)
         if put is None:
-            whole = self._read(answer, await self.server.ask(path, body, call, index), index)
-            return dataclasses.replace(whole, finish_reason=whole.finish_reason or "stop")
+            row = self._read(answer, await self.server.ask(path, body, index), index)
+            return dataclasses.replace(row, finish_reason=row.finish_reason or "stop")
         body |= self.form.in_stream
-        async with contextlib.aclosing(self.server.chunks(path, body, call, index)) as chunks:
+        async with contextlib.aclosing(self.server.chunks(path, body, index)) as chunks:
             async for chunk in chunks:
                 row = self._read(answer, chunk, index)
                 if row.finish_reason is None:  # the last tokens may end in a stop string
                     put(row)
-        if answer.finish_reason is None:
+        if row.finish_reason is None:
             raise RequestFailure(
                 f"{self.server.access.base_url} ended the stream in the middle of the answer."
             )
-        return answer.output()
+        return row
 
-    def _read(
-        self, answer: TextAnswer | TokenAnswer | GenerateAnswer, chunk: Any, index: int | None
-    ) -> RequestOutput:
+    def _read(self, answer: Answer, chunk: Any, index: int | None) -> RequestOutput:
         """Add a chunk to the answer, which is refused if it is of another form."""
         try:
-            answer.add(chunk)
-            return answer.output()
+            return answer(chunk)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise RequestFailure(
                 f"{prompt_name(index)}: {self.server.access.base_url} sent an answer of an unknown "

@@ -1,20 +1,19 @@
 """Sends requests to a server with the `openai` client, which repeats them after a refusal for load.
 
-In: a path below `base_url` and a body. Out: the parsed answer, or its chunks. Raises exceptions of
-ours only (`failures.py`). Used on one event loop.
+Used on one event loop; raises exceptions of ours only.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 import httpx
 import openai
 
 from _inf.backends.openai.failures import Access
-from _inf.backends.openai.pace import Pace
+from _inf.backends.openai.pace import Pace, current_call
 
 # Between them the client waits for 0.5 to 8 s, or for what Retry-After says, at most a minute.
 RETRIES = 5
@@ -42,36 +41,28 @@ class Server:
 
     async def look(self, path: str) -> None:
         """Raise if the server is not there or refuses; an answer of any form is enough."""
-        with self._failures(None):
+        async with self._turn(None):
             await self.client.get(path, cast_to=object, options={"max_retries": 1})
 
-    async def ask(
-        self, path: str, body: Mapping[str, Any], call: object, prompt_index: int | None = None
-    ) -> Any:
-        """Return the whole answer. call: whose turn it is; prompt_index: for messages."""
-        async with self.pace.turn(call):
-            with self._failures(prompt_index):
-                return await self.client.post(path, cast_to=object, body=body)
+    async def ask(self, path: str, body: Mapping[str, Any], prompt_index: int | None = None) -> Any:
+        """Return the whole answer; prompt_index: for messages."""
+        async with self._turn(prompt_index):
+            return await self.client.post(path, cast_to=object, body=body)
 
     async def chunks(
-        self, path: str, body: Mapping[str, Any], call: object, prompt_index: int | None = None
+        self, path: str, body: Mapping[str, Any], prompt_index: int | None = None
     ) -> AsyncGenerator[Any, None]:
-        """Yield the events of a streamed answer."""
-        async with self.pace.turn(call):
-            with self._failures(prompt_index):
-                async with await self.client.post(
-                    path,
-                    cast_to=object,
-                    body={**body, "stream": True},
-                    stream=True,
-                    stream_cls=openai.AsyncStream[object],
-                ) as stream:
-                    async for chunk in stream:
-                        yield chunk
+        options: dict[str, Any] = {"stream": True, "stream_cls": openai.AsyncStream[object]}
+        body = {**body, "stream": True}
+        async with self._turn(prompt_index):
+            async with await self.client.post(path, cast_to=object, body=body, **options) as stream:
+                async for chunk in stream:
+                    yield chunk
 
-    @contextlib.contextmanager
-    def _failures(self, prompt_index: int | None) -> Iterator[None]:
-        try:
-            yield
-        except (openai.OpenAIError, httpx.HTTPError, ValueError) as failure:
-            raise self.access.failure(failure, prompt_index) from failure
+    @contextlib.asynccontextmanager
+    async def _turn(self, prompt_index: int | None) -> AsyncIterator[None]:
+        async with self.pace.turn(current_call.get()):
+            try:
+                yield
+            except (openai.OpenAIError, httpx.HTTPError, ValueError) as failure:
+                raise self.access.failure(failure, prompt_index) from failure

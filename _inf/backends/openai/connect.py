@@ -1,7 +1,4 @@
-"""Connects to a server and starts the backend, from a checked config.
-
-In: `Config`. Out: an `OpenAIBackend`. The start sends one to three small requests (`probe.py`).
-"""
+"""Connects to a server and starts the backend, from a checked config."""
 
 from __future__ import annotations
 

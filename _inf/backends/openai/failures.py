@@ -1,8 +1,7 @@
 """Words what goes wrong between the client and a server, as one exception of ours.
 
-In: an exception of `openai` or `httpx`. Out: `ConfigError` and `PromptError` for what the server
-refuses, `EngineDeadError` if no server is there, `RequestFailure` for one request that it could not
-answer. No message has the key in it.
+`ConfigError` and `PromptError`: the server refuses it. `EngineDeadError`: no server is there.
+`RequestFailure`: one request could not be answered. No message has the key in it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ class AccessRefused(ConfigError):
 
 
 def prompt_name(index: int | None) -> str:
-    """How a message names the prompt of a request."""
     return "the prompt" if index is None else f"prompt {index}"
 
 

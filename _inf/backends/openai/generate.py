@@ -1,15 +1,15 @@
-"""The form of SGLang's own route /generate, with token ids.
+"""The form of SGLang's own route /generate, with token ids, read against sglang 0.5.9.
 
-In: a `Request` with token ids. Out: the body to send; from the answer or its chunks a
-`RequestOutput`. SGLang's log probs are by our definition. Read against sglang 0.5.9.
+SGLang's log probs are by our definition.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
+from _inf.backends.openai.text import Answer
 from _inf.backends.openai.tokens import TokenForm
 from _inf.errors import ConfigError, RequestFailure
 from _inf.types import Request, RequestOutput, SamplingParams
@@ -26,15 +26,14 @@ class GenerateForm:
         self.url = f"{root}/generate"
 
     def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """The path and the body of a request."""
         return self.url, {
             "input_ids": request.token_ids,
             "sampling_params": _sampling_params(request.params),
             "return_logprob": True,
         }
 
-    def answer(self, request: Request) -> GenerateAnswer:
-        return GenerateAnswer(request)
+    def answer(self, request: Request) -> Answer:
+        return functools.partial(_row, request)
 
 
 def _sampling_params(params: SamplingParams) -> dict[str, Any]:
@@ -48,42 +47,23 @@ def _sampling_params(params: SamplingParams) -> dict[str, Any]:
     )
     named = {name: getattr(params, name) for name in same}
     named |= {"stop": list(params.stop), "stop_token_ids": list(params.stop_token_ids)}
-    named["logit_bias"] = {str(token): bias for token, bias in params.logit_bias.items()} or None
+    named["logit_bias"] = dict(params.logit_bias) or None
     named |= {"max_new_tokens": params.max_tokens, "min_new_tokens": params.min_tokens}
     return {name: value for name, value in named.items() if value is not None}
 
 
-@dataclasses.dataclass
-class GenerateAnswer:
-    """An answer as far as it has arrived; each chunk has all of it."""
-
-    request: Request
-    chunk: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def finish_reason(self) -> str | None:
-        """Why it ended; None while it runs."""
-        reason = self.chunk["meta_info"]["finish_reason"] if self.chunk else None
-        return reason["type"] if reason else None
-
-    def add(self, chunk: Mapping[str, Any]) -> None:
-        """Replace what has arrived before."""
-        self.chunk = chunk
-        if self.finish_reason == "abort":
-            message = chunk["meta_info"]["finish_reason"].get("message")
-            raise RequestFailure(f"The server aborted the request: {message}.")
-
-    def output(self) -> RequestOutput:
-        ids, about = list(self.chunk["output_ids"]), self.chunk["meta_info"]
-        reason = about["finish_reason"] or {}
-        return RequestOutput(
-            token_ids=ids,
-            logprobs=[logprob for logprob, *_ in about["output_token_logprobs"]][: len(ids)],
-            prompt_logprobs=[],
-            finish_reason=self.finish_reason,
-            matched_stop=reason.get("matched"),
-            prompt_tokens=len(self.request.token_ids),
-            completion_tokens=len(ids),
-            cached_tokens=about.get("cached_tokens") or 0,
-            weight_version=0,
-        )
+def _row(request: Request, chunk: Mapping[str, Any]) -> RequestOutput:
+    """Return the answer so far, which each chunk has from its beginning on."""
+    ids, about = list(chunk["output_ids"]), chunk["meta_info"]
+    reason = about["finish_reason"] or {}
+    if reason and reason["type"] == "abort":
+        raise RequestFailure(f"The server aborted the request: {reason.get('message')}.")
+    return RequestOutput(
+        token_ids=ids,
+        logprobs=[logprob for logprob, *_ in about["output_token_logprobs"]][: len(ids)],
+        finish_reason=reason.get("type"),
+        matched_stop=reason.get("matched"),
+        prompt_tokens=len(request.token_ids),
+        completion_tokens=len(ids),
+        cached_tokens=about.get("cached_tokens") or 0,
+    )

@@ -1,7 +1,7 @@
-"""Limits how many requests are under way, by what the server answers.
+"""Limits how many requests are under way, by what the server answers; used on one event loop.
 
 A refusal for load (429 or 5xx) halves the limit, and as many successes as the limit raise it by
-one, up to the configured number. Used on one event loop.
+one, up to the configured number.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import contextvars
 from collections.abc import AsyncIterator
 
 import httpx
 
 TOO_MANY, SERVER_ERRORS = 429, 500
 CUTS = "inf_cuts"  # of a request: how often the limit had been halved when it was sent
+
+# The call that the requests of this context belong to.
+current_call: contextvars.ContextVar[object] = contextvars.ContextVar("inf_call", default=None)
 
 
 class Pace:

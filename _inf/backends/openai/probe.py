@@ -1,10 +1,8 @@
 """Finds out at the start, with one to three small requests, which form of requests a server has.
 
-In: a server, the model's name, and the tokenizer, if `tokenizer_path` names one. Without one the
-list of models is asked for, which finds a server that is not there and a wrong key before the first
-call. With one the same short text is sent to /completions with `return_token_ids`, then to SGLang's
-/generate; the first that answers with token ids is used. Where the answer tells how the server
-tokenizes that text, it is compared with the tokenizer.
+Without a tokenizer the list of models is asked for, which finds a server that is not there and a
+wrong key before the first call. With one the first route that answers with token ids is used;
+where its answer tells how the server tokenizes a text, that is compared with the tokenizer.
 """
 
 from __future__ import annotations
@@ -63,11 +61,11 @@ async def find_form(server: Server, model: str, tokenizer: Tokenizer) -> Form:
 async def _token_form(server: Server, model: str, ids: list[int]) -> tuple[Form, Any]:
     """Return the form of /completions, and the server's ids of the probe."""
     one = {"model": model, "max_tokens": 1, "logprobs": 0, "return_token_ids": True}
-    answer = await server.ask("/completions", {**one, "prompt": PROBE, "temperature": 0}, None)
+    answer = await server.ask("/completions", {**one, "prompt": PROBE, "temperature": 0})
     if not (choice := answer["choices"][0]).get("token_ids"):
         raise ConfigError("/completions returns no token_ids")
     hot = {**one, "prompt": ids, "temperature": HOT, "top_k": 1}  # the same token
-    second = (await server.ask("/completions", hot, None))["choices"][0]
+    second = (await server.ask("/completions", hot))["choices"][0]
     logprobs = [each["logprobs"]["token_logprobs"][0] for each in (choice, second)]
     tempered = max(logprobs) < -SAME and abs(logprobs[0] - logprobs[1]) > SAME
     own = answer.get("prompt_token_ids") or choice.get("prompt_token_ids")
@@ -78,7 +76,7 @@ async def _generate_form(server: Server, model: str, ids: list[int]) -> tuple[Fo
     """Return the form of /generate, and how many tokens the server's ids of the probe are."""
     form = GenerateForm(server.access.base_url.removesuffix("/v1"))
     one = {"text": PROBE, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
-    answer = await server.ask(form.url, one, None)
+    answer = await server.ask(form.url, one)
     if not answer.get("output_ids"):
         raise ConfigError("/generate returns no output_ids")
     return form, (answer.get("meta_info") or {}).get("prompt_tokens")

@@ -1,23 +1,25 @@
-"""OpenAI's form of requests and answers: messages to /chat/completions, text to /completions.
-
-In: a `Request` with messages or text. Out: the body to send; from the answer or its chunks a
-`RequestOutput` with text, and with the tool calls that the server has read from it.
-"""
+"""OpenAI's form of requests and answers: messages to /chat/completions, text to /completions."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from _inf.backends.openai.modes import TEXT_MODE
-from _inf.tools.readers import Unreadable, decoded_arguments
-from _inf.types import Message, Request, RequestOutput, SamplingParams, ToolCall
+from _inf.request.keywords import NEUTRAL
+from _inf.tools.readers import call_of
+from _inf.types import Message, Request, RequestOutput, SamplingParams
 
+# Sent under their own names.
+OPENAI_NAMES = ("top_p", "presence_penalty", "frequency_penalty", "stop", "seed", "logit_bias")
 # Other servers' names for `stop`. Whether calls end the row is decided above.
 STOPPED = ("tool_calls", "function_call", "eos")
 NEWER_LIMIT = "max_completion_tokens"  # OpenAI's reasoning models refuse max_tokens
+
+# Takes a whole answer, or the next chunk of a stream, and returns the row as far as it has arrived.
+Answer: TypeAlias = Callable[[Mapping[str, Any]], RequestOutput]
 
 
 class TextForm:
@@ -45,7 +47,7 @@ class TextForm:
             self._limit: request.params.max_tokens,
         }
 
-    def answer(self, request: Request) -> TextAnswer:
+    def answer(self, request: Request) -> Answer:
         return TextAnswer()
 
     def corrected(self, refusal: Exception) -> bool:
@@ -59,15 +61,8 @@ class TextForm:
 def openai_params(params: SamplingParams) -> dict[str, Any]:
     """Return OpenAI's parameters, without `max_tokens`; those without effect are left out, because
     some servers refuse the names."""
-    named = {
-        "top_p": (params.top_p, 1.0),
-        "presence_penalty": (params.presence_penalty, 0.0),
-        "frequency_penalty": (params.frequency_penalty, 0.0),
-        "stop": (list(params.stop), []),
-        "seed": (params.seed, None),
-        "logit_bias": ({str(token): bias for token, bias in params.logit_bias.items()}, {}),
-    }
-    sent = {name: value for name, (value, neutral) in named.items() if value != neutral}
+    values = {name: getattr(params, name) for name in OPENAI_NAMES}
+    sent = {name: value for name, value in values.items() if value != NEUTRAL[name]}
     if params.json_schema is not None:
         schema = json.loads(params.json_schema)
         schema.pop("x-guidance", None)  # a key of the grammar engine that runs here
@@ -96,24 +91,20 @@ def _json(function: Mapping[str, Any]) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-@dataclasses.dataclass
-class Answer:
+@dataclasses.dataclass(kw_only=True)
+class OpenAIAnswer:
     """What both forms of OpenAI's answers have, as far as it has arrived."""
 
     finish_reason: str | None = None
     usage: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
-    def add(self, chunk: Mapping[str, Any]) -> None:
-        """Add a whole answer, or the next chunk of a stream."""
+    def choice(self, chunk: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Take the usage and the reason, and return the chunk's choice; empty if it has none."""
+        choice: Mapping[str, Any] = next(iter(chunk["choices"]), {})
         self.usage = chunk.get("usage") or self.usage
-        for choice in chunk["choices"][:1]:
-            reason = choice.get("finish_reason") or self.finish_reason
-            self.finish_reason = "stop" if reason in STOPPED else reason
-            self.read(choice)
-
-    def read(self, choice: Mapping[str, Any]) -> None:
-        """Add the text or the tokens of a choice."""
-        raise NotImplementedError
+        reason = choice.get("finish_reason") or self.finish_reason
+        self.finish_reason = "stop" if reason in STOPPED else reason
+        return choice
 
     @property
     def cached_tokens(self) -> int:
@@ -122,20 +113,33 @@ class Answer:
 
 
 @dataclasses.dataclass
-class TextAnswer(Answer):
+class TextAnswer(OpenAIAnswer):
     """An answer of text and calls."""
 
     text: str = ""
     matched_stop: str | None = None
     calls: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
-    def read(self, choice: Mapping[str, Any]) -> None:
+    def __call__(self, chunk: Mapping[str, Any]) -> RequestOutput:
+        choice = self.choice(chunk)
         part = choice.get("delta") or choice.get("message") or {"content": choice.get("text")}
         self.text += part.get("content") or part.get("refusal") or ""
         for place, call in enumerate(part.get("tool_calls") or ()):
             self._add_call(call, call.get("index", place))
         stop = choice.get("stop_reason") or choice.get("matched_stop")  # vLLM's and SGLang's
         self.matched_stop = stop if isinstance(stop, str) else self.matched_stop
+        return RequestOutput(
+            finish_reason=self.finish_reason,
+            matched_stop=self.matched_stop,
+            prompt_tokens=self.usage.get("prompt_tokens") or 0,
+            completion_tokens=self.usage.get("completion_tokens") or 0,
+            cached_tokens=self.cached_tokens,
+            text=self.text,
+            calls=[
+                call_of(call["name"], call["arguments"].strip() or None, call["arguments"], 0, 0)
+                for call in self.calls
+            ],
+        )
 
     def _add_call(self, call: Mapping[str, Any], index: int) -> None:
         """Add a call or a part of one, which has the index of the call and maybe its id."""
@@ -146,25 +150,3 @@ class TextAnswer(Answer):
             self.calls += same
         for key in ("name", "arguments"):
             same[-1][key] += function.get(key) or ""
-
-    def output(self) -> RequestOutput:
-        return RequestOutput(
-            token_ids=[],
-            logprobs=[],
-            prompt_logprobs=[],
-            finish_reason=self.finish_reason,
-            matched_stop=self.matched_stop,
-            prompt_tokens=self.usage.get("prompt_tokens") or 0,  # 0: not counted
-            completion_tokens=self.usage.get("completion_tokens") or 0,
-            cached_tokens=self.cached_tokens,
-            weight_version=0,
-            text=self.text,
-            calls=[_call(call["name"], call["arguments"]) for call in self.calls],
-        )
-
-
-def _call(name: str, text: str) -> ToolCall:
-    try:
-        return ToolCall(name, decoded_arguments(text.strip() or None), text, 0, 0)
-    except Unreadable as failure:
-        return ToolCall(name, {}, text, 0, 0, str(failure))

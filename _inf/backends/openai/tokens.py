@@ -1,8 +1,4 @@
-"""vLLM's form with token ids: /completions with `return_token_ids`, which `inf serve` has too.
-
-In: a `Request` with token ids. Out: the body to send; from the answer or its chunks a
-`RequestOutput` with token ids and log probs.
-"""
+"""vLLM's form with token ids: /completions with `return_token_ids`, which `inf serve` has too."""
 
 from __future__ import annotations
 
@@ -12,11 +8,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.backends.openai.modes import TOKEN_MODE
-from _inf.backends.openai.text import Answer, TextForm, openai_params
+from _inf.backends.openai.text import Answer, OpenAIAnswer, TextForm, openai_params
+from _inf.request.keywords import NEUTRAL
 from _inf.types import Request, RequestOutput, SamplingParams
 
 # vLLM would take other defaults from the model's generation config.
 ALWAYS = ("top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")
+ADJUST_LOGITS = (
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    *("min_tokens", "json_schema"),
+)
 
 
 class TokenForm:
@@ -35,7 +36,6 @@ class TokenForm:
         self._tempered = tempered
 
     def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """The path and the body of a request."""
         params = request.params
         return "/completions", {
             "model": self._model,
@@ -48,56 +48,45 @@ class TokenForm:
             "stop_token_ids": list(params.stop_token_ids),
         }
 
-    def answer(self, request: Request) -> TokenAnswer:
+    def answer(self, request: Request) -> Answer:
         ours = self._tempered or _raw_logprobs_are_ours(request.params)
         return TokenAnswer(request=request, ours=ours)
 
 
 def _raw_logprobs_are_ours(params: SamplingParams) -> bool:
-    return params.temperature in (0, 1) and params == dataclasses.replace(
-        params,
-        presence_penalty=0.0,
-        frequency_penalty=0.0,
-        repetition_penalty=1.0,
-        logit_bias={},
-        min_tokens=0,
-        json_schema=None,
+    return params.temperature in (0, 1) and all(
+        getattr(params, name) == NEUTRAL[name] for name in ADJUST_LOGITS
     )
 
 
 @dataclasses.dataclass(kw_only=True)
-class TokenAnswer(Answer):
+class TokenAnswer(OpenAIAnswer):
     """An answer of token ids. ours: whether its log probs are by our definition."""
 
     request: Request
     ours: bool
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] = dataclasses.field(default_factory=list)
-    stop_reason: int | str | None = None
+    stop: int | str | None = None
     weight_version: int = 0  # that `inf serve` names
 
-    def read(self, choice: Mapping[str, Any]) -> None:
-        ids = choice.get("token_ids") or []
-        self.token_ids += ids
-        if ids:
-            self.logprobs += (
-                choice["logprobs"]["token_logprobs"] if self.ours else [math.nan] * len(ids)
-            )
+    def __call__(self, chunk: Mapping[str, Any]) -> RequestOutput:
+        choice = self.choice(chunk)
+        if new := choice.get("token_ids"):
+            own = choice["logprobs"]["token_logprobs"] if self.ours else [math.nan] * len(new)
+            self.token_ids += new
+            self.logprobs += own
         if (stop := choice.get("stop_reason")) is not None:
-            self.stop_reason = stop
+            self.stop = stop
         self.weight_version = choice.get("weight_version") or self.weight_version
-
-    def output(self) -> RequestOutput:
-        ids = list(self.token_ids)
+        ids, stop = list(self.token_ids), self.stop
         if len(self.logprobs) != len(ids):
             raise ValueError("it has not one log prob per token")
-        stop = self.stop_reason
         if stop is None and ids and ids[-1] in self.request.params.stop_token_ids:
             stop = ids[-1]  # vLLM does not name the model's own EOS
         return RequestOutput(
             token_ids=ids,
             logprobs=list(self.logprobs),
-            prompt_logprobs=[],
             finish_reason=self.finish_reason,
             matched_stop=stop if self.finish_reason == "stop" else None,
             prompt_tokens=len(self.request.token_ids),

@@ -1,12 +1,8 @@
-"""Implements the `Backend` protocol with verl's rollout.
-
-In: `Request`s. Out: `RequestOutput`s. A batch is one `DataProto` into
-`SGLangRollout.generate_sequences`.
-"""
+"""Implements the `Backend` protocol with verl's rollout: a batch is one `DataProto` into
+`SGLangRollout.generate_sequences`."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -16,11 +12,11 @@ from typing import Any
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.verl import memory, weights
-from _inf.backends.verl.call import Call, current_call
+from _inf.backends.verl import changes
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
+from _inf.backends.verl.engine import Call, current_call
 from _inf.backends.verl.modes import SGLANG_MODE
-from _inf.backends.verl.sglang_params import sglang_params
+from _inf.backends.verl.sglang_format import sglang_params
 from _inf.errors import InferenceError
 from _inf.response.trainer_batch import column
 from _inf.runtime.host import Host
@@ -34,12 +30,7 @@ class VerlBackend:
     name = "sglang"
     supports = SGLANG_MODE.supports
 
-    def __init__(
-        self,
-        rollout: CorrectedRollout,
-        host: Host,
-        model: ModelInfo,
-    ) -> None:
+    def __init__(self, rollout: CorrectedRollout, host: Host, model: ModelInfo) -> None:
         self.rollout = rollout
         self.model = model
         self.check_process = host.check_process
@@ -61,25 +52,24 @@ class VerlBackend:
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
-        batch = data_proto(requests, self.model)
-        return self.rollout.generate_rows(batch, cancel, report)
+        call = Call(self._host, cancel, report=report, rows_only=True)
+        self.rollout.run(data_proto(requests, self.model), call)
+        return call.rows
 
     def stream(
         self, request: Request, put: Callable[[RequestOutput], None], cancel: CancelToken
     ) -> Future[None]:
-        engine, params = self.rollout.engine(), sglang_params(request.params)
-        return self._host.submit(engine.stream(request.token_ids, params, put), cancel)
+        return self._host.submit(self.rollout.engine().stream(request, put), cancel)
 
     async def turn(self, request: Request) -> RequestOutput:
-        return await self.rollout.engine().turn(request.token_ids, sglang_params(request.params))
+        return await self.rollout.engine().turn(request)
 
     def converse(
         self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
     ) -> list[RequestOutput]:
         call = Call(self._host, cancel)
-        return self.rollout.on_first_rank(
-            "converse", lambda: self._host.run(self._run_rows(rows, call), cancel)
-        )
+        ranks, run = self.rollout.ranks_of_call(), self._host.run
+        return ranks.shared("converse", lambda: run(self._run_rows(rows, call), cancel))
 
     async def _run_rows(
         self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], call: Call
@@ -90,23 +80,10 @@ class VerlBackend:
         return outputs
 
     def score(
-        self,
-        sequences: Sequence[tuple[list[int], int]],
-        cancel: CancelToken,
-        likeliest: int = 1,
+        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken, likeliest: int = 1
     ) -> list[RequestOutput]:
-        engine, call = self.rollout.engine(), Call(self._host, cancel)
-
-        async def score_all() -> list[RequestOutput]:
-            scored = (
-                engine.score(ids, start, call, row, likeliest)
-                for row, (ids, start) in enumerate(sequences)
-            )
-            outputs = list(await asyncio.gather(*scored))
-            await engine.empty_after_call()
-            return outputs
-
-        return self._host.run(score_all(), cancel)
+        scored = self.rollout.engine().score(sequences, Call(self._host, cancel), likeliest)
+        return self._host.run(scored, cancel)
 
     def logits(self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken) -> Any:
         raise NotImplementedError  # SGLang gives log probs only
@@ -124,10 +101,11 @@ class VerlBackend:
             raise InferenceError(IN_A_CALL)  # which has the ranks' turn
         with ranks.turn:
             tensors = ranks.agreed(lambda: self._checked(new))
+            sending = changes.send_weights(self.rollout, tensors, version, begun)
             try:
-                return self._host.run_alone(weights.send(self.rollout, tensors, version, begun))
+                return self._host.run_alone(sending)
             except BaseException as failure:
-                if begun.acquire(blocking=False):  # the other ranks wait for `send`
+                if begun.acquire(blocking=False):  # the other ranks wait for it
                     ranks.agree(failure)
                 raise
 
@@ -137,14 +115,12 @@ class VerlBackend:
         return new_weights.checked(new, self._expected_weights)
 
     def sleep(self) -> SleepResult:
-        return self.rollout.on_first_rank(
-            "sleep", lambda: self._host.run_alone(memory.sleep(self.rollout))
-        )
+        alone, rollout = self._host.run_alone, self.rollout
+        return rollout.ranks_of_call().shared("sleep", lambda: alone(changes.sleep(rollout)))
 
     def wake_up(self) -> None:
-        self.rollout.on_first_rank(
-            "wake_up", lambda: self._host.run_alone(memory.wake_up(self.rollout))
-        )
+        alone, rollout = self._host.run_alone, self.rollout
+        rollout.ranks_of_call().shared("wake_up", lambda: alone(changes.wake_up(rollout)))
 
 
 def data_proto(requests: Sequence[Request], model: ModelInfo) -> DataProto:

@@ -1,4 +1,4 @@
-"""The table of all patches of verl and SGLang in the caller's process.
+"""The table of all patches of verl 0.6.1 and sglang 0.5.9 in the caller's process, and why.
 
 It is applied once, when `_inf.backends.verl.corrected_rollout` is imported. Most rows replace a
 module that verl's or SGLang's code uses by a global name.
@@ -15,19 +15,9 @@ from typing import Any
 
 import torch
 
-from _inf.backends.verl.call import current_call
-from _inf.backends.verl.engine import sglang_rollout
+from _inf.backends.verl.engine import current_call
 from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.runtime.host import current_host
-from _inf.runtime.interpreter import interpreter_left_alone
-
-with interpreter_left_alone():
-    import sglang.srt.entrypoints.engine as sglang_engine
-    import sglang.srt.managers.tokenizer_manager as tokenizer_manager
-    import sglang.srt.server_args as sglang_server_args
-    import sglang.srt.utils.common as sglang_common
-    import sglang.srt.utils.patch_torch as patch_torch
-    import verl.utils.profiler.performance as verl_performance
 
 
 class _Module:
@@ -41,23 +31,11 @@ class _Module:
         return getattr(self._module, name)
 
 
-def _run_until_complete(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a call's work; its failure is raised in `_broadcast`, where the other ranks wait."""
-    call = current_call.get()
-    if call.failure is not None:
-        work.close()
-        return None
-    try:
-        return call.host.run(work, call.cancel)
-    except BaseException as failure:
-        call.failure = failure
-
-
 def _process(target: Any, **kwargs: object) -> Any:
     """A child of the host's, or nothing for the detokenizer: without a tokenizer the scheduler
     answers the parent directly (`scheduler.py`, `init_ipc_channels`), and the detokenizer would
     idle, after 13 CPU seconds of imports and with 700 MB."""
-    if target is sglang_engine.run_detokenizer_process:
+    if getattr(target, "__name__", None) == "run_detokenizer_process":
         return SimpleNamespace(start=lambda: None)
     return current_host.get().process(target, **kwargs)
 
@@ -67,23 +45,9 @@ def _temporary_file(**kwargs: Any) -> Any:
     return tempfile.NamedTemporaryFile(dir=current_host.get().folder, **kwargs)
 
 
-def _broadcast(
-    broadcast: Callable[..., list[Any]],
-    data: list[Any],
-    rank: int,
-    dist_group: Any,
-    **kwargs: object,
-) -> list[Any]:
-    call = current_call.get(None)
-    if call is None:  # while an engine starts
-        alone = torch.distributed.get_world_size(dist_group) == 1
-        return data if alone else list(broadcast(data, rank, dist_group, **kwargs))
-    if call.ranks is not None:
-        answer = (data, call.rows)
-        data, call.rows = call.ranks.from_first_rank(call.asked, answer, call.failure)
-    elif call.failure is not None:
-        raise call.failure
-    return data
+def _broadcast(broadcast: Callable[..., Any], data: list[Any], *args: Any, **kwargs: Any) -> Any:
+    call = current_call.get(None)  # None while an engine starts
+    return broadcast(data, *args, **kwargs) if call is None else call.broadcast(data)
 
 
 async def _declare_dead_on_failure(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -106,44 +70,39 @@ def _memory_outside_of_calls(ask: Callable[..., Any], *args: object, **kwargs: o
     return ask(*args, **kwargs) if current_call.get(None) is None else ("0.00",) * 4
 
 
-_VERL = "verl 0.6.1, workers/rollout/sglang_rollout/sglang_rollout.py"
-_LOOP = SimpleNamespace(run_until_complete=_run_until_complete)  # the calling engine's
+_VERL = "verl.workers.rollout.sglang_rollout.sglang_rollout"
+_ENGINE = "sglang.srt.entrypoints.engine"
 _PROCESSES = _Module(
     multiprocessing, Process=_process, set_start_method=lambda *args, **kwargs: None
 )
 # fmt: off
 PATCHES = (
-    Replace(sglang_rollout, "asyncio", _Module(asyncio, get_event_loop=lambda: _LOOP), _VERL,
+    Replace(f"{_VERL}:asyncio", _Module(asyncio, get_event_loop=current_call.get),
             "it works on the main thread only, and in no running event loop"),
-    Replace(sglang_rollout, "dist", _Module(torch.distributed, barrier=lambda: None), _VERL,
+    Replace(f"{_VERL}:dist", _Module(torch.distributed, barrier=lambda: None),
             "in each call all ranks of the world wait at a barrier: a rank with fewer prompts, or "
             "with a refused prompt, would block the others; tensor-parallel groups meet in "
             "`broadcast_pyobj` anyway"),
-    Replace(sglang_rollout, "mp", _PROCESSES, _VERL,
-            "it sets the start method of the whole process"),
-    Wrap(sglang_rollout, "broadcast_pyobj", _broadcast, _VERL,
+    Replace(f"{_VERL}:mp", _PROCESSES, "it sets the start method of the whole process"),
+    Wrap(f"{_VERL}:broadcast_pyobj", _broadcast,
          "it pickles every answer even for a group of one, and if the first rank fails before it, "
          "the others wait there and take its next answer for theirs"),
-    Replace(sglang_engine, "mp", _PROCESSES, "sglang 0.5.9, srt/entrypoints/engine.py",
+    Replace(f"{_ENGINE}:mp", _PROCESSES,
             "its children outlive a killed parent, and nothing notices when they die"),
-    Replace(sglang_engine, "configure_logger", lambda *args, **kwargs: None,
-            "sglang 0.5.9, srt/entrypoints/engine.py",
+    Replace(f"{_ENGINE}:configure_logger", lambda *args, **kwargs: None,
             "in the parent it replaces the root logger's handlers"),
-    Replace(sglang_server_args, "tempfile", _Module(tempfile, NamedTemporaryFile=_temporary_file),
-            "sglang 0.5.9, srt/server_args.py, PortArgs.init_new",
-            "six socket files per engine are left behind"),
-    Replace(sglang_common, "get_nvgpu_memory_capacity", _gpu_memory,
-            "sglang 0.5.9, srt/utils/common.py",
+    Replace("sglang.srt.server_args:tempfile",
+            _Module(tempfile, NamedTemporaryFile=_temporary_file),
+            "PortArgs.init_new leaves six socket files per engine behind"),
+    Replace("sglang.srt.utils.common:get_nvgpu_memory_capacity", _gpu_memory,
             "it needs nvidia-smi, which some containers lack, and asks for the smallest GPU of the "
             "machine, also one that is hidden, and for a whole one where this is a part (MIG)"),
-    Wrap(verl_performance, "_get_current_mem_info", _memory_outside_of_calls,
-         "verl 0.6.1, utils/profiler/performance.py",
+    Wrap("verl.utils.profiler.performance:_get_current_mem_info", _memory_outside_of_calls,
          "each call asks the GPU four times for its free memory, which nobody reads, and for "
          "which CUDA takes half a gigabyte in the caller's process"),
-    Replace(tokenizer_manager, "print_exception_wrapper", _declare_dead_on_failure,
-            "sglang 0.5.9, srt/managers/tokenizer_manager.py",
-            "it kills the caller's process and all its children"),
-    Wrap(patch_torch, "_modify_tuple", _modify_within, "sglang 0.5.9, srt/utils/patch_torch.py",
+    Replace("sglang.srt.managers.tokenizer_manager:print_exception_wrapper",
+            _declare_dead_on_failure, "it kills the caller's process and all its children"),
+    Wrap("sglang.srt.utils.patch_torch:_modify_tuple", _modify_within,
          "it looks for a device past the end of what a CPU tensor reduces to"),
 )
 # fmt: on

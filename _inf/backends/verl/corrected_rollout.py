@@ -1,45 +1,31 @@
-"""A subclass of verl's `SGLangRollout` that corrects its lengths, masks and log probs.
-
-In: a `DataProto` with left-padded `input_ids`, `attention_mask`, `position_ids` (rows x prompt
-length), and per row, in `non_tensor_batch`, `raw_prompt_ids` and `sampling_params` (SGLang's
-names; without them verl's own are used, or `val_kwargs` if `meta_info["validate"]` is true). Out:
-verl's own `DataProto` with `attention_mask` and `rollout_log_probs` corrected, `response_mask`
-added, and in `non_tensor_batch["rows"]` a `RequestOutput` per row with the engine's raw answer.
-
-It corrects verl 0.6.1, `workers/rollout/sglang_rollout/sglang_rollout.py`, and knows nothing of
-text.
-"""
+"""A subclass of verl's `SGLangRollout` that corrects its lengths, masks and log probs (verl 0.6.1,
+`workers/rollout/sglang_rollout/sglang_rollout.py`)."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from verl import DataProto
 from verl.workers.config import HFModelConfig, RolloutConfig
 
-from _inf.backends.verl.call import Call, current_call
 from _inf.backends.verl.caller_patches import PATCHES
-from _inf.backends.verl.engine import Engine, sglang_rollout
+from _inf.backends.verl.engine import Call, Engine, current_call, sglang_rollout
 from _inf.backends.verl.patch_table import apply
-from _inf.backends.verl.tensor_parallel import Ranks
+from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.request.prompts import is_empty
 from _inf.response.trainer_batch import column
 from _inf.runtime import quiet
 from _inf.runtime.child_process import Worker
 from _inf.runtime.host import Host, current_host
-from _inf.types import CancelToken, Report, RequestOutput
+from _inf.types import CancelToken, RequestOutput
 
-__all__ = ["DataProto", "HFModelConfig", "CorrectedRollout", "rollout_config"]
-
-T = TypeVar("T")
+__all__ = ["DataProto", "HFModelConfig", "RolloutConfig", "CorrectedRollout"]
 
 NOT_ONE_TURN = ("tools_kwargs", "interaction_kwargs", "multi_modal_data")
 MESH = ("dp", "infer_tp", "infer_pp")
@@ -60,7 +46,7 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
     ) -> None:
         self.host = host
         self.weight_version = 0
-        self._scheduler, self._server_arguments = scheduler, server_arguments
+        self._scheduler, self.server_arguments = scheduler, server_arguments
         current_host.set(host)
         super().__init__(config, model_config, device_mesh=None)
 
@@ -68,10 +54,11 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         """Create the process groups without the line that Gloo prints for each group."""
         with quiet.descriptors():
             super()._init_distributed_env(*args, **kwargs)
-            shape = self._device_mesh_cpu.mesh.shape
+            mesh = self._device_mesh_cpu
             # verl's workers pass a mesh; `update_weights` gathers over its `infer_tp`.
-            self.device_mesh = init_device_mesh("cpu", shape, mesh_dim_names=MESH)
-        self.ranks = Ranks(self._device_mesh_cpu)
+            self.device_mesh = init_device_mesh("cpu", mesh.mesh.shape, mesh_dim_names=MESH)
+        group, ranks = mesh.get_group("tp"), mesh["tp"].mesh.tolist()
+        self.ranks = Ranks(group, ranks, mesh.get_rank())
         self.host.on_stop.append(self._leave_groups)
 
     def _leave_groups(self) -> None:
@@ -86,7 +73,7 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         of a group wait for it, and fail if it does."""
         upstream = sglang_rollout.AsyncEngine
         sglang_rollout.AsyncEngine = functools.partial(
-            Engine, self._scheduler, self._server_arguments, self.config.free_cache_engine
+            Engine, self._scheduler, self.server_arguments, self.config.free_cache_engine
         )
         try:
             start = super()._init_inference_engine
@@ -94,40 +81,33 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         finally:
             sglang_rollout.AsyncEngine = upstream
 
-    def generate_sequences(
-        self,
-        prompts: DataProto,
-        *,
-        cancel: CancelToken | None = None,
-        report: Report | None = None,
-        **kwargs: object,
-    ) -> DataProto:
-        """Run verl's call, from any thread. `cancel` can end it early; `report` is called on the
-        engine's thread with the numbers of finished rows and generated tokens. Raises `ConfigError`
-        for a column that asks for more than one turn."""
+    def generate_sequences(self, prompts: DataProto, **kwargs: object) -> DataProto:
+        """Run verl's call, from any thread.
+
+        prompts: left-padded `input_ids`, `attention_mask`, `position_ids` (rows x prompt length);
+            per row, in `non_tensor_batch`, `raw_prompt_ids` and `sampling_params` (SGLang's names;
+            without them verl's own, or `val_kwargs` if `meta_info["validate"]` is true).
+
+        Returns verl's own `DataProto` with `attention_mask` and `rollout_log_probs` corrected,
+        `response_mask` added, and in `non_tensor_batch["rows"]` the engine's answers. Raises
+        `ConfigError` for a column that asks for more than one turn.
+        """
         _check_one_turn(prompts)
-        call = Call(self.host, cancel or CancelToken(), report=report)
-        output = self._run(prompts, call, **kwargs)
+        call = Call(self.host, CancelToken())
+        output = self.run(prompts, call, **kwargs)
         return _corrected(output, call.rows) if call.rows else output
 
-    def generate_rows(
-        self, prompts: DataProto, cancel: CancelToken, report: Report | None
-    ) -> list[RequestOutput]:
-        """As `generate_sequences`, without its tensors: only the engine's raw answers."""
-        call = Call(self.host, cancel, report=report, rows_only=True)
-        self._run(prompts, call)
-        return call.rows
-
-    def _run(self, prompts: DataProto, call: Call, **kwargs: object) -> DataProto:
-        """Run verl's call; the rows are in `call` afterwards."""
+    def run(self, prompts: DataProto, call: Call, **kwargs: object) -> DataProto:
+        """Run verl's call as `call`, which has the engine's raw answers afterwards."""
         params = prompts.non_tensor_batch.pop("sampling_params", None)
         call.sampling_params = None if params is None else list(params)
-        call.ranks = self._ranks_of_call()
-        if call.ranks is not None and call.ranks.size > 1:
-            call.asked = _digest(prompts, call.sampling_params)
+        call.ranks = self.ranks_of_call()
+        if call.ranks.size > 1:  # the same on every rank that makes it
+            asked = repr((prompts.batch["input_ids"].tolist(), call.sampling_params))
+            call.asked = hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
         token = current_call.set(call)
         try:
-            with contextlib.nullcontext() if call.ranks is None else call.ranks.turn:
+            with call.ranks.turn:
                 return super().generate_sequences(prompts, **kwargs)
         except Exception:
             if call.failure is not None:  # after `shutdown` verl finds its groups destroyed
@@ -136,14 +116,9 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         finally:
             current_call.reset(token)
 
-    def _ranks_of_call(self) -> Ranks | None:
+    def ranks_of_call(self) -> Ranks:
         """The ranks that make the call that begins here; of one by a tool there is only this."""
-        return self.ranks if current_call.get(None) is None else None
-
-    def on_first_rank(self, call: str, work: Callable[[], T]) -> T:
-        """Do `work`, called on all ranks of a tensor-parallel group, on the first of them."""
-        ranks = self._ranks_of_call()
-        return work() if ranks is None else ranks.shared(call, work)
+        return self.ranks if current_call.get(None) is None else ALONE
 
     def engine(self) -> Engine:
         """The engine, which only the first rank of a tensor-parallel group has."""
@@ -159,7 +134,7 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
     @property
     def on_cpu(self) -> bool:
         """Whether the engine computes on the CPU."""
-        return self._server_arguments.get("device") == "cpu"
+        return self.server_arguments.get("device") == "cpu"
 
     @property
     def pool(self) -> tuple[int, int] | None:
@@ -173,12 +148,6 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
     def dtype(self) -> torch.dtype:
         """The dtype in which the engine computes, also if the config says auto."""
         return self._engine.tokenizer_manager.model_config.dtype
-
-
-def _digest(prompts: DataProto, params: list[dict[str, Any]] | None) -> str:
-    """Tells one call from another, the same on every rank that makes it."""
-    ids = prompts.batch["input_ids"].tolist()
-    return hashlib.blake2b(repr((ids, params)).encode(), digest_size=16).hexdigest()
 
 
 def _check_one_turn(prompts: DataProto) -> None:
@@ -207,14 +176,3 @@ def _corrected(output: DataProto, rows: list[RequestOutput]) -> DataProto:
         batch["rollout_log_probs"] = batch["rollout_log_probs"] * mask
     output.non_tensor_batch["rows"] = column(rows)
     return output
-
-
-def rollout_config(settings: dict[str, Any]) -> RolloutConfig:
-    """Build verl's typed config, whose nested parts are dataclasses too, from plain values."""
-    parts = vars(RolloutConfig(name="sglang"))
-    nested = {
-        name: type(parts[name])(**value)
-        for name, value in settings.items()
-        if dataclasses.is_dataclass(parts[name])
-    }
-    return RolloutConfig(**(settings | nested))

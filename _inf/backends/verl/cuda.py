@@ -1,9 +1,8 @@
 """What an NVIDIA GPU needs beside its driver, and the server arguments that depend on the GPU.
 
 Triton compiles a launcher for its kernels with a C compiler and Python's headers. SGLang 0.5.9 has
-most of its own kernels compiled in its wheels; `child/cuda_kernels.py` replaces those that it would
-compile at first use with CUDA's toolkit, and nothing is chosen here that needs the toolkit. Only
-`arguments` imports torch, after the process was prepared.
+most of its own kernels compiled in its wheels; those that it would compile at first use with CUDA's
+toolkit are replaced (`child/scheduler_patches.py`), and nothing is chosen here that needs it.
 """
 
 from __future__ import annotations
@@ -65,11 +64,10 @@ def check_tools() -> None:
 
 
 def set_variables(libcuda: str) -> None:
-    """Set what SGLang's and Triton's processes need to find CUDA's libraries.
-
-    libcuda: the path of the driver's library. The memory saver's library is preloaded into the
-    engine's process and needs libcudart, which only pip's package has, in a folder of its own.
-    """
+    """Set what SGLang's and Triton's processes need to find CUDA's libraries. libcuda: the path of
+    the driver's."""
+    # The memory saver's library is preloaded into the engine's process and needs libcudart, which
+    # only pip's package has, in a folder of its own.
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     spec = importlib.util.find_spec("nvidia.cuda_runtime")
     for package in (spec and spec.submodule_search_locations) or ():
@@ -108,11 +106,8 @@ def _linkable(libcuda: Path) -> Path:
 
 
 def arguments(rollout: RolloutConfig) -> dict[str, Any]:
-    """The server arguments for the GPU of this process.
-
-    Raises `ConfigError` for an attention backend that does not compute in the config's dtype, and
-    for an allocator of PyTorch's beside which memory cannot be given back.
-    """
+    """The server arguments for the GPU of this process; `ConfigError` for an attention backend that
+    does not compute in the config's dtype, or an allocator beside which sleep frees nothing."""
     import torch
 
     own = rollout.engine_kwargs["sglang"]
@@ -140,10 +135,8 @@ def arguments(rollout: RolloutConfig) -> dict[str, Any]:
 
 
 def cause(log: str) -> str:
-    """One sentence about a known fault in the last traceback of a GPU engine's log; "" if none.
-
-    Only there, because SGLang also logs failures that it can work around.
-    """
+    """One sentence about a known fault in the last traceback of a GPU engine's log; "" if none."""
+    # Only there, because SGLang also logs failures that it can work around.
     _, found, end = log.rpartition("Traceback (most recent call last)")
     matches = (text for pattern, text in CAUSES.items() if found and re.search(pattern, end))
     return next(matches, "")

@@ -1,9 +1,8 @@
 """A subclass of verl's SGLang engine that sends one request per row and keeps the raw answers.
 
-In: token ids and a dict of SGLang's sampling parameters per row. Out: one `RequestOutput` per row.
-Importing this module imports verl and SGLang, and restores the interpreter's settings afterwards.
 It corrects verl 0.6.1, `workers/rollout/sglang_rollout/sglang_rollout.py`, and sglang 0.5.9,
-`srt/entrypoints/engine.py` and `srt/managers/tokenizer_manager.py`.
+`srt/entrypoints/engine.py` and `srt/managers/tokenizer_manager.py`. Importing it imports both, and
+restores the interpreter's settings afterwards.
 """
 
 from __future__ import annotations
@@ -11,28 +10,26 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import functools
-import math
+import contextvars
+import dataclasses
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from _inf.backends.base import check_finite
-from _inf.backends.verl.call import Call, current_call
-from _inf.backends.verl.child.heartbeat import last_heartbeat
 from _inf.backends.verl.prefix_cache import PrefixCache
-from _inf.backends.verl.sglang_params import (
-    LOGPROB_START,
-    ROUTED_EXPERTS,
-    SAMPLING_MASK,
-    TOP_LOGPROBS,
-    TOP_PROMPT_LOGPROBS,
+from _inf.backends.verl.sglang_format import (
+    output_row,
+    request_arguments,
+    score_params,
+    sglang_params,
 )
-from _inf.errors import EngineRefusal, InferenceError, RequestFailure
+from _inf.backends.verl.tensor_parallel import ALONE, Ranks
+from _inf.errors import EngineRefusal, InferenceError
 from _inf.runtime.child_process import Worker
-from _inf.runtime.host import current_host
+from _inf.runtime.host import Host, current_host
 from _inf.runtime.interpreter import interpreter_left_alone
-from _inf.types import RequestOutput
+from _inf.types import CancelToken, Report, Request, RequestOutput
 
 with interpreter_left_alone():
     from sglang.srt.entrypoints.engine import init_tokenizer_manager
@@ -43,6 +40,51 @@ REPORT_SECONDS = 0.25
 # An answer, for verl's `_post_process_outputs`: it takes longer to pad answers than to decode them.
 ONE_TOKEN = {"meta_info": {"output_token_logprobs": [(0.0, 0, None)]}}
 SENT_AT_ONCE = 64  # rows, then other calls may send; sending a thousand takes half a second
+
+
+@dataclasses.dataclass
+class Call:
+    """What verl does not pass on of one call, between the caller's thread and the engine's:
+    sampling parameters per row in (None: verl's own, for all rows), outputs per row out.
+
+    ranks: those that make this call too and get its answer. asked: what they must have asked as
+    well. failure: of this rank, which is raised where all of them meet.
+    """
+
+    host: Host
+    cancel: CancelToken
+    sampling_params: list[dict[str, Any]] | None = None
+    report: Report | None = None
+    rows_only: bool = False  # verl need not make tensors of the answers
+    ranks: Ranks = ALONE
+    asked: str = ""
+    failure: BaseException | None = None
+    rows: list[RequestOutput] = dataclasses.field(default_factory=list)
+    name: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+
+    def rid(self, row: int | str) -> str:
+        """A request's id; the scheduler recognizes a call's rows by the part before the dash."""
+        return f"{self.name}-{row}"
+
+    def run_until_complete(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """In place of an event loop's: run `work` on the engine's; a failure is kept for
+        `broadcast`, where the other ranks wait."""
+        if self.failure is not None:
+            work.close()
+            return None
+        try:
+            return self.host.run(work, self.cancel)
+        except BaseException as failure:
+            self.failure = failure
+
+    def broadcast(self, data: list[Any]) -> list[Any]:
+        """Return what verl's first rank sent, and take that rank's rows."""
+        answer = (data, self.rows)
+        data, self.rows = self.ranks.from_first_rank(self.asked, answer, self.failure)
+        return data
+
+
+current_call: contextvars.ContextVar[Call] = contextvars.ContextVar("inf_call")
 
 
 class Engine(sglang_rollout.AsyncEngine):
@@ -72,7 +114,7 @@ class Engine(sglang_rollout.AsyncEngine):
         atexit.unregister(self.shutdown)
         # Started now, because the loop would keep the context of the first request alive.
         self.tokenizer_manager.auto_create_handle_loop()
-        host.last_heartbeat = functools.partial(last_heartbeat, self.tokenizer_manager, host.log)
+        host.last_heartbeat = lambda: _last_heartbeat(self.tokenizer_manager, host.log)
 
     def _init_tokenizer_manager(self, *args: Any, **kwargs: Any) -> Any:
         """Keep the manager before the engine is ready, so that a failed start can close it too."""
@@ -112,7 +154,7 @@ class Engine(sglang_rollout.AsyncEngine):
             for task in (watch, *requests):
                 task.cancel()
         for row, (output, params) in enumerate(zip(outputs, per_row, strict=True)):
-            call.rows.append(_row(output, params, row))
+            call.rows.append(output_row(output, params, row))
         if call.report is not None:
             call.report(len(call.rows), sum(row.completion_tokens for row in call.rows))
         return [ONE_TOKEN] * len(outputs) if call.rows_only else outputs
@@ -140,31 +182,35 @@ class Engine(sglang_rollout.AsyncEngine):
 
     async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
         with self._sending(rid):
-            return dict(await super().async_generate(**_arguments(ids, params, rid)))
+            return dict(await super().async_generate(**request_arguments(ids, params, rid)))
 
-    async def stream(
-        self, ids: list[int], params: dict[str, Any], put: Callable[[RequestOutput], None]
-    ) -> None:
+    async def stream(self, request: Request, put: Callable[[RequestOutput], None]) -> None:
         """Send one request; `put` is called with the output so far whenever tokens arrive."""
-        rid = uuid.uuid4().hex
+        rid, params = uuid.uuid4().hex, sglang_params(request.params)
         with self._sending(rid):
-            outputs = await super().async_generate(**_arguments(ids, params, rid), stream=True)
-            async for output in outputs:
-                put(_row(output, params))
+            arguments = request_arguments(request.token_ids, params, rid)
+            async for output in await super().async_generate(**arguments, stream=True):
+                put(output_row(output, params))
         await self.empty_after_call()
 
-    async def turn(self, ids: list[int], params: dict[str, Any]) -> RequestOutput:
+    async def turn(self, request: Request) -> RequestOutput:
         """Send one turn of a conversation as one request."""
-        name = current_call.get().rid(uuid.uuid4().hex)
-        return _row(await self._request(ids, params, name), params, None)
+        rid, params = current_call.get().rid(uuid.uuid4().hex), sglang_params(request.params)
+        return output_row(await self._request(request.token_ids, params, rid), params, None)
 
     async def score(
-        self, ids: list[int], start: int, call: Call, row: int, likeliest: int
-    ) -> RequestOutput:
-        """Compute the log probs of `ids[start:]` by a prefill; nothing is generated."""
-        params = {"max_new_tokens": 0, "temperature": 1.0}
-        params |= {LOGPROB_START: start - 1, TOP_PROMPT_LOGPROBS: likeliest}
-        return _row(await self._request(ids, params, call.rid(row)), params, row)
+        self, sequences: Sequence[tuple[list[int], int]], call: Call, likeliest: int
+    ) -> list[RequestOutput]:
+        """Compute the log probs of each `ids[start:]` by a prefill; nothing is generated."""
+
+        async def score_row(row: int, ids: list[int], start: int) -> RequestOutput:
+            params = score_params(start, likeliest)
+            return output_row(await self._request(ids, params, call.rid(row)), params, row)
+
+        rows = (score_row(row, ids, start) for row, (ids, start) in enumerate(sequences))
+        outputs = list(await asyncio.gather(*rows))
+        await self.empty_after_call()
+        return outputs
 
     def _abandon(self, rid: str) -> None:
         """Abort a request whose caller is gone, and wait for its last answer, because the
@@ -188,7 +234,7 @@ class Engine(sglang_rollout.AsyncEngine):
         task.add_done_callback(manager.asyncio_tasks.discard)
 
     async def update_weights_from_tensor(self, update_weights_request: Any) -> tuple[bool, str]:
-        """Keep SGLang's refusal, which verl ignores, or the failure, for `weights.send`. Raised
+        """Keep SGLang's refusal, which verl ignores, or the failure, for `send_weights`. Raised
         here, it would leave the other ranks of a group waiting for the next part of the weights."""
         if self.update_failure is None:
             try:
@@ -215,62 +261,14 @@ class Engine(sglang_rollout.AsyncEngine):
             await self.prefix_cache.empty(others=lambda: bool(states.keys() - self._abandoned))
 
 
-def _arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
-    """The arguments of SGLang's `async_generate`; some of our keys are not sampling parameters."""
-    params = dict(params)
-    start, likeliest = params.pop(LOGPROB_START, -1), params.pop(TOP_LOGPROBS, 0)
-    likeliest = max(likeliest, params.pop(TOP_PROMPT_LOGPROBS, 0))
-    return {
-        "input_ids": ids,
-        "sampling_params": params,
-        "return_logprob": True,
-        "logprob_start_len": start,
-        "top_logprobs_num": likeliest,
-        "return_routed_experts": params.pop(ROUTED_EXPERTS, False),
-        "rid": rid,
-    }
-
-
-def _row(output: dict[str, Any], params: dict[str, Any], row: int | None = 0) -> RequestOutput:
-    meta, ids = output["meta_info"], list(output["output_ids"])
-    finish = meta["finish_reason"] or {"type": None}
-    if finish["type"] == "abort":
-        reason = finish.get("message", "aborted")
-        raise RequestFailure(f"The engine gave a request up: {reason}", row=row)
-    if finish["type"] == "length" and ids and ids[-1] in (params.get("stop_token_ids") or ()):
-        # SGLang checks the length first, even if the last allowed token is a stop token.
-        finish = {"type": "stop", "matched": ids[-1]}
-    logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
-    prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
-    for scored in (logprobs, prompt_logprobs):
-        check_finite(scored, row)
-    masked = params.get("custom_params", {}).get(SAMPLING_MASK, False)
-    most, of_prompt = params.get(TOP_LOGPROBS, 0), params.get(TOP_PROMPT_LOGPROBS, 0)
-    tops = _top_logprobs(meta, None if masked else most) if most else None
-    return RequestOutput(
-        token_ids=ids,
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-        finish_reason=finish["type"],
-        matched_stop=finish.get("matched"),
-        prompt_tokens=meta["prompt_tokens"],
-        completion_tokens=len(ids),
-        cached_tokens=meta["cached_tokens"],
-        weight_version=int(meta["weight_version"]),
-        top_prompt_logprobs=[
-            None if top is None else {token: value for value, token, _ in top[:of_prompt]}
-            for top in (meta.get("input_top_logprobs", ()) if of_prompt else ())
-        ],
-        top_logprobs=None if masked else tops,
-        kept=tops if masked else None,
-        routed_experts=meta["routed_experts"].numpy() if params.get(ROUTED_EXPERTS) else None,
-    )
-
-
-def _top_logprobs(meta: dict[str, Any], most: int | None) -> list[dict[int, float]]:
-    """The likeliest tokens, at most so many, without those that a grammar or a bias ruled out."""
-    tops, sampled = meta["output_top_logprobs"], meta["output_token_logprobs"]
-    return [
-        {token: value for value, token, _ in [*top[:most], own] if math.isfinite(value)}
-        for top, own in zip(tops, sampled, strict=True)
-    ]
+def _last_heartbeat(manager: Any, log: Path) -> object:
+    """Return None while no answer is expected, else a value that changes with each heartbeat: an
+    answer, or `touch_log` in the scheduler's process. SGLang's manager keeps a request in
+    `rid_to_state` until its last answer, and has a communicator for each other kind."""
+    events = (getattr(value, "_result_event", None) for value in vars(manager).values())
+    if not manager.rid_to_state and all(event is None or event.is_set() for event in events):
+        return None
+    touched = None
+    with contextlib.suppress(OSError):
+        touched = log.stat().st_mtime_ns
+    return manager.last_receive_tstamp, touched

@@ -1,11 +1,7 @@
 """Checks and prepares the process before anything of verl, sglang or torch is imported.
 
-`check_pins` compares the installed versions with the pins of our metadata. `prepare` decides the
-device and writes what verl and sglang read from `os.environ`; their children inherit it. Run as a
-program (`python -m _inf.backends.verl.environment`, by install.sh) it checks the pins, builds the
-stub libraries that this machine needs and prints two lines about the machine.
-
-Knows nothing of models, configs or engines.
+Run as a program (`python -m _inf.backends.verl.environment`, by install.sh) it checks the pins,
+builds the stub libraries that this machine needs and prints two lines about the machine.
 """
 
 from __future__ import annotations
@@ -111,7 +107,7 @@ def check_pins() -> None:
 
 @at_fault(key="device")
 def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
-    """Decide the device and set the environment for it; call it before verl or sglang is imported.
+    """Decide the device, and set what verl, sglang and their children read from `os.environ`.
 
     "auto" is cuda if the driver shows a usable device. Values set by the user or by torchrun are
     kept. A process has one device: a later call with the same device (or "auto") changes nothing.
@@ -139,7 +135,7 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
         stub_libraries.load(machine.missing)
         _set_rendezvous()
         _keep_compiled_code_private()
-        # For `server.CONTEXT_SLACK`, which no row uses; `launch` enforces the model's own limit.
+        # For `CONTEXT_SLACK`, which no row uses; `launch` enforces the model's own limit.
         os.environ["SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"] = "1"
         if chosen == "cuda":
             _set_for_cuda(machine.devices)

@@ -1,4 +1,4 @@
-"""Checks that the KV cache of a config fits into memory; the error says how many tokens would fit.
+"""Checks that the KV cache of a config fits into memory.
 
 SGLang 0.5.9 (`srt/model_executor/model_runner_kv_cache_mixin.py`) silently shrinks a pool that does
 not fit, so that longer rows are cut, and ignores a container's memory limit. The rule is SGLang's:
@@ -30,11 +30,8 @@ NO_MEMORY = "Not enough memory. Please try to increase --mem-fraction-static"
 def sized(
     arguments: dict[str, Any], config: Config, hf_config: PretrainedConfig, folder: Path, free: int
 ) -> dict[str, Any]:
-    """Return SGLang's server arguments with a KV pool that fits into a CPU's `free` bytes.
-
-    hf_config: of the model in `folder`. Raises `ConfigError` if the pool in the config, or one
-    whole row, does not fit.
-    """
+    """Return SGLang's server arguments with a KV pool that fits into a CPU's `free` bytes. Raises
+    `ConfigError` if the pool in the config, or one whole row, does not fit."""
     row, pool = int(arguments["context_length"]), _pool(config)
     if pool is not None and pool < row:
         raise ConfigError.of(POOL, f"must hold one row ({LENGTH}): {row} tokens, not {pool}")
@@ -75,13 +72,11 @@ def refused(log: str, config: Config) -> str | None:
 
 
 def _pool(config: Config) -> int | None:
-    """The tokens of KV cache that the config names."""
     pool: int | None = config.rollout.engine_kwargs["sglang"].get("max_total_tokens")
     return pool
 
 
 def _what_was_asked(config: Config, row: int) -> str:
-    """The beginning of a sentence: the key, and the tokens that it asks for."""
     if pool := _pool(config):
         return f"{POOL}: {pool} tokens of KV cache"
     return f"{LENGTH} (or prompt_length + response_length): one row's KV cache of {row} tokens"
@@ -114,14 +109,12 @@ def weight_bytes(folder: Path, hf_config: PretrainedConfig, config: Config) -> i
 
 
 def packed_bytes(hf_config: PretrainedConfig, config: Config) -> int:
-    """Bytes on one rank that packed weights take beside the plain ones: the head's, which is there
-    in both forms (`child/packed_linear.py`)."""
+    """Bytes on one rank of the head's packed weights, which is there in both forms."""
     text, rollout = getattr(hf_config, "text_config", hf_config), config.rollout
     head = text.vocab_size * text.hidden_size * _item_bytes(rollout.dtype)
     return head // rollout.tensor_model_parallel_size if config.pack_weights else 0
 
 
 def file_bytes(folder: Path) -> int:
-    """Bytes of a model's weight files."""
     files = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
     return sum(file.stat().st_size for file in files)

@@ -1,8 +1,5 @@
-"""Starts a backend from a checked config, step by step in the required order.
-
-In: `Config`. Out: a `VerlBackend`. verl and SGLang are imported only after the environment is
-prepared.
-"""
+"""Starts a backend from a checked config, step by step in the required order: verl and SGLang are
+imported only after the environment is prepared."""
 
 from __future__ import annotations
 
@@ -55,7 +52,6 @@ def launch(config: Config) -> VerlBackend:
     Raises `ConfigError` before anything is started, `EngineDeadError` with the log's end if a
     child process dies during the start, `InferenceError` in a process that cannot have an engine.
     """
-    check_start()
     device = environment.prepare(config.device)
     with _starting, quiet.starting(config.model_name, TAKES[device]):
         folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
@@ -127,9 +123,10 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     backend = VerlBackend(rollout, host, model)
 
     def check() -> None:
-        # Another rank of its group may have the engine, and dummy weights are not the folder's.
-        if rollout.pool is not None and config.rollout.load_format != "dummy":
-            check_unmeasured(backend, folder)
+        if rollout.pool is not None:  # another rank of its group may have the engine
+            kv_memory.check_held(rollout.pool, rollout.server_arguments["context_length"], config)
+            if config.rollout.load_format != "dummy":  # dummy weights are not the folder's
+                check_unmeasured(backend, folder)
 
     rollout.ranks.agreed(check)
     return backend
@@ -138,14 +135,17 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
 def _start(
     config: Config, model_config: HFModelConfig, limits: Limits, device: Device, host: Host
 ) -> CorrectedRollout:
-    from _inf.backends.verl.corrected_rollout import CorrectedRollout, rollout_config
+    from verl.utils.config import omega_conf_to_dataclass
+
+    from _inf.backends.verl.corrected_rollout import CorrectedRollout, RolloutConfig
 
     wanted = server_arguments(config, limits.total, device, quiet.engine_log_level())
     folder = Path(model_config.local_path)
     arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())
     _join_process_group(config)
     # Without tools and interactions: `_inf.conversation` runs the conversations.
-    settings = rollout_config(config.rollout.model_dump(exclude={"multi_turn"}))
+    own = config.rollout.model_dump(exclude={"multi_turn"})
+    settings = omega_conf_to_dataclass(own, RolloutConfig)
     scheduler = Worker(
         SCHEDULER,
         host.log,
@@ -157,25 +157,18 @@ def _start(
     )
     try:
         with interpreter_left_alone():
-            rollout = host.start(
+            return host.start(
                 lambda: CorrectedRollout(settings, model_config, host, scheduler, arguments)
             )
     except EngineDeadError as death:
         from _inf.backends.verl.child import weight_loading
 
-        log = host.log.read_text(errors="replace")
+        log = host.read_log()
         if reason := weight_loading.refusal(log):
             raise ConfigError.of("model_path", f"{config.model_name}: {reason}.") from death
         if reason := kv_memory.refused(log, config):
             raise ConfigError(reason) from death
         raise
-
-    def check() -> None:
-        if rollout.pool is not None:
-            kv_memory.check_held(rollout.pool, arguments["context_length"], config)
-
-    rollout.ranks.agreed(check)
-    return rollout
 
 
 def _join_process_group(config: Config) -> None:

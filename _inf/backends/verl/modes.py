@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from _inf.backends.base import FEATURES
-from _inf.backends.description import OF_A_LOCAL_MODEL, Mode
+from _inf.backends.description import OF_A_LOCAL_MODEL, SUPPORTED_LOCALLY, Mode
 
 SGLANG_MODE = Mode(
     "sglang",
-    supports=frozenset(FEATURES) - {"logits", "beams"},
+    supports=SUPPORTED_LOCALLY | {"sleep", "routed_experts"},
     reads=OF_A_LOCAL_MODEL
     | {
         "hang_timeout",

@@ -1,30 +1,29 @@
-"""The row types of the two patch tables: `patches.py` (parent), `child/patches.py` (child).
-
-A row names the attribute of verl or SGLang that is replaced, its file and version, and the reason,
-so that the row can be deleted when upstream is fixed.
-"""
+"""The rows of the two tables of patches, `caller_patches.py` and `child/scheduler_patches.py`."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
+import pkgutil
 from collections.abc import Iterable
 from typing import Any
 
 
-@dataclasses.dataclass(frozen=True)
 class Replace:
-    """Replaces an attribute of an upstream module or class by `replacement`."""
+    """Replaces an attribute of an upstream module or class.
 
-    owner: Any
-    attribute: str
-    replacement: Any
-    file: str
-    reason: str
+    target: "module:function" or "module:Class.method", of verl 0.6.1 or sglang 0.5.9 unless
+        `reason` says so; the module is imported now. reason: what upstream does wrong, and in which
+        file if that is another one. When upstream is fixed, the row can be deleted.
+    """
+
+    def __init__(self, target: str, replacement: Any, reason: str) -> None:
+        module, _, path = target.partition(":")
+        parent, _, self.attribute = path.rpartition(".")
+        self.owner = pkgutil.resolve_name(f"{module}:{parent}")
+        self.replacement, self.reason = replacement, reason
 
     def value(self) -> Any:
-        """The new value of the attribute."""
         return self.replacement
 
 
@@ -43,6 +42,5 @@ class Wrap(Replace):
 
 
 def apply(table: Iterable[Replace]) -> None:
-    """Apply every row of a table; called once per process."""
     for row in table:
         setattr(row.owner, row.attribute, row.value())

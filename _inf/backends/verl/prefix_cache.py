@@ -1,10 +1,7 @@
-"""Empties the scheduler's prefix cache, and reads whether it did.
-
-In: the `flush_cache` of SGLang's tokenizer manager. Out: an empty cache, or an `InferenceError`.
+"""Empties the scheduler's prefix cache.
 
 SGLang 0.5.9 (`srt/managers/scheduler.py`, `_is_no_request`) refuses while requests run, and also
-when an answer was sent and the scheduler's loop has not come round since. verl 0.6.1 does not read
-its answer.
+when an answer was sent and the scheduler's loop has not come round since, which verl does not read.
 """
 
 from __future__ import annotations
@@ -46,6 +43,6 @@ class PrefixCache:
 
     async def _attempt(self) -> Any:
         """One at a time: where one begins just as another ends, SGLang fails a third one that waits
-        (`managers/tokenizer_communicator_mixin.py`, sglang 0.5.9)."""
+        (`managers/tokenizer_communicator_mixin.py`)."""
         async with self._one:
             return await self._flush()

@@ -1,15 +1,13 @@
-"""Compares a started engine with Transformers if the model's architecture was never measured.
+"""Compares a started engine with Transformers if `support` does not know the model's architecture.
 
-In: a rollout whose model `_inf.backends.verl.support` does not know. Out: nothing, or a
-`ConfigError`. Both score a few tokens, Transformers in float32 on the CPU, so only small models
-are compared; for others a warning says that no comparison was made.
+Both score a few tokens, Transformers in float32 on the CPU, so only small models are compared.
 """
 
 from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,9 +17,6 @@ from _inf.errors import ConfigError
 from _inf.runtime import quiet
 from _inf.types import CancelToken
 
-if TYPE_CHECKING:
-    from _inf.backends.verl.corrected_rollout import CorrectedRollout
-
 MAX_BYTES = 2**30  # of weights, which are loaded a second time
 TOKENS = 24
 # A difference that float32 rounding explains if sums are taken in another order. In half precision
@@ -30,16 +25,17 @@ WITHIN = 1e-3
 
 
 def check_unmeasured(backend: Any, folder: Path) -> None:
-    """Compare the log probs of `TOKENS` tokens with those of the model in `folder`.
-
-    Warns if they cannot be compared: in half precision, for a large model, or for a model that
-    Transformers does not load.
-    """
+    """Raise `ConfigError` if the log probs differ from those of the model in `folder`. Warns if
+    they cannot be compared: in half precision, for a large model, or for one that Transformers
+    does not load."""
     rollout = backend.rollout
-    name = architecture(rollout.model_config.hf_config)
+    hf_config = rollout.model_config.hf_config
+    name = architecture(hf_config)
     if name in EXACT_ON_CPU:
         return
-    expected, ids = None, _token_ids(rollout)
+    vocabulary = getattr(hf_config, "text_config", hf_config).vocab_size
+    count = min(TOKENS, int(rollout.config.prompt_length))
+    expected, ids = None, [(7919 * index + 11) % vocabulary for index in range(count)]
     if file_bytes(folder) <= MAX_BYTES and rollout.dtype == torch.float32:
         expected = _transformers_logprobs(folder, ids, rollout.model_config.trust_remote_code)
     if expected is None:
@@ -58,13 +54,6 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
             f"{TOKENS} tokens the log probs differ by up to {worst:.2g}. Serve it elsewhere, or "
             "report it."
         )
-
-
-def _token_ids(rollout: CorrectedRollout) -> list[int]:
-    hf_config = rollout.model_config.hf_config
-    vocabulary = getattr(hf_config, "text_config", hf_config).vocab_size
-    count = min(TOKENS, int(rollout.config.prompt_length))
-    return [(7919 * index + 11) % vocabulary for index in range(count)]
 
 
 def _transformers_logprobs(

@@ -2,8 +2,7 @@
 
 sgl-kernel 0.3.21 (`sm100/common_ops`, what it loads without a GPU) links libcuda.so.1 and
 libnuma.so.1 but calls neither on a CPU, so a library with the same symbols is enough for the
-import. This module compiles the stubs and puts them on the linker's path. It does not decide
-whether a machine needs one: next to the real library, a stub must not be on the path.
+import. Next to the real library, a stub must not be on the linker's path.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Library:
     soname: str
     symbols: str
     answer: int
-    symbol_version: str | None = None
+    symbol_version: str = ""
 
 
 CUDA = Library(
@@ -65,11 +64,9 @@ def build_stub(folder: Path, library: Library = CUDA) -> Path:
         code, built, script = (Path(scratch, name) for name in ("stub.c", "built.so", "versions"))
         names = library.symbols.split()
         code.write_text("".join(f"int {n}(void) {{ return {library.answer}; }}\n" for n in names))
+        script.write_text(f"{library.symbol_version} {{ global: *; }};\n")
         command = [compiler, "-shared", "-fPIC", "-o", str(built), str(code)]
-        command.append(f"-Wl,-soname,{library.soname}")
-        if library.symbol_version:
-            script.write_text(f"{library.symbol_version} {{ global: *; }};\n")
-            command.append(f"-Wl,--version-script={script}")
+        command += [f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={script}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
             raise ConfigError(
@@ -104,8 +101,7 @@ def load(libraries: Iterable[Library]) -> None:
 
 
 def path_without_ours() -> list[str]:
-    """LD_LIBRARY_PATH without the stub folders that a parent process may have added, whose
-    installation may be another one."""
+    """LD_LIBRARY_PATH without stub folders, which a parent process may have added."""
     ours = {home.parts[-2:] for home in _homes()}
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     return [folder for folder in folders if folder and Path(folder).parent.parts[-2:] not in ours]

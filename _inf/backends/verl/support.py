@@ -1,8 +1,7 @@
 """Refuses models that SGLang 0.5.9 does not compute as Transformers does, before a start.
 
-In: a model's Transformers config, the device, the longest row. Out: nothing, or a `ConfigError`
-with one sentence. Its tables hold what was measured (tests/engine/answers/test_architectures.py)
-or read in SGLang's source; docs/models.md shows them. Uses no tensors and nothing of SGLang.
+Its tables hold what was measured (tests/engine/answers/test_architectures.py) or read in SGLang's
+source; docs/models.md shows them.
 """
 
 from __future__ import annotations
@@ -101,12 +100,8 @@ def architecture(hf_config: PretrainedConfig) -> str:
 def check_support(
     hf_config: PretrainedConfig, device: Device, max_model_len: int, attention_backend: str | None
 ) -> None:
-    """Raise `ConfigError` if SGLang would not compute what Transformers computes, or if rows could
-    be longer than the model's context.
-
-    `max_model_len`: tokens of the longest row. `attention_backend`: SGLang's name, `inf_cpu` or
-    None for what SGLang chooses.
-    """
+    """Raise `ConfigError` if SGLang would not compute what Transformers computes, or if rows (of up
+    to `max_model_len` tokens) could be longer than the model's context."""
     name = architecture(hf_config)
     for names, where, reason in REFUSED:
         if name in names.split() and where in (None, device):

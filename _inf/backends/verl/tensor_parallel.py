@@ -1,19 +1,18 @@
 """Keeps the ranks of a tensor-parallel group in step: an answer or an error of one is that of all.
 
-In: on every rank the same calls in the same order. Out: on every rank the first rank's value, or
-the error of the rank that failed. Only the first rank has an engine; the others wait for it, so a
-rank that failed without a word would be answered, at its next call, with the rows of this one.
+Every rank makes the same calls in the same order. Only the first has an engine; the others wait for
+it, so a rank that failed without a word would be answered, at its next call, with the rows of this
+one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-from torch.distributed.device_mesh import DeviceMesh
 
 from _inf.errors import EngineDeadError, InferenceError, error_text
 
@@ -21,15 +20,11 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """The group of this process; of one rank without tensor parallelism.
+    """The group of this process; without arguments, this process alone."""
 
-    mesh: verl's, on CPUs, of which the part `tp` is the group.
-    """
-
-    def __init__(self, mesh: DeviceMesh) -> None:
-        self._group, self._ranks = mesh.get_group("tp"), mesh["tp"].mesh.tolist()
-        self.size, self.rank = len(self._ranks), mesh.get_rank()
-        self.first = self.rank == self._ranks[0]
+    def __init__(self, group: Any = None, ranks: Sequence[int] = (0,), rank: int = 0) -> None:
+        self._group, self._ranks, self.rank = group, ranks, rank
+        self.size, self.first = len(ranks), rank == ranks[0]
         # Held during a call, because two at once would take each other's answers.
         self.turn = threading.RLock() if self.size > 1 else contextlib.nullcontext()
 
@@ -48,20 +43,15 @@ class Ranks:
 
     def from_first_rank(self, call: str, value: Any, failure: BaseException | None) -> Any:
         """Send the first rank's value or failure to every rank. call: what this rank is doing."""
-        if self.size == 1:
-            if failure is not None:
-                raise failure
-            return value
-        sent = [(call, value, _for_others(failure))] if self.first else [None]
-        try:
-            dist.broadcast_object_list(sent, src=self._ranks[0], group=self._group)
-        except (RuntimeError, ValueError) as lost:  # Gloo's, and torch's after `shutdown`
-            raise failure or EngineDeadError(
-                f"A rank of this tensor-parallel group is gone: {error_text(lost)}."
-            ) from lost
+        theirs: str | None = call
+        error = None
+        if self.size > 1:
+            sent = [(call, value, _for_others(failure))] if self.first else [None]
+            with _meeting(failure):
+                dist.broadcast_object_list(sent, src=self._ranks[0], group=self._group)
+            theirs, value, error = sent[0] or (None, None, None)
         if failure is not None:
             raise failure
-        theirs, value, error = sent[0] or (None, None, None)
         if theirs != call:
             raise InferenceError(
                 f"Rank {self.rank} is in another call than the first rank of its tensor-parallel "
@@ -73,16 +63,11 @@ class Ranks:
 
     def agree(self, failure: BaseException | None) -> None:
         """Raise on every rank if one has failed; its own failure where it has one."""
+        failures: list[Any] = [None] * self.size
         if self.size > 1:
-            failures: list[Any] = [None] * self.size
-            try:
+            with _meeting(failure):
                 dist.all_gather_object(failures, _for_others(failure), group=self._group)
-            except (RuntimeError, ValueError) as lost:
-                raise failure or EngineDeadError(
-                    f"A rank of this tensor-parallel group is gone: {error_text(lost)}."
-                ) from lost
-            failure = failure or next(filter(None, failures), None)
-        if failure is not None:
+        if failure := failure or next(filter(None, failures), None):
             raise failure
 
     def agreed(self, work: Callable[[], T]) -> T:
@@ -94,6 +79,20 @@ class Ranks:
             raise
         self.agree(None)
         return value
+
+
+@contextlib.contextmanager
+def _meeting(failure: BaseException | None) -> Iterator[None]:
+    """Raise this rank's failure, or that another is gone, if the ranks cannot meet."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as lost:  # Gloo's, and torch's after `shutdown`
+        raise failure or EngineDeadError(
+            f"A rank of this tensor-parallel group is gone: {error_text(lost)}."
+        ) from lost
+
+
+ALONE = Ranks()
 
 
 def _for_others(failure: BaseException | None) -> InferenceError | None:

@@ -378,13 +378,7 @@ def assert_alike(one: GenerationOutput, other: GenerationOutput) -> None:
 
 def picked(output: GenerationOutput, rows: Sequence[int]) -> GenerationOutput:
     """Those rows, in that order."""
-    parts = [output[row : row + 1] for row in rows]
-    return GenerationOutput(
-        completions=[part.completions[0] for part in parts],
-        token_ids=[part.token_ids[0] for part in parts],
-        logprobs=[part.logprobs[0] for part in parts],
-        metadata=[part.metadata[0] for part in parts],
-    )
+    return GenerationOutput([output[row] for row in rows])
 
 
 def test_an_answer_does_not_depend_on_the_batch(

@@ -74,7 +74,7 @@ def test_every_parameter_reaches_generate(
     class Recorder:
         def generate(self, prompt: str, **params: Any) -> GenerationOutput:
             calls.append({"prompt": prompt, **params})
-            return GenerationOutput.empty()
+            return GenerationOutput()
 
     monkeypatch.setattr(
         inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(Recorder())

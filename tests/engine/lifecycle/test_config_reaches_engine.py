@@ -394,7 +394,9 @@ def test_output_of_a_call_is_rows_slices_and_a_table(tiny: InferenceEngine) -> N
         assert row.metadata["cumulative_logprob"] == pytest.approx(sum(row.logprobs))
         assert len(row.token_ids) == len(row.logprobs) == row.metadata["completion_tokens"] == 5
     assert [r.metadata["prompt_index"] for r in output[::3]] == [0, 1]
-    odd = dataclasses.replace(output[:1], completions=[tiny.tokenizer.decode(tokens)])
+    odd = GenerationOutput(
+        [dataclasses.replace(output[0], completion=tiny.tokenizer.decode(tokens))]
+    )
     assert "&lt;b&gt;&amp;" in odd._repr_html_() and output._repr_html_().count("<tr>") == 7
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from _inf.backends.verl import memory
+from _inf.backends.verl import changes
 from _inf.backends.verl.prefix_cache import PrefixCache
 from inf import ConfigError, InferenceEngine, InferenceError
 from tests.support.scripts import in_flight, until
@@ -98,7 +98,7 @@ class Accelerated:
         return SimpleNamespace(success=len(self.log) == 2)
 
     async def release(self) -> None:
-        assert self.refusal == memory.ASLEEP
+        assert self.refusal == changes.ASLEEP
         self.log.append("release")
 
     async def resume(self, tags: list[str]) -> None:
@@ -112,12 +112,12 @@ def test_accelerators_memory_is_released_once_counted_and_resumed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rollout = Accelerated()
-    monkeypatch.setattr(memory, "_free_bytes", rollout.free_bytes)
+    monkeypatch.setattr(changes, "_free_bytes", rollout.free_bytes)
 
     async def twice_each() -> list[int]:
-        freed = [(await memory.sleep(rollout)).freed_bytes for _ in range(2)]
+        freed = [(await changes.sleep(rollout)).freed_bytes for _ in range(2)]
         for _ in range(2):
-            await memory.wake_up(rollout)
+            await changes.wake_up(rollout)
         return freed
 
     assert asyncio.run(twice_each()) == [6_000_000_000, 0]

@@ -1,14 +1,13 @@
-"""The attention backend for a CPU in SGLang's scheduler process.
+"""The attention backend for a CPU.
 
-It replaces sglang 0.5.9's `srt/layers/attention/torch_native_backend.py`, which reads
-neither a layer's `sliding_window_size` nor its `logit_cap`, computes a cached prefix's queries
-again, and goes through the rows of a decoding batch one by one. Here a prefill computes the new
-tokens' queries only, and rows of like lengths decode together.
+It replaces `layers/attention/torch_native_backend.py`, which reads neither a layer's
+`sliding_window_size` nor its `logit_cap`, computes a cached prefix's queries again, and goes
+through the rows of a decoding batch one by one. Here a prefill computes the new tokens' queries
+only, and rows of like lengths decode together.
 
-In: a batch of SGLang's, with queries of its new tokens (tokens x heads x width), and the cache of
-keys and values (slots x heads x width, maybe fewer heads than queries have). Out: the attention
-output, tokens x (heads * width of a value). A window is SGLang's `sliding_window_size`: how many
-tokens before its own a token sees, -1 for all.
+Queries are tokens x heads x width, the caches of keys and values slots x heads x width (maybe fewer
+heads), the output tokens x (heads * width of a value). A window is SGLang's `sliding_window_size`:
+how many tokens before its own a token sees, -1 for all.
 """
 
 from __future__ import annotations
@@ -16,17 +15,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import torch
 from sglang.srt.layers import logits_processor
 from sglang.srt.layers.attention.attention_registry import register_attention_backend
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
+from sglang.srt.layers.radix_attention import RadixAttention
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from torch.nn.functional import embedding, scaled_dot_product_attention
-
-if TYPE_CHECKING:
-    from sglang.srt.layers.radix_attention import RadixAttention
-    from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
 # SGLang has rules of its own for this name: no Triton kernels, no CUDA graphs.
 NAME = "torch_native"
@@ -39,9 +36,8 @@ Caches: TypeAlias = tuple[torch.Tensor, torch.Tensor]  # a layer's keys and valu
 
 
 def register_cpu_attention() -> None:
-    """Register the backend; called once, in the scheduler's process."""
     register_attention_backend(NAME)(lambda runner: CpuAttention())
-    # A Triton kernel, for which a CPU has no driver (`srt/layers/logits_processor.py`).
+    # A Triton kernel, for which a CPU has no driver.
     logits_processor.fused_softcap = cap_logits
 
 
@@ -139,11 +135,8 @@ def _decoding_group(batch: ForwardBatch, rows: torch.Tensor, starts: torch.Tenso
     tokens = torch.where(over, starts, tokens)  # any token of the row, for finite values
     slots = batch.req_to_token_pool.req_to_token[batch.req_pool_indices[rows, None], tokens].long()
     mask = torch.zeros(over.shape).masked_fill_(over, -math.inf)[:, None, None]
-    return DecodingGroup(
-        rows,
-        _run_of(slots[0]) if len(rows) == 1 else slots,
-        mask if over.any() else None,
-    )
+    where = _run_of(slots[0]) if len(rows) == 1 else slots
+    return DecodingGroup(rows, where, mask if over.any() else None)
 
 
 def _run_of(slots: torch.Tensor) -> torch.Tensor | slice:
@@ -194,13 +187,8 @@ class PrefillRow:
 def prefill_rows(batch: ForwardBatch) -> list[PrefillRow]:
     """The rows of a prefill, in the order of their new tokens."""
     rows, first = [], 0
-    lengths = zip(
-        batch.req_pool_indices.tolist(),
-        batch.extend_prefix_lens.tolist(),
-        batch.extend_seq_lens.tolist(),
-        strict=True,
-    )
-    for request, prefix, new in lengths:
+    lengths = batch.req_pool_indices, batch.extend_prefix_lens, batch.extend_seq_lens
+    for request, prefix, new in zip(*(each.tolist() for each in lengths), strict=True):
         slots = batch.req_to_token_pool.req_to_token[request, : prefix + new].long()
         rows.append(PrefillRow(first, first + new, slots))
         first += new
@@ -230,9 +218,8 @@ def _attend(
     *,
     causal: bool = False,
 ) -> torch.Tensor:
-    """Attend; a token sees the keys that the mask shows it, all without one, and if `causal` those
-    up to itself. With `layer.logit_cap` the scores go through cap * tanh(score / cap) before the
-    softmax."""
+    """A token sees the keys that the mask shows it, all without one, and if `causal` those up to
+    itself. With `layer.logit_cap` the scores go through cap * tanh(score / cap)."""
     if not layer.logit_cap:
         return scaled_dot_product_attention(
             query, keys, values, attn_mask=mask, is_causal=causal, scale=layer.scaling

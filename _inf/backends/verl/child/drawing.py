@@ -1,23 +1,20 @@
-"""Draws the tokens of a batch, in the scheduler's process.
+"""Draws the tokens of a batch in place of `layers/sampler.py`.
 
-`patches.py` says which functions of sglang 0.5.9 (`srt/layers/sampler.py`) these wrap, and why. A
-batch with seeds of SGLang's own (its deterministic mode) takes SGLang's path. On a GPU no step
+A batch with seeds of SGLang's own (its deterministic mode) takes SGLang's path. On a GPU no step
 waits for the device here, unless a row has filters, and then as often for one row as for many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends import draws
-from _inf.backends.verl.sglang_params import SAMPLING_MASK, SEED
-
-if TYPE_CHECKING:
-    from sglang.srt.managers.schedule_batch import Req
-    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+from _inf.backends.verl.sglang_format import SAMPLING_MASK, SEED
 
 KEPT = "inf_kept"  # on SGLang's record of a batch: what the filters left, for rows that ask for it
 
@@ -30,7 +27,6 @@ def sample(
     sampling_seed: torch.Tensor | None = None,
     positions: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Wrap `sampling_from_probs_torch`."""
     if sampling_seed is not None:
         return original(probs, sampling_seed, positions)
     return draws.draw(probs).int()
@@ -46,7 +42,6 @@ def sample_filtered(
     sampling_seed: torch.Tensor | None,
     positions: torch.Tensor,
 ) -> torch.Tensor:
-    """Wrap `top_k_top_p_min_p_sampling_from_probs_torch`."""
     if sampling_seed is not None or probs.device.type != "cpu":
         return original(
             probs, top_ks, top_ps, min_ps, need_min_p_sampling, sampling_seed, positions
@@ -63,8 +58,8 @@ def sample_beside_nan(
     positions: torch.Tensor,
     simple: bool,
 ) -> torch.Tensor:
-    """Draw any token for a row of NaN; its log probs stay NaN, for which
-    `_inf.backends.verl.engine` raises an error. A row of a softmax is NaN everywhere or nowhere."""
+    """Draw any token for a row of NaN; its log probs stay NaN, for which the parent raises an
+    error. A row of a softmax is NaN everywhere or nowhere."""
     if not simple or probs.device.type == "cpu":  # without filters, a GPU's draw takes NaN
         probs = probs.contiguous()  # for min_p SGLang passes a part of float32 logits to a kernel
         broken = probs[:, :1].isnan()
@@ -111,8 +106,7 @@ def return_kept(
     values = logprobs[_placed(rows, logprobs)[left[:, 0]], left[:, 1]].cpu()
     left = left.cpu()
     counts = torch.bincount(left[:, 0], minlength=len(rows)).tolist()
-    parts = zip(rows, values.split(counts), left[:, 1].split(counts), strict=True)
-    for row, own, tokens in parts:
+    for row, own, tokens in zip(rows, values.split(counts), left[:, 1].split(counts), strict=True):
         output.next_token_top_logprobs_val[row] = own.tolist()
         output.next_token_top_logprobs_idx[row] = tokens.tolist()
 

@@ -1,9 +1,5 @@
-"""Orders the scheduler's waiting rows so that calls take turns and a large call blocks no other.
-
-In sglang 0.5.9 (`srt/managers/schedule_policy.py`) all calls share one waiting queue: a call that
-arrives after a batch of 1,000 rows waits for all of them, and its priorities can only put a call
-always first. Here the next row belongs to the call with the fewest running rows, so a call of one
-row waits for a single running row to end, and every call is served in the end.
+"""Orders the scheduler's waiting rows: the next one belongs to the call with the fewest running
+rows. So a call of one row waits for a single running row to end, and every call is served.
 """
 
 from __future__ import annotations
@@ -16,8 +12,8 @@ from typing import Any
 def take_turns(
     order: Callable[..., bool], policy: Any, waiting: list[Any], running: Any = None
 ) -> bool:
-    """Wrap `SchedulePolicy.calc_priority`, whose own order is kept within a call and between calls
-    with equally many running rows. Uses no clock, so that all ranks of a group decide alike."""
+    """SGLang's own order is kept within a call and between calls with equally many running rows.
+    Uses no clock, so that all ranks of a group decide alike."""
     prefixes_matched = order(policy, waiting, running)
     rows = Counter(_call(request) for request in (running.reqs if running else ()))
     turns: dict[str, int] = {}
@@ -30,5 +26,5 @@ def take_turns(
 
 
 def _call(request: Any) -> str:
-    """The name of a request's call, as written by `_inf.backends.verl.engine.Call.rid`."""
+    """The name of a request's call, as written by `Call.rid`."""
     return str(request.rid).partition("-")[0]

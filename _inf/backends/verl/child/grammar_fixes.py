@@ -1,25 +1,22 @@
-"""A corrected version of SGLang's llguidance backend, in the scheduler's process.
+"""A corrected version of SGLang's llguidance backend (`constrained/llguidance_backend.py`).
 
-It corrects `srt/constrained/llguidance_backend.py` of sglang 0.5.9, in which the mask is reused in
-the next step, whose rows may differ or have no grammar; logits wider than the tokenizer, and all
-end tokens but one, are ruled out; every row compiles its grammar again; the rows' masks are
-computed one after the other; PyTorch compiles the kernel that applies the mask, for which a CPU
-needs a C++ compiler; a grammar that reaches one of llguidance's limits counts as finished; and the
-tokenizer, which takes seconds, is read even if no grammar is used. `patches.py` has two more
-corrections of grammars.
+There the mask is reused in the next step, whose rows may differ or have no grammar; logits wider
+than the tokenizer, and all end tokens but one, are ruled out; every row compiles its grammar again;
+the rows' masks are computed one after the other; PyTorch compiles the kernel that applies the mask,
+for which a CPU needs a C++ compiler; a grammar that reaches one of llguidance's limits counts as
+finished; and the tokenizer, which takes seconds, is read even if no grammar is used.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from llguidance import LLExecutor, LLMatcher, LLTokenizer
+from llguidance import LLExecutor, LLMatcher
 from llguidance.hf import from_tokenizer
 from llguidance.torch import allocate_token_bitmask, fill_next_token_bitmask_par
 from sglang.srt.constrained.base_grammar_backend import (
@@ -31,45 +28,43 @@ from sglang.srt.constrained.base_grammar_backend import (
 from sglang.srt.constrained.llguidance_backend import GuidanceBackend
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN, Req
 from sglang.srt.sampling.penaltylib import BatchedMinNewTokensPenalizer
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.utils import is_cuda
 from xgrammar import apply_token_bitmask_inplace
 
 from _inf.types import Tokenizer
-
-if TYPE_CHECKING:
-    from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 logger = logging.getLogger(__name__)
 MAX_THREADS = 32  # that compute masks beside a GPU
 
 
 def register_grammars() -> None:
-    """Register the backend under llguidance's name, before the scheduler is built."""
     register_grammar_backend("llguidance", _Backend)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Vocabulary:
     """The tokenizer; `ends`: tokens that end an answer; `ends_mask`: a mask row with only those;
     `rows`: the rows of the next mask, which `threads` compute."""
 
-    tokenizer: LLTokenizer
-    ends: frozenset[int]
-    ends_mask: torch.Tensor
-    threads: LLExecutor
-    rows: list[tuple[LLMatcher, int]]
+    def __init__(self, tokenizer: Tokenizer, size: int, ends: set[int]) -> None:
+        self.tokenizer = from_tokenizer(tokenizer, size)
+        self.ends = frozenset({*ends, self.tokenizer.eos_token})
+        mask = torch.zeros(((size + 31) // 32) * 32, dtype=torch.int32)
+        mask[list(self.ends)] = 1
+        bits = mask.view(-1, 32).long() << torch.arange(32)
+        self.ends_mask = bits.sum(-1).to(torch.int32)
+        # On a GPU SGLang leaves PyTorch one thread (`model_runner.py`).
+        cores = min(MAX_THREADS, len(os.sched_getaffinity(0)))
+        self.threads = LLExecutor(cores if is_cuda() else torch.get_num_threads())
+        self.rows: list[tuple[LLMatcher, int]] = []
 
 
 class _Grammar(BaseGrammarObject):
-    """One row's grammar and its state; `failure`: why the grammar cannot go on."""
+    """One row's grammar and its state."""
 
     def __init__(self, vocabulary: _Vocabulary, matcher: LLMatcher) -> None:
         super().__init__()
         self.vocabulary, self.matcher = vocabulary, matcher
-
-    @property
-    def failure(self) -> str:
-        return str(self.matcher.get_error()).partition("\n")[0]
 
     def copy(self) -> _Grammar:
         return _Grammar(self.vocabulary, self.matcher.deep_copy())
@@ -102,8 +97,6 @@ class _Grammar(BaseGrammarObject):
 
 
 class _Backend(GuidanceBackend):
-    """Compiles grammars in threads."""
-
     def __init__(
         self,
         server_args: Any,
@@ -126,30 +119,20 @@ class _Backend(GuidanceBackend):
         with self._lock:
             if self._vocabulary is None:
                 try:
-                    self._vocabulary = self._read_vocabulary()
+                    self._vocabulary = _Vocabulary(self.tokenizer, self._size, self._ends)
                 except Exception as failure:
                     logger.error("llguidance cannot read this tokenizer: %r", failure)
                     return INVALID_GRAMMAR_OBJ
         matcher = LLMatcher(self._vocabulary.tokenizer, serialized_grammar, log_level=0)
         return _Grammar(self._vocabulary, matcher)
 
-    def _read_vocabulary(self) -> _Vocabulary:
-        tokenizer = from_tokenizer(self.tokenizer, self._size)
-        mask = torch.zeros(((self._size + 31) // 32) * 32, dtype=torch.int32)
-        ends = frozenset({*self._ends, tokenizer.eos_token})
-        mask[list(ends)] = 1
-        bits = mask.view(-1, 32).long() << torch.arange(32)
-        # On a GPU SGLang leaves PyTorch one thread (`model_runner.py`).
-        cores = min(MAX_THREADS, len(os.sched_getaffinity(0)))
-        threads = LLExecutor(cores if is_cuda() else torch.get_num_threads())
-        return _Vocabulary(tokenizer, ends, bits.sum(-1).to(torch.int32), threads, [])
-
 
 def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:
     """Check whether a row ends; it ends when its grammar ends or cannot go on."""
     grammar = req.grammar if isinstance(req.grammar, _Grammar) else None
-    if grammar is not None and (failure := grammar.failure) and not req.finished():
-        req.to_finish = FINISH_ABORT(f"llguidance cannot go on with its grammar: {failure}")
+    if grammar is not None and (error := grammar.matcher.get_error()) and not req.finished():
+        reason = error.partition("\n")[0]
+        req.to_finish = FINISH_ABORT(f"llguidance cannot go on with its grammar: {reason}")
     check(*args)
     if grammar is None or req.finished() or not req.output_ids:
         return

@@ -1,9 +1,7 @@
-"""Imports the file of the model that is served, and not all 160 of SGLang's.
+"""Imports the file of the model that is served, and not all 160 that `models/registry.py` does.
 
-It corrects sglang 0.5.9, `srt/models/registry.py`, which imports every file of `srt/models/`, and
-wandb and timm with them, to know their classes. Here the files' texts are searched for a class that
-is asked for, and all are imported only if none of them names it. Importing this module imports
-SGLang's registry.
+The files' texts are searched for a class that is asked for, and all are imported only if none of
+them names it. Importing this module imports SGLang's registry.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Matrix products on a CPU with weights that oneDNN has packed, in the scheduler's process.
+"""Matrix products on a CPU with weights that oneDNN has packed.
 
-sglang 0.5.9 (`srt/layers/quantization/unquant.py`, `srt/layers/logits_processor.py`) packs weights
-only for CPUs with AMX, and otherwise multiplies by them as they are stored, which uses one core for
-one row and packs them again in every product of many rows. Here a weight is packed when it is first
-used after loading or an update, and its plain copy is freed: the parameter keeps its shape, and
-reads as NaN. Before an update the plain copy is made again from the packed one, bit by bit. A
-head's plain copy is kept, because most heads share it with the embedding.
+SGLang packs weights only for CPUs with AMX, and otherwise multiplies by them as they are stored,
+which uses one core for one row and packs them again in every product of many rows. Here a weight is
+packed when it is first used after loading or an update, and its plain copy is freed: the parameter
+keeps its shape, and reads as NaN. Before an update the plain copy is made again from the packed
+one, bit by bit. A head's plain copy is kept, because most heads share it with the embedding.
 
 Not packed: quantized weights, experts of a mixture, and dtypes for which oneDNN has no product on
 this CPU (float16 on most); they take SGLang's own path.
@@ -33,7 +32,6 @@ def packed_linear(
     x: torch.Tensor,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Wrap `UnquantizedLinearMethod.apply`."""
     packed = _packed_weight(layer, keep_plain=False)
     return apply(self, layer, x, bias) if packed is None else multiply(x, packed, bias)
 
@@ -45,7 +43,6 @@ def packed_head(
     lm_head: torch.nn.Module,
     *args: object,
 ) -> torch.Tensor:
-    """Wrap `LogitsProcessor._compute_lm_head`."""
     other_dtype = self.use_fp32_lm_head or get_global_server_args().rl_on_policy_target is not None
     packed = None if other_dtype else _packed_weight(lm_head, keep_plain=True)
     if packed is None:
@@ -56,7 +53,6 @@ def packed_head(
 def with_plain_weights(
     method: Callable[..., Any], runner: Any, *args: object, **kwargs: object
 ) -> Any:
-    """Wrap the methods of `ModelRunner` that read or change weights."""
     unpack_all(runner.model)
     return method(runner, *args, **kwargs)
 

@@ -1,8 +1,6 @@
-"""Checks that SGLang loads every weight of a model, in the scheduler's process.
+"""Checks that SGLang loads every weight of a model.
 
-It corrects sglang 0.5.9, `srt/model_loader/loader.py` and the `load_weights` of `srt/models/`: a
-weight whose name a model class does not know is silently dropped, and a parameter for which no
-weight was loaded keeps whatever was in memory. Here both are errors: at the start a line in the
+A weight that is dropped and a parameter that is not loaded are errors: at the start a line in the
 log, which the caller's process finds with `refusal`; in an update the engine's answer (only for
 dropped weights, because an update may come in parts). Quantized models are not checked, because
 their parameters differ from the checkpoint's.
@@ -41,7 +39,6 @@ def load_checked(
     weights: Weights,
     target_device: torch.device,
 ) -> None:
-    """Wrap `DefaultModelLoader.load_weights_and_postprocess`."""
     if getattr(model, "quant_config", None) is not None:
         load(model, weights, target_device)
         return
@@ -61,8 +58,7 @@ def load_checked(
 
 
 def answer_a_refused_update(update: Callable[..., Any], *args: object, **kwargs: object) -> Any:
-    """Around `ModelRunner.update_weights_from_tensor`: a dropped weight is the engine's answer, and
-    not the end of its process."""
+    """A dropped weight is the engine's answer, and not the end of its process."""
     try:
         return update(*args, **kwargs)
     except WeightsNotTaken as fault:

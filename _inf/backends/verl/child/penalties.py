@@ -1,8 +1,4 @@
-"""Applies `repetition_penalty` as Transformers does, in the scheduler's process.
-
-SGLang 0.5.9 validates it and never applies it (`srt/sampling/penaltylib`). Its orchestrator of
-penalties keeps the rows of this one in order while requests come, go and return to the queue.
-"""
+"""Applies `repetition_penalty` as Transformers does, and all penalties to rows that start again."""
 
 from __future__ import annotations
 
@@ -10,17 +6,23 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sglang.srt.sampling.penaltylib.orchestrator import (
-    BatchedPenalizerOrchestrator,
-    _BatchedPenalizer,
+from sglang.srt.managers.schedule_batch import ScheduleBatch
+from sglang.srt.sampling.penaltylib import (
+    BatchedFrequencyPenalizer,
+    BatchedMinNewTokensPenalizer,
+    BatchedPresencePenalizer,
 )
+from sglang.srt.sampling.penaltylib.orchestrator import _BatchedPenalizer
 
-from _inf.backends.verl.sglang_params import REPETITION_PENALTY
+from _inf.backends.verl.sglang_format import REPETITION_PENALTY
 
 
 class RepetitionPenalizer(_BatchedPenalizer):
-    """`seen`: rows x tokens, each row's prompt and answer, filled up with tokens of its own;
-    `penalties`: rows x 1. Both on the logits' device."""
+    """SGLang keeps its rows in order while requests come, go and return to the queue.
+
+    `seen`: rows x tokens, each row's prompt and answer, filled up with tokens of its own;
+    `penalties`: rows x 1. Both on the logits' device.
+    """
 
     seen: torch.Tensor
     penalties: torch.Tensor
@@ -67,15 +69,12 @@ class RepetitionPenalizer(_BatchedPenalizer):
 def add_penalizer(
     init: Callable[..., None], orchestrator: Any, vocab_size: int, batch: Any, penalizers: set[Any]
 ) -> None:
-    """Wrap `BatchedPenalizerOrchestrator.__init__`."""
     init(orchestrator, vocab_size, batch, {*penalizers, RepetitionPenalizer})
 
 
 def penalize_last(apply: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
-    """Wrap `SamplingBatchInfo.apply_logits_bias`."""
     apply(info, logits)
-    orchestrator: BatchedPenalizerOrchestrator = info.penalizer_orchestrator
-    own = orchestrator.penalizers[RepetitionPenalizer]
+    own = info.penalizer_orchestrator.penalizers[RepetitionPenalizer]
     if own.is_prepared():
         own.penalize(logits)
 
@@ -87,3 +86,27 @@ def _penalty(req: Any) -> float:
 def _widened(seen: torch.Tensor, width: int) -> torch.Tensor:
     """Filled up with each row's first token, which it has seen."""
     return torch.cat([seen, seen[:, :1].expand(-1, width - seen.shape[1])], dim=1)
+
+
+def penalties_of_retracted_rows(
+    build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int
+) -> Any:
+    info = build(batch, vocab_size)
+    for penalizer in info.penalizer_orchestrator.penalizers.values():
+        if penalizer.is_prepared():
+            for row, req in enumerate(batch.reqs):
+                if req.output_ids:
+                    _remember(penalizer, row, torch.tensor(req.output_ids, dtype=torch.long))
+    return info
+
+
+def _remember(penalizer: Any, row: int, generated: torch.Tensor) -> None:
+    if isinstance(penalizer, BatchedFrequencyPenalizer):
+        counts = torch.bincount(generated, minlength=penalizer.orchestrator.vocab_size)
+        penalizer.cumulated_frequency_penalties[row] += (
+            counts.to(penalizer.frequency_penalties.device) * penalizer.frequency_penalties[row]
+        )
+    elif isinstance(penalizer, BatchedPresencePenalizer):
+        penalizer.cumulated_presence_penalties[row, generated] = penalizer.presence_penalties[row]
+    elif isinstance(penalizer, BatchedMinNewTokensPenalizer):
+        penalizer.len_output_tokens[row] += len(generated)

@@ -1,9 +1,8 @@
-"""RMSNorm and rotary embedding on a CPU in fewer PyTorch operators, in the scheduler's process.
+"""Corrects SGLang's model code where it computes something else than Transformers, and computes
+RMSNorm and rotary embedding on a CPU in fewer PyTorch operators.
 
 For one row such an operator takes microseconds to start and next to nothing to compute, and there
-are ten thousand of them in a step. Only float32 is computed here, where the order of roundings
-hardly matters; everything else takes the path of sglang 0.5.9 (`srt/layers/layernorm.py`,
-`srt/layers/rotary_embedding.py`).
+are ten thousand of them in a step. Only float32, where the order of roundings hardly matters.
 """
 
 from __future__ import annotations
@@ -12,9 +11,53 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from sglang.srt.layers.activation import GeluAndMul
 from torch.nn.functional import embedding, rms_norm
 
+TANH_GELU = "gelu_pytorch_tanh"
 _LAST = "last_angles"  # an attribute of a rotary embedding: the last positions, and their angles
+
+
+def add_head_bias(
+    compute: Callable[..., torch.Tensor], self: Any, hidden_states: Any, lm_head: Any, *args: object
+) -> torch.Tensor:
+    logits = compute(self, hidden_states, lm_head, *args)
+    bias = getattr(lm_head, "bias", None)
+    return logits if bias is None else logits + bias
+
+
+def gemma_with_its_own_gelu(
+    build: Callable[..., None], self: Any, config: Any, *args: object, **kwargs: object
+) -> None:
+    build(self, config, *args, **kwargs)
+    if config.hidden_act == TANH_GELU:
+        for layer in self.model.layers:
+            layer.mlp.act_fn = GeluAndMul("tanh")
+
+
+def cohere_with_its_own_window(
+    build: Callable[..., None], self: Any, *args: object, **kwargs: object
+) -> None:
+    build(self, *args, **kwargs)
+    if self.sliding_window_size > 0:
+        self.attn.sliding_window_size = self.sliding_window_size - 1  # without the token itself
+
+
+def native_in_float32(
+    forward: Callable[..., Any], self: Any, x: torch.Tensor, *others: object, **named: object
+) -> Any:
+    if x.dtype is torch.float32:
+        return self.forward_native(x, *others, **named)
+    return forward(self, x, *others, **named)
+
+
+def accumulate_in_float32(
+    float32: object, invoke: Callable[..., None], a: torch.Tensor, *others: Any, **named: Any
+) -> None:
+    """float32: Triton's."""
+    if a.dtype is torch.float32:
+        named["compute_type"] = float32
+    invoke(a, *others, **named)
 
 
 def normalize(
@@ -24,7 +67,6 @@ def normalize(
     residual: torch.Tensor | None = None,
     addition: torch.Tensor | None = None,
 ) -> Any:
-    """Wrap `RMSNorm.forward_native`."""
     odd = (self.variance_size_override, self.override_orig_dtype, addition) != (None, None, None)
     if odd or not _is_plain(x) or not _is_plain(self.weight) or x.shape[-1] != self.hidden_size:
         return forward(self, x, residual, addition)
@@ -34,7 +76,7 @@ def normalize(
 
 
 def rotate(
-    forward: Callable[..., Any],
+    forward: Callable[..., tuple[torch.Tensor, torch.Tensor]],
     self: Any,
     positions: torch.Tensor,
     query: torch.Tensor,
@@ -42,14 +84,10 @@ def rotate(
     *others: object,
     **named: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Wrap `RotaryEmbedding.forward_native`."""
     odd = any(each is not None for each in (*others, *named.values())) or not self.is_neox_style
     whole = self.rotary_dim == self.head_size and positions.dim() == 1
     if odd or not whole or not _is_plain(query) or not _is_plain(self.cos_sin_cache):
-        result: tuple[torch.Tensor, torch.Tensor] = forward(
-            self, positions, query, key, *others, **named
-        )
-        return result
+        return forward(self, positions, query, key, *others, **named)
     last = getattr(self, _LAST, None)
     if last is None or last[0] is not positions:  # a new step: all layers get the same tensor
         cos, sin = embedding(positions, self.cos_sin_cache).unsqueeze(1).chunk(2, dim=-1)

@@ -1,0 +1,120 @@
+"""Changes of a running engine while no call runs: new weights, sleep and waking up.
+
+verl's `SGLangRollout.update_weights` (0.6.1, `sglang_rollout.py`) sends weights in buckets; it lets
+calls run between two of them, ignores the engine's answer, and turns the caller's own CPU tensors
+into shared memory. It leaves the order of `release` and `resume` to its caller, and sglang 0.5.9
+(`managers/scheduler_update_weights_mixin.py`) dies of a release during a request and of a resume
+without a release. Here neither is done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING
+
+import torch
+
+from _inf.backends.new_weights import NamedTensors
+from _inf.errors import ConfigError, InferenceError
+from _inf.types import SleepResult
+
+if TYPE_CHECKING:
+    from _inf.backends.verl.corrected_rollout import CorrectedRollout
+    from _inf.backends.verl.engine import Engine
+
+ASLEEP = "The engine is asleep; wake_up() brings it back."
+ON_CPU = (
+    "The prefix cache was emptied, but on a CPU its memory and the weights' stay the engine's: "
+    "SGLang's memory saver is CUDA's. shutdown() frees them."
+)
+# In the order in which verl must resume them.
+PARTS = ["weights", "kv_cache"]
+HALF_WAY = (
+    "An update of the weights ended half way, so the engine holds some old and some new ones; "
+    "call update_weights() again with all of them, or restart()."
+)
+
+
+async def send_weights(
+    rollout: CorrectedRollout, tensors: NamedTensors, version: int | None, begun: threading.Lock
+) -> int:
+    """Send the weights on the engine's loop while no call runs; return the new version.
+
+    begun: acquired here; its caller does that if this never ran. On all ranks of a tensor-parallel
+    group alike; an error of one is raised on all of them.
+    """
+    if not begun.acquire(blocking=False):
+        raise asyncio.CancelledError
+    engine, refused = rollout._engine, None
+    if engine is not None:  # with tensor parallelism only the first rank of a group has one
+        try:
+            if engine.refusal not in (None, HALF_WAY):  # asleep
+                raise InferenceError(engine.refusal)
+            await engine.or_death(engine.prefix_cache.empty())
+            engine.refusal, engine.update_failure = HALF_WAY, None
+        except Exception as failure:
+            refused = failure
+    rollout.ranks.agree(refused)
+    # Only the sender's own children can open CPU shared memory; other ranks' need CUDA memory.
+    device = "cpu" if rollout.on_cpu else "cuda" if rollout._tp_size > 1 else None
+    own = ((name, _copied(tensor, device)) for name, tensor in tensors)
+    try:
+        await rollout.update_weights(own)
+        rollout.ranks.agree(None if engine is None else engine.update_failure)
+    except Exception as failure:
+        raise InferenceError(f"{HALF_WAY} It failed with {failure!r}.") from failure
+    rollout.weight_version = rollout.weight_version + 1 if version is None else version
+    if engine is not None:
+        engine.tokenizer_manager.server_args.weight_version = str(rollout.weight_version)
+        engine.refusal = None
+    return int(rollout.weight_version)
+
+
+def _copied(tensor: torch.Tensor, device: str | None) -> torch.Tensor:
+    """Copy a CPU tensor, because sending turns it into shared memory for the rest of its life."""
+    whole = (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach()
+    if whole.is_cpu and device != "cuda":
+        return whole.clone(memory_format=torch.contiguous_format)
+    return whole if device is None else whole.to(device)
+
+
+async def sleep(rollout: CorrectedRollout) -> SleepResult:
+    """Free the memory; called on the engine's loop while no call runs."""
+    engine = _engine(rollout, "sleep")
+    if engine.refusal == ASLEEP:
+        return SleepResult(0, "It was asleep already.")
+    if engine.refusal is not None:
+        raise InferenceError(engine.refusal)
+    await engine.prefix_cache.empty()
+    engine.refusal = ASLEEP
+    if rollout.on_cpu:
+        return SleepResult(0, ON_CPU)
+    before = _free_bytes()
+    await rollout.release()
+    freed = _free_bytes() - before
+    return SleepResult(freed, "Weights and KV cache; the weights wait in the host's memory.")
+
+
+async def wake_up(rollout: CorrectedRollout) -> None:
+    """Take the memory again; called on the engine's loop, does nothing if already awake."""
+    engine = _engine(rollout, "wake_up")
+    if engine.refusal == ASLEEP:
+        if not rollout.on_cpu:
+            await rollout.resume(PARTS)
+        engine.refusal = None
+
+
+def _engine(rollout: CorrectedRollout, verb: str) -> Engine:
+    if not rollout.config.free_cache_engine:
+        raise ConfigError.of(
+            "rollout.free_cache_engine", f"{verb}() needs an engine that was started with it true"
+        )
+    engine: Engine = rollout._engine
+    return engine
+
+
+def _free_bytes() -> int:
+    """Free memory of this process's own GPU: with tensor parallelism verl names the other ranks'
+    in CUDA_VISIBLE_DEVICES when CUDA runs already, so that they are counted and cannot be used."""
+    return int(torch.cuda.mem_get_info()[0])

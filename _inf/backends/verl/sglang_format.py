@@ -1,0 +1,126 @@
+"""Translates requests to SGLang's names, and its answers to `RequestOutput`s (sglang 0.5.9).
+
+A row's parameters are a dict of SGLang's sampling parameters with some keys beside them:
+`custom_params` are for our own code in the scheduler's process (`child/drawing.py`,
+`child/repetition.py`); the others are fields of SGLang's request, which has one number for the
+likeliest generated and prompt tokens, so that `top_prompt_logprobs` is our own key.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from _inf.backends.base import check_finite
+from _inf.errors import RequestFailure
+from _inf.types import RequestOutput, SamplingParams
+
+REPETITION_PENALTY, SEED, SAMPLING_MASK = "repetition_penalty", "seed", "sampling_mask"  # of ours
+ROUTED_EXPERTS = "return_routed_experts"
+LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
+TOP_PROMPT_LOGPROBS = "top_prompt_logprobs"
+
+
+def sglang_params(params: SamplingParams) -> dict[str, Any]:
+    """Return one row's parameters, without those at a neutral value that would cost SGLang time."""
+    request: dict[str, Any] = {
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k,
+        "min_p": params.min_p,
+        "presence_penalty": params.presence_penalty,
+        "frequency_penalty": params.frequency_penalty,
+        "max_new_tokens": params.max_tokens,
+        "min_new_tokens": params.min_tokens,
+        "ignore_eos": params.ignore_eos,
+        "stop_token_ids": list(params.stop_token_ids),
+        "stop": list(params.stop),
+    }
+    custom: dict[str, Any] = {}
+    if params.repetition_penalty != 1.0:
+        custom[REPETITION_PENALTY] = params.repetition_penalty
+    if params.seed is not None:
+        custom[SEED] = params.seed
+    if params.sampling_mask:
+        custom[SAMPLING_MASK] = True
+    optional = {
+        "custom_params": custom or None,
+        "logit_bias": dict(params.logit_bias) or None,
+        "json_schema": params.json_schema,
+        "regex": params.regex,
+        LOGPROB_START: 0 if params.prompt_logprobs else None,
+        ROUTED_EXPERTS: params.return_routed_experts or None,
+        TOP_PROMPT_LOGPROBS: params.top_prompt_logprobs or None,
+        TOP_LOGPROBS: params.logprobs or (1 if params.sampling_mask else None),
+    }
+    return request | {name: value for name, value in optional.items() if value is not None}
+
+
+def score_params(start: int, likeliest: int) -> dict[str, Any]:
+    """Parameters of a prefill that returns the log probs of the prompt's tokens from `start` on."""
+    params = {"max_new_tokens": 0, "temperature": 1.0}
+    return params | {LOGPROB_START: start - 1, TOP_PROMPT_LOGPROBS: likeliest}
+
+
+def request_arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
+    """The arguments of SGLang's `async_generate` for one row."""
+    params = dict(params)
+    start, likeliest = params.pop(LOGPROB_START, -1), params.pop(TOP_LOGPROBS, 0)
+    likeliest = max(likeliest, params.pop(TOP_PROMPT_LOGPROBS, 0))
+    return {
+        "input_ids": ids,
+        "sampling_params": params,
+        "return_logprob": True,
+        "logprob_start_len": start,
+        "top_logprobs_num": likeliest,
+        "return_routed_experts": params.pop(ROUTED_EXPERTS, False),
+        "rid": rid,
+    }
+
+
+def output_row(
+    output: dict[str, Any], params: dict[str, Any], row: int | None = 0
+) -> RequestOutput:
+    """SGLang's answer to a row with these parameters; row: its number, for an error."""
+    meta, ids = output["meta_info"], list(output["output_ids"])
+    finish = meta["finish_reason"] or {"type": None}
+    if finish["type"] == "abort":
+        reason = finish.get("message", "aborted")
+        raise RequestFailure(f"The engine gave a request up: {reason}", row=row)
+    if finish["type"] == "length" and ids and ids[-1] in (params.get("stop_token_ids") or ()):
+        # SGLang checks the length first, even if the last allowed token is a stop token.
+        finish = {"type": "stop", "matched": ids[-1]}
+    logprobs = [logprob for logprob, _, _ in meta["output_token_logprobs"]]
+    prompt_logprobs = [logprob for logprob, _, _ in meta.get("input_token_logprobs", ())]
+    for scored in (logprobs, prompt_logprobs):
+        check_finite(scored, row)
+    masked = params.get("custom_params", {}).get(SAMPLING_MASK, False)
+    most, of_prompt = params.get(TOP_LOGPROBS, 0), params.get(TOP_PROMPT_LOGPROBS, 0)
+    tops = _top_logprobs(meta, None if masked else most) if most else None
+    return RequestOutput(
+        token_ids=ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        finish_reason=finish["type"],
+        matched_stop=finish.get("matched"),
+        prompt_tokens=meta["prompt_tokens"],
+        completion_tokens=len(ids),
+        cached_tokens=meta["cached_tokens"],
+        weight_version=int(meta["weight_version"]),
+        top_prompt_logprobs=[
+            None if top is None else {token: value for value, token, _ in top[:of_prompt]}
+            for top in (meta.get("input_top_logprobs", ()) if of_prompt else ())
+        ],
+        top_logprobs=None if masked else tops,
+        kept=tops if masked else None,
+        routed_experts=meta["routed_experts"].numpy() if params.get(ROUTED_EXPERTS) else None,
+    )
+
+
+def _top_logprobs(meta: dict[str, Any], most: int | None) -> list[dict[int, float]]:
+    """The likeliest tokens, at most so many, without those that a grammar or a bias ruled out."""
+    tops, sampled = meta["output_top_logprobs"], meta["output_token_logprobs"]
+    return [
+        {token: value for value, token, _ in [*top[:most], own] if math.isfinite(value)}
+        for top, own in zip(tops, sampled, strict=True)
+    ]

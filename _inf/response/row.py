@@ -1,0 +1,160 @@
+"""One row of what `generate` returns."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import html
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from _inf.errors import shown
+from _inf.types import Message, ToolCall, Transcript
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationRow:
+    """One row of a `GenerationOutput`: `output[i]`.
+
+    Its attributes are its values of the output's lists (`completion` of `completions`) and those of
+    its `metadata`. transcript: of a call with tools or interactions. padded_to, pad_token_id: the
+    padding of `metadata["response_ids"]`, which is made when `metadata` is first asked for.
+    """
+
+    completion: str
+    token_ids: list[int] | None
+    logprobs: list[float] | None
+    prompt_logprobs: list[float | None] | None = None
+    tool_calls: list[ToolCall] | None = None
+    top_logprobs: list[dict[int, float]] | None = None
+    sampling_mask: list[list[int]] | None = None
+    sampling_logprobs: list[float] | None = None
+    routed_experts: Any = None
+    top_prompt_logprobs: list[dict[int, float] | None] | None = None
+    _: dataclasses.KW_ONLY  # those above are the answer itself, and go into files as they are
+    prompt_token_ids: list[int] | None = None
+    finish_reason: str
+    matched_stop: int | str | None = None
+    matched_stop_text: str | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    prompt_index: int = 0
+    sample_index: int = 0
+    weight_version: int = 0
+    seed: int | None = None
+    truncated_prompt_tokens: int = 0
+    transcript: Transcript | None = None
+    padded_to: int = 0
+    pad_token_id: int | None = None
+
+    @property
+    def messages(self) -> list[Message] | None:
+        """The whole conversation; None without tools and interactions."""
+        return None if self.transcript is None else self.transcript.messages
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """The sum of the log probs, if they are known."""
+        return None if self.logprobs is None else sum(self.logprobs)
+
+    @property
+    def response(self) -> tuple[list[int], list[int], list[float] | None]:
+        """The ids after the prompt, without padding; a mask with 1 for each sampled id; their log
+        probs, 0.0 where the mask is 0, or None if they are not known."""
+        if (said := self.transcript) is not None:
+            return said.ids, said.mask, None if self.logprobs is None else said.logprobs
+        ids = self.token_ids or []
+        return ids, [1] * len(ids), self.logprobs
+
+    @functools.cached_property
+    def metadata(self) -> dict[str, Any]:
+        """The row's `GenerationOutput.metadata`."""
+        ids, mask, _ = self.response
+        padding = self.padded_to - len(ids)
+        padded = ids + [self.pad_token_id] * padding
+        return {"response_ids": padded, "response_mask": mask + [0] * padding, **self._about()}
+
+    def _about(self) -> dict[str, Any]:
+        """The metadata without what is padded."""
+        about: dict[str, Any] = {
+            "finish_reason": self.finish_reason,
+            "matched_stop": self.matched_stop,
+            "matched_stop_text": self.matched_stop_text,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "cached_tokens": self.cached_tokens,
+            "prompt_index": self.prompt_index,
+            "sample_index": self.sample_index,
+            "cumulative_logprob": self.cumulative_logprob,
+            "weight_version": self.weight_version,
+        }
+        if self.seed is not None:
+            about["seed"] = self.seed
+        if self.truncated_prompt_tokens:
+            about["truncated_prompt_tokens"] = self.truncated_prompt_tokens
+        if (said := self.transcript) is not None:
+            rewards = {name: said.reward_scores[name] for name in said.reward_scores}
+            rewards.pop("user_turn_rewards", None)
+            about |= {"num_turns": said.num_turns, "response_tokens": len(said.ids)}
+            about |= {"limit": said.limit, "tool_calls": said.calls}
+            about |= {"tool_rewards": rewards, "reward_scores": said.reward_scores}
+            if said.error is not None:
+                about["error"] = said.error
+        return about
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields and the metadata as one dict of JSON values, with these differences:
+
+        prompt_token_ids: left out (`inf.save_rollouts` keeps them).
+        response_ids, response_mask: left out, or, after tools or interactions, without padding.
+        matched_stop, matched_stop_id: the text that ended the row, and the id if it is a token.
+        executed_tool_calls: the metadata's `tool_calls`.
+        A number of a tool or a reward that is NaN or infinite is None: JSON has none.
+        """
+        fields = [field.name for field in dataclasses.fields(self) if not field.kw_only]
+        row = {name: getattr(self, name) for name in (*fields, "messages")}
+        row = {name: value for name, value in row.items() if value is not None}
+        if self.tool_calls is not None:
+            row["tool_calls"] = [dataclasses.asdict(call) for call in self.tool_calls]
+        about = self._about()
+        stop, text = about.pop("matched_stop"), about.pop("matched_stop_text")
+        row |= {"finish_reason": about.pop("finish_reason"), "matched_stop": text}
+        row["matched_stop_id"] = stop if isinstance(stop, int) else None
+        if self.transcript is not None:
+            ids, mask, _ = self.response
+            about |= {"response_ids": ids, "response_mask": mask}
+            about["executed_tool_calls"] = about.pop("tool_calls")
+        text = json.dumps(row | about, default=_plain)
+        plain: dict[str, Any] = json.loads(text, parse_constant=lambda constant: None)
+        return plain
+
+    def __repr__(self) -> str:
+        about = f"{self.completion_tokens} tokens, {self.finish_reason}"
+        return f"<GenerationRow: {shown(self.completion)} ({about})>"
+
+    def _repr_html_(self) -> str:
+        """The table that a notebook shows: all values that are not lists or dicts."""
+        row = {
+            name: value
+            for name, value in self.to_dict().items()
+            if value is not None and not isinstance(value, list | dict)
+        }
+        return html_table([], row.items())
+
+
+def html_table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return an HTML table with all values escaped."""
+    head = "".join(f"<th>{name}</th>" for name in names)
+    style = "text-align:left;white-space:pre-wrap"
+    body = [
+        "".join(f"<td style='{style}'>{html.escape(str(value))}</td>" for value in row)
+        for row in rows
+    ]
+    return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in [head, *body] if cells) + "</table>"
+
+
+def _plain(value: object) -> Any:
+    """Convert values of numpy and torch to JSON values, and any other value to text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -1,0 +1,64 @@
+"""What is said of a keyword in its row, its type, its documentation and its field agrees."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import pytest
+
+from _inf.backends.base import FEATURES
+from _inf.backends.registry import MODES
+from _inf.request.keywords import (
+    KEYWORDS,
+    NEUTRAL,
+    PER_CALL,
+    PER_PROMPT,
+    GenerateParams,
+    checked,
+    first_sentences,
+)
+from _inf.request.sampling import Sampling
+from _inf.types import SamplingParams, TurnOptions
+
+
+def fields(kind: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)}
+
+
+def test_rows_types_and_documentation_have_the_same_names_in_the_same_order() -> None:
+    assert [*GenerateParams.__annotations__] == [*KEYWORDS] == [*first_sentences()]
+    text = inspect.cleandoc(GenerateParams.__doc__ or "")
+    assert len(first_sentences()) == len(PER_PROMPT) + len(PER_CALL)
+    of_call = text.index("One value for the whole call:")
+    assert text.index(f" {[*PER_PROMPT][-1]}: ") < of_call < text.index(f" {[*PER_CALL][0]}: ")
+
+
+def test_every_keyword_is_a_field_of_what_is_resolved() -> None:
+    resolved = fields(SamplingParams) | fields(TurnOptions) | fields(Sampling)
+    assert KEYWORDS.keys() - resolved == {"do_sample"}  # it becomes a temperature
+    assert fields(SamplingParams) - KEYWORDS.keys() == {"beam", "top_prompt_logprobs"}
+    assert fields(TurnOptions) <= PER_PROMPT.keys()
+
+
+def test_every_feature_is_supported_by_some_backend_and_nothing_else_is() -> None:
+    assert FEATURES.keys() == frozenset().union(*(mode.supports for mode in MODES))
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_neutral_value_is_one_that_the_keyword_takes(name: str) -> None:
+    keyword = KEYWORDS[name]
+    if keyword.feature:
+        neutral = FEATURES[keyword.feature][name]
+        assert neutral is None or checked(name, neutral) == neutral
+    if keyword.not_streamed or keyword.one_turn:
+        assert name in NEUTRAL
+
+
+def test_first_sentence_is_what_the_option_shows() -> None:
+    shown = first_sentences()
+    assert shown["do_sample"] == "Sample, or decode greedily."
+    assert shown["presence_penalty"] == shown["frequency_penalty"]
+    assert shown["stop_token_ids"] == "Ids that end an answer, besides the model's own EOS ids."
+    for name, text in shown.items():
+        assert text.endswith(".") and len(text) < 130, name
