@@ -25,8 +25,7 @@ from _inf.apps.eval.dataset import Example, check_for_verls_reward, read_example
 from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.reward import SECONDS, RewardPool
 from _inf.apps.eval.reward_process import RewardFunction
-from _inf.apps.eval.scoring import answer_and_score
-from _inf.apps.eval.stored import Stored, stored_answers
+from _inf.apps.eval.scoring import Stored, answer_and_score, stored_answers
 from _inf.apps.rollouts.sources import answer_fields
 from _inf.apps.tally import Tally
 from _inf.config import Config
