@@ -107,7 +107,7 @@ def _lift_flat_keys(layer: dict[str, Any]) -> dict[str, Any]:
     lifted = {key: value for key, value in layer.items() if key not in FLAT}
     for key in flat:
         path, value = FLAT[key], layer[key]
-        warnings.warn(f"config key {key!r} is now {path!r}", DeprecationWarning, stacklevel=4)
+        warnings.warn(f"config key {key!r} is now {path!r}", DeprecationWarning, stacklevel=5)
         nested = at(lifted, path)
         if nested is not ABSENT and nested != value:
             fault = f"{shown(value)} contradicts {shown(nested)} at {path}"
