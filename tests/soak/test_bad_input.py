@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from tests.support.call_strategies import KEYWORDS, PROMPTS, SMALL
+from tests.support.languages import GRAMMARS
+from tests.support.strategies import one_of
 
 import inf
 from inf import EngineDeadError, InferenceEngine, InferenceError
-from tests.support.call_strategies import KEYWORDS, PROMPTS, SMALL
 from tests.support.fuzz_targets import TARGETS
-from tests.support.languages import GRAMMARS
-from tests.support.strategies import one_of
 
 if TYPE_CHECKING:
     from tests.support.figures import Figures

@@ -8,28 +8,182 @@ process, also inside C code. On stdout: the tally, as JSON. `FOLDER/last` has th
 from __future__ import annotations
 
 import contextlib
+import copy
 import faulthandler
+import functools
 import json
+import re
 import shutil
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
-from _inf.errors import ConfigError, ToolError
-from tests.support import attempt_outcomes, call_strategies, languages, strategies
-from tests.support.attempt_outcomes import told
-from tests.support.strategies import Cases
+from _inf.config import load_config, parse_assignments
+from _inf.config.load import FLAT
+from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
+from _inf.types import Limits, ModelInfo
+from tests.support import fuzz_cases as cases
+from tests.support.fuzz_cases import DEFAULTS
+from tests.support.fuzz_values import Cases
+from tests.support.gguf_files import write_gguf
+from tests.support.tiny import VOCABULARY, tiny_model
 
 CASE_SECONDS = 20.0
 ANSWER = {"completions": ["Blue."], "token_ids": [[5]], "logprobs": [[0.0]]}
 USAGE = {"finish_reason": "stop", "prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
+LIMITS = Limits(prompt=512, total=640, vocabulary=VOCABULARY)
+MODEL = ModelInfo(None, frozenset({0, 2}), LIMITS)
+SCHEMA = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
 
 Attempt = Callable[[Any, Path], bool]
+
+
+def told(failure: InferenceError, places: Iterable[str]) -> bool:
+    """False, for a refusal; it must begin with one of `places`."""
+    message = str(failure)
+    assert message.startswith(tuple(places)), f"it does not say where: {message[:500]!r}"
+    return False
+
+
+def each_line_names(failure: ConfigError, words: Iterable[str]) -> bool:
+    """False, for a refusal whose every line begins with one of the keys."""
+    known = {"config", "rollout", "null", "a int", *words}
+    for line in str(failure).split("\n"):
+        head = re.split(r"[.:\[,]", line)[0]
+        assert head in known or head.isdigit(), f"it does not say where: {line[:500]!r}"
+    return False
+
+
+def tree(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    whole: dict[str, Any] = {}
+    for path, value in pairs:
+        *above, last = path.split(".")
+        node = whole
+        for key in above:
+            if not isinstance(node.get(key), dict):
+                node[key] = {}
+            node = node[key]
+        node[last] = value
+    return whole
+
+
+def config_mapping(case: Any, folder: Path) -> bool:
+    below, above = map(tree, case)
+    try:
+        said = load_config(below, above).to_dict()
+    except ConfigError as failure:
+        return each_line_names(failure, [*below, *above])
+    pairs = [(FLAT.get(path, path), value) for path, value in [*case[0], *case[1]]]
+    for path, value in pairs:
+        near = [p for p, _ in pairs if f"{p}.".startswith(f"{path}.") or path.startswith(f"{p}.")]
+        if path in DEFAULTS and len(near) == 1 and isinstance(value, bool | int | float):
+            found = functools.reduce(lambda node, key: node[key], path.split("."), said)
+            assert found == value and isinstance(found, bool) == isinstance(value, bool), path
+    return True
+
+
+def config_text(case: Any, folder: Path) -> bool:
+    file = folder / "c.yaml"
+    file.write_bytes(case)
+    try:
+        load_config(file, {})
+    except ConfigError as failure:
+        if not str(failure).startswith(str(file)):
+            text = case.decode("utf-8", "replace") + " rollout config"
+            for line in str(failure).split("\n"):
+                assert line.split(":")[0].split(".")[0] in text, f"it does not say where: {line}"
+        return False
+    return True
+
+
+def assignment(case: Any, folder: Path) -> bool:
+    try:
+        load_config(None, parse_assignments(case))
+    except ConfigError as failure:
+        paths = [text.partition("=")[0].strip() for text in case]
+        return told(failure, [*case, *paths, *(FLAT[p] for p in paths if p in FLAT), "rollout."])
+    return True
+
+
+@functools.cache
+def rollout() -> Any:
+    return load_config({}, {}).rollout
+
+
+@functools.cache
+def tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model())
+
+
+def parameters(case: Any, folder: Path) -> bool:
+    from _inf.request.sampling import resolve
+
+    prompts, keywords = case
+    try:
+        sampling = resolve(keywords, rollout(), prompts, MODEL)
+    except (ConfigError, ToolError) as failure:
+        return told(failure, [f"{name}{mark}" for name in keywords for mark in ":[."])
+    for params in sampling.params:
+        json.dumps(vars(params))
+    return True
+
+
+def prompts(case: Any, folder: Path) -> bool:
+    from _inf.request.prompts import normalize
+    from _inf.request.template import Template
+    from _inf.request.tokenize import tokenize
+
+    before, prompt = case
+    batch = [*["hi"] * before, prompt] if before else prompt
+    try:
+        answered = tokenize(normalize(batch), Template(tokenizer()), LIMITS)
+    except PromptError as failure:
+        place = f"prompt {before}" if before else r"prompt \d+"
+        assert re.match(rf"{place}[ :,]", str(failure)), f"it does not say where: {failure}"
+        short = isinstance(prompt, str) and 0 < len(prompt) < 100
+        assert not short or re.search("[\ud800-\udfff]", prompt), f"it is right: {failure}"
+        return False
+    for each in answered:
+        assert 0 < len(each.token_ids) <= 512
+        assert all(type(i) is int and 0 <= i < VOCABULARY for i in each.token_ids)
+    return True
+
+
+def responses(case: Any, folder: Path) -> bool:
+    from _inf.request.tokenize import tokenize_responses
+
+    before, response = case
+    batch = [*["hi"] * before, response] if before else response
+    try:
+        answered = tokenize_responses(batch, before + 1, tokenizer(), LIMITS)
+    except PromptError as failure:
+        return told(failure, ["response"])
+    assert all(0 <= i < VOCABULARY for ids in answered for i in ids)
+    return True
+
+
+def templates(case: Any, folder: Path) -> bool:
+    from _inf.request.template import Template
+
+    text, kwargs, tools, content = case
+    own = copy.copy(tokenizer())
+    own.chat_template = text
+    schemas = [SCHEMA] if tools else []
+    try:
+        template = Template(own, kwargs, schemas=schemas, instructions="Call f.", eos_token_ids={2})
+        if tools:
+            template.check_turns()
+        ids = template.prompt([{"role": "user", "content": content}], 3)
+    except (PromptError, ToolError) as failure:
+        return told(failure, ["prompt 3", "tools: the model's chat template"])
+    assert ids and all(type(i) is int for i in ids)
+    return True
 
 
 def tools_given(case: Any, folder: Path) -> bool:
@@ -63,7 +217,7 @@ def batch_line(case: Any, folder: Path) -> bool:
     from _inf.apps.batch.output_file import _json_line
     from _inf.response.output import GenerationOutput
 
-    job = parse(case, 7, "m", attempt_outcomes.tokenizer())
+    job = parse(case, 7, "m", tokenizer())
     assert job.line == 7
     if isinstance(job, BadLine):
         assert job.reason
@@ -115,38 +269,30 @@ def gguf(case: Any, folder: Path) -> bool:
     return True
 
 
-def whole_gguf() -> bytes:
-    sys.path.append(str(Path(__file__).parents[1] / "models"))
-    from test_models import write_gguf
-
-    return write_gguf(Path(sys.argv[2]) / "whole.gguf").read_bytes()
+def gguf_cases() -> Cases:
+    return cases.ggufs(write_gguf(Path(sys.argv[2]) / "whole.gguf").read_bytes())
 
 
-TEMPLATE_CASES: Cases = st.tuples(
-    languages.TEMPLATES,
-    call_strategies.KWARGS,
-    st.booleans(),
-    st.sampled_from(["hi", "é" * 600, "\0"]),
-)
-TARGETS: dict[str, tuple[Attempt, Callable[[], Cases], int]] = {
-    "configs": (attempt_outcomes.config_mapping, lambda: strategies.CONFIGS, 3500),
-    "config.yaml": (attempt_outcomes.config_text, lambda: strategies.YAMLS, 2500),
-    "--set": (attempt_outcomes.assignment, lambda: strategies.ASSIGNMENTS, 1000),
-    "parameters": (attempt_outcomes.parameters, lambda: call_strategies.CALLS, 3500),
-    "prompts": (attempt_outcomes.prompts, lambda: call_strategies.BATCHES, 3000),
-    "responses": (attempt_outcomes.responses, lambda: call_strategies.BATCHES, 1000),
-    "chat templates": (attempt_outcomes.templates, lambda: TEMPLATE_CASES, 1500),
-    "tools": (tools_given, lambda: call_strategies.TOOL_LISTS, 1500),
-    "tools.yaml": (tool_file, lambda: languages.TOOL_FILES, 1500),
-    "JSONL lines": (batch_line, lambda: call_strategies.FILE_LINES, 2500),
-    "grammars": (grammar, lambda: languages.GRAMMARS, 1500),
-    "answers with calls": (model_text, lambda: languages.SAID, 2000),
-    ".gguf files": (gguf, lambda: languages.ggufs(whole_gguf()), 300),
+# What is tried, its cases (or what makes them), how many.
+TARGETS: dict[str, tuple[Attempt, Cases | Callable[[], Cases], int]] = {
+    "configs": (config_mapping, cases.CONFIGS, 3500),
+    "config.yaml": (config_text, cases.YAMLS, 2500),
+    "--set": (assignment, cases.ASSIGNMENTS, 1000),
+    "parameters": (parameters, cases.CALLS, 3500),
+    "prompts": (prompts, cases.BATCHES, 3000),
+    "responses": (responses, cases.BATCHES, 1000),
+    "chat templates": (templates, cases.TEMPLATE_CASES, 1500),
+    "tools": (tools_given, cases.TOOL_LISTS, 1500),
+    "tools.yaml": (tool_file, cases.TOOL_FILES, 1500),
+    "JSONL lines": (batch_line, cases.FILE_LINES, 2500),
+    "grammars": (grammar, cases.GRAMMARS, 1500),
+    "answers with calls": (model_text, cases.SAID, 2000),
+    ".gguf files": (gguf, gguf_cases, 300),
 }
 
 
 def main(target: str, folder: Path) -> None:
-    attempt, cases, count = TARGETS[target]
+    attempt, drawn, count = TARGETS[target]
     tally = {"tried": 0, "refused": 0, "answered": 0}
 
     @settings(
@@ -156,7 +302,7 @@ def main(target: str, folder: Path) -> None:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(cases())
+    @given(drawn() if callable(drawn) else drawn)
     def explore(case: Any) -> None:
         faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
         with contextlib.suppress(Exception):  # some cannot be printed

@@ -44,6 +44,9 @@ QUESTION: dict[str, Any] = {
     "max_tokens": 8,
 }
 
+# The command `inf`, as a program.
+INF = "import sys; from _inf.apps.cli import main; sys.exit(main(sys.argv[1:]))"
+
 _PREAMBLE = """
 import json as _json
 from inf import InferenceEngine as _InferenceEngine

@@ -21,12 +21,12 @@ from typing import Any
 
 import pytest
 import torch
-from test_pages import blocks
 
 import inf
 from _inf.backends.hf import decoding
 from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
 from tests.support.architectures import architecture
+from tests.support.pages import blocks
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import WITHIN, Transformers, assert_greedy, assert_same_answers
 from tests.support.scripts import environment, until
@@ -160,19 +160,6 @@ def test_seed_gives_the_same_tokens_on_all(
     assert [row["seed"] for row in ours.metadata] == [row["seed"] for row in theirs.metadata]
 
 
-def test_top_and_prompt_logprobs_are_the_same_on_both(
-    tiny: InferenceEngine, hf: InferenceEngine
-) -> None:
-    params = {**GREEDY, "logprobs": 3, "prompt_logprobs": True}
-    ours, theirs = (engine.generate(as_ids(PROMPTS[:5]), **params) for engine in (hf, tiny))
-    for mine, yours in zip(ours, theirs, strict=True):
-        assert mine.prompt_logprobs[0] is None and len(mine.prompt_logprobs) > 1  # type: ignore
-        assert mine.prompt_logprobs[1:] == pytest.approx(yours.prompt_logprobs[1:], abs=WITHIN)  # type: ignore
-        for own, other in zip(mine.top_logprobs, yours.top_logprobs, strict=True):  # type: ignore
-            assert list(own) == list(other)
-            assert list(own.values()) == pytest.approx(list(other.values()), abs=WITHIN)
-
-
 def test_likeliest_tokens_of_prompts_are_transformers(
     tiny: InferenceEngine, hf: InferenceEngine, transformers: Transformers
 ) -> None:
@@ -246,24 +233,6 @@ def test_trainers_batch_is_the_same_from_all(tiny: InferenceEngine, other: Infer
     for name in ours.batch.keys():
         assert torch.allclose(ours.batch[name].double(), theirs.batch[name].double(), atol=WITHIN)
     assert list(ours.non_tensor_batch["uid"]) == list(theirs.non_tensor_batch["uid"])
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"temprature": 1}, "temprature: generate.. has no such parameter; did you mean"),
-        ({"max_tokens": 0}, "max_tokens: 0 is out of range"),
-        ({"stop": ""}, "stop: an empty string"),
-        ({"json_schema": {"type": "x"}}, "json_schema"),
-        ({"stop_token_ids": [VOCABULARY]}, "stop_token_ids.0.: 384 is outside"),
-    ],
-    ids=str,
-)
-def test_wrong_keyword_is_refused_by_name(
-    backend: InferenceEngine, params: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        backend.generate("a", **params)
 
 
 # Each of them keeps the contract.
