@@ -20,18 +20,10 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from test_death import open_files_and_threads, slow_down
 
 from inf import ConfigError, EngineDeadError, InferenceEngine
-from tests.support.scripts import (
-    SETTINGS,
-    alive,
-    command_line,
-    descendants,
-    in_flight,
-    script,
-    until,
-)
+from tests.support.schedulers import in_flight, open_files_and_threads, slow_down
+from tests.support.scripts import SETTINGS, alive, command_line, descendants, script, until
 from tests.support.tool_calling import TOOL_MODEL, answer, question
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ import pytest
 
 from inf import GenerationTimeout, InferenceEngine
 from tests.support.figures import Figures
-from tests.support.scripts import SETTINGS, in_flight, load, until
+from tests.support.schedulers import in_flight, load
+from tests.support.scripts import SETTINGS, until
 from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.soak

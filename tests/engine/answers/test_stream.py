@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from inf import ConfigError, GenerationTimeout, InferenceEngine, PromptError
-from tests.support.scripts import in_flight, until
+from tests.support.schedulers import in_flight
+from tests.support.scripts import until
 
 
 def is_idle(engine: InferenceEngine) -> bool:

@@ -22,6 +22,7 @@ from _inf.apps.cli import main
 from inf import InferenceEngine
 from tests.support.scripts import (
     GONE_SECONDS,
+    INF,
     START_SECONDS,
     alive,
     descendants,
@@ -97,8 +98,7 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
     rollout = {"dtype": "float32", "prompt_length": 1024, "response_length": 2048}
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump({"model_path": str(tiny_model()), "rollout": rollout}))
-    code = "import sys; from _inf.apps.cli import main; sys.exit(main(sys.argv[1:]))"
-    arguments = ["-c", code, "chat", "-c", str(file), "--temperature", "0", "--max-tokens", "9"]
+    arguments = ["-c", INF, "chat", "-c", str(file), "--temperature", "0", "--max-tokens", "9"]
     env = os.environ | environment(TERM="dumb")
     terminal: Any = pexpect.spawn(
         sys.executable, arguments, env=env, cwd=tmp_path, encoding="utf-8", timeout=SECONDS

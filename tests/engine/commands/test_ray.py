@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 import pytest
-from test_batch import PROGRAM
 
 import inf
 from _inf.apps.batch import fingerprint
@@ -23,27 +22,24 @@ from _inf.apps.ray.cluster import LOCAL, cluster
 from _inf.apps.ray.run import free_resources, share_of
 from _inf.config import load_config
 from inf import ConfigError, EngineDeadError, InferenceEngine, InferenceWorker
-from tests.support.scripts import START_SECONDS, Script, alive, command_line, script, until
+from tests.support.json_lines import write
+from tests.support.scripts import INF, START_SECONDS, Script, alive, command_line, script, until
 
 ROWS = 300
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 
 
-def write(folder: Path, lengths: list[int]) -> Path:
-    lines = [
-        {
-            "custom_id": f"row {index}",
-            "body": {
-                "messages": [{"role": "user", "content": f"Count from {index}."}],
-                "max_tokens": length,
-                **GREEDY,
-            },
-        }
-        for index, length in enumerate(lengths)
+def asked(lengths: list[int]) -> list[Any]:
+    """Lines of OpenAI's form, and one that is bad."""
+    talks = [[{"role": "user", "content": f"Count from {index}."}] for index in range(len(lengths))]
+    bodies = [
+        {"messages": talk, "max_tokens": length, **GREEDY}
+        for talk, length in zip(talks, lengths, strict=True)
     ]
-    source = folder / "in.jsonl"
-    source.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + "not JSON\n")
-    return source
+    return [
+        *({"custom_id": f"row {index}", "body": body} for index, body in enumerate(bodies)),
+        "not JSON",
+    ]
 
 
 def actors(run: Script) -> list[psutil.Process]:
@@ -70,7 +66,7 @@ def test_killed_actor_and_killed_engine_lose_and_double_no_row(
 ) -> None:
     chance = random.Random(7)
     lengths = [chance.randint(10, 120) for _ in range(ROWS)]
-    source, out = write(tmp_path, lengths), tmp_path / "out.jsonl"
+    source, out = write(tmp_path / "in.jsonl", asked(lengths)), tmp_path / "out.jsonl"
     config = tmp_path / "tiny.yaml"
     config.write_text(json.dumps(tiny.config.to_dict()))
     arguments = ["batch", str(source), str(out), "-c", str(config), "--workers", "2"]
@@ -83,7 +79,7 @@ def test_killed_actor_and_killed_engine_lose_and_double_no_row(
         assert until(over, START_SECONDS), run.err
         assert rows() >= least, run.err
 
-    with script(PROGRAM, tmp_path / "run", arguments=arguments) as run:
+    with script(INF, tmp_path / "run", arguments=arguments) as run:
         until_rows(1)
         assert until(lambda: len(actors(run)) == 2, 60)
         assert rows() < ROWS / 2

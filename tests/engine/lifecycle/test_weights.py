@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from inf import ConfigError, EngineDeadError, InferenceEngine, InferenceError
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import Reference, assert_same_answers, logprobs
-from tests.support.scripts import in_flight, until
+from tests.support.schedulers import in_flight
+from tests.support.scripts import until
 from tests.support.tiny import tiny_model
 from tests.support.tool_calling import schema
 
