@@ -287,16 +287,3 @@ def test_chat_after_a_thousand_prompts_does_not_wait_for_them(
     figures("load", f"rows running at once, at most (max_num_seqs {at_once})", max(running))
     assert lengths == batch["max_tokens"]
     assert left > 0 and max(ended) <= 2 * at_once and max(running) <= at_once
-
-
-def test_timeout_of_a_thousand_rows_ends_them_in_the_engine(
-    engine: InferenceEngine, figures: Figures
-) -> None:
-    begun = time.monotonic()
-    with pytest.raises(GenerationTimeout):
-        engine.generate(["One"] * ROWS, max_tokens=120, ignore_eos=True, timeout=2)
-    raised = time.monotonic() - begun
-    assert is_idle(engine)
-    figures("load", f"timeout=2 on {ROWS} rows: raised after, s", f"{raised:.2f}")
-    figures("load", "and the engine idle after, s", f"{time.monotonic() - begun:.2f}")
-    assert raised < 4

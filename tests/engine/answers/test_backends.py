@@ -624,9 +624,8 @@ def test_row_beyond_dynamic_ntks_context_does_not_depend_on_the_rows_before_it()
 def test_quantization_with_its_package_reaches_transformers(
     bits: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from _inf.backends.hf import launch_hf
-
     """bitsandbytes is not installed: what Transformers would be asked for."""
+    from _inf.backends.hf import launch_hf
     from _inf.config import load_config
 
     asked: dict[str, Any] = {}

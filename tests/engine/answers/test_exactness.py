@@ -34,7 +34,6 @@ from tests.support.reference import (
 )
 
 TOKENS = 64
-ASKED = PROMPTS[1::2]  # every second one, the longest among them
 GSM8K = os.environ.get("INF_GSM8K")
 SAMPLING: list[dict[str, Any]] = [
     {"temperature": 0.0},
@@ -72,14 +71,14 @@ def rendered(engine: InferenceEngine, texts: Sequence[str]) -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def prompts(engine: InferenceEngine) -> list[list[int]]:
-    """The token ids of `ASKED`."""
-    return rendered(engine, ASKED)
+    """The token ids of `PROMPTS`."""
+    return rendered(engine, PROMPTS)
 
 
 @pytest.fixture(scope="module")
 def answers(engine: InferenceEngine) -> GenerationOutput:
     """Greedy, in one batch, as text: the library renders and tokenizes."""
-    return engine.generate(ASKED, temperature=0.0, max_tokens=TOKENS)
+    return engine.generate(PROMPTS, temperature=0.0, max_tokens=TOKENS)
 
 
 # (a) Greedy picks.

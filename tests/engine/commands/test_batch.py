@@ -6,7 +6,6 @@ what kills and signals leave in `soak/test_batch_faults.py`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,32 +13,14 @@ from typing import Any
 
 import pytest
 
-import inf
-from _inf.apps.cli import main
 from inf import InferenceEngine
 from tests.support.json_lines import read, write
 
 Ran = tuple[int, str, str]
 
 
-@pytest.fixture
-def batch(
-    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., Ran]:
-    """`inf batch` on the session's engine: exit code, stdout, stderr."""
-    monkeypatch.setattr(
-        inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(tiny)
-    )
-
-    def run(*arguments: Any) -> Ran:
-        capfd.readouterr()
-        return (main(["batch", *map(str, arguments)]), *capfd.readouterr())
-
-    return run
-
-
 def test_three_forms_are_answered_as_generate_answers_and_bad_lines_are_named(
-    batch: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
+    on_tiny: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
 ) -> None:
     talk = [{"role": "user", "content": "What is the capital?"}]
     lines = [
@@ -51,7 +32,7 @@ def test_three_forms_are_answered_as_generate_answers_and_bad_lines_are_named(
         {"custom_id": "b", "body": {"messages": talk, "temperature": -1}},
     ]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    code, printed, err = batch(source, out, "--temperature", 0, "--max-tokens", 9)
+    code, printed, err = on_tiny("batch", source, out, "--temperature", 0, "--max-tokens", 9)
     assert (code, printed) == (1, "")
     first, second, third, *errors = read(out)
     nine = tiny.generate(["Hello", talk], temperature=0, max_tokens=9)
@@ -71,7 +52,7 @@ def test_three_forms_are_answered_as_generate_answers_and_bad_lines_are_named(
 
 
 def test_tool_choice_makes_any_model_call_in_every_form_of_line(
-    batch: Callable[..., Ran], tmp_path: Path
+    on_tiny: Callable[..., Ran], tmp_path: Path
 ) -> None:
     talk = [{"role": "user", "content": "What is the capital?"}]
     parameters = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"]}
@@ -91,7 +72,7 @@ def test_tool_choice_makes_any_model_call_in_every_form_of_line(
         {"prompt": "Hello", **one, "regex": "a"},
     ]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    assert batch(source, out, "--max-tokens", 60)[0] == 1
+    assert on_tiny("batch", source, out, "--max-tokens", 60)[0] == 1
     first, second, third, fourth, *errors = read(out)
     whole = third["response"]["body"]["choices"]
     called = [[first], second["messages"][-1:], [choice["message"] for choice in whole]]
@@ -109,7 +90,7 @@ def test_tool_choice_makes_any_model_call_in_every_form_of_line(
 
 
 def test_openais_keys_are_answered_in_openais_form(
-    batch: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
+    on_tiny: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
 ) -> None:
     talk = [{"role": "user", "content": "What is the capital?"}]
     sampled: dict[str, Any] = {"n": 2, "seed": 5, "temperature": 1, "max_tokens": 6}
@@ -125,7 +106,7 @@ def test_openais_keys_are_answered_in_openais_form(
         {"custom_id": f"c{i}", "body": {"messages": talk, **keys}} for i, keys in enumerate(bodies)
     ]
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    assert batch(source, out)[0] == 1
+    assert on_tiny("batch", source, out)[0] == 1
     *answers, error = read(out)
     several, made, forced, plain = (row["response"]["body"]["choices"] for row in answers)
     wanted = tiny.generate(talk, **sampled)
@@ -147,11 +128,11 @@ def test_openais_keys_are_answered_in_openais_form(
 
 
 def test_one_seed_answers_as_one_call_would_and_parameters_stand_in_any_form(
-    batch: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
+    on_tiny: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
 ) -> None:
     lines = [{"prompt": "Hello", "max_tokens": 6}] * 4
     source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    assert batch(source, out, "--seed", 5, "--temperature", 1)[0] == 0
+    assert on_tiny("batch", source, out, "--seed", 5, "--temperature", 1)[0] == 0
     answers = [row["completion"] for row in read(out)]
     wanted = tiny.generate(["Hello"] * 4, seed=5, temperature=1, max_tokens=6)
     assert answers == wanted.completions and len(set(answers)) == 4

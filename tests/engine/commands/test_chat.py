@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -17,8 +16,6 @@ import psutil
 import pytest
 import yaml
 
-import inf
-from _inf.apps.cli import main
 from inf import InferenceEngine
 from tests.support.scripts import (
     GONE_SECONDS,
@@ -37,17 +34,13 @@ SECONDS = 60
 
 @pytest.fixture
 def piped(
-    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    on_tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[int, str, str]]:
     """`inf chat` on the session's engine, with that text on stdin: exit code, stdout, stderr."""
-    monkeypatch.setattr(
-        inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(tiny)
-    )
 
-    def run(text: str, *arguments: str) -> tuple[int, str, str]:
+    def run(text: str, *arguments: str) -> Any:
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-        capfd.readouterr()
-        return (main(["chat", *arguments]), *capfd.readouterr())
+        return on_tiny("chat", *arguments)
 
     return run
 

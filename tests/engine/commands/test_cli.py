@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import inf
-from _inf.apps.cli import main
 from inf import GenerationOutput, InferenceEngine
 from tests.support.scripts import (
     GONE_SECONDS,
@@ -30,29 +29,6 @@ from tests.support.tiny import tiny_model
 
 Ran = tuple[int, str, str]
 Command = Callable[..., Ran]
-
-
-@pytest.fixture
-def command(capfd: pytest.CaptureFixture[str]) -> Command:
-    """`command(*arguments)`: exit code, stdout, stderr."""
-
-    def run(*arguments: str) -> Ran:
-        capfd.readouterr()
-        code = main(list(arguments))
-        return (code, *capfd.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def on_tiny(command: Command, tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """The same, where the engine that it starts is the session's."""
-
-    def engine(*args: Any, **kwargs: Any) -> contextlib.nullcontext[InferenceEngine]:
-        return contextlib.nullcontext(tiny)
-
-    monkeypatch.setattr(inf, "InferenceEngine", engine)
-    return command
 
 
 def one_line(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
 import signal
@@ -18,8 +17,8 @@ from verl.trainer.ppo.metric_utils import process_validation_metrics
 from verl.utils.reward_score import default_compute_score
 
 import inf
-from _inf.apps.cli import main
 from inf import ConfigError, InferenceEngine
+from tests.support.json_lines import read, write
 from tests.support.scripts import INF, START_SECONDS, alive, script, until
 from tests.support.tool_calling import GRADER, GUESS, TOOL_MODEL, grade
 
@@ -65,11 +64,6 @@ def by_hand(found: list[dict[str, Any]], rewards: list[float]) -> dict[str, floa
     }
 
 
-def but_logprobs(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows without their log probs, whose last bits depend on the rows computed beside them."""
-    return [{**row, "logprobs": None} for row in found]
-
-
 def but_reward(row: dict[str, Any]) -> dict[str, Any]:
     """The row of an answer that may not be scored yet."""
     names = ("reward", "reward_extra", "scored_by")
@@ -103,59 +97,15 @@ def test_own_reward_sees_what_verl_would_pass_and_the_summary_is_written(
     tiny: InferenceEngine, tmp_path: Path
 ) -> None:
     report = inf.evaluate(tiny, rows(3), reward=even_length(), n=N, out=tmp_path / "run", **PARAMS)
-    assert [row["reward_extra"]["length"] for row in report.rows] == [
-        len(row["completion"]) for row in report.rows
-    ]
+    lengths = [len(row["completion"]) for row in report.rows]
+    assert [row["reward_extra"]["length"] for row in report.rows] == lengths
     rewards = [row["reward"] for row in report.rows]
     assert len(set(rewards)) == 2  # or these texts show nothing
     assert without_section(report.metrics).items() >= by_hand(report.rows, rewards).items()
     summary = json.loads((tmp_path / "run.summary.json").read_text())
     assert summary["metrics"] == report.metrics and summary["n"] == N
-    lines = (tmp_path / "run.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == report.rows
+    assert read(tmp_path / "run.jsonl") == report.rows
     assert report.plot().axes
-
-
-def test_stopped_run_goes_on_with_the_rows_it_lacks(tiny: InferenceEngine, tmp_path: Path) -> None:
-    def run(**more: Any) -> Any:
-        return inf.evaluate(
-            tiny, rows(4), reward=even_length(), n=2, out=tmp_path / "run", **PARAMS, **more
-        )
-
-    whole = run()
-    path = tmp_path / "run.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:3]) + lines[3][:40])  # killed while it wrote
-    asked = tiny.stats()["requests"]
-    again = run()
-    assert tiny.stats()["requests"] - asked == 5
-    assert but_logprobs(again.rows) == but_logprobs(whole.rows) and again.metrics == whole.metrics
-    with pytest.raises(ConfigError, match="n"):
-        inf.evaluate(tiny, rows(4), reward=even_length(), n=3, out=tmp_path / "run", **PARAMS)
-
-
-def test_rows_without_an_answer_or_a_reward_say_why_and_leave_their_prompts_out(
-    tiny: InferenceEngine,
-) -> None:
-    def picky(solution_str: str, ground_truth: str, **rest: Any) -> float:
-        if ground_truth == "1":
-            raise ValueError("not this one")
-        return 1.0
-
-    data = rows(4)
-    data[2]["prompt"] = [{"role": "user", "content": "many words " * 600}]
-    with pytest.warns(UserWarning, match="2 answers have no reward"):
-        report = inf.evaluate(tiny, data, reward=picky, max_tokens=4)
-    errors = {row["line"]: row["error"]["message"] for row in report.rows if row.get("error")}
-    assert sorted(errors) == [2, 3]
-    assert [(row["number"], row["reward"]) for row in report.rows if row.get("error")] == [
-        (1, None),
-        (2, None),
-    ]
-    assert "the reward function raised ValueError: not this one (test_evaluate.py" in errors[2]
-    assert "tokens" in errors[3]
-    assert report.unscored == 2
-    assert report.metrics["val-core/openai/gsm8k/reward/mean@1"] == 1.0
 
 
 def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None:
@@ -187,40 +137,36 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_asked(
 # ─── The command ───
 
 
+REWARDS = """
+async def compute_score(data_source, solution_str, ground_truth, extra_info):
+    return extra_info['index'] / 2
+
+def nan(ground_truth, **rest):
+    return float('nan') if ground_truth == '1' else 1
+"""
+
+
 def test_command_scores_a_file_with_a_function_of_a_file(
-    tiny: InferenceEngine, tmp_path: Path, monkeypatch: Any, capfd: Any
+    on_tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(tiny))
-    (tmp_path / "tiny.yaml").write_text(json.dumps(tiny.config.to_dict()))
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows(3))))
-    (tmp_path / "reward.py").write_text(
-        "async def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
-        "    return extra_info['index'] / 2\n"
-        "def nan(ground_truth, **rest):\n"
-        "    return float('nan') if ground_truth == '1' else None if ground_truth == '2' else 1\n"
-    )
-    command = ["eval", str(tmp_path / "rows.jsonl"), "-c", str(tmp_path / "tiny.yaml")]
-    command += ["--reward", f"{tmp_path / 'reward.py'}:compute_score", "-n", "2", "--limit", "2"]
-    command += ["--temperature", "1", "--max-tokens", "6", "--out", str(tmp_path / "run")]
-    assert main(command) == 0
-    out, err = capfd.readouterr()
-    assert "val-core/openai/gsm8k/reward/mean@2" in out and "0.2500" in out
-    assert str(tmp_path / "run.summary.json") in err
-    assert (tmp_path / "run.png").stat().st_size > 1000
-    assert main([*command, "--json"]) == 0
-    assert (
-        json.loads(capfd.readouterr().out)["metrics"]["val-core/openai/gsm8k/reward/mean@2"] == 0.25
-    )
-    command[command.index("--reward") + 1] = f"{tmp_path / 'reward.py'}:nan"
-    assert main([*command[:-1], str(tmp_path / "nan"), "--limit", "3"]) == 1
-    out, err = capfd.readouterr()
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "rows.jsonl", rows(2))
+    Path("reward.py").write_text(REWARDS)
+    sampled = ["-n", 2, "--temperature", 1, "--max-tokens", 6]
+    command = ["eval", "rows.jsonl", "--reward", "reward.py:compute_score", *sampled]
+    code, out, err = on_tiny(*command, "--out", "run")
+    name = "val-core/openai/gsm8k/reward/mean@2"
+    assert code == 0 and name in out and "0.2500" in out and "run.summary.json" in err
+    assert Path("run.png").stat().st_size > 1000
+    code, out, _ = on_tiny(*command, "--out", "run", "--json")
+    assert code == 0 and json.loads(out)["metrics"][name] == 0.25
+    code, out, err = on_tiny(*command, "--reward", "reward.py:nan", "--out", "nan")
+    assert code == 1 and "4 answers, 2 without a reward" in out
     assert "answer 3: row 1 of the data: a reward must be a finite number, not nan" in err
-    assert "answer 6: row 2 of the data: a reward must be a number, not None" in err
-    assert '4 answers have no reward: "error" in their rows' in err
-    assert "6 answers, 4 without a reward" in out
+    assert '2 answers have no reward: "error" in their rows' in err
     assert re.search(r"reward/mean@2 +1.0000$", out, re.M)  # of row 0
-    assert main(["eval", str(tmp_path / "nothing.parquet")]) == 2
-    assert "nothing.parquet cannot be read" in capfd.readouterr().err
+    code, _, err = on_tiny("eval", "nothing.parquet")
+    assert code == 2 and "nothing.parquet cannot be read" in err
 
 
 # ─── Killed and resumed, with a tool of verl's ───
