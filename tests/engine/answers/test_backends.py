@@ -13,8 +13,6 @@ import contextlib
 import inspect
 import json
 import math
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,7 +27,7 @@ from tests.support.architectures import architecture
 from tests.support.pages import blocks
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import WITHIN, Transformers, assert_greedy, assert_same_answers
-from tests.support.scripts import environment, until
+from tests.support.scripts import until
 from tests.support.tiny import VOCABULARY, save_tiny, tiny_model
 from tests.support.tool_calling import CALCULATOR, TOOL_MODEL, question
 
@@ -414,26 +412,6 @@ def test_what_only_another_backend_has_is_refused_by_name(
 
 
 # On Transformers alone.
-
-
-def test_it_needs_neither_sglang_nor_verl() -> None:
-    program = f"""
-import sys, inf
-with inf.InferenceEngine(model_path={str(tiny_model())!r}, rollout={{"name": "hf"}}) as engine:
-    engine.generate("a", n=2, max_tokens=3, temperature=1.0, regex="[ab]+")
-    list(engine.stream("a", max_tokens=3))
-    engine.score("a", "b")
-    engine.get_logits("a", "b")
-print(sorted({{"sglang", "verl", "ray"}} & sys.modules.keys()))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_greedy_answers_are_those_of_transformers_generate(

@@ -133,15 +133,6 @@ def assert_logprobs(
         assert total == pytest.approx(math.fsum(row.logprobs), abs=1e-6)
 
 
-@pytest.mark.parametrize("filters", [{}, {"top_p": 0.8, "top_k": 50}], ids=str)
-def test_sampled_logprobs_are_those_of_transformers(
-    engine: InferenceEngine, reference: Reference, prompts: list[list[int]], filters: dict[str, Any]
-) -> None:
-    few = prompts[::5]
-    output = engine.generate(as_ids(few), temperature=0.7, max_tokens=24, **filters)
-    assert_logprobs(reference, few, output, temperature=0.7)
-
-
 @pytest.mark.parametrize("sampling", [*SAMPLING, {"temperature": 0.7, "seed": 5}], ids=str)
 def test_filters_hold_and_logprobs_are_of_the_logits_over_temperature_before_them(
     tiny: InferenceEngine, tiny_reference: Reference, sampling: dict[str, Any]

@@ -310,22 +310,3 @@ def test_a_thousand_short_prompts_are_twenty_times_fifty(tiny: InferenceEngine) 
     assert output.completions == [text for part in parts for text in part.completions]
     assert [row["prompt_index"] for row in output.metadata] == list(range(1000))
     assert len({tuple(ids) for ids in output.token_ids}) > 100
-
-
-def test_verl_makes_tensors_of_answers_only_for_those_who_ask_for_tensors(
-    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from _inf.backends.verl.engine import sglang_rollout
-
-    padded: list[list[int]] = []
-    pad = sglang_rollout._post_process_outputs
-
-    def watched(tokenizer: Any, answers: list[Any]) -> Any:
-        padded.append([len(each["meta_info"]["output_token_logprobs"]) for each in answers])
-        return pad(tokenizer, answers)
-
-    monkeypatch.setattr(sglang_rollout, "_post_process_outputs", watched)
-    prompts = as_ids(token_prompts(3, 20, seed=3))
-    how: dict[str, Any] = {"temperature": 0.0, "max_tokens": 9, "ignore_eos": True}
-    output = tiny.generate(prompts, **how)
-    assert padded == [[1, 1, 1]] and [len(ids) for ids in output.token_ids] == [9] * 3

@@ -9,9 +9,9 @@ import json
 import random
 import runpy
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +23,7 @@ import inf
 from _inf.apps.cli import main
 from _inf.apps.cli.chat import Chat
 from _inf.apps.eval import gsm8k
+from _inf.config import load_config
 from _inf.conversation.rules import Rules, answered_calls
 from _inf.tools.definition import as_tools
 from inf import (
@@ -102,16 +103,13 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine
         yield engine
 
 
-def with_config(engine: InferenceEngine, patch: pytest.MonkeyPatch, **keys: Any) -> None:
-    """`engine` as if its config said so: `multi_turn` and `rollout` keys, or top-level ones."""
-    config, rollout = engine.config, engine.config.rollout
-    turns = {k: v for k, v in keys.items() if k in type(rollout.multi_turn).model_fields}
-    own = {k: v for k, v in keys.items() if k in type(rollout).model_fields}
-    top = {k: v for k, v in keys.items() if k in type(config).model_fields}
-    assert len(turns) + len(own) + len(top) == len(keys)
-    turned = rollout.multi_turn.model_copy(update=turns)
-    rollout = rollout.model_copy(update={**own, "multi_turn": turned})
-    patch.setattr(engine, "config", config.model_copy(update={**top, "rollout": rollout}))
+def with_config(engine: InferenceEngine, patch: pytest.MonkeyPatch, **over: Any) -> None:
+    """`engine` as if its config had these keys."""
+    patch.setattr(engine, "config", load_config(engine.config.to_dict(), over))
+
+
+def with_turns(engine: InferenceEngine, patch: pytest.MonkeyPatch, **keys: Any) -> None:
+    with_config(engine, patch, rollout={"multi_turn": keys})
 
 
 def calculator(result: Any = None, **more: Any) -> Callable[..., Any]:
@@ -141,12 +139,8 @@ def test_config_tools_run_and_the_answer_is_their_result(caller: InferenceEngine
     (call,) = about["tool_calls"]
     assert (call["name"], call["arguments"]) == ("calculator", {"expression": "12 * 7"})
     assert (call["result"], call["error"]) == ("84", None) and call["seconds"] >= 0
-    assert [message["role"] for message in output[0].messages or ()] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
+    roles = [message["role"] for message in output[0].messages or ()]
+    assert roles == ["user", "assistant", "tool", "assistant"]
     assert output.tool_calls == [[], []]
 
 
@@ -182,18 +176,14 @@ def test_schema_only_call_ends_the_row_and_the_caller_goes_on(caller: InferenceE
     (call,) = row.tool_calls or ()
     assert (call.name, call.arguments) == ("calculator", {"expression": "12 * 7"})
     said = {"role": "tool", "name": "calculator", "content": "97"}
-    assert caller.generate([*(row.messages or ()), said], tools=[CALCULATOR]).completions == [
-        answer("97")
-    ]
+    again = caller.generate([*(row.messages or ()), said], tools=[CALCULATOR])
+    assert again.completions == [answer("97")]
 
 
-def test_stream_says_that_a_row_ended_with_a_call(caller: InferenceEngine) -> None:
+def test_stream_ends_with_a_call_and_refuses_what_would_run(caller: InferenceEngine) -> None:
     chunks = list(caller.stream(PRODUCT, tools=[CALCULATOR]))
     assert chunks[-1].finish_reason == "tool_calls"
     assert caller.parse_tool_calls("".join(c.text for c in chunks))[0].name == "calculator"
-
-
-def test_stream_refuses_what_would_run(caller: InferenceEngine) -> None:
     with pytest.raises(ToolError, match="calculator would run"):
         caller.stream(PRODUCT)
 
@@ -291,34 +281,31 @@ def test_result_cannot_open_a_turn(caller: InferenceEngine) -> None:
 
 # ─── Failure is local ───
 
-LATE = object()
-FAULTS: dict[str, tuple[str, Any, str]] = {
-    "raises": (PRODUCT, ValueError("no more paper"), "no more paper"),
-    "unknown tool": (PRODUCT + UNKNOWN_TOOL, "84", "abacus"),
-    "broken JSON": (PRODUCT + BROKEN_JSON, "84", "could not be read"),
-    "a missing argument": (PRODUCT + WRONG_KEY, "84", "'expression' is a required property"),
-    "a wrong type": (PRODUCT + WRONG_TYPE, "84", "is not of type 'string'"),
-}
+# What is asked, and what the model is told of it.
+FAULTS = [
+    (PRODUCT, "no more paper"),
+    (PRODUCT + UNKNOWN_TOOL, "abacus"),
+    (PRODUCT + BROKEN_JSON, "could not be read"),
+    (PRODUCT + WRONG_KEY, "'expression' is a required property"),
+    (PRODUCT + WRONG_TYPE, "is not of type 'string'"),
+]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_fault_is_shown_to_the_model_and_affects_no_other_row(
-    caller: InferenceEngine, fault: str
-) -> None:
-    prompt, result, words = FAULTS[fault]
-
-    def by_expression(expression: str) -> str:
-        if expression == "12 * 7" and isinstance(result, Exception):
-            raise result
+def test_fault_is_shown_to_the_model_and_affects_no_other_row(caller: InferenceEngine) -> None:
+    def raises_for_the_product(expression: str) -> str:
+        if expression == "12 * 7":
+            raise ValueError("no more paper")
         return "19"
 
     output = caller.generate(
-        [question("12 + 7"), prompt, GREETING], tools=[calculator(by_expression)]
+        [question("12 + 7"), GREETING, *(prompt for prompt, _ in FAULTS)],
+        tools=[calculator(raises_for_the_product)],
     )
-    assert output.completions == [answer("19"), FAILED, GREETED]
-    (call,) = output.metadata[1]["tool_calls"]
-    assert call["result"].startswith("Error") and words in call["result"] and call["error"]
-    assert output.metadata[1]["finish_reason"] == "stop"
+    assert output.completions == [answer("19"), GREETED, *[FAILED] * len(FAULTS)]
+    for about, (_, words) in zip(output.metadata[2:], FAULTS, strict=True):
+        (call,) = about["tool_calls"]
+        assert call["result"].startswith("Error") and words in call["result"] and call["error"]
+        assert about["finish_reason"] == "stop"
 
 
 def test_model_may_try_again_after_an_error(caller: InferenceEngine) -> None:
@@ -347,7 +334,7 @@ def test_late_tool_and_huge_result_leave_the_other_rows_alone(
 def test_result_that_does_not_fit_ends_its_row(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_config(caller, monkeypatch, max_tool_response_length=2000)
+    with_turns(caller, monkeypatch, max_tool_response_length=2000)
     output = caller.generate([PRODUCT, GREETING], tools=[calculator("x " * 900)])
     row = output[0]
     assert (row.metadata["finish_reason"], row.metadata["limit"]) == ("length", "response_length")
@@ -374,7 +361,7 @@ def test_max_tokens_cut_all_turns_together_and_a_call_that_is_cut_is_none(
 def test_turn_limit_leaves_the_last_call_to_the_caller(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_config(caller, monkeypatch, max_assistant_turns=3)
+    with_turns(caller, monkeypatch, max_assistant_turns=3)
     output = caller.generate([PRODUCT + ENDLESS, PRODUCT])
     row = output[0]
     assert row.metadata["finish_reason"] == "tool_calls"
@@ -394,24 +381,19 @@ def test_endless_calls_end_where_the_row_is_full(caller: InferenceEngine) -> Non
 def test_call_past_max_parallel_calls_gets_an_error_text(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_config(caller, monkeypatch, max_parallel_calls=1)
+    with_turns(caller, monkeypatch, max_parallel_calls=1)
     calls = caller.generate(question("12 * 7", "3 + 4")).metadata[0]["tool_calls"]
     assert calls[0]["result"] == "84" and "at most 1" in calls[1]["result"]
 
 
 def test_end_of_a_conversation_leaves_other_calls_alone(caller: InferenceEngine) -> None:
-    alone = caller.generate(GUESS, ignore_eos=True, max_tokens=400, tools=[]).token_ids
-    done: list[Any] = []
-    long = threading.Thread(
-        target=lambda: done.append(
-            caller.generate(GUESS, ignore_eos=True, max_tokens=400, tools=[])
-        )
-    )
-    long.start()
-    while long.is_alive():
-        assert caller.generate(PRODUCT).completions == [answer("84")]
-    long.join()
-    assert done[0].token_ids == alone
+    long: dict[str, Any] = {"ignore_eos": True, "max_tokens": 400, "tools": []}
+    alone = caller.generate(GUESS, **long).token_ids
+    with ThreadPoolExecutor(1) as thread:
+        beside = thread.submit(caller.generate, GUESS, **long)
+        while not beside.done():
+            assert caller.generate(PRODUCT).completions == [answer("84")]
+    assert beside.result().token_ids == alone
 
 
 def test_stop_that_closes_a_call_leaves_it_readable(caller: InferenceEngine) -> None:
@@ -454,9 +436,8 @@ def test_tool_may_ask_the_engine_if_it_does_not_block_it(caller: InferenceEngine
             return answered.completions[0].removeprefix("#### ")
         return "no refusal"
 
-    assert caller.generate(PRODUCT, tools=[calculator]).completions == [answer("5")]
-    plain = calculator_that_asks(caller)
-    assert caller.generate(PRODUCT, tools=[plain]).completions == [answer("5")]
+    for tool in (calculator, calculator_that_asks(caller)):
+        assert caller.generate(PRODUCT, tools=[tool]).completions == [answer("5")]
 
 
 def calculator_that_asks(engine: InferenceEngine) -> Callable[..., Any]:
@@ -542,7 +523,7 @@ def test_interaction_answers_until_it_is_content(caller: InferenceEngine) -> Non
 
 
 def test_user_turn_limit_is_named(caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_config(caller, monkeypatch, max_user_turns=1)
+    with_turns(caller, monkeypatch, max_user_turns=1)
     about = caller.generate(GUESS, tools=[], interaction_kwargs={"ground_truth": "9"}).metadata[0]
     assert about["limit"] == "max_user_turns" and about["num_turns"] == 2
 
@@ -558,7 +539,7 @@ def test_interaction_that_raises_ends_its_own_row(caller: InferenceEngine) -> No
 def test_over_sampling_gives_up_the_slowest(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_config(caller, monkeypatch, over_sample_rate=0.5)
+    with_config(caller, monkeypatch, rollout={"over_sample_rate": 0.5})
     output = caller.generate([PRODUCT + ENDLESS, GREETING], tools=[calculator("84")])
     assert output.completions == ["", GREETED]
     about = output.metadata[0]
