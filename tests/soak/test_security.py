@@ -1,7 +1,7 @@
 """Who can reach a running engine, read its files and its logs, and what a tool's text can do.
 
-`engine/test_lifecycle.py` also tests that nothing listens beyond loopback; here it is tested while
-rows run, and after a crash. SECURITY.md lists the advisories on installed packages.
+`test_lifecycle.py` also tests that nothing listens beyond loopback; here it is tested while rows
+run, and after a crash. SECURITY.md lists the advisories on installed packages.
 """
 
 from __future__ import annotations

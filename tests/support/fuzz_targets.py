@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import faulthandler
 import functools
 import json
@@ -24,10 +25,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from _inf.config import load_config, parse_assignments
 from _inf.config.load import FLAT
-from _inf.errors import ConfigError, InferenceError, PromptError, ToolError
+from _inf.errors import InferenceError
 from _inf.types import Limits, ModelInfo
 from tests.support import fuzz_cases as cases
-from tests.support.fuzz_cases import DEFAULTS
 from tests.support.fuzz_values import Cases
 from tests.support.gguf_files import write_gguf
 from tests.support.tiny import VOCABULARY, tiny_model
@@ -39,23 +39,42 @@ LIMITS = Limits(prompt=512, total=640, vocabulary=VOCABULARY)
 MODEL = ModelInfo(None, frozenset({0, 2}), LIMITS)
 SCHEMA = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
 
-Attempt = Callable[[Any, Path], bool]
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """work: does the case and asserts that it was done rightly. places: what a refusal (in configs
+    every line of it) may begin with."""
+
+    cases: Cases | Callable[[], Cases]
+    count: int
+    places: Callable[[Any, Path], Iterable[str]]
+    work: Callable[[Any, Path], object]
+
+    def attempt(self, case: Any, folder: Path) -> bool:
+        """True where it is answered, False where it is refused."""
+        try:
+            self.work(case, folder)
+        except InferenceError as failure:
+            places = tuple(self.places(case, folder))
+            for line in str(failure).split("\n")[: None if "\n" in places else 1]:
+                assert line.startswith(places), f"it does not say where: {line[:500]!r}"
+            return False
+        return True
 
 
-def told(failure: InferenceError, places: Iterable[str]) -> bool:
-    """False, for a refusal; it must begin with one of `places`."""
-    message = str(failure)
-    assert message.startswith(tuple(places)), f"it does not say where: {message[:500]!r}"
-    return False
+TARGETS: dict[str, Target] = {}
 
 
-def each_line_names(failure: ConfigError, words: Iterable[str]) -> bool:
-    """False, for a refusal whose every line begins with one of the keys."""
-    known = {"config", "rollout", "null", "a int", *words}
-    for line in str(failure).split("\n"):
-        head = re.split(r"[.:\[,]", line)[0]
-        assert head in known or head.isdigit(), f"it does not say where: {line[:500]!r}"
-    return False
+def target(name: str, cases: Any, count: int, places: Any) -> Callable[[Any], Any]:
+    def register(work: Any) -> Any:
+        TARGETS[name] = Target(cases, count, places, work)
+        return work
+
+    return register
+
+
+def marked(names: Iterable[str]) -> list[str]:
+    return [f"{name}{mark}" for name in names for mark in ":[.,"]
 
 
 def tree(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -71,42 +90,41 @@ def tree(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return whole
 
 
-def config_mapping(case: Any, folder: Path) -> bool:
-    below, above = map(tree, case)
-    try:
-        said = load_config(below, above).to_dict()
-    except ConfigError as failure:
-        return each_line_names(failure, [*below, *above])
+def keys_of(case: Any, folder: Path) -> list[str]:
+    keys = [path.split(".")[0] for path, _ in [*case[0], *case[1]]]
+    return ["\n", *marked(["config", "rollout", "null", "a int", *keys]), *"0123456789", *keys]
+
+
+@target("configs", cases.CONFIGS, 3500, keys_of)
+def config_mapping(case: Any, folder: Path) -> None:
+    said = load_config(*map(tree, case)).to_dict()
     pairs = [(FLAT.get(path, path), value) for path, value in [*case[0], *case[1]]]
     for path, value in pairs:
         near = [p for p, _ in pairs if f"{p}.".startswith(f"{path}.") or path.startswith(f"{p}.")]
-        if path in DEFAULTS and len(near) == 1 and isinstance(value, bool | int | float):
+        if path in cases.DEFAULTS and len(near) == 1 and isinstance(value, bool | int | float):
             found = functools.reduce(lambda node, key: node[key], path.split("."), said)
             assert found == value and isinstance(found, bool) == isinstance(value, bool), path
-    return True
 
 
-def config_text(case: Any, folder: Path) -> bool:
-    file = folder / "c.yaml"
-    file.write_bytes(case)
-    try:
-        load_config(file, {})
-    except ConfigError as failure:
-        if not str(failure).startswith(str(file)):
-            text = case.decode("utf-8", "replace") + " rollout config"
-            for line in str(failure).split("\n"):
-                assert line.split(":")[0].split(".")[0] in text, f"it does not say where: {line}"
-        return False
-    return True
+def words_of(case: bytes, folder: Path) -> list[str]:
+    words = re.findall(r"[^\s:.\[,]+", case.decode("utf-8", "replace"))
+    return [str(folder / "c.yaml"), "\n", *marked([*words, "rollout", "config"])]
 
 
-def assignment(case: Any, folder: Path) -> bool:
-    try:
-        load_config(None, parse_assignments(case))
-    except ConfigError as failure:
-        paths = [text.partition("=")[0].strip() for text in case]
-        return told(failure, [*case, *paths, *(FLAT[p] for p in paths if p in FLAT), "rollout."])
-    return True
+@target("config.yaml", cases.YAMLS, 2500, words_of)
+def config_text(case: Any, folder: Path) -> None:
+    (folder / "c.yaml").write_bytes(case)
+    load_config(folder / "c.yaml", {})
+
+
+def paths_of(case: list[str], folder: Path) -> list[str]:
+    paths = [text.partition("=")[0].strip() for text in case]
+    return [*case, *paths, *(FLAT[p] for p in paths if p in FLAT), "rollout."]
+
+
+@target("--set", cases.ASSIGNMENTS, 1000, paths_of)
+def assignment(case: Any, folder: Path) -> None:
+    load_config(None, parse_assignments(case))
 
 
 @functools.cache
@@ -121,98 +139,80 @@ def tokenizer() -> Any:
     return AutoTokenizer.from_pretrained(tiny_model())
 
 
-def parameters(case: Any, folder: Path) -> bool:
+@target("parameters", cases.CALLS, 3500, lambda case, folder: marked(case[1]))
+def parameters(case: Any, folder: Path) -> None:
     from _inf.request.sampling import resolve
 
     prompts, keywords = case
-    try:
-        sampling = resolve(keywords, rollout(), prompts, MODEL)
-    except (ConfigError, ToolError) as failure:
-        return told(failure, [f"{name}{mark}" for name in keywords for mark in ":[."])
-    for params in sampling.params:
+    for params in resolve(keywords, rollout(), prompts, MODEL).params:
         json.dumps(vars(params))
-    return True
 
 
-def prompts(case: Any, folder: Path) -> bool:
+def index_of(case: Any, folder: Path) -> list[str]:
+    return [f"prompt {case[0]}{mark}" for mark in " :,"] if case[0] else ["prompt "]
+
+
+@target("prompts", cases.BATCHES, 3000, index_of)
+def prompts(case: Any, folder: Path) -> None:
     from _inf.request.prompts import normalize
     from _inf.request.template import Template
     from _inf.request.tokenize import tokenize
 
     before, prompt = case
     batch = [*["hi"] * before, prompt] if before else prompt
-    try:
-        answered = tokenize(normalize(batch), Template(tokenizer()), LIMITS)
-    except PromptError as failure:
-        place = f"prompt {before}" if before else r"prompt \d+"
-        assert re.match(rf"{place}[ :,]", str(failure)), f"it does not say where: {failure}"
-        short = isinstance(prompt, str) and 0 < len(prompt) < 100
-        assert not short or re.search("[\ud800-\udfff]", prompt), f"it is right: {failure}"
-        return False
-    for each in answered:
+    for each in tokenize(normalize(batch), Template(tokenizer()), LIMITS):
         assert 0 < len(each.token_ids) <= 512
         assert all(type(i) is int and 0 <= i < VOCABULARY for i in each.token_ids)
-    return True
 
 
-def responses(case: Any, folder: Path) -> bool:
+@target("responses", cases.BATCHES, 1000, lambda case, folder: ["response"])
+def responses(case: Any, folder: Path) -> None:
     from _inf.request.tokenize import tokenize_responses
 
     before, response = case
     batch = [*["hi"] * before, response] if before else response
-    try:
-        answered = tokenize_responses(batch, before + 1, tokenizer(), LIMITS)
-    except PromptError as failure:
-        return told(failure, ["response"])
+    answered = tokenize_responses(batch, before + 1, tokenizer(), LIMITS)
     assert all(0 <= i < VOCABULARY for ids in answered for i in ids)
-    return True
 
 
-def templates(case: Any, folder: Path) -> bool:
+PLACES_OF_TEMPLATES = ["prompt 3", "tools: the model's chat template"]
+
+
+@target("chat templates", cases.TEMPLATE_CASES, 1500, lambda case, folder: PLACES_OF_TEMPLATES)
+def templates(case: Any, folder: Path) -> None:
     from _inf.request.template import Template
 
     text, kwargs, tools, content = case
     own = copy.copy(tokenizer())
     own.chat_template = text
     schemas = [SCHEMA] if tools else []
-    try:
-        template = Template(own, kwargs, schemas=schemas, instructions="Call f.", eos_token_ids={2})
-        if tools:
-            template.check_turns()
-        ids = template.prompt([{"role": "user", "content": content}], 3)
-    except (PromptError, ToolError) as failure:
-        return told(failure, ["prompt 3", "tools: the model's chat template"])
+    template = Template(own, kwargs, schemas=schemas, instructions="Call f.", eos_token_ids={2})
+    if tools:
+        template.check_turns()
+    ids = template.prompt([{"role": "user", "content": content}], 3)
     assert ids and all(type(i) is int for i in ids)
-    return True
 
 
-def tools_given(case: Any, folder: Path) -> bool:
+@target("tools", cases.TOOL_LISTS, 1500, lambda case, folder: ["tools:", "tools["])
+def tools_given(case: Any, folder: Path) -> None:
     from _inf.tools.definition import argument_fault, as_tools
 
-    try:
-        tools = as_tools(case)
-    except ToolError as failure:
-        return told(failure, ["tools:", "tools["])
-    for tool in tools:
+    for tool in as_tools(case):
         json.dumps(tool.schema, allow_nan=False)
         argument_fault(tool, {"a": 1})
-    return True
 
 
-def tool_file(case: Any, folder: Path) -> bool:
+@target("tools.yaml", cases.TOOL_FILES, 1500, lambda case, folder: [str(folder / "tools.yaml")])
+def tool_file(case: Any, folder: Path) -> None:
     from _inf.tools.loading import load_tools
 
-    file = folder / "tools.yaml"
-    file.write_bytes(case)
-    try:
-        tools = load_tools(file)
-    except ToolError as failure:
-        return told(failure, [str(file)])
+    (folder / "tools.yaml").write_bytes(case)
+    tools = load_tools(folder / "tools.yaml")
     assert tools and all(json.dumps(tool.schema, allow_nan=False) for tool in tools)
-    return True
 
 
-def batch_line(case: Any, folder: Path) -> bool:
+@target("JSONL lines", cases.FILE_LINES, 2500, lambda case, folder: ["line 7"])
+def batch_line(case: Any, folder: Path) -> None:
     from _inf.apps.batch.lines import BadLine, parse
     from _inf.apps.batch.output_file import _json_line
     from _inf.response.output import GenerationOutput
@@ -221,29 +221,26 @@ def batch_line(case: Any, folder: Path) -> bool:
     assert job.line == 7
     if isinstance(job, BadLine):
         assert job.reason
-        return False
+        raise InferenceError("line 7")
     row = _json_line(job.row(GenerationOutput(**ANSWER, metadata=[USAGE])))
     assert b"\n" not in row[:-1]
     json.loads(row, parse_constant=lambda name: no_json(name))
-    return True
 
 
 def no_json(name: str) -> None:
     raise AssertionError(f"{name} is no JSON")
 
 
-def grammar(case: Any, folder: Path) -> bool:
+@target("grammars", cases.GRAMMARS, 1500, lambda case, folder: [case[0]])
+def grammar(case: Any, folder: Path) -> None:
     from _inf.request.grammar import json_schema_text, regex_text
 
     kind, value = case
-    try:
-        assert {"json_schema": json_schema_text, "regex": regex_text}[kind](value)
-    except ConfigError as failure:
-        return told(failure, [kind])
-    return True
+    assert {"json_schema": json_schema_text, "regex": regex_text}[kind](value)
 
 
-def model_text(case: Any, folder: Path) -> bool:
+@target("answers with calls", cases.SAID, 2000, lambda case, folder: ())
+def model_text(case: Any, folder: Path) -> None:
     from _inf.tools.definition import as_tools
     from _inf.tools.parsing import parse
 
@@ -254,60 +251,41 @@ def model_text(case: Any, folder: Path) -> bool:
         assert call.start_pos >= last or call.raw_text == text
         assert isinstance(call.arguments, dict) and (call.name or call.error)
         last = call.start_pos
-    return True
-
-
-def gguf(case: Any, folder: Path) -> bool:
-    from _inf.models.resolve import resolve_model
-
-    file = folder / "model.gguf"
-    file.write_bytes(case)
-    try:
-        shutil.rmtree(resolve_model(str(file)))
-    except ConfigError as failure:
-        return told(failure, [f"model_path: {file} cannot be used: "])
-    return True
 
 
 def gguf_cases() -> Cases:
     return cases.ggufs(write_gguf(Path(sys.argv[2]) / "whole.gguf").read_bytes())
 
 
-# What is tried, its cases (or what makes them), how many.
-TARGETS: dict[str, tuple[Attempt, Cases | Callable[[], Cases], int]] = {
-    "configs": (config_mapping, cases.CONFIGS, 3500),
-    "config.yaml": (config_text, cases.YAMLS, 2500),
-    "--set": (assignment, cases.ASSIGNMENTS, 1000),
-    "parameters": (parameters, cases.CALLS, 3500),
-    "prompts": (prompts, cases.BATCHES, 3000),
-    "responses": (responses, cases.BATCHES, 1000),
-    "chat templates": (templates, cases.TEMPLATE_CASES, 1500),
-    "tools": (tools_given, cases.TOOL_LISTS, 1500),
-    "tools.yaml": (tool_file, cases.TOOL_FILES, 1500),
-    "JSONL lines": (batch_line, cases.FILE_LINES, 2500),
-    "grammars": (grammar, cases.GRAMMARS, 1500),
-    "answers with calls": (model_text, cases.SAID, 2000),
-    ".gguf files": (gguf, gguf_cases, 300),
-}
+def gguf_file(case: Any, folder: Path) -> list[str]:
+    return [f"model_path: {folder / 'model.gguf'} cannot be used: "]
 
 
-def main(target: str, folder: Path) -> None:
-    attempt, drawn, count = TARGETS[target]
+@target(".gguf files", gguf_cases, 300, gguf_file)
+def gguf(case: Any, folder: Path) -> None:
+    from _inf.models.resolve import resolve_model
+
+    (folder / "model.gguf").write_bytes(case)
+    shutil.rmtree(resolve_model(str(folder / "model.gguf")))
+
+
+def main(name: str, folder: Path) -> None:
+    target = TARGETS[name]
     tally = {"tried": 0, "refused": 0, "answered": 0}
 
     @settings(
-        max_examples=count,
+        max_examples=target.count,
         deadline=None,
         database=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(drawn() if callable(drawn) else drawn)
+    @given(target.cases() if callable(target.cases) else target.cases)
     def explore(case: Any) -> None:
         faulthandler.dump_traceback_later(CASE_SECONDS, exit=True)
         with contextlib.suppress(Exception):  # some cannot be printed
             (folder / "last").write_text(repr(case)[:20_000], errors="backslashreplace")
-        answered = attempt(case, folder)
+        answered = target.attempt(case, folder)
         faulthandler.cancel_dump_traceback_later()
         tally["tried"] += 1
         tally["answered" if answered else "refused"] += 1
