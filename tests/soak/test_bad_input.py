@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -26,10 +26,8 @@ from tests.support.strategies import one_of
 
 import inf
 from inf import EngineDeadError, InferenceEngine, InferenceError
+from tests.support.figures import Figures
 from tests.support.fuzz_targets import TARGETS
-
-if TYPE_CHECKING:
-    from tests.support.figures import Figures
 
 pytestmark = pytest.mark.soak
 

@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
@@ -24,6 +24,7 @@ import pytest
 import inf
 from _inf.apps.cli import main
 from inf import InferenceEngine
+from tests.support.figures import Figures
 from tests.support.json_lines import read, write
 from tests.support.scripts import (
     GONE_SECONDS,
@@ -34,9 +35,6 @@ from tests.support.scripts import (
     script,
     until,
 )
-
-if TYPE_CHECKING:
-    from tests.support.figures import Figures
 
 pytestmark = pytest.mark.soak
 

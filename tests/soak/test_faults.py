@@ -16,18 +16,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from inf import ConfigError, EngineDeadError, InferenceEngine
+from tests.support.figures import Figures
 from tests.support.schedulers import in_flight, open_files_and_threads, slow_down
 from tests.support.scripts import SETTINGS, alive, command_line, descendants, script, until
 from tests.support.tool_calling import TOOL_MODEL, answer, question
-
-if TYPE_CHECKING:
-    from tests.support.figures import Figures
 
 pytestmark = pytest.mark.soak
 

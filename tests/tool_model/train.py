@@ -2,9 +2,9 @@
 
     python -m tests.tool_model.train
 
-In: nothing but the seed. Out: config, weights, tokenizer and chat template in this folder. Some four
-minutes on one CPU core. Another machine rounds otherwise: other weights come out.
-`tests/tools/test_tool_model.py` shows whether they say the right thing.
+Config, weights and tokenizer of this folder are written anew, in some four minutes on one CPU core.
+Another machine rounds otherwise: other weights come out. `tests/tools/test_tool_model.py` shows
+whether they say the right thing.
 
 The conversations (chats.py) are written by the chat template, one token a digit, and only what the
 assistant says counts in the loss.
@@ -32,40 +32,7 @@ END_OF_TEXT, IM_START, IM_END, PAD = SPECIAL = (
     "<|endoftext|> <|im_start|> <|im_end|> <|pad|>".split()
 )
 TAGS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
-TEMPLATE = r"""{%- macro text(content) -%}
-{%- if content is string -%}{{ content }}
-{%- elif content -%}{%- for part in content -%}{{ part.text }}{%- endfor -%}
-{%- endif -%}
-{%- endmacro -%}
-{%- set system = messages[0] if messages and messages[0].role == 'system' -%}
-{%- if system or tools -%}
-{{ '<|im_start|>system\n' }}
-{%- if system -%}{{ text(system.content) }}{{ '\n' if tools }}{%- endif -%}
-{%- for tool in tools or [] -%}
-{%- set tool = tool.function or tool -%}
-{{ ', ' if not loop.first else 'Tools: ' }}{{ tool.name }}(
-{{- ((tool.parameters or {}).properties or {}) | join(', ') }})
-{%- endfor -%}
-{{ '<|im_end|>\n' }}
-{%- endif -%}
-{%- for message in messages[1 if system else 0:] -%}
-{%- if message.role == 'tool' -%}
-{{ '<|im_start|>user' if loop.first or loop.previtem.role != 'tool' }}
-{{- '\n<tool_response>\n' }}{{ text(message.content) }}{{ '\n</tool_response>' }}
-{{- '<|im_end|>\n' if loop.last or loop.nextitem.role != 'tool' }}
-{%- else -%}
-{{ '<|im_start|>' }}{{ message.role }}{{ '\n' }}{{ text(message.content) }}
-{%- for call in message.tool_calls or [] -%}
-{%- set call = call.function or call -%}
-{{ '\n' if message.content or not loop.first }}{{ '<tool_call>\n{"name": "' }}{{ call.name }}
-{{- '", "arguments": ' }}
-{{- call.arguments if call.arguments is string else call.arguments | tojson }}
-{{- '}\n</tool_call>' }}
-{%- endfor -%}
-{{ '<|im_end|>\n' }}
-{%- endif -%}
-{%- endfor -%}
-{{ '<|im_start|>assistant\n' if add_generation_prompt }}"""
+TEMPLATE = (TOOL_MODEL / "chat_template.jinja").read_text()
 
 
 def tokenizer_of(rng: Random) -> Any:

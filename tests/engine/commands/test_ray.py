@@ -174,23 +174,19 @@ def test_share_is_a_gpu_or_as_many_cores_as_each_engine_finds_on_one_machine(
     assert share(machines, workers, device) == wanted
 
 
-@pytest.mark.parametrize("machines", [[{"CPU": 2.0}], [{"CPU": 64.0, "GPU": 1.0}, {"GPU": 1.5}]])
-def test_more_engines_than_the_cluster_has_resources_for_are_refused(
-    machines: list[dict[str, float]],
-) -> None:
-    with pytest.raises(ConfigError, match="--workers: 3 engines .* set it to 2 or less"):
-        share(machines, 3)
-
-
-def test_what_other_work_uses_is_not_shared_out() -> None:
+def test_what_other_work_uses_is_not_shared_out_and_too_many_engines_are_refused() -> None:
     machines: list[dict[str, float]] = [{"CPU": 7.0}, {"CPU": 4.0}]
+    gpus: list[dict[str, float]] = [{"CPU": 64.0, "GPU": 1.0}, {"GPU": 1.5}]
     assert share(machines, 3, CPU=16) == {"num_cpus": 3}
-    with pytest.raises(ConfigError, match="of which 11 of 16 are free"):
-        share(machines, 12, CPU=16)
-    with pytest.raises(ConfigError, match="GPUs, of which 0 of 8 are free; wait"):  # not on cores
-        share(machines, 1, CPU=16, GPU=8)
-    with pytest.raises(ConfigError, match="0 of 0 are free; name another one in RAY_ADDRESS"):
-        share(machines, 1, "cuda")
+    for wanted, says in (
+        (lambda: share([{"CPU": 2.0}], 3), "--workers: 3 engines .* set it to 2 or less"),
+        (lambda: share(gpus, 3), "--workers: 3 engines .* set it to 2 or less"),
+        (lambda: share(machines, 12, CPU=16), "of which 11 of 16 are free"),
+        (lambda: share(machines, 1, CPU=16, GPU=8), "GPUs, of which 0 of 8 are free; wait"),
+        (lambda: share(machines, 1, "cuda"), "0 of 0 are free; name another one in RAY_ADDRESS"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            wanted()
 
 
 @pytest.fixture
