@@ -101,13 +101,10 @@ def test_only_prompt_and_response_together_have_a_limit(tiny, wanderer):
     (scored,) = tiny.score(asked, [answer])
     expected = logprobs(wanderer.logits(prompt, answer), answer)
     assert scored.logprobs == pytest.approx(expected, abs=1e-3)
-    says = (
-        "prompt 1 has 600 tokens; with the 41 of its response that is 641, above the limit of 640"
-    )
     for call in (tiny.score, tiny.get_logprobs):
-        with pytest.raises(PromptError, match=says):
+        with pytest.raises(PromptError, match="^prompt 1 has 600 tokens; .* 641, above .* 640"):
             call(["a", asked], [[5], [*answer, 5]])
-    with pytest.raises(PromptError, match="prompt 0 has 641 tokens; with the 0 of its response"):
+    with pytest.raises(PromptError, match="^prompt 0 has 641 tokens; "):
         tiny.score({"prompt_token_ids": [5] * 641}, "")
 
 
