@@ -21,6 +21,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+import inf
+from inf import EngineDeadError, InferenceEngine, InferenceError
 from tests.support.figures import Figures
 from tests.support.fuzz_cases import GRAMMARS, KEYWORDS, PROMPTS
 from tests.support.fuzz_cases import RIGHT as RIGHT_VALUES
