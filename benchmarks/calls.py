@@ -35,7 +35,7 @@ from typing import Annotated, Any
 
 import psutil
 import typer
-from chat import machine
+from common import JsonFile, save
 from rich.console import Console
 from rich.table import Table
 
@@ -51,9 +51,9 @@ def main(
     only: Annotated[str, typer.Option(help="The parts, by name.")] = ",".join(PARTS),
     pairs: Annotated[int, typer.Option(help="Timed runs of each.")] = 3,
     lines: Annotated[int, typer.Option(help="Lines of the file for `inf batch`.")] = 2000,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Raw numbers go here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
-    parts, figures = only.split(","), {"machine": machine(), "command": sys.argv}
+    parts, figures = only.split(","), {}
     with InferenceEngine() as engine:
         for part in [part for part in parts if part != "tools"]:
             figures[part] = measure(part, engine, pairs, lines)
@@ -61,8 +61,7 @@ def main(
         figures["workers"] = workers(lines)
     if "tools" in parts:
         figures["tools"] = tools(pairs)
-    if json_file:
-        json_file.write_text(json.dumps(figures, indent=1))
+    save(json_file, figures)
     show(figures)
 
 

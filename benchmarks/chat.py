@@ -22,17 +22,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import os
-import platform
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
-import psutil
 import typer
+from common import ConfigFile, JsonFile, machine, save
 from rich.console import Console
 from rich.table import Table
 
@@ -71,8 +66,8 @@ def main(
     pairs: Annotated[int, typer.Option(help="Conversations, each held with all engines.")] = 7,
     turns: Annotated[int, typer.Option(max=len(MESSAGES), help="TurnOptions of each.")] = 10,
     tokens: Annotated[int, typer.Option(help="Length of an answer.")] = 48,
-    config: Annotated[str | None, typer.Option("--config", "-c", help="A YAML file.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Raw numbers go here.")] = None,
+    config: ConfigFile = None,
+    json_file: JsonFile = None,
 ) -> None:
     from inf import InferenceEngine
 
@@ -89,13 +84,8 @@ def main(
             for name, held in converse(engines, pair, turns, tokens).items():
                 figures[name].append(held)
             status(f"conversation {pair + 1} of {pairs}", highlight=False)
-    report = {
-        "machine": machine(),
-        "command": sys.argv,
-        "turns": {n: [[vars(t) for t in held] for held in f] for n, f in figures.items()},
-    }
-    if json_file:
-        json_file.write_text(json.dumps(report, indent=1))
+    turns_of = {n: [[vars(t) for t in held] for held in f] for n, f in figures.items()}
+    save(json_file, {"turns": turns_of})
     show(figures)
 
 
@@ -126,18 +116,6 @@ def ask(engine: Any, history: list[dict[str, str]], tokens: int) -> tuple[Turn, 
     seconds, after = time.perf_counter() - start, engine.stats()
     prompt, cached = (int(after[k] - before[k]) for k in ("prompt_tokens", "cached_tokens"))
     return Turn(first, seconds, prompt, cached), text
-
-
-def machine() -> dict[str, Any]:
-    """What figures need beside them."""
-    cpu = [line for line in open("/proc/cpuinfo") if line.startswith("model name")]
-    return {
-        "date": time.strftime("%Y-%m-%d %H:%M"),
-        "cpu": cpu[0].split(":")[1].strip() if cpu else platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9),
-        "load_average": os.getloadavg()[0],
-    }
 
 
 def show(figures: dict[str, list[list[Turn]]]) -> None:

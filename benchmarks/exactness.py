@@ -18,12 +18,10 @@ The exit code is 1 where a mean is above its dtype's bar.
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from common import Assignments, ConfigFile, JsonFile, save
 from rich.console import Console
 from rich.table import Table
 
@@ -35,17 +33,14 @@ FORMS = ("Tell me about {}.", "Write a line of Python about {}, then explain it.
 def main(
     tokens: Annotated[int, typer.Option(help="Length of an answer, at most.")] = 64,
     dtypes: Annotated[str, typer.Option(help="Which, with commas.")] = "float32,bfloat16",
-    config: Annotated[str | None, typer.Option("--config", "-c", help="A YAML file.")] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
-    ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Raw numbers go here.")] = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    json_file: JsonFile = None,
 ) -> None:
     results = {
         dtype: compare(dtype, config, assignments or [], tokens) for dtype in dtypes.split(",")
     }
-    if json_file:
-        json_file.write_text(json.dumps({"command": sys.argv, "results": results}, indent=1))
+    save(json_file, {"results": results})
     table = Table(title="against Transformers")
     for name in (
         "dtype",

@@ -19,7 +19,7 @@ import time
 from typing import Annotated, Any
 
 import typer
-from chat import machine
+from common import machine
 from rich.console import Console
 from rich.table import Table
 

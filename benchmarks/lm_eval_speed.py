@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from chat import machine
+from common import machine
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 

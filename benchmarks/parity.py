@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from common import JsonFile, save
 from rich.console import Console
 from rich.table import Table
 
@@ -46,11 +47,10 @@ TOKENS = 64
 def main(
     rows: Annotated[int, typer.Option(help="Rows of a batch.")] = 64,
     top_p: Annotated[bool, typer.Option("--top-p", help="The table of top_p.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Numbers go here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     numbers = bias(rows) if top_p else reports(rows)
-    if json_file:
-        json_file.write_text(json.dumps({"command": sys.argv, "numbers": numbers}, indent=1))
+    save(json_file, {"numbers": numbers})
 
 
 def reports(rows: int) -> dict[str, Any]:

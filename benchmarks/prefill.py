@@ -20,7 +20,7 @@ import time
 from typing import Annotated, Any
 
 import typer
-from chat import machine
+from common import machine, spread
 from rich.console import Console
 from rich.table import Table
 
@@ -80,10 +80,6 @@ def show(figures: dict[tuple[int, int], dict[str, list[float]]]) -> None:
         )
     console.print(table)
     console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
-
-
-def spread(seconds: list[float]) -> str:
-    return f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
 
 
 if __name__ == "__main__":

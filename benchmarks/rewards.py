@@ -11,7 +11,6 @@ file, and its ratio to the sum of the sleeps.
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tempfile
 import time
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from chat import machine
+from common import JsonFile, machine, save
 from rich.console import Console
 from rich.table import Table
 
@@ -44,7 +43,7 @@ def main(
     rows: Annotated[int, typer.Option(help="Stored answers.")] = 1000,
     seconds: Annotated[float, typer.Option(help="The judge's sleep.")] = 0.2,
     workers: Annotated[str, typer.Option(help="Numbers of reward workers.")] = "2,8",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Raw numbers go here.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     table = Table("judge", "reward workers", "wall time", "of the sum of sleeps")
     figures: dict[str, Any] = {"machine": machine(), "command": sys.argv, "seconds": []}
@@ -59,8 +58,7 @@ def main(
     console = Console()
     console.print(table)
     console.print(figures["machine"])
-    if json_file is not None:
-        json_file.write_text(json.dumps(figures, indent=1))
+    save(json_file, figures)
 
 
 def measure(reward: str, workers: int, stem: Path, rows: int) -> float:

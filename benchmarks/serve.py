@@ -24,17 +24,17 @@ import statistics
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import psutil
 import throughput
 import typer
+from common import Assignments, ConfigFile, JsonFile, machine, save
 from contestants import Channel, free_port, tokenized
 from rich.console import Console
 from rich.table import Table
-from throughput import machine, ratio, rows
+from throughput import ratio, rows
 
 CONTESTANTS = ("served", "in process", "sglang")
 PROMPT_TOKENS = 128
@@ -52,11 +52,9 @@ def main(
     clients: Annotated[str, typer.Option(help="Numbers of clients.")] = "1,8,32",
     pairs: Annotated[int, typer.Option(help="Timed runs of each contestant, a number.")] = 5,
     tokens: Annotated[int, typer.Option(help="Tokens of each answer.")] = 64,
-    config: Annotated[str | None, typer.Option("--config", "-c", help="A YAML file.")] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
-    ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Raw numbers go here.")] = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    json_file: JsonFile = None,
 ) -> None:
     status = Console(stderr=True).print
     figures: dict[str, Any] = {}
@@ -71,8 +69,7 @@ def main(
         urls = {"served": ours.ready["url"], "sglang": started[1].ready["url"]}
         for count in map(int, clients.split(",")):
             figures[str(count)] = measure(ours, urls, count, pairs, tokens)
-            if json_file:
-                json_file.write_text(json.dumps(report, indent=1))
+            save(json_file, report)
     finally:
         for contestant in started:
             contestant.close()

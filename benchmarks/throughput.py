@@ -46,7 +46,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import random
 import select
 import statistics
@@ -60,6 +59,7 @@ from typing import IO, Annotated, Any
 
 import psutil
 import typer
+from common import Assignments, ConfigFile, JsonFile, machine, save
 from rich.console import Console
 from rich.table import Table
 
@@ -78,11 +78,9 @@ def main(
     pairs: Annotated[int, typer.Option(help="Timed runs of each contestant, a load.")] = 7,
     contestants: Annotated[str, typer.Option(help="Which.")] = "ours,raw,transformers",
     tokens: Annotated[int, typer.Option(help="Answer length of the equal loads.")] = 64,
-    config: Annotated[str | None, typer.Option("--config", "-c", help="A YAML file.")] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
-    ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Raw numbers go here.")] = None,
+    config: ConfigFile = None,
+    assignments: Assignments = None,
+    json_file: JsonFile = None,
 ) -> None:
     report: dict[str, Any] = {"machine": machine(), "command": sys.argv, "tokens": tokens}
     report["loads"] = {}
@@ -92,23 +90,10 @@ def main(
         for load in loads.split(","):
             report["loads"][load] = measure(race, load, pairs, tokens)
             report["peak_bytes"] = {name: each.peak for name, each in race.running.items()}
-            if json_file:
-                json_file.write_text(json.dumps(report, indent=1))
+            save(json_file, report)
     show(report)
     if race.failures:
         sys.exit("\n".join(race.failures.values()))
-
-
-def machine() -> dict[str, Any]:
-    """What figures need beside them."""
-    cpu = [line for line in open("/proc/cpuinfo") if line.startswith("model name")]
-    return {
-        "date": time.strftime("%Y-%m-%d %H:%M"),
-        "cpu": cpu[0].split(":")[1].strip() if cpu else platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gb": round(psutil.virtual_memory().total / 1e9),
-        "load_average": os.getloadavg()[0],
-    }
 
 
 # The conductor

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[1] / "benchmarks/throughput.py"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _beside_the_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
 # raw ends when it is asked for its first timed run
 CONTESTANT = """
 import json, sys
@@ -29,7 +36,7 @@ for number, line in enumerate(sys.stdin):
 
 
 def test_contestant_that_dies_does_not_end_the_others(tmp_path: Path) -> None:
-    names: dict[str, Any] = runpy.run_path(str(BENCHMARK))
+    names: dict[str, Any] = runpy.run_path(str(BENCHMARKS / "throughput.py"))
     (tmp_path / "contestant.py").write_text(CONTESTANT)
     names["Contestant"].program = str(tmp_path / "contestant.py")
     figures = tmp_path / "figures.json"
@@ -47,6 +54,6 @@ def test_contestant_that_dies_does_not_end_the_others(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("contestants", ["raw,default", "ours,vllm"])
 def test_contestants_are_checked_before_one_starts(contestants: str) -> None:
-    names: dict[str, Any] = runpy.run_path(str(BENCHMARK))
+    names: dict[str, Any] = runpy.run_path(str(BENCHMARKS / "throughput.py"))
     with pytest.raises(SystemExit, match="^--contestants: ours, and any of raw"):
         names["main"](contestants=contestants)

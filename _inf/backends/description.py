@@ -62,6 +62,7 @@ class BackendDescription:
     supports and reads; of several modes, `mode_of` says the index of a config's. faults: yields
     what is wrong with the config's keys that only it reads. prepare: does what must be done before
     anything else is imported. restarting: a context in which one engine ends and another starts.
+    remote: whether a server at `base_url` computes.
     """
 
     name: str
@@ -71,6 +72,7 @@ class BackendDescription:
     faults: Callable[[Config], Faults] = _none
     prepare: Callable[[Config], None] = _nothing
     restarting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    remote: bool = False
 
     def mode(self, config: Config) -> Mode:
         """The mode in which it runs `config`."""

@@ -22,7 +22,7 @@ PARTLY_READ = sorted(frozenset().union(*(mode.reads for mode in MODES)))
 
 def read_config(source: Source, overrides: Mapping[str, Any]) -> Config:
     """Read and check a config, with the checks of the backend that it names."""
-    return load_config(source, overrides, _faults)
+    return load_config(source, overrides, _unread_by, _faults)
 
 
 def describe(config: Config) -> BackendDescription:
@@ -42,6 +42,13 @@ def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
                     f"{name}: the backend {backend.name} does not offer it; "
                     f"rollout.name: {others} does."
                 )
+
+
+def _unread_by(name: object) -> list[str]:
+    """The keys under `rollout` that the backend of that name does not read in its first mode."""
+    modes = [each.modes[0] for each in BACKENDS if each.name == name]
+    unread = (path for mode in modes for path in PARTLY_READ if path not in mode.reads)
+    return [path.removeprefix("rollout.") for path in unread]
 
 
 def _faults(config: Config) -> Faults:

@@ -92,11 +92,11 @@ class RunningEngine:
         name = type(self).__name__
         if "_finalizer" not in vars(self):
             return f"<{name}: not started>"
-        if self.config.rollout.name == "openai":
-            about = f"openai, {self.config.base_url}"
+        if self._described.remote:
+            about = f"{self._described.name}, {self.config.base_url}"
         else:
             device = "cpu" if self.on_cpu else "cuda"
-            about = f"{self.config.rollout.name}, {device}, weight version {self.weight_version}"
+            about = f"{self._described.name}, {device}, weight version {self.weight_version}"
         state = ", shut down" if self.closed else ", dead: restart() starts it" if self.dead else ""
         return f"<{name}: {self.config.model_name} ({about}){state}>"
 

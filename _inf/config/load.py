@@ -7,7 +7,7 @@ override in either form wins over the file's key in the other form.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -21,8 +21,6 @@ from _inf.errors import ConfigError, shown
 
 # Keys that turn sampling on, with the value that does not.
 ASKS_TO_SAMPLE: Mapping[str, float] = {"temperature": 0, "top_p": 1.0, "top_k": -1}
-# Keys of the embedded config that are about the embedded model.
-OF_THE_MODEL = ("prompt_length", "dtype", "enforce_eager")
 # Keys of the older form, and their path now.
 FLAT: Mapping[str, str] = {
     **{
@@ -39,17 +37,21 @@ WHOLE_VERL_CONFIG = (
 def load_config(
     source: Source,
     overrides: Mapping[str, Any],
+    unread_by: Callable[[object], Collection[str]] = lambda name: (),
     faults_of: Callable[[Config], Faults] = lambda config: iter(()),
 ) -> Config:
     """Read `source`, merge `overrides` over it, check everything; every fault is one line.
-    `faults_of`: what the backends find beside it (`backends/registry.py`)."""
+
+    Of the backends (`backends/registry.py`) come `unread_by`, the keys under `rollout` that the one
+    of a name does not read, and `faults_of`, what they find to be wrong."""
     try:
         below = read_source(source)
         if "actor_rollout_ref" in below:
             raise ConfigError(WHOLE_VERL_CONFIG)
         above = _lift_flat_keys(plain(overrides))
-        if source is None and at(above, "rollout.name") == "openai":
-            rollout = {k: v for k, v in below["rollout"].items() if k not in OF_THE_MODEL}
+        if source is None:  # the embedded config is for engines on this machine
+            unread = unread_by(at(above, "rollout.name"))
+            rollout = {k: v for k, v in below["rollout"].items() if k not in unread}
             below = {**below, "rollout": rollout}
         merged = OmegaConf.create(_over(_lift_flat_keys(below), above))
         document: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from _inf.backends.registry import describe
 from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.models.cache import cache_root
@@ -46,7 +47,7 @@ def of_config(config: Config) -> dict[str, Any]:
 
 
 def _of_model(config: Config) -> str:
-    if config.rollout.name == "openai":  # a server does not show more of it
+    if describe(config).remote:  # a server does not show more of it
         return f"{config.model_path} at {config.base_url}, tokenizer {config.tokenizer_path}"
     folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
     return of_model(folder)

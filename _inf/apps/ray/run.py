@@ -18,6 +18,7 @@ from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import OnError, RunStats, calls_at_once, recording
 from _inf.apps.ray.cluster import cluster
 from _inf.apps.ray.worker import InferenceWorker
+from _inf.backends.registry import describe
 from _inf.config import Config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
 
@@ -52,7 +53,7 @@ def answer_on_ray(
             f"--workers: an engine there has one process; rollout.tensor_model_parallel_size x "
             f"data_parallel_size is {parallel}; set both to 1."
         )
-    if config.rollout.name == "openai":
+    if describe(config).remote:
         raise ConfigError(
             "--workers: they would all ask the one server; leave it out, and set "
             "rollout.max_num_seqs to the requests that the server takes at once."

@@ -209,8 +209,13 @@ function choose(place, focus = true) {
   const button = buttons[place];
   button.setAttribute("aria-current", "true");
   button.tabIndex = 0;
-  if (focus) button.focus();
-  button.scrollIntoView({ block: "nearest" });
+  if (focus) {
+    button.focus();
+    button.scrollIntoView({ block: "nearest" });
+  } else { // scrollIntoView would make Tab go on from here and pass over the filters
+    const list = $("list");
+    list.scrollTop += button.getBoundingClientRect().top - list.getBoundingClientRect().top;
+  }
   const sides = shown[place].sides;
   $("detail").replaceChildren(...sides.map((row, side) => article(row, files[side])));
   $("detail").scrollTop = 0;

@@ -36,4 +36,5 @@ OPENAI = BackendDescription(
     modes=(TEXT_MODE, TOKEN_MODE),
     mode_of=lambda config: int(config.tokenizer_path is not None),
     faults=_faults,
+    remote=True,
 )

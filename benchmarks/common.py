@@ -1,0 +1,47 @@
+"""What the benchmarks share: their common options, the machine beside the figures, spreads."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import psutil
+import typer
+
+ConfigFile: TypeAlias = Annotated[str | None, typer.Option("--config", "-c", help="A YAML file.")]
+Assignments: TypeAlias = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
+]
+JsonFile: TypeAlias = Annotated[Path | None, typer.Option("--json", help="Raw numbers go here.")]
+
+
+def machine() -> dict[str, Any]:
+    """What figures need beside them."""
+    cpu = [line for line in open("/proc/cpuinfo") if line.startswith("model name")]
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M"),
+        "cpu": cpu[0].split(":")[1].strip() if cpu else platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def save(file: Path | None, figures: dict[str, Any]) -> None:
+    """Write the figures, with machine and command, where `--json` says."""
+    if file is not None:
+        about = {"machine": machine(), "command": sys.argv}
+        file.write_text(json.dumps(about | figures, indent=1))
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The median, with the lowest and the highest value."""
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
