@@ -24,7 +24,6 @@ import pytest
 from _inf.errors import ConfigError
 from _inf.models.cache import build_once, cache_root
 from _inf.models.resolve import _embedded_gguf, resolve_model
-from tests.support.gguf_files import write_gguf
 from tests.support.tiny import tiny_model
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +48,47 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def gguf(cache: Path) -> Path:
     """The tiny Qwen3 as a float32 GGUF."""
     return write_gguf(cache.parent / "tiny.gguf")
+
+
+def write_gguf(
+    file: Path, *, architecture: str = "qwen3", pre: str = "gpt-2", **metadata: Any
+) -> Path:
+    import gguf
+    from safetensors.numpy import load_file
+
+    folder = tiny_model("qwen3")
+    config = json.loads((folder / "config.json").read_text())
+    bpe = json.loads((folder / "tokenizer.json").read_text())
+    vocab = sorted(bpe["model"]["vocab"].items(), key=lambda item: item[1])
+    writer = gguf.GGUFWriter(file, architecture)
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list([token for token, _ in vocab])
+    special = {token["id"] for token in bpe["added_tokens"]}
+    writer.add_token_types([3 if id_ in special else 1 for _, id_ in vocab])
+    writer.add_token_merges([" ".join(merge) for merge in bpe["model"]["merges"]])
+    writer.add_chat_template((folder / "chat_template.jinja").read_text())
+    ids = {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 3, "add_bos_token": False}
+    for name, value in {**ids, **metadata}.items():
+        getattr(writer, f"add_{name}")(value)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN3, config["num_hidden_layers"])
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
 
 
 def python(code: str, *arguments: object, **environment: str) -> subprocess.Popen[str]:

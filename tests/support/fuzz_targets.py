@@ -29,7 +29,7 @@ from _inf.errors import InferenceError
 from _inf.types import Limits, ModelInfo
 from tests.support import fuzz_cases as cases
 from tests.support.fuzz_values import Cases
-from tests.support.gguf_files import write_gguf
+from tests.support.gguf_file import write_gguf
 from tests.support.tiny import VOCABULARY, tiny_model
 
 CASE_SECONDS = 20.0

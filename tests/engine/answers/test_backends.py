@@ -575,11 +575,6 @@ def test_tools_run_between_turns(tmp_path: Any) -> None:
                 assert schema_only.metadata[0]["finish_reason"] == "tool_calls"
 
 
-def test_quantization_without_its_package_is_a_sentence() -> None:
-    with pytest.raises(ConfigError, match="quantization: .*bitsandbytes"):
-        started(tiny_model(), engine_kwargs={"hf": {"quantization": "4bit"}})
-
-
 def test_longer_rows_than_the_models_context_are_refused() -> None:
     with pytest.raises(ConfigError, match="max_model_len: 5000 .* 4096"):
         started(tiny_model(), max_model_len=5000)
@@ -596,32 +591,6 @@ def test_row_beyond_dynamic_ntks_context_does_not_depend_on_the_rows_before_it()
             for ids in (short, long, short)
         )
     assert again == pytest.approx(alone, abs=1e-4)
-
-
-@pytest.mark.parametrize("bits", ["4bit", "8bit"])
-def test_quantization_with_its_package_reaches_transformers(
-    bits: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """bitsandbytes is not installed: what Transformers would be asked for."""
-    from _inf.backends.hf import launch_hf
-    from _inf.config import load_config
-
-    asked: dict[str, Any] = {}
-
-    def loaded(folder: Any, **kwargs: Any) -> Any:
-        asked.update(kwargs)
-        raise RuntimeError("no such library here")
-
-    monkeypatch.setattr(launch_hf.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.48.1")
-    monkeypatch.setattr(launch_hf.AutoModelForCausalLM, "from_pretrained", loaded)
-    own = {"name": "hf", "engine_kwargs": {"hf": {"quantization": bits}}}
-    config = load_config({"rollout": own}, {})
-    with pytest.raises(ConfigError, match="Transformers cannot load .*: RuntimeError: no such lib"):
-        launch_hf._model(tiny_model(), config, torch.device("cpu"))
-    quantized = asked["quantization_config"]
-    assert (quantized.load_in_4bit, quantized.load_in_8bit) == (bits == "4bit", bits == "8bit")
-    assert asked["device_map"] == {"": torch.device("cpu")}
 
 
 def test_mixed_rows_in_one_call_share_their_passes_through_the_model(hf: InferenceEngine) -> None:

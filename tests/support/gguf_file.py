@@ -1,4 +1,4 @@
-"""The tiny Qwen3 as a float32 `.gguf` file."""
+"""A GGUF file of the tiny Qwen3, float32."""
 
 from __future__ import annotations
 
