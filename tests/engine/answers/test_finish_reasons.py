@@ -33,14 +33,11 @@ ROLLOUT = {
 VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "pad is EOS": (
         {"pad": "eos"},
-        {
-            "truncate_prompt": "left",
-            "rollout": {**ROLLOUT, "max_num_batched_tokens": 128, "enable_prefix_caching": False},
-        },
+        {**ROLLOUT, "max_num_batched_tokens": 128, "enable_prefix_caching": False},
     ),
     "llama, pad is one of several EOS": (
         {"kind": "llama", "bos": True, "pad": "eos", "eos": (END_OF_TEXT, IM_END, "d")},
-        {"truncate_prompt": "right", "rollout": {**ROLLOUT, "enable_chunked_prefill": False}},
+        {**ROLLOUT, "enable_chunked_prefill": False},
     ),
 }
 
@@ -55,12 +52,12 @@ class Served:
     prompts: list[list[int]]
     free: GenerationOutput
 
-    def token(self, *, seen: int, among: Collection[int] | None = None) -> int:
+    def token(self, *, seen: int) -> int:
         """An ordinary token that some `seen` of the free answers hold, none as its first."""
         rows = self.free.token_ids
         first = {answer[0] for answer in rows}
         counts = Counter(token for answer in rows for token in set(answer))
-        usable = [t for t in among or counts if t > 3 and t not in self.eos and t not in first]
+        usable = [t for t in counts if t > 3 and t not in self.eos and t not in first]
         return min(usable, key=lambda token: abs(counts[token] - seen))
 
 
@@ -77,8 +74,8 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     if request.param not in VARIANTS:
         yield listen(request.getfixturevalue("tiny"), (IM_END,))
         return
-    model, config = VARIANTS[request.param]
-    with InferenceEngine(model_path=str(tiny_model(**model)), **config) as engine:
+    model, rollout = VARIANTS[request.param]
+    with InferenceEngine(model_path=str(tiny_model(**model)), rollout=rollout) as engine:
         yield listen(engine, model.get("eos", (IM_END,)))
 
 

@@ -112,7 +112,7 @@ def with_turns(engine: InferenceEngine, patch: pytest.MonkeyPatch, **keys: Any) 
     with_config(engine, patch, rollout={"multi_turn": keys})
 
 
-def calculator(result: Any = None, **more: Any) -> Callable[..., Any]:
+def calculator(result: Any) -> Callable[..., Any]:
     """A tool by that name which says `result`, or raises it, or calls it."""
 
     def calculator(expression: str) -> str:
