@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
 import time
 from typing import Any
 
@@ -47,25 +46,6 @@ def test_an_abandoned_stream_is_aborted_in_the_engine(tiny: InferenceEngine, way
     gc.collect()
     assert is_idle(tiny)
     assert tiny.generate("go on", max_tokens=4).metadata[0]["completion_tokens"] == 4
-
-
-def test_many_streams_run_beside_a_batch(tiny: InferenceEngine) -> None:
-    prompts = [f"stream number {i}" for i in range(8)]
-    alone = tiny.generate(prompts, max_tokens=24)
-    texts: dict[int, str] = {}
-
-    def read(place: int) -> None:
-        chunks = tiny.stream(prompts[place], max_tokens=24)
-        texts[place] = "".join(chunk.text for chunk in chunks)
-
-    threads = [threading.Thread(target=read, args=(place,)) for place in range(8)]
-    for thread in threads:
-        thread.start()
-    batch = tiny.generate([f"row {i}" for i in range(64)], max_tokens=32, ignore_eos=True)
-    for thread in threads:
-        thread.join(60)
-    assert [texts[place] for place in range(8)] == alone.completions
-    assert {m["completion_tokens"] for m in batch.metadata} == {32}
 
 
 def test_an_abandoned_astream_is_aborted(tiny: InferenceEngine) -> None:

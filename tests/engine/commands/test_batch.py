@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from inf import InferenceEngine
 from tests.support.json_lines import read, write
 
@@ -87,44 +85,6 @@ def test_tool_choice_makes_any_model_call_in_every_form_of_line(
     said = [row["error"]["message"] for row in errors]
     assert [text.split(":")[0] for text in said] == ["tool_choice"] * 3
     assert "needs tools" in said[0] and "no tool 'h'" in said[1] and "one grammar" in said[2]
-
-
-def test_openais_keys_are_answered_in_openais_form(
-    on_tiny: Callable[..., Ran], tiny: InferenceEngine, tmp_path: Path
-) -> None:
-    talk = [{"role": "user", "content": "What is the capital?"}]
-    sampled: dict[str, Any] = {"n": 2, "seed": 5, "temperature": 1, "max_tokens": 6}
-    biased: dict[str, Any] = {"logit_bias": {"77": 100}, "max_tokens": 4, "ignore_eos": True}
-    bodies: list[dict[str, Any]] = [
-        {**sampled, "logprobs": True, "top_logprobs": 2},
-        {"response_format": {"type": "json_object"}, "max_tokens": 40, "temperature": 0},
-        biased,
-        {"tools": [], "tool_choice": "none", "n": None, "max_tokens": 3, "temperature": 0},
-        {"temperature": 2.5},
-    ]
-    lines = [
-        {"custom_id": f"c{i}", "body": {"messages": talk, **keys}} for i, keys in enumerate(bodies)
-    ]
-    source, out = write(tmp_path / "in.jsonl", lines), tmp_path / "out.jsonl"
-    assert on_tiny("batch", source, out)[0] == 1
-    *answers, error = read(out)
-    several, made, forced, plain = (row["response"]["body"]["choices"] for row in answers)
-    wanted = tiny.generate(talk, **sampled)
-    assert [choice["message"]["content"] for choice in several] == wanted.completions
-    for choice, ids, logprobs in zip(several, wanted.token_ids, wanted.logprobs, strict=True):
-        content = choice["logprobs"]["content"]
-        assert [each["logprob"] for each in content] == pytest.approx(logprobs, abs=1e-3)
-        assert [each["token"] for each in content] == [tiny.tokenizer.decode([i]) for i in ids]
-        for each in content:
-            (first, second) = [top["logprob"] for top in each["top_logprobs"]]
-            assert first >= second and first >= each["logprob"]
-    assert made[0]["message"]["content"].startswith("{")
-    if made[0]["finish_reason"] == "stop":
-        assert isinstance(json.loads(made[0]["message"]["content"]), dict)
-    assert forced[0]["message"]["content"] == tiny.generate(talk, **biased).completions[0]
-    assert plain[0]["message"]["content"] == tiny.generate(talk, max_tokens=3).completions[0]
-    assert (error["line"], error["custom_id"]) == (5, "c4")
-    assert "equal to 2" in error["error"]["message"]
 
 
 def test_one_seed_answers_as_one_call_would_and_parameters_stand_in_any_form(
