@@ -158,7 +158,7 @@ def test_page_shows_the_whole_table() -> None:
     measured = "exact | compared with Transformers, token by token"
     rows = [f"| {name} | cpu | {measured} |" for name in EXACT_ON_CPU]
     for names, device, reason in REFUSED:
-        rows += [f"| {name} | {device or 'any'} | refused | {reason} |" for name in names.split()]
+        rows += [f"| {name} | {device or 'any'} | rejected | {reason} |" for name in names.split()]
     page = PAGE.read_text().splitlines()
     assert [line for line in page if re.match(r"\| \w+ \| (cpu|cuda|any) \|", line)] == rows
 
