@@ -15,17 +15,18 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic_core import to_json
+from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from _inf.apps.serve.bodies import ChatBody, CompletionBody, RewardBody, read_body
 from _inf.apps.serve.calls import served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
-from _inf.apps.serve.error_responses import HEADERS, RequestError, add_handlers, error_of
+from _inf.apps.serve.error_responses import HEADERS, RequestError, error_of
 from _inf.apps.serve.keeper import EngineKeeper
-from _inf.apps.serve.prometheus import Metrics, WatchRequests, log_bug
+from _inf.apps.serve.prometheus import Metrics, WatchRequests
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses, Responses
 from _inf.apps.serve.sessions import Sessions
-from _inf.errors import EngineDeadError, InferenceError, shown
+from _inf.errors import EngineDeadError, shown
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -81,7 +82,7 @@ class Service:
         call = await asyncio.to_thread(served_call, self.engine, *asked)
         responses = kind(call, body, self.model)
         if body.stream:
-            events = self._events(responses)
+            events = self._events(responses, request.url.path)
             # The first one is awaited here, so that a failure before it has a status of its own.
             first = await while_connected(request, anext(events))
             self.sessions.open(session)
@@ -97,7 +98,7 @@ class Service:
         call.record(responses.choices)
         return Response(text, media_type="application/json")
 
-    async def _events(self, responses: Responses) -> AsyncGenerator[str, None]:
+    async def _events(self, responses: Responses, path: str) -> AsyncGenerator[str, None]:
         """The text of a stream's events; those before the first chunk come with that chunk's."""
         call, begun = responses.call, False
         try:
@@ -115,9 +116,7 @@ class Service:
                 _ = self.keeper.status
             if not begun:
                 raise
-            if not isinstance(failure, InferenceError):
-                log_bug(failure)
-            yield f"data: {json.dumps(error_of(failure)[1])}\n\n"
+            yield f"data: {json.dumps(error_of(failure, path)[1])}\n\n"
             return
         call.record(responses.choices)
         yield "".join(f"data: {event}\n\n" for event in responses.last_events()) + DONE
@@ -153,7 +152,7 @@ class Service:
 def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     """Build the application. Without an `api_key` it answers only requests to this machine's own
     names, and none that a web page of another site sends."""
-    app = FastAPI(openapi_url=None)
+    app = FastAPI(openapi_url=None, exception_handlers={HTTPException: _refuse_route})
     own_names = [*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host]
     router = APIRouter(dependencies=[Depends(_guard(api_key, own_names))])
     for prefix in ("/v1", "/sessions/{session}/v1"):
@@ -167,11 +166,15 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     router.add_api_route("/metrics", service.totals)
     app.include_router(router)
     app.add_api_route("/health", service.health)
-    add_handlers(app)
     if api_key is None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=own_names)
     app.add_middleware(WatchRequests, metrics=service.metrics)
     return app
+
+
+async def _refuse_route(request: Request, failure: HTTPException) -> Response:
+    where = f"{request.method} {request.url.path}"
+    raise RequestError(failure.status_code, f"{where}: {failure.detail}")
 
 
 def _guard(api_key: str | None, own_names: Sequence[str]) -> Callable[[Request], Awaitable[None]]:

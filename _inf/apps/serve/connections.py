@@ -14,8 +14,7 @@ from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from _inf.apps.serve.error_responses import RequestError
-from _inf.apps.serve.prometheus import ABANDONED
+from _inf.apps.serve.error_responses import ABANDONED, RequestError
 from _inf.errors import EngineDeadError
 
 MAX_BODY_BYTES = 16 * 2**20
@@ -32,8 +31,8 @@ async def read_bytes(request: Request) -> bytes:
             async for part in request.stream():
                 body += part
                 if len(body) > MAX_BODY_BYTES:
-                    limit = f"the limit of {MAX_BODY_BYTES} bytes"
-                    raise RequestError(413, f"body: it is above {limit}.")
+                    said = f"body: it is above the limit of {MAX_BODY_BYTES} bytes."
+                    raise RequestError(413, said)
     except TimeoutError:
         raise RequestError(408, f"body: it did not arrive in {BODY_SECONDS:g} seconds.") from None
     except ClientDisconnect:
