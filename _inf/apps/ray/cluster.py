@@ -64,7 +64,7 @@ def _join(address: str, how: dict[str, Any]) -> None:
 
     try:
         host, colon, port = address.rpartition(":")
-        if colon and "/" not in address:  # Ray would try a dead address for minutes
+        if colon:  # Ray would try a dead address for minutes
             socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
         ray.init(**how)
     except (OSError, ValueError) as failure:

@@ -52,7 +52,6 @@ class ServedCall:
     starts: Sequence[Start]
 
     def prompt_ids(self, row: int) -> list[int]:
-        """The token ids of a choice's prompt."""
         return self.prompts[row // self.n].token_ids
 
     async def answer(self) -> GenerationOutput:
@@ -64,13 +63,12 @@ class ServedCall:
 
     def streams(self) -> list[AsyncGenerator[StreamChunk, None]]:
         """Return one stream per choice; each is sent when its first chunk is read."""
-        streams = []
+        streams: list[Any] = []
         for row, own in enumerate(self.own):
-            keywords = cast(GenerateParams, {**self.params, **own})
-            streams.append(
-                self.engine.astream({"prompt_token_ids": self.prompt_ids(row)}, **keywords)
-            )
-        return cast("list[AsyncGenerator[StreamChunk, None]]", streams)
+            prompt = {"prompt_token_ids": self.prompt_ids(row)}
+            params = cast(GenerateParams, {**self.params, **own})
+            streams.append(self.engine.astream(prompt, **params))
+        return streams
 
     def record(self, choices: Sequence[Choice]) -> None:
         """Add the finished choices to the session, if there is one."""
@@ -93,11 +91,8 @@ def served_call(
     params, n = dict(keywords), checked("n", n)
     tokenized, rules, starts = _prompts(engine, prompts, params, session)
     if (rows := len(tokenized) * n) > MAX_ROWS:
-        raise ConfigError.of(
-            "n",
-            f"{len(tokenized)} prompts with {n} choices each are {rows} rows; at "
-            f"most {MAX_ROWS} can be asked for at once",
-        )
+        said = f"{len(tokenized)} prompts with {n} choices each are {rows} rows"
+        raise ConfigError.of("n", f"{said}; at most {MAX_ROWS} can be asked for at once")
     forced = tool_choice not in (None, "auto", "none")
     if forced:
         params["json_schema"] = _call_schema(tool_choice, list(rules.tools.values()), params)
@@ -112,16 +107,13 @@ def served_call(
 
 
 def _prompts(
-    engine: InferenceEngine,
-    prompts: Sequence[Any],
-    params: dict[str, Any],
-    session: Session | None,
+    engine: InferenceEngine, prompts: Sequence[Any], params: dict[str, Any], session: Session | None
 ) -> tuple[list[Prompt], Rules, list[Start]]:
     """Return the prompts, the rules with the request's tools, and where its answers belong in the
     session; takes the keywords about these out of `params`."""
-    name = "chat_template_kwargs"
-    tools, given = params.pop("tools", []), params.pop(name, {})
-    rules = rules_for(as_tools(tools), checked(name, given), engine.config, engine.model)
+    tools, given = params.pop("tools", []), params.pop("chat_template_kwargs", {})
+    kwargs = checked("chat_template_kwargs", given)
+    rules = rules_for(as_tools(tools), kwargs, engine.config, engine.model)
     template = rules.template
     if template is None:
         raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")

@@ -35,19 +35,17 @@ class Responses:
         self._tokenizer = call.rules.model.tokenizer
         name = f"{self.prefix}-{uuid.uuid4().hex}"
         self._about = {"id": name, "created": int(time.time()), "model": model}
-        self._usage_asked = body.stream_options is not None and body.stream_options.include_usage
+        self._usage_asked = bool(body.stream_options and body.stream_options.include_usage)
 
     def _text(self, name: str, choices: Sequence[JSON], **more: Any) -> str:
-        return json.dumps(
-            {**self._about, "object": name, "choices": choices, **more}, allow_nan=False
-        )
+        value = {**self._about, "object": name, "choices": choices, **more}
+        return json.dumps(value, allow_nan=False)
 
     def _event(self, *choices: JSON, **more: Any) -> str:
         usage = {"usage": None} if self._usage_asked else {}
         return self._text(self.event_name, choices, **(usage | more))
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
-        """The response to a request that is not streamed."""
         parts = [
             {**self._part(choice, whole_chunk(row)), **self._prompt_logprobs(choice, row)}
             for choice, row in zip(self.choices, rows, strict=True)
@@ -59,7 +57,6 @@ class Responses:
         return []
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
-        """The events of one chunk of a choice."""
         return [self._event(self._part(choice, chunk))]
 
     def last_events(self) -> list[str]:
@@ -73,7 +70,7 @@ class Responses:
     def _named(self, choice: Choice, chunk: StreamChunk) -> JSON:
         """Which choice it is, why it ended, and the chunk's ids if they were asked for."""
         about: JSON = {"index": choice.index, "finish_reason": choice.finish_reason}
-        if choice.output is not None:
+        if choice.finish_reason is not None:
             about["stop_reason"] = choice.stop_reason
             about["weight_version"] = choice.output.weight_version
         if self.body.return_token_ids:
@@ -81,7 +78,7 @@ class Responses:
         return about
 
     def _usage(self) -> JSON:
-        return usage([choice.output for choice in self.choices if choice.output], self.call.n)
+        return usage([choice.output for choice in self.choices], self.call.n)
 
     def _prompt_logprobs(self, choice: Choice, row: GenerationRow) -> JSON:
         """Each prompt token's own log prob in vLLM's form, without a rank."""
@@ -140,7 +137,7 @@ class CompletionResponses(Responses):
     prefix, name, event_name = "cmpl", "text_completion", "text_completion"
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
-        begins = not choice.token_ids
+        begins = not choice.output.token_ids
         part = {"text": choice.add(chunk), **self._named(choice, chunk)}
         if self.body.return_token_ids and begins:
             part["prompt_token_ids"] = self.call.prompt_ids(choice.index)
