@@ -98,11 +98,9 @@ class InfLM(TemplateLM):
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        how = {
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": not add_generation_prompt,
-        }
-        return str(self.tokenizer.apply_chat_template(chat_history, tokenize=False, **how))
+        how = {"add_generation_prompt": add_generation_prompt, "tokenize": False}
+        how["continue_final_message"] = not add_generation_prompt
+        return str(self.tokenizer.apply_chat_template(chat_history, **how))
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
@@ -158,7 +156,6 @@ class InfLM(TemplateLM):
         return texts
 
     def _answers(self, requests: Sequence[Instance]) -> list[str]:
-        """The answers to requests with the same keywords."""
         params: dict[str, Any] = normalize_gen_kwargs(requests[0].args[1], self.max_gen_toks)
         limit, until = params.pop("max_gen_toks"), params.pop("until")
         if not params.pop("do_sample"):

@@ -78,8 +78,8 @@ class Keywords(RequestBody):
     response_format: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    stream: bool | None = None
     # Not supported; accepted only at the value without effect.
+    stream: Literal[False] | None = None
     parallel_tool_calls: Literal[True] | None = None
     modalities: list[Literal["text"]] | None = None
 

@@ -82,7 +82,6 @@ class Options:
 
     @property
     def embedded(self) -> bool:
-        """Whether the embedded model is used."""
         named = any(text.startswith("model_path") for text in self._assignments)
         return self._file is None and not named
 
@@ -94,7 +93,6 @@ class Options:
         return config
 
     def start(self, *defaults: str) -> InferenceEngine:
-        """Start the engine."""
         with interrupt_kept():
             from inf import InferenceEngine
 

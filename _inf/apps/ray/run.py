@@ -12,11 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from _inf.apps.batch import fingerprint
-from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import OnError, calls_at_once, keep_in
+from _inf.apps.batch.runner import Keep, calls_at_once
 from _inf.apps.ray.cluster import cluster
 from _inf.apps.ray.worker import InferenceWorker
-from _inf.apps.tally import Tally
 from _inf.backends.registry import describe
 from _inf.config import Config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
@@ -32,18 +30,16 @@ RETRIES = 3
 def answer_on_ray(
     config: Config,
     lines: Iterable[tuple[int, bytes]],
-    out: OutputFile,
     params: Mapping[str, Any],
-    tally: Tally,
-    on_error: OnError,
+    keep: Keep,
     workers: int,
-    rollouts: bool = False,
+    rollouts: bool,
 ) -> None:
-    """Answer `lines` into `out` with `workers` engines on the cluster of `RAY_ADDRESS`, or on this
-    machine's cores; `rollouts` as in `parse`.
+    """Answer `lines` with `workers` engines on the cluster of `RAY_ADDRESS`, or on this machine's
+    cores; `params` and `keep` as of `answer_each`, `rollouts` as of `parse`.
 
-    Raises as `runner.answer`, `ConfigError` if the cluster is too small, and `EngineDeadError` if
-    an engine loses its place on it.
+    Raises as `answer_each`, `ConfigError` if the cluster is too small, and `EngineDeadError` if an
+    engine loses its place on it.
     """
     parallel = config.rollout.tensor_model_parallel_size * config.rollout.data_parallel_size
     if parallel > 1:
@@ -58,9 +54,7 @@ def answer_on_ray(
         )
     model = fingerprint.of_config(config)["model"]
     settings = {**config.to_dict(), "model_path": _anywhere(config.model_path)}
-
-    keep = keep_in(out, tally, on_error)
-    with tally.showing(), cluster() as ray:
+    with cluster() as ray:
         from ray._private.state import available_resources_per_node
 
         free = list(available_resources_per_node().values())

@@ -27,6 +27,7 @@ class ServedKeywords(Keywords):
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None  # type: ignore[assignment]
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     prompt_logprobs: Literal[0] | None = None
