@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from prometheus_client import generate_latest
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -95,14 +96,15 @@ class Service:
         self.keeper.answered()
         self.sessions.open(session)
         text = await asyncio.to_thread(responses.whole, list(output))
-        call.record(responses.choices)
+        responses.record()
         return Response(text, media_type="application/json")
 
     async def _events(self, responses: Responses, path: str) -> AsyncGenerator[str, None]:
         """The text of a stream's events; those before the first chunk come with that chunk's."""
-        call, begun = responses.call, False
+        begun = False
         try:
-            async with contextlib.aclosing(merged(await asyncio.to_thread(call.streams))) as chunks:
+            streams = await asyncio.to_thread(responses.call.streams)
+            async with contextlib.aclosing(merged(streams)) as chunks:
                 async for row, chunk in chunks:
                     events = responses.events(responses.choices[row], chunk)
                     if not begun:
@@ -118,7 +120,7 @@ class Service:
                 raise
             yield f"data: {json.dumps(error_of(failure, path)[1])}\n\n"
             return
-        call.record(responses.choices)
+        responses.record()
         yield "".join(f"data: {event}\n\n" for event in responses.last_events()) + DONE
 
     # ─── /sessions ───
@@ -146,7 +148,8 @@ class Service:
         return JSONResponse(about, code, HEADERS.get(code))
 
     async def totals(self) -> Response:
-        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        text = generate_latest(self.metrics.registry)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:

@@ -25,7 +25,6 @@ from _inf.tools.definition import as_tools
 from _inf.types import Message, Prompt, Tool
 
 if TYPE_CHECKING:
-    from _inf.apps.serve.choice import Choice
     from _inf.apps.serve.sessions import Session, Start
     from inf import InferenceEngine
 
@@ -69,13 +68,6 @@ class ServedCall:
             params = cast(GenerateParams, {**self.params, **own})
             streams.append(self.engine.astream(prompt, **params))
         return streams
-
-    def record(self, choices: Sequence[Choice]) -> None:
-        """Add the finished choices to the session, if there is one."""
-        for choice in choices:
-            if self.session is not None:
-                start = self.starts[choice.index // self.n]
-                self.session.add(start, self.prompt_ids(choice.index), choice)
 
 
 def served_call(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from typing import TypeVar
 
@@ -66,25 +65,24 @@ async def merged(
 ) -> AsyncGenerator[tuple[int, Item], None]:
     """Yield the items of all streams with the index of their stream, as they come. The first
     failure, and closing this iterator, closes all of them."""
-    put, items = anyio.create_memory_object_stream[tuple[int, Item]](math.inf)
+    items: asyncio.Queue[tuple[int, Item] | None] = asyncio.Queue()
 
     async def pump(index: int, stream: AsyncGenerator[Item, None]) -> None:
         async with contextlib.aclosing(stream):
             async for item in stream:
-                put.send_nowait((index, item))
+                items.put_nowait((index, item))
 
     pumps = [asyncio.ensure_future(pump(*each)) for each in enumerate(streams)]
     all_of_them = asyncio.gather(*pumps)
-    all_of_them.add_done_callback(lambda _: put.close())
+    all_of_them.add_done_callback(lambda _: items.put_nowait(None))
     try:
-        async for item in items:
+        while (item := await items.get()) is not None:
             yield item
         await all_of_them
     finally:
         for each in pumps:
             each.cancel()
         await asyncio.gather(all_of_them, *pumps, return_exceptions=True)
-        items.close()
 
 
 class EventStream(StreamingResponse):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, Metric
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,7 +29,7 @@ ENGINE_TOTALS = (
 class Metrics:
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine = engine
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self.requests = Counter(
             "inf_http_requests", "Requests by route and status", ("route", "status"), registry=None
         )
@@ -37,16 +37,13 @@ class Metrics:
             "inf_http_requests_running", "Requests that are answered or wait for it", registry=None
         )
         for each in (self.requests, self.running, self):
-            self._registry.register(each)
+            self.registry.register(each)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the engine's totals; called for each scrape."""
         totals = self._engine.stats()
         for name, key, text in ENGINE_TOTALS:
             yield CounterMetricFamily(name, text, value=totals[key])
-
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
 
 
 class WatchRequests:

@@ -63,6 +63,14 @@ class Responses:
         """The events after all choices have ended."""
         return [self._event(usage=self._usage())] if self._usage_asked else []
 
+    def record(self) -> None:
+        """Add the finished choices to the session, if there is one."""
+        call = self.call
+        for choice in self.choices:
+            if call.session is not None:
+                start = call.starts[choice.index // call.n]
+                call.session.add(start, call.prompt_ids(choice.index), choice)
+
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         """Add a chunk to a choice; return what it says of the choice."""
         raise NotImplementedError
