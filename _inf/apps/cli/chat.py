@@ -103,7 +103,6 @@ class Chat:
         self._messages: list[Any] = [{"role": "system", "content": system}] if system else []
 
     def run(self) -> None:
-        """Chat until the end of the input or /quit."""
         if self._watched:
             import readline  # noqa: F401  (input() edits lines with it)
 

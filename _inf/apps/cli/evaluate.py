@@ -87,8 +87,7 @@ def data(
     rescore: Annotated[bool, typer.Option("--rescore", help="Score stored answers again.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Start again, without them.")] = False,
     log: Annotated[
-        str | None,
-        typer.Option(metavar="TRACKER", help="wandb, mlflow, trackio or tensorboard."),
+        str | None, typer.Option(metavar="TRACKER", help="wandb, mlflow, trackio or tensorboard.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
     **options: Any,

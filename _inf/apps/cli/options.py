@@ -1,7 +1,6 @@
 """The options that commands share: the engine's config and the sampling parameters.
 
-A command takes them as `**options` and reads them with `Options`. Turns text from the shell into
-`generate`'s keywords, and knows no command.
+A command takes them as `**options` and reads them with `Options`.
 """
 
 from __future__ import annotations

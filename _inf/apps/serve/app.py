@@ -10,7 +10,7 @@ import json
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -45,7 +45,8 @@ class Service:
         self.metrics = Metrics(engine)
         self.sessions = Sessions()
         self.model = engine.config.model_name
-        self._created = int(time.time())
+        self._about = {"id": self.model, "created": int(time.time()), "object": "model"}
+        self._about |= {"owned_by": "inf", "max_model_len": engine.model.limits.total}
 
     # ─── /v1 ───
 
@@ -56,15 +57,11 @@ class Service:
         return await self._answer(request, CompletionBody, CompletionResponses)
 
     async def models(self) -> Response:
-        return JSONResponse({"object": "list", "data": [self._model()]})
+        return JSONResponse({"object": "list", "data": [self._about]})
 
     async def one_model(self, name: str) -> Response:
         self._check_model(name)
-        return JSONResponse(self._model())
-
-    def _model(self) -> dict[str, Any]:
-        about = {"id": self.model, "created": self._created, "object": "model", "owned_by": "inf"}
-        return {**about, "max_model_len": self.engine.model.limits.total}
+        return JSONResponse(self._about)
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name != self.model:

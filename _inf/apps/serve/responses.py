@@ -53,14 +53,12 @@ class Responses:
         return self._text(self.name, parts, usage=self._usage())
 
     def first_events(self) -> list[str]:
-        """The events before the first chunk of any choice."""
         return []
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
         return [self._event(self._part(choice, chunk))]
 
     def last_events(self) -> list[str]:
-        """The events after all choices have ended."""
         return [self._event(usage=self._usage())] if self._usage_asked else []
 
     def record(self) -> None:
@@ -101,8 +99,6 @@ class Responses:
 
 
 class ChatResponses(Responses):
-    """Responses to `/v1/chat/completions`."""
-
     prefix, name, event_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
@@ -140,8 +136,6 @@ class ChatResponses(Responses):
 
 
 class CompletionResponses(Responses):
-    """Responses to `/v1/completions`."""
-
     prefix, name, event_name = "cmpl", "text_completion", "text_completion"
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
