@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -19,7 +20,7 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from _inf.apps.serve.bodies import ChatBody, CompletionBody, RewardBody, read_body
+from _inf.apps.serve.bodies import RewardBody, read_body
 from _inf.apps.serve.calls import served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
 from _inf.apps.serve.error_responses import HEADERS, RequestError, error_of
@@ -50,12 +51,6 @@ class Service:
 
     # ─── /v1 ───
 
-    async def chat(self, request: Request) -> Response:
-        return await self._answer(request, ChatBody, ChatResponses)
-
-    async def completion(self, request: Request) -> Response:
-        return await self._answer(request, CompletionBody, CompletionResponses)
-
     async def models(self) -> Response:
         return JSONResponse({"object": "list", "data": [self._about]})
 
@@ -68,10 +63,8 @@ class Service:
             message = f"model: there is only {self.model!r}."
             raise RequestError(404, message, key="model", code="model_not_found")
 
-    async def _answer(
-        self, request: Request, form: type[ChatBody | CompletionBody], kind: type[Responses]
-    ) -> Response:
-        body = await asyncio.to_thread(read_body, form, await read_bytes(request))
+    async def answer(self, kind: type[Responses], request: Request) -> Response:
+        body = await asyncio.to_thread(read_body, kind.form, await read_bytes(request))
         self._check_model(body.model)
         self.keeper.check()
         name = request.path_params.get("session")
@@ -155,9 +148,11 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     app = FastAPI(openapi_url=None, exception_handlers={HTTPException: _refuse_route})
     own_names = [*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host]
     router = APIRouter(dependencies=[Depends(_guard(api_key, own_names))])
+    chat = partial(service.answer, ChatResponses)
+    completion = partial(service.answer, CompletionResponses)
     for prefix in ("/v1", "/sessions/{session}/v1"):
-        router.add_api_route(f"{prefix}/chat/completions", service.chat, methods=["POST"])
-        router.add_api_route(f"{prefix}/completions", service.completion, methods=["POST"])
+        router.add_api_route(f"{prefix}/chat/completions", chat, methods=["POST"])
+        router.add_api_route(f"{prefix}/completions", completion, methods=["POST"])
         router.add_api_route(f"{prefix}/models", service.models)
         router.add_api_route(f"{prefix}/models/{{name:path}}", service.one_model)
     router.add_api_route("/sessions/{session}/traces", service.traces)

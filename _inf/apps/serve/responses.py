@@ -25,6 +25,7 @@ JSON = dict[str, Any]
 class Responses:
     """What the responses to both routes share. model: the name of the served model."""
 
+    form: type[ChatBody | CompletionBody]
     prefix: str
     name: str  # the `object` of a response
     event_name: str  # and of a stream's events
@@ -99,6 +100,7 @@ class Responses:
 
 
 class ChatResponses(Responses):
+    form = ChatBody
     prefix, name, event_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
@@ -136,6 +138,7 @@ class ChatResponses(Responses):
 
 
 class CompletionResponses(Responses):
+    form = CompletionBody
     prefix, name, event_name = "cmpl", "text_completion", "text_completion"
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
