@@ -72,9 +72,8 @@ class InfLM(TemplateLM):
         if engine.tokenizer is None:
             raise ConfigError("lm_eval: the engine has no tokenizer; set tokenizer_path.")
         self.engine, self.tokenizer, self.max_gen_toks = engine, engine.tokenizer, max_gen_toks
-        rollout = engine.config.rollout
-        self._prompt_length = rollout.prompt_length
-        self._total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
+        limits = engine.model.limits
+        self._prompt_length, self._total = limits.prompt, limits.total
 
     @property
     def max_length(self) -> int:

@@ -77,13 +77,12 @@ class OutputFile:
 
     def _check(self, about: Mapping[str, Any]) -> None:
         try:
-            known = json.loads(self.meta.read_bytes())
-        except (FileNotFoundError, ValueError):
+            known = dict(json.loads(self.meta.read_bytes()))
+        except (FileNotFoundError, TypeError, ValueError):
             raise ConfigError(
                 f"{self.path} holds rows, but {self.meta.name} is missing or unreadable; "
                 "name another file, or empty it with --restart."
             ) from None
-        known = known if isinstance(known, dict) else {}
         for name in {**about, **known}:
             if about.get(name) != known.get(name):
                 raise ConfigError(

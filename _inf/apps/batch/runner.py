@@ -88,7 +88,7 @@ async def answer_one(
         if job.tool_choice is None:
             output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
         else:  # by a grammar, as `inf serve` does
-            call = served_call(engine, [job.prompt], own, own["n"], job.tool_choice)
+            call = served_call(engine, [job.prompt], own, job.tool_choice)
             output = GenerationOutput([_with_call(row) for row in await call.answer()])
     except GenerationTimeout as failure:
         return error_row(job, "timeout", str(failure)), 0

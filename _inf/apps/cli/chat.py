@@ -74,13 +74,12 @@ def chat(
     each answer is one line, and so is each {"error": ...}. With the embedded model, prompt and
     answer may have 4096 tokens together.
     """
-    call = Options(options)
-    limits = LIMITS if call.embedded else ()
-    config = call.load(*limits)
+    call = Options(options, *LIMITS)
+    config = call.load()
     check_usable(call.params, as_json=as_json, streams=_streams(config, as_json))
     if _watched():  # the start takes seconds
         _note(f"Starting {config.model_name} ...")
-    with call.start(*limits) as engine:
+    with call.start() as engine:
         talk = Chat(engine, call.params, system, as_json)
         talk.run()
     if talk.failed and not sys.stdin.isatty():

@@ -69,7 +69,7 @@ class Service:
         self.keeper.check()
         name = request.path_params.get("session")
         session = None if name is None else self.sessions.of_request(name)
-        asked = (body.prompts(), body.keywords(), body.n or 1, body.tool_choice, session)
+        asked = (body.prompts(), body.keywords(), body.tool_choice, session)
         call = await asyncio.to_thread(served_call, self.engine, *asked)
         responses = kind(call, body, self.model)
         if body.stream:

@@ -74,13 +74,13 @@ def served_call(
     engine: InferenceEngine,
     prompts: Sequence[Any],
     keywords: Mapping[str, Any],
-    n: int = 1,
-    tool_choice: str | NamedTool | None = None,
+    tool_choice: str | NamedTool | None,
     session: Session | None = None,
 ) -> ServedCall:
     """Prepare a request; checks what `generate` cannot: the number of choices, lengths, a forced
     call. keywords: `generate`'s. Raises as it does."""
-    params, n = dict(keywords), checked("n", n)
+    params = dict(keywords)
+    n = checked("n", params.pop("n", 1))
     tokenized, rules, starts = _prompts(engine, prompts, params, session)
     if (rows := len(tokenized) * n) > MAX_ROWS:
         said = f"{len(tokenized)} prompts with {n} choices each are {rows} rows"
