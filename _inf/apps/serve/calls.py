@@ -35,14 +35,14 @@ MAX_ROWS = 1024  # of a request: prompts times choices
 class ServedCall:
     """A checked request. Its choices are prompt-major: `n` for each prompt.
 
-    params: `generate`'s keywords for all choices; own: those of each. rules: the tools, and how
-    their calls are read. forced: the grammar makes the answer the JSON text of a call. session: the
-    request's, if it has one; starts: where the answers to each prompt belong in it.
+    prompt_ids: of each choice. params: `generate`'s keywords for all choices; own: those of each.
+    rules: the tools, and how their calls are read. forced: the grammar makes the answer the JSON
+    text of a call. session: the request's, if it has one; starts: where each choice belongs in it.
     """
 
     engine: InferenceEngine
-    prompts: list[Prompt]
     n: int
+    prompt_ids: Sequence[list[int]]
     params: Mapping[str, Any]
     own: Sequence[Mapping[str, Any]]
     rules: Rules
@@ -50,12 +50,9 @@ class ServedCall:
     session: Session | None
     starts: Sequence[Start]
 
-    def prompt_ids(self, row: int) -> list[int]:
-        return self.prompts[row // self.n].token_ids
-
     async def answer(self) -> GenerationOutput:
         """Answer all choices in one call; cancelling it aborts them in the engine."""
-        prompts = [{"prompt_token_ids": self.prompt_ids(row)} for row in range(len(self.own))]
+        prompts = [{"prompt_token_ids": ids} for ids in self.prompt_ids]
         own = {name: [each[name] for each in self.own] for name in self.own[0]}
         keywords = cast(GenerateParams, {**self.params, **own})
         return await self.engine.agenerate(prompts, **keywords)
@@ -63,10 +60,9 @@ class ServedCall:
     def streams(self) -> list[AsyncGenerator[StreamChunk, None]]:
         """Return one stream per choice; each is sent when its first chunk is read."""
         streams: list[Any] = []
-        for row, own in enumerate(self.own):
-            prompt = {"prompt_token_ids": self.prompt_ids(row)}
+        for ids, own in zip(self.prompt_ids, self.own, strict=True):
             params = cast(GenerateParams, {**self.params, **own})
-            streams.append(self.engine.astream(prompt, **params))
+            streams.append(self.engine.astream({"prompt_token_ids": ids}, **params))
         return streams
 
 
@@ -95,7 +91,9 @@ def served_call(
         for row, each in enumerate(own):
             each["seed"] = derived_seed(prompt_seed(seed, row // n), row % n)
     params |= {"tools": [], "n": 1, "progress": False}
-    return ServedCall(engine, tokenized, n, params, own, rules, forced, session, starts)
+    ids = [prompt.token_ids for prompt in tokenized for _ in range(n)]
+    places = [start for start in starts for _ in range(n)]
+    return ServedCall(engine, n, ids, params, own, rules, forced, session, places)
 
 
 def _prompts(

@@ -64,11 +64,9 @@ class Responses:
 
     def record(self) -> None:
         """Add the finished choices to the session, if there is one."""
-        call = self.call
-        for choice in self.choices:
-            if call.session is not None:
-                start = call.starts[choice.index // call.n]
-                call.session.add(start, call.prompt_ids(choice.index), choice)
+        if (session := self.call.session) is not None:
+            for each in zip(self.call.starts, self.call.prompt_ids, self.choices, strict=True):
+                session.add(*each)
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         """Add a chunk to a choice; return what it says of the choice."""
@@ -92,7 +90,7 @@ class Responses:
         if self.body.prompt_logprobs is None or row.prompt_logprobs is None:
             return {}
         entries: list[JSON | None] = []
-        ids = self.call.prompt_ids(choice.index)
+        ids = self.call.prompt_ids[choice.index]
         for token, value in zip(ids, row.prompt_logprobs, strict=True):
             about = {"logprob": value, "decoded_token": token_text(token, self._tokenizer)}
             entries.append(None if value is None else {str(token): about})
@@ -114,7 +112,7 @@ class ChatResponses(Responses):
 
     def _prompt_ids(self) -> JSON:
         asked = self.body.return_token_ids
-        return {"prompt_token_ids": self.call.prompt_ids(0)} if asked else {}
+        return {"prompt_token_ids": self.call.prompt_ids[0]} if asked else {}
 
     def first_events(self) -> list[str]:
         delta = {"role": "assistant", "content": ""}
@@ -145,7 +143,7 @@ class CompletionResponses(Responses):
         begins = not choice.output.token_ids
         part = {"text": choice.add(chunk), **self._named(choice, chunk)}
         if self.body.return_token_ids and begins:
-            part["prompt_token_ids"] = self.call.prompt_ids(choice.index)
+            part["prompt_token_ids"] = self.call.prompt_ids[choice.index]
         return {**part, "logprobs": self._logprobs(choice, chunk)}
 
     def _logprobs(self, choice: Choice, chunk: StreamChunk) -> JSON | None:
