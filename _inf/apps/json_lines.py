@@ -25,10 +25,7 @@ def json_lines(path: str | os.PathLike[str]) -> list[tuple[int, Any]]:
 
 
 def json_text(value: Any, **how: Any) -> str:
-    """Return `value` as JSON. NaN and infinite numbers, which JSON does not have, become null.
-
-    how: keywords of `json.dumps`.
-    """
+    """`json.dumps`, but NaN and infinite numbers, which JSON does not have, become null."""
     try:
         return json.dumps(value, allow_nan=False, **how)
     except ValueError:

@@ -72,9 +72,8 @@ class InfLM(TemplateLM):
         if engine.tokenizer is None:
             raise ConfigError("lm_eval: the engine has no tokenizer; set tokenizer_path.")
         self.engine, self.tokenizer, self.max_gen_toks = engine, engine.tokenizer, max_gen_toks
-        rollout = engine.config.rollout
-        self._prompt_length = rollout.prompt_length
-        self._total = rollout.max_model_len or rollout.prompt_length + rollout.response_length
+        limits = engine.model.limits
+        self._prompt_length, self._total = limits.prompt, limits.total
 
     @property
     def max_length(self) -> int:
@@ -98,11 +97,9 @@ class InfLM(TemplateLM):
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        how = {
-            "add_generation_prompt": add_generation_prompt,
-            "continue_final_message": not add_generation_prompt,
-        }
-        return str(self.tokenizer.apply_chat_template(chat_history, tokenize=False, **how))
+        how = {"add_generation_prompt": add_generation_prompt, "tokenize": False}
+        how["continue_final_message"] = not add_generation_prompt
+        return str(self.tokenizer.apply_chat_template(chat_history, **how))
 
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, **kwargs: Any
@@ -158,7 +155,6 @@ class InfLM(TemplateLM):
         return texts
 
     def _answers(self, requests: Sequence[Instance]) -> list[str]:
-        """The answers to requests with the same keywords."""
         params: dict[str, Any] = normalize_gen_kwargs(requests[0].args[1], self.max_gen_toks)
         limit, until = params.pop("max_gen_toks"), params.pop("until")
         if not params.pop("do_sample"):

@@ -78,8 +78,8 @@ class Keywords(RequestBody):
     response_format: dict[str, Any] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    stream: bool | None = None
     # Not supported; accepted only at the value without effect.
+    stream: Literal[False] | None = None
     parallel_tool_calls: Literal[True] | None = None
     modalities: list[Literal["text"]] | None = None
 
@@ -87,9 +87,8 @@ class Keywords(RequestBody):
     def _refuse_contradictions(self) -> Keywords:
         given = self.model_fields_set
         if {"max_tokens", "max_completion_tokens"} <= given:
-            raise ConfigError.of(
-                "max_completion_tokens", "max_tokens is set too; remove one of them"
-            )
+            said = "max_tokens is set too; remove one of them"
+            raise ConfigError.of("max_completion_tokens", said)
         if self.top_logprobs and not self.logprobs:
             raise ConfigError.of("top_logprobs", 'it needs "logprobs": true')
         if self._schema() is not None and "json_schema" in given:
@@ -124,8 +123,6 @@ class Keywords(RequestBody):
 
 
 class ChatRequest(Keywords):
-    """The body of a request to `/v1/chat/completions`."""
-
     messages: list[dict[str, Any]]
     temperature: Annotated[float, Field(le=2)] | None = None  # OpenAI's bound
     model: Any = None  # like all below, it has no effect
@@ -176,17 +173,11 @@ def assistant(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> di
     """Return the assistant's message; ids: of its calls."""
     if not calls:
         return {"role": "assistant", "content": content}
-    named = [
-        {
-            "id": call_id,
-            "type": "function",
-            "function": {
-                "name": call.name,
-                "arguments": call.raw_text if call.error else json.dumps(call.arguments),
-            },
-        }
-        for call, call_id in zip(calls, ids, strict=True)
-    ]
+    named = []
+    for call, call_id in zip(calls, ids, strict=True):
+        arguments = call.raw_text if call.error else json.dumps(call.arguments)
+        function = {"name": call.name, "arguments": arguments}
+        named.append({"id": call_id, "type": "function", "function": function})
     return {"role": "assistant", "content": content or None, "tool_calls": named}
 
 
@@ -214,13 +205,10 @@ def token_logprobs(
     if likeliest is None or logprobs is None or any(map(math.isnan, logprobs)):
         return None
     tops = row.top_logprobs or [{} for _ in ids]
-    content = [
-        {
-            **_token(token, logprob, tokenizer),
-            "top_logprobs": [_token(*item, tokenizer) for item in list(top.items())[:likeliest]],
-        }
-        for token, logprob, top in zip(ids, logprobs, tops, strict=True)
-    ]
+    content = []
+    for token, logprob, top in zip(ids, logprobs, tops, strict=True):
+        named = [_token(*item, tokenizer) for item in list(top.items())[:likeliest]]
+        content.append({**_token(token, logprob, tokenizer), "top_logprobs": named})
     return {"content": content, "refusal": None}
 
 

@@ -16,7 +16,7 @@ class Tally:
 
     total: rows of the whole file. done, answered: those of an earlier run, and then of this one
     too. line: a line's text, with the attributes of this object. tell: what prints it.
-    Attributes of this run alone: `tokens`, and the `seconds` until the last answer.
+    Attributes of this run alone: `rows`, `tokens`, and the `seconds` until the last answer.
     """
 
     def __init__(
@@ -42,7 +42,6 @@ class Tally:
 
     @property
     def rows(self) -> int:
-        """The rows that this run has done."""
         return self.done - self._before
 
     @property
@@ -57,7 +56,6 @@ class Tally:
         return f", {self.tokens} tokens, {per_second:.0f} tok/s" if per_second else ""
 
     def add(self, *, done: int = 0, answered: int = 0, tokens: int = 0) -> None:
-        """Count rows, and show the new numbers."""
         now = time.monotonic()
         self.done += done
         self.answered += answered

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from _inf.apps import tally
 from _inf.apps.batch.lines import parse
 from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import answer, unanswered
+from _inf.apps.batch.runner import answer_each, keep_in, unanswered
 from _inf.apps.tally import Tally
 from _inf.config import load_config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError, PromptError, RequestFailure
@@ -96,7 +96,9 @@ def run(
         total = sum(1 for _ in unanswered(source, file))
         counts = Tally(file.answered + total, file.answered, file.answered)
         jobs = (parse(text, line) for line, text in unanswered(source, file))
-        answer(engine, jobs, file, params or {}, counts, on_error)  # type: ignore[arg-type]
+        keep: Any = keep_in(file, counts, on_error)
+        with counts.showing():
+            asyncio.run(answer_each(engine, jobs, params or {}, keep))  # type: ignore[arg-type]
         return counts
 
 

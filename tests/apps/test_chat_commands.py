@@ -15,7 +15,7 @@ import pytest
 
 import inf
 from _inf.apps.cli import main
-from _inf.apps.cli.chat_params import NOT_STREAMED, ONLY_JSON, UNUSABLE
+from _inf.apps.cli.chat import NOT_STREAMED, ONLY_JSON, UNUSABLE
 from _inf.apps.cli.options import SAMPLING
 from _inf.config import load_config
 from _inf.request.keywords import GenerateParams

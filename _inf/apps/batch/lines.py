@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from _inf.apps.openai_format import (
     ChatRequest,
@@ -28,7 +28,6 @@ from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.types import Tokenizer
 
-MakeRow: TypeAlias = "Callable[[GenerationOutput], dict[str, Any]]"
 COPIED_KEYS = ("id", "metadata", "custom_id")  # of any form: they are copied to the answer
 
 
@@ -39,7 +38,7 @@ class Job:
 
     line: int
     prompt: Any
-    row: MakeRow
+    row: Callable[[GenerationOutput], dict[str, Any]]
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     copied: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     tool_choice: str | NamedTool | None = None
@@ -78,7 +77,6 @@ class _Line(RequestBody):
 
 
 class _OneAnswer(_Line, Keywords):
-    stream: Literal[False] | None = None
     n: Literal[1] | None = None
     logprobs: Literal[False] | None = None
 
@@ -87,7 +85,6 @@ class PromptLine(_OneAnswer):
     prompt: str
 
     def row(self, about: Answering, output: GenerationOutput) -> dict[str, Any]:
-        """Return the line with its answer."""
         [answer] = output
         calls = {name: value for name, value in message(answer).items() if name == "tool_calls"}
         return {**about.value, "completion": answer.completion, **calls, **_about(answer)}
@@ -99,27 +96,19 @@ class ConversationLine(_OneAnswer):
     conversation_id: Any = None
 
     def row(self, about: Answering, output: GenerationOutput) -> dict[str, Any]:
-        """Return the line with its answer."""
         [answer] = output
         chat = answer.messages or [*self.messages, message(answer)]
         told = {**(self.metadata or {}), **_about(answer)}
         return {**about.value, "messages": chat, "metadata": told}
 
 
-class BatchChatRequest(ChatRequest):
-    """A request whose answer is a line."""
-
-    stream: Literal[False] | None = None
-
-
 class OpenAILine(_Line):
     custom_id: str
     method: Literal["POST"] | None = None
     url: Literal["/v1/chat/completions"] | None = None
-    body: BatchChatRequest
+    body: ChatRequest
 
     def row(self, about: Answering, output: GenerationOutput) -> dict[str, Any]:
-        """Return OpenAI's line with the response."""
         content = {
             "id": f"chatcmpl-{about.line}",
             "object": "chat.completion",
@@ -204,7 +193,6 @@ def _job(about: Answering, rollouts: bool) -> Job:
 
 
 def _rollout(about: Answering, prompt: Any, output: GenerationOutput) -> dict[str, Any]:
-    """Return the answer in the form of docs/rollouts.md."""
     [answer] = output
     name = about.copied.get("custom_id")
     asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt

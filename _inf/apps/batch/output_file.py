@@ -13,7 +13,7 @@ import fcntl
 import itertools
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,8 @@ class OutputFile:
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as failure:
-            raise ConfigError(
-                f"{path}: {failure.strerror}; name a file that can be written."
-            ) from None
+            said = f"{path}: {failure.strerror}; name a file that can be written."
+            raise ConfigError(said) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -62,10 +61,8 @@ class OutputFile:
             os.close(self._file)
 
     def begin(self, about: Mapping[str, Any], restart: bool) -> None:
-        """Resume with the existing rows, or begin a new file; refuse rows of another run.
-
-        `about`: what the answers depend on. Raises `ConfigError` with the difference.
-        """
+        """Resume with the existing rows, or begin a new file; refuse those of a run with another
+        `about`, which is what the answers depend on."""
         about = json.loads(json.dumps(about))
         if restart:
             os.ftruncate(self._file, 0)
@@ -80,13 +77,12 @@ class OutputFile:
 
     def _check(self, about: Mapping[str, Any]) -> None:
         try:
-            known = json.loads(self.meta.read_bytes())
-        except (FileNotFoundError, ValueError):
+            known = dict(json.loads(self.meta.read_bytes()))
+        except (FileNotFoundError, TypeError, ValueError):
             raise ConfigError(
                 f"{self.path} holds rows, but {self.meta.name} is missing or unreadable; "
                 "name another file, or empty it with --restart."
             ) from None
-        known = known if isinstance(known, dict) else {}
         for name in {**about, **known}:
             if about.get(name) != known.get(name):
                 raise ConfigError(
@@ -120,7 +116,6 @@ class OutputFile:
 
     @property
     def failed(self) -> int:
-        """The number of lines with an error instead of an answer."""
         return len(self._failed)
 
     @property
@@ -135,17 +130,15 @@ class OutputFile:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows in the order of their lines."""
-        return map(json.loads, self._texts())
+        return map(json.loads, self._texts(self._offsets))
 
     def row(self, line: int) -> dict[str, Any]:
         """Return the row of a line that has one."""
-        with open(self.path, "rb") as file:
-            file.seek(self._offsets[line - 1])
-            return dict(json.loads(file.readline()))
+        return dict(json.loads(next(self._texts([self._offsets[line - 1]]))))
 
-    def _texts(self) -> Iterator[bytes]:
+    def _texts(self, offsets: Iterable[int]) -> Iterator[bytes]:
         with open(self.path, "rb") as file:
-            for offset in self._offsets:
+            for offset in offsets:
                 if offset != NO_ROW:
                     file.seek(offset)
                     yield file.readline()
@@ -170,7 +163,7 @@ class OutputFile:
         new = self.path.with_name(f"{self.path.name}.new")
         try:
             with open(new, "wb") as file:
-                file.writelines(self._texts())
+                file.writelines(self._texts(self._offsets))
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self.path)

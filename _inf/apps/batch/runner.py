@@ -45,19 +45,6 @@ def calls_at_once(config: Config, on_cpu: bool) -> int:
     return min(CALLS_ON_CPU if on_cpu else MAX_CALLS, config.rollout.max_num_seqs)
 
 
-def answer(
-    engine: InferenceEngine,
-    jobs: Iterable[Job | BadLine],
-    out: OutputFile,
-    params: Mapping[str, Any],
-    tally: Tally,
-    on_error: OnError = lambda line, reason: None,
-) -> None:
-    """Answer `jobs` into `out`. Arguments and errors as of `answer_each`. Written rows stay."""
-    with tally.showing():
-        asyncio.run(answer_each(engine, jobs, params, keep_in(out, tally, on_error)))
-
-
 async def answer_each(
     engine: InferenceEngine, jobs: Iterable[Job | BadLine], params: Mapping[str, Any], keep: Keep
 ) -> None:
@@ -79,8 +66,6 @@ async def answer_each(
 
 
 def keep_in(out: OutputFile, tally: Tally, on_error: OnError) -> Keep:
-    """Return the function that writes and counts a row."""
-
     def keep(line: int, row: Mapping[str, Any], tokens: int) -> None:
         out.append(line, row)
         tally.add(done=1, tokens=tokens)
@@ -103,7 +88,7 @@ async def answer_one(
         if job.tool_choice is None:
             output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
         else:  # by a grammar, as `inf serve` does
-            call = served_call(engine, [job.prompt], own, own["n"], job.tool_choice)
+            call = served_call(engine, [job.prompt], own, job.tool_choice)
             output = GenerationOutput([_with_call(row) for row in await call.answer()])
     except GenerationTimeout as failure:
         return error_row(job, "timeout", str(failure)), 0

@@ -44,8 +44,6 @@ NEAR = 0.75  # similarity by difflib: one letter of four may be wrong
 
 
 class Commands(DefaultCommand):
-    """Runs `ask` if the first argument is not a command: `inf "prompt"`."""
-
     default_command = ASK
 
     def check_default(self, ctx: Any, args: list[str]) -> None:

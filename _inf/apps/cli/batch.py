@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import check_custom_ids, parse
 from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import answer, unanswered
+from _inf.apps.batch.runner import answer_each, keep_in, unanswered
 from _inf.apps.cli.options import Options, first_errors, takes_options
 from _inf.apps.tally import Tally
 from _inf.errors import ConfigError
@@ -42,26 +43,26 @@ def batch(
     call = Options(options)
     config, params = call.load(), call.params
     check_custom_ids(source)
-    about = {**fingerprint.of_config(config), "parameters": {**params, "timeout": None}}
-    about |= {"rollouts": True} if rollouts else {}
+    depends = {**fingerprint.of_config(config), "parameters": {**params, "timeout": None}}
+    depends |= {"rollouts": True} if rollouts else {}
     with OutputFile(out) as file:
-        file.begin({**about, "input": fingerprint.of_file(source)}, restart)
+        file.begin({**depends, "input": fingerprint.of_file(source)}, restart)
         before, left = file.answered, sum(1 for _ in unanswered(source, file))
         waiting = unanswered(source, file)
         on_error = first_errors(f"{source}, line", f"more lines have errors; all are in {out}")
         tally = Tally(before + left, before, before)
+        keep = keep_in(file, tally, on_error)
         try:
             if left and workers:
                 from _inf.apps.ray.run import answer_on_ray
 
-                answer_on_ray(config, waiting, file, params, tally, on_error, workers, rollouts)
+                with tally.showing():
+                    answer_on_ray(config, waiting, params, keep, workers, rollouts)
             elif left:
-                with call.start() as engine:
-                    jobs = (
-                        parse(text, line, config.model_name, engine.tokenizer, rollouts=rollouts)
-                        for line, text in waiting
-                    )
-                    answer(engine, jobs, file, params, tally, on_error)
+                with call.start() as engine, tally.showing():
+                    about = config.model_name, engine.tokenizer
+                    jobs = (parse(text, line, *about, rollouts=rollouts) for line, text in waiting)
+                    asyncio.run(answer_each(engine, jobs, params, keep))
         except KeyboardInterrupt:
             typer.echo(
                 f"inf: stopped; the same command resumes with the lines that {out} lacks", err=True

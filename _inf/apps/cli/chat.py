@@ -6,18 +6,20 @@ JSON each. Prompts are shown on a terminal only; notes about an answer go to std
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from _inf.apps.cli.chat_params import assigned, check_usable, listed
-from _inf.apps.cli.options import Options, takes_options
+from _inf.apps.cli.options import SAMPLING, Options, option_type, takes_options
 from _inf.config import Config
-from _inf.errors import EngineDeadError, InferenceError, did_you_mean
+from _inf.errors import ConfigError, EngineDeadError, InferenceError, did_you_mean
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import effective_params
 
@@ -38,6 +40,24 @@ HELP = """/system TEXT   start again with that system prompt; without TEXT, with
 A message that begins with / is written with a space before it.
 A line that ends with \\ continues in the next; so does all between two lines of \"\"\".
 Ctrl-C stops an answer, Ctrl-D leaves."""
+# Values of these are text; values of all others are parsed as JSON if possible.
+TEXTS = [name for name, keyword in SAMPLING.items() if option_type(keyword) is str]
+# Keywords of `generate` that a chat cannot use, and why: any chat, one whose answers are shown as
+# text, one whose answers are shown while they are generated.
+UNUSABLE = {
+    "n": "a chat has one answer to each message; leave it out",
+    "progress": "a chat shows no bar; leave it out",
+    "tools": "a chat has those of its config; set rollout.multi_turn.tool_config_path",
+}
+ONLY_JSON = dict.fromkeys(
+    ("logprobs", "prompt_logprobs", "sampling_mask", "return_routed_experts"),
+    "only inf chat --json shows it",
+)
+NOT_STREAMED = {
+    "num_beams": "a beam is known at its end only, and this chat streams; start inf chat --json",
+    "max_tokens_per_turn": "a message has one turn without tools; set max_tokens",
+    "interaction_kwargs": "this chat streams, and so has no interactions; start inf chat --json",
+}
 
 
 @takes_options()
@@ -54,13 +74,12 @@ def chat(
     each answer is one line, and so is each {"error": ...}. With the embedded model, prompt and
     answer may have 4096 tokens together.
     """
-    call = Options(options)
-    limits = LIMITS if call.embedded else ()
-    config = call.load(*limits)
+    call = Options(options, *LIMITS)
+    config = call.load()
     check_usable(call.params, as_json=as_json, streams=_streams(config, as_json))
     if _watched():  # the start takes seconds
         _note(f"Starting {config.model_name} ...")
-    with call.start(*limits) as engine:
+    with call.start() as engine:
         talk = Chat(engine, call.params, system, as_json)
         talk.run()
     if talk.failed and not sys.stdin.isatty():
@@ -83,26 +102,25 @@ class Chat:
         self._messages: list[Any] = [{"role": "system", "content": system}] if system else []
 
     def run(self) -> None:
-        """Chat until the end of the input or /quit."""
         if self._watched:
             import readline  # noqa: F401  (input() edits lines with it)
 
             _note("/help lists the commands.")
-        running = True
-        while running:
+        while True:
             try:
                 text = _read(*(("You: ", "...  ") if self._watched else ("", "")))
             except KeyboardInterrupt:
                 if not self._watched:
                     raise
                 typer.echo()
+                continue
             except (EOFError, InferenceError) as end:
                 typer.echo("", nl=self._watched)
                 if isinstance(end, InferenceError):  # it ended inside a message
                     self._refused(end)
                 return
-            else:
-                running = not text.strip() or self._handle(text)
+            if text.strip() and not self._handle(text):
+                return
 
     def _handle(self, text: str) -> bool:
         """Answer a message or run a command; return whether the chat continues."""
@@ -153,7 +171,6 @@ class Chat:
         return [*asked, {"role": "assistant", "content": answer}] if answer else self._messages
 
     def _whole(self, asked: list[Any], params: GenerateParams) -> list[Any]:
-        """Answer with tools or as JSON."""
         row = self.engine.generate(asked, **params)[0]
         for call in row.transcript.calls if row.transcript else ():
             _note(f"{call['name']}({json.dumps(call['arguments'])}) gave {call['result']}")
@@ -209,9 +226,38 @@ class Chat:
             self.params = params
         values = effective_params(self.params, self.engine.config.rollout)
         others = {name: value for name, value in values.items() if name not in self.params}
-        if self.params:
-            _note(f"set: {listed(self.params)}")
-        _note(f"by default: {listed(others)}")
+        for said, each in (("set", self.params), ("by default", others)):
+            if each:
+                _note(f"{said}: {', '.join(f'{name}={value}' for name, value in each.items())}")
+
+
+def check_usable(params: Mapping[str, Any], *, as_json: bool, streams: bool) -> None:
+    """Raise `ConfigError` for the first keyword that the chat would accept and ignore."""
+    unusable = UNUSABLE | ({} if as_json else ONLY_JSON) | (NOT_STREAMED if streams else {})
+    for name in params:
+        if name in unusable:
+            raise ConfigError(f"{name}: {unusable[name]}.")
+
+
+def assigned(params: Mapping[str, Any], assignment: str) -> dict[str, Any]:
+    """Return the parameters after /set ASSIGNMENT; none removes one."""
+    if not (match := re.fullmatch(r"([\w-]+)(?:\s*=\s*|\s+)(.+)", assignment)):
+        raise InferenceError("/set: it needs NAME VALUE, such as temperature 0.2")
+    name, text = match.groups()
+    name = name.replace("-", "_")
+    changed = {**params, name: _value(name, text)}
+    return {name: value for name, value in changed.items() if value is not None}
+
+
+def _value(name: str, text: str) -> Any:
+    """The value of /set; one that is not JSON is text, which `generate` may refuse."""
+    if text == "none":
+        return None
+    value = text
+    if name not in TEXTS:
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(text)
+    return text if name == "stop" and not isinstance(value, list) else value
 
 
 def _read(prompt: str, more: str) -> str:

@@ -24,8 +24,6 @@ PLOT = typer.Option(help="Draw them into this file.", show_default=False)
 
 
 class EvalCommands(DefaultCommand):
-    """Runs `data` if the first argument is no other command: `inf eval DATA`."""
-
     default_command = "data"
 
 
@@ -89,8 +87,7 @@ def data(
     rescore: Annotated[bool, typer.Option("--rescore", help="Score stored answers again.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Start again, without them.")] = False,
     log: Annotated[
-        str | None,
-        typer.Option(metavar="TRACKER", help="wandb, mlflow, trackio or tensorboard."),
+        str | None, typer.Option(metavar="TRACKER", help="wandb, mlflow, trackio or tensorboard.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
     **options: Any,
@@ -138,12 +135,9 @@ def _rows(
     source: str, file: Path | None, shots: int, shots_from: Path | None, tool: bool
 ) -> tuple[Any, str]:
     """What `read_examples` reads, and its name in the report."""
-    for name, value, of in (
-        ("shots", shots, [GSM8K]),
-        ("shots-from", shots_from, [GSM8K]),
-        ("tool", tool, [GSM8K]),
-        ("data", file, BENCHMARKS),
-    ):
+    given = {"shots": shots, "shots-from": shots_from, "tool": tool, "data": file}
+    for name, value in given.items():
+        of = BENCHMARKS if name == "data" else [GSM8K]
         if value and source not in of:
             raise ConfigError(f"--{name}: it is an option of {', '.join(of)}, not of {source}.")
     if source == GSM8K:

@@ -10,11 +10,7 @@ import typer
 
 from _inf.errors import ConfigError
 
-PASSED_ON = {
-    "allow_extra_args": True,
-    "ignore_unknown_options": True,
-    "help_option_names": [],
-}
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
 def lm_eval(context: typer.Context) -> None:

@@ -1,7 +1,6 @@
 """The options that commands share: the engine's config and the sampling parameters.
 
-A command takes them as `**options` and reads them with `Options`. Turns text from the shell into
-`generate`'s keywords, and knows no command.
+A command takes them as `**options` and reads them with `Options`.
 """
 
 from __future__ import annotations
@@ -72,33 +71,29 @@ def takes_options(*, sampling: bool = True) -> Callable[[Command], Command]:
 
 
 class Options:
-    """The values of the shared options. `params`: the sampling keywords that were set."""
+    """The values of the shared options. `params`: the sampling keywords that were set.
+    embedded: assignments for the embedded model, which the user's own override."""
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, Any], *embedded: str) -> None:
         self._file: str | None = options["config"]
         self._assignments: list[str] = options["assignments"] or []
+        named = any(text.startswith("model_path") for text in self._assignments)
+        if self._file is None and not named:
+            self._assignments = [*embedded, *self._assignments]
         given = {name: options.get(name) for name in SAMPLING}
         self.params = {name: value for name, value in given.items() if value not in (None, [])}
 
-    @property
-    def embedded(self) -> bool:
-        """Whether the embedded model is used."""
-        named = any(text.startswith("model_path") for text in self._assignments)
-        return self._file is None and not named
-
-    def load(self, *defaults: str) -> Config:
-        """Load the config, and refuse wrong parameters before an engine starts. `defaults`:
-        assignments that the user's own override."""
-        config = read_config(self._file, parse_assignments([*defaults, *self._assignments]))
+    def load(self) -> Config:
+        """Load the config, and refuse wrong parameters before an engine starts."""
+        config = read_config(self._file, parse_assignments(self._assignments))
         check_params(self.params, config.rollout)
         return config
 
-    def start(self, *defaults: str) -> InferenceEngine:
-        """Start the engine."""
+    def start(self) -> InferenceEngine:
         with interrupt_kept():
             from inf import InferenceEngine
 
-            return InferenceEngine(self.load(*defaults).to_dict())
+            return InferenceEngine(self.load().to_dict())
 
 
 def first_errors(item: str, more: str = "") -> OnError:

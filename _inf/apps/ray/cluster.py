@@ -29,21 +29,18 @@ LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0
 
 @contextlib.contextmanager
 def cluster() -> Iterator[Any]:
-    """Yield Ray with the caller's own connection, else with the cluster of `RAY_ADDRESS`, else with
-    a cluster on this machine that ends with the block."""
+    """Yield Ray with the cluster of `RAY_ADDRESS`, else with one on this machine that ends with
+    the block."""
     level = logging.INFO if quiet.level() in ("debug", "info") else logging.CRITICAL
     if level == logging.CRITICAL:
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
     from ray._private import ray_constants
 
-    if ray.is_initialized():
-        yield ray
-        return
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": level}
     with contextlib.ExitStack() as ended:
         if address := os.environ.get("RAY_ADDRESS"):
-            _join(address, how)
+            _join(ray, address, how)
         else:
             folder = tempfile.mkdtemp(prefix="inf-ray-", dir="/tmp")  # sockets need a short path
             ended.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -59,12 +56,10 @@ def cluster() -> Iterator[Any]:
         yield ray
 
 
-def _join(address: str, how: dict[str, Any]) -> None:
-    import ray
-
+def _join(ray: Any, address: str, how: dict[str, Any]) -> None:
     try:
         host, colon, port = address.rpartition(":")
-        if colon and "/" not in address:  # Ray would try a dead address for minutes
+        if colon:  # Ray would try a dead address for minutes
             socket.create_connection((host, int(port)), ANSWER_SECONDS).close()
         ray.init(**how)
     except (OSError, ValueError) as failure:

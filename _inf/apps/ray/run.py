@@ -12,11 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from _inf.apps.batch import fingerprint
-from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.batch.runner import OnError, calls_at_once, keep_in
+from _inf.apps.batch.runner import Keep, calls_at_once
 from _inf.apps.ray.cluster import cluster
 from _inf.apps.ray.worker import InferenceWorker
-from _inf.apps.tally import Tally
 from _inf.backends.registry import describe
 from _inf.config import Config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError
@@ -32,18 +30,16 @@ RETRIES = 3
 def answer_on_ray(
     config: Config,
     lines: Iterable[tuple[int, bytes]],
-    out: OutputFile,
     params: Mapping[str, Any],
-    tally: Tally,
-    on_error: OnError,
+    keep: Keep,
     workers: int,
-    rollouts: bool = False,
+    rollouts: bool,
 ) -> None:
-    """Answer `lines` into `out` with `workers` engines on the cluster of `RAY_ADDRESS`, or on this
-    machine's cores; `rollouts` as in `parse`.
+    """Answer `lines` with `workers` engines on the cluster of `RAY_ADDRESS`, or on this machine's
+    cores; `params` and `keep` as of `answer_each`, `rollouts` as of `parse`.
 
-    Raises as `runner.answer`, `ConfigError` if the cluster is too small, and `EngineDeadError` if
-    an engine loses its place on it.
+    Raises as `answer_each`, `ConfigError` if the cluster is too small, and `EngineDeadError` if an
+    engine loses its place on it.
     """
     parallel = config.rollout.tensor_model_parallel_size * config.rollout.data_parallel_size
     if parallel > 1:
@@ -58,36 +54,19 @@ def answer_on_ray(
         )
     model = fingerprint.of_config(config)["model"]
     settings = {**config.to_dict(), "model_path": _anywhere(config.model_path)}
+    with cluster() as ray:
+        from ray._private.state import available_resources_per_node
 
-    keep = keep_in(out, tally, on_error)
-    with tally.showing(), cluster() as ray:
-        share = share_of(ray.cluster_resources(), free_resources(ray), config, workers)
+        free = list(available_resources_per_node().values())
+        share = share_of(ray.cluster_resources(), free, config, workers)
         at_once = calls_at_once(config, on_cpu="num_cpus" in share)
         again = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
-        how = ray.remote(max_concurrency=BLOCKS_AT_ONCE, **again, **share)
-        worker = how(InferenceWorker)
+        worker = ray.remote(max_concurrency=BLOCKS_AT_ONCE, **again, **share)(InferenceWorker)
         actors = [worker.remote(settings, params, model, rollouts) for _ in range(workers)]
         for block in _answered(ray, actors, lines, max(1, at_once // BLOCKS_AT_ONCE)):
             columns = block["line"], block["answer"], block["completion_tokens"]
             for line, answer, tokens in zip(*columns, strict=True):
                 keep(line, json.loads(answer), tokens)
-
-
-def free_resources(ray: Any) -> list[dict[str, float]]:
-    """Return what each of the cluster's machines has free now, by name: CPU, GPU; all that it has
-    where Ray does not tell."""
-    from ray._private.state import available_resources_per_node
-
-    if _through_client():
-        return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return list(available_resources_per_node().values())
-
-
-def _through_client() -> bool:
-    """Whether `RAY_ADDRESS` is ray://..., where Ray 2.60 does not tell the state of a cluster."""
-    from ray.util.client import ray as client
-
-    return bool(client.is_connected())
 
 
 def share_of(
@@ -115,7 +94,7 @@ def share_of(
 
 
 def _anywhere(model_path: str | None) -> str | None:
-    """Make a local path absolute, because workers have another working directory."""
+    """A local path is made absolute, because workers have another working directory."""
     path = os.path.expanduser(model_path or "")
     return os.path.abspath(path) if os.path.exists(path) else model_path
 
@@ -124,19 +103,18 @@ def _answered(
     ray: Any, actors: list[Any], lines: Iterable[tuple[int, bytes]], size: int
 ) -> Iterator[dict[str, Any]]:
     """Yield blocks of `size` lines with their answers when finished; slow actors get fewer."""
-    from ray.util import ActorPool
-
-    pool, waiting = ActorPool(actors * BLOCKS_AT_ONCE), iter(lines)
+    waiting, free, running = iter(lines), actors * BLOCKS_AT_ONCE, {}
     try:
-        while block := list(itertools.islice(waiting, size)):
-            if not pool.has_free():
-                yield _next_block(ray, pool, actors)
-            numbers, texts = zip(*block, strict=True)
-            pool.submit(
-                lambda actor, batch: actor.__call__.remote(batch), {"line": numbers, "text": texts}
-            )
-        while pool.has_next():
-            yield _next_block(ray, pool, actors)
+        while True:
+            while free and (block := list(itertools.islice(waiting, size))):
+                numbers, texts = zip(*block, strict=True)
+                actor = free.pop()
+                running[actor.__call__.remote({"line": numbers, "text": texts})] = actor
+            if not running:
+                return
+            done = _finished(ray, list(running), actors)
+            free.append(running.pop(done))
+            yield ray.get(done)
     except ray.exceptions.RayTaskError as failure:
         if isinstance(failure.cause, InferenceError):
             raise failure.cause from None
@@ -145,26 +123,22 @@ def _answered(
         raise EngineDeadError(f"A worker was lost for good: {failure}") from failure
 
 
-def _next_block(ray: Any, pool: Any, actors: Sequence[Any]) -> Any:
-    """Return the next finished block. Raises `EngineDeadError` if for `PLACE_SECONDS` no block was
-    finished and an actor had no process: Ray itself waits for a place for ever."""
+def _finished(ray: Any, running: list[Any], actors: Sequence[Any]) -> Any:
+    """Return a block that is finished. Raises `EngineDeadError` if for `PLACE_SECONDS` none was and
+    an actor had no process: Ray itself waits for a place for ever."""
     from ray._private.state import actors as about
 
-    since, step = time.monotonic(), None if _through_client() else CHECK_SECONDS
-    while True:
-        try:
-            return pool.get_next_unordered(timeout=step)
-        except ray.exceptions.RayError:  # also the worker's own TimeoutError
-            raise
-        except TimeoutError:
-            states = [about(actor._actor_id.hex()).get("State") for actor in actors]
-        if all(state == "ALIVE" for state in states):
+    since = time.monotonic()
+    while not (done := ray.wait(running, timeout=CHECK_SECONDS)[0]):
+        states = [about(actor._actor_id.hex()).get("State") for actor in actors]
+        alive = states.count("ALIVE")
+        if alive == len(actors):
             since = time.monotonic()
         elif time.monotonic() - since > PLACE_SECONDS:
-            alive = states.count("ALIVE")
             raise EngineDeadError(
                 f"--workers: for {PLACE_SECONDS:.0f} seconds Ray has had a place for {alive} of "
                 f"{len(actors)} engines only: a machine was lost, or other work took its GPUs or "
                 f"cores. The same command resumes with the lines that have no answer, with fewer "
                 "--workers too."
             )
+    return done[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch import fingerprint
@@ -42,29 +42,28 @@ class InferenceWorker:
         model: str | None = None,
         rollouts: bool = False,
     ) -> None:
-        self._config, self._params, self._model = config, dict(params or {}), model
-        self._rollouts = rollouts
+        self._config, self._params = config, dict(params or {})
+        self._model, self._rollouts = model, rollouts
         self._engine: InferenceEngine | None = None
         self._starting = threading.Lock()
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        texts = [text if isinstance(text, bytes) else str(text).encode() for text in batch["text"]]
-        lines = [int(line) for line in batch.get("line", range(1, len(texts) + 1))]
         try:
-            rows = self._rows(self._running(), texts, lines)
+            rows = self._rows(self._running(), batch)
         except EngineDeadError:
-            rows = self._rows(self._running(), texts, lines)
+            rows = self._rows(self._running(), batch)
         answers = [json.dumps(row) for row, _ in rows]
         return {**batch, "answer": answers, "completion_tokens": [tokens for _, tokens in rows]}
 
     def _rows(
-        self, engine: InferenceEngine, texts: Sequence[bytes], lines: Sequence[int]
+        self, engine: InferenceEngine, batch: Mapping[str, Any]
     ) -> list[tuple[dict[str, Any], int]]:
         model, tokenizer = engine.config.model_name, engine.tokenizer
-        jobs = [
-            parse(text, line, model, tokenizer, rollouts=self._rollouts)
-            for text, line in zip(texts, lines, strict=True)
-        ]
+        jobs = []
+        for number, text in enumerate(batch["text"]):
+            line = int(batch["line"][number]) if "line" in batch else number + 1
+            text = text if isinstance(text, bytes) else str(text).encode()
+            jobs.append(parse(text, line, model, tokenizer, rollouts=self._rollouts))
 
         # Not a method: with an async one Ray would run all of them in one event loop.
         async def answers() -> list[tuple[dict[str, Any], int]]:
@@ -82,7 +81,13 @@ class InferenceWorker:
                 try:
                     # Refuse wrong parameters once, not per line.
                     engine.generate([], **cast("GenerateParams", self._params))
-                    self._check_model(engine)
+                    folder = engine.model_folder
+                    if self._model not in (None, fingerprint.of_model(folder)):
+                        raise ConfigError.of(
+                            "model_path",
+                            f"the files in {folder} on a worker's machine differ from those of the "
+                            "machine that started the run; all machines must have the same files.",
+                        )
                 except BaseException:
                     engine.shutdown()
                     raise
@@ -90,12 +95,3 @@ class InferenceWorker:
             elif self._engine.dead:
                 self._engine.restart()
             return self._engine
-
-    def _check_model(self, engine: InferenceEngine) -> None:
-        folder = engine.model_folder
-        if self._model not in (None, fingerprint.of_model(folder)):
-            raise ConfigError.of(
-                "model_path",
-                f"the files in {folder} on a worker's machine differ from those of the "
-                "machine that started the run; all machines must have the same files.",
-            )

@@ -10,22 +10,25 @@ import json
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from prometheus_client import generate_latest
 from pydantic_core import to_json
+from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-from _inf.apps.serve.bodies import ChatBody, CompletionBody, RewardBody, read_body
+from _inf.apps.serve.bodies import RewardBody, read_body
 from _inf.apps.serve.calls import served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
-from _inf.apps.serve.error_responses import HEADERS, RequestError, add_handlers, error_of
+from _inf.apps.serve.error_responses import HEADERS, RequestError, error_of
 from _inf.apps.serve.keeper import EngineKeeper
-from _inf.apps.serve.prometheus import Metrics, WatchRequests, log_bug
+from _inf.apps.serve.prometheus import Metrics, WatchRequests
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses, Responses
 from _inf.apps.serve.sessions import Sessions
-from _inf.errors import EngineDeadError, InferenceError, shown
+from _inf.errors import EngineDeadError, shown
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -43,45 +46,34 @@ class Service:
         self.metrics = Metrics(engine)
         self.sessions = Sessions()
         self.model = engine.config.model_name
-        self._created = int(time.time())
+        self._about = {"id": self.model, "created": int(time.time()), "object": "model"}
+        self._about |= {"owned_by": "inf", "max_model_len": engine.model.limits.total}
 
     # ─── /v1 ───
 
-    async def chat(self, request: Request) -> Response:
-        return await self._answer(request, ChatBody, ChatResponses)
-
-    async def completion(self, request: Request) -> Response:
-        return await self._answer(request, CompletionBody, CompletionResponses)
-
     async def models(self) -> Response:
-        return JSONResponse({"object": "list", "data": [self._model()]})
+        return JSONResponse({"object": "list", "data": [self._about]})
 
     async def one_model(self, name: str) -> Response:
         self._check_model(name)
-        return JSONResponse(self._model())
-
-    def _model(self) -> dict[str, Any]:
-        about = {"id": self.model, "created": self._created, "object": "model", "owned_by": "inf"}
-        return {**about, "max_model_len": self.engine.model.limits.total}
+        return JSONResponse(self._about)
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name != self.model:
             message = f"model: there is only {self.model!r}."
             raise RequestError(404, message, key="model", code="model_not_found")
 
-    async def _answer(
-        self, request: Request, form: type[ChatBody | CompletionBody], kind: type[Responses]
-    ) -> Response:
-        body = await asyncio.to_thread(read_body, form, await read_bytes(request))
+    async def answer(self, kind: type[Responses], request: Request) -> Response:
+        body = await asyncio.to_thread(read_body, kind.form, await read_bytes(request))
         self._check_model(body.model)
         self.keeper.check()
         name = request.path_params.get("session")
         session = None if name is None else self.sessions.of_request(name)
-        asked = (body.prompts(), body.keywords(), body.n or 1, body.tool_choice, session)
+        asked = (body.prompts(), body.keywords(), body.tool_choice, session)
         call = await asyncio.to_thread(served_call, self.engine, *asked)
         responses = kind(call, body, self.model)
         if body.stream:
-            events = self._events(responses)
+            events = self._events(responses, request.url.path)
             # The first one is awaited here, so that a failure before it has a status of its own.
             first = await while_connected(request, anext(events))
             self.sessions.open(session)
@@ -94,14 +86,15 @@ class Service:
         self.keeper.answered()
         self.sessions.open(session)
         text = await asyncio.to_thread(responses.whole, list(output))
-        call.record(responses.choices)
+        responses.record()
         return Response(text, media_type="application/json")
 
-    async def _events(self, responses: Responses) -> AsyncGenerator[str, None]:
+    async def _events(self, responses: Responses, path: str) -> AsyncGenerator[str, None]:
         """The text of a stream's events; those before the first chunk come with that chunk's."""
-        call, begun = responses.call, False
+        begun = False
         try:
-            async with contextlib.aclosing(merged(await asyncio.to_thread(call.streams))) as chunks:
+            streams = await asyncio.to_thread(responses.call.streams)
+            async with contextlib.aclosing(merged(streams)) as chunks:
                 async for row, chunk in chunks:
                     events = responses.events(responses.choices[row], chunk)
                     if not begun:
@@ -115,11 +108,9 @@ class Service:
                 _ = self.keeper.status
             if not begun:
                 raise
-            if not isinstance(failure, InferenceError):
-                log_bug(failure)
-            yield f"data: {json.dumps(error_of(failure)[1])}\n\n"
+            yield f"data: {json.dumps(error_of(failure, path)[1])}\n\n"
             return
-        call.record(responses.choices)
+        responses.record()
         yield "".join(f"data: {event}\n\n" for event in responses.last_events()) + DONE
 
     # ─── /sessions ───
@@ -147,18 +138,21 @@ class Service:
         return JSONResponse(about, code, HEADERS.get(code))
 
     async def totals(self) -> Response:
-        return Response(self.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        text = generate_latest(self.metrics.registry)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     """Build the application. Without an `api_key` it answers only requests to this machine's own
     names, and none that a web page of another site sends."""
-    app = FastAPI(openapi_url=None)
+    app = FastAPI(openapi_url=None, exception_handlers={HTTPException: _refuse_route})
     own_names = [*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host]
     router = APIRouter(dependencies=[Depends(_guard(api_key, own_names))])
+    chat = partial(service.answer, ChatResponses)
+    completion = partial(service.answer, CompletionResponses)
     for prefix in ("/v1", "/sessions/{session}/v1"):
-        router.add_api_route(f"{prefix}/chat/completions", service.chat, methods=["POST"])
-        router.add_api_route(f"{prefix}/completions", service.completion, methods=["POST"])
+        router.add_api_route(f"{prefix}/chat/completions", chat, methods=["POST"])
+        router.add_api_route(f"{prefix}/completions", completion, methods=["POST"])
         router.add_api_route(f"{prefix}/models", service.models)
         router.add_api_route(f"{prefix}/models/{{name:path}}", service.one_model)
     router.add_api_route("/sessions/{session}/traces", service.traces)
@@ -167,11 +161,15 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     router.add_api_route("/metrics", service.totals)
     app.include_router(router)
     app.add_api_route("/health", service.health)
-    add_handlers(app)
     if api_key is None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=own_names)
     app.add_middleware(WatchRequests, metrics=service.metrics)
     return app
+
+
+async def _refuse_route(request: Request, failure: HTTPException) -> Response:
+    where = f"{request.method} {request.url.path}"
+    raise RequestError(failure.status_code, f"{where}: {failure.detail}")
 
 
 def _guard(api_key: str | None, own_names: Sequence[str]) -> Callable[[Request], Awaitable[None]]:

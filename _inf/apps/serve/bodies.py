@@ -16,8 +16,6 @@ BodyT = TypeVar("BodyT", bound=RequestBody)
 
 
 class StreamOptions(RequestBody):
-    """What a stream has besides its chunks."""
-
     include_usage: bool = False
 
 
@@ -27,6 +25,7 @@ class ServedKeywords(Keywords):
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stream: bool | None = None  # type: ignore[assignment]
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
     prompt_logprobs: Literal[0] | None = None
@@ -52,14 +51,11 @@ class ServedKeywords(Keywords):
         return kwargs
 
     def keywords(self) -> dict[str, Any]:
-        """Return `generate`'s keywords."""
         scored = {} if self.prompt_logprobs is None else {"prompt_logprobs": True}
         return super().keywords() | scored
 
 
 class ChatBody(ServedKeywords, ChatRequest):
-    """The body of `/v1/chat/completions`."""
-
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
 
     def prompts(self) -> list[Any]:
@@ -86,25 +82,18 @@ class CompletionBody(ServedKeywords):
         return self.logprobs
 
     def keywords(self) -> dict[str, Any]:
-        """As above, with the number of likely tokens."""
         return super().keywords() | ({"logprobs": self.logprobs} if self.logprobs else {})
 
     def prompts(self) -> list[Any]:
-        """Return each prompt in a form that `generate` takes."""
         given: list[Any] = [self.prompt]
         if isinstance(self.prompt, list) and not isinstance(next(iter(self.prompt), 0), int):
             given = self.prompt
-        return [
-            {"text": prompt} if isinstance(prompt, str) else {"prompt_token_ids": prompt}
-            for prompt in given
-        ]
+        return [{"text" if isinstance(each, str) else "prompt_token_ids": each} for each in given]
 
 
 class RewardBody(RequestBody):
-    """The body of a session's `/reward`. trace: the id of one trace; by default it is of all."""
-
     reward: float
-    trace: str | None = None
+    trace: str | None = None  # its id; by default the reward is of all
 
 
 def read_body(form: type[BodyT], body: bytes) -> BodyT:

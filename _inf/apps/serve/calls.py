@@ -25,7 +25,6 @@ from _inf.tools.definition import as_tools
 from _inf.types import Message, Prompt, Tool
 
 if TYPE_CHECKING:
-    from _inf.apps.serve.choice import Choice
     from _inf.apps.serve.sessions import Session, Start
     from inf import InferenceEngine
 
@@ -36,14 +35,14 @@ MAX_ROWS = 1024  # of a request: prompts times choices
 class ServedCall:
     """A checked request. Its choices are prompt-major: `n` for each prompt.
 
-    params: `generate`'s keywords for all choices; own: those of each. rules: the tools, and how
-    their calls are read. forced: the grammar makes the answer the JSON text of a call. session: the
-    request's, if it has one; starts: where the answers to each prompt belong in it.
+    prompt_ids: of each choice. params: `generate`'s keywords for all choices; own: those of each.
+    rules: the tools, and how their calls are read. forced: the grammar makes the answer the JSON
+    text of a call. session: the request's, if it has one; starts: where each choice belongs in it.
     """
 
     engine: InferenceEngine
-    prompts: list[Prompt]
     n: int
+    prompt_ids: Sequence[list[int]]
     params: Mapping[str, Any]
     own: Sequence[Mapping[str, Any]]
     rules: Rules
@@ -51,53 +50,37 @@ class ServedCall:
     session: Session | None
     starts: Sequence[Start]
 
-    def prompt_ids(self, row: int) -> list[int]:
-        """The token ids of a choice's prompt."""
-        return self.prompts[row // self.n].token_ids
-
     async def answer(self) -> GenerationOutput:
         """Answer all choices in one call; cancelling it aborts them in the engine."""
-        prompts = [{"prompt_token_ids": self.prompt_ids(row)} for row in range(len(self.own))]
+        prompts = [{"prompt_token_ids": ids} for ids in self.prompt_ids]
         own = {name: [each[name] for each in self.own] for name in self.own[0]}
         keywords = cast(GenerateParams, {**self.params, **own})
         return await self.engine.agenerate(prompts, **keywords)
 
     def streams(self) -> list[AsyncGenerator[StreamChunk, None]]:
         """Return one stream per choice; each is sent when its first chunk is read."""
-        streams = []
-        for row, own in enumerate(self.own):
-            keywords = cast(GenerateParams, {**self.params, **own})
-            streams.append(
-                self.engine.astream({"prompt_token_ids": self.prompt_ids(row)}, **keywords)
-            )
-        return cast("list[AsyncGenerator[StreamChunk, None]]", streams)
-
-    def record(self, choices: Sequence[Choice]) -> None:
-        """Add the finished choices to the session, if there is one."""
-        for choice in choices:
-            if self.session is not None:
-                start = self.starts[choice.index // self.n]
-                self.session.add(start, self.prompt_ids(choice.index), choice)
+        streams: list[Any] = []
+        for ids, own in zip(self.prompt_ids, self.own, strict=True):
+            params = cast(GenerateParams, {**self.params, **own})
+            streams.append(self.engine.astream({"prompt_token_ids": ids}, **params))
+        return streams
 
 
 def served_call(
     engine: InferenceEngine,
     prompts: Sequence[Any],
     keywords: Mapping[str, Any],
-    n: int = 1,
-    tool_choice: str | NamedTool | None = None,
+    tool_choice: str | NamedTool | None,
     session: Session | None = None,
 ) -> ServedCall:
     """Prepare a request; checks what `generate` cannot: the number of choices, lengths, a forced
     call. keywords: `generate`'s. Raises as it does."""
-    params, n = dict(keywords), checked("n", n)
+    params = dict(keywords)
+    n = checked("n", params.pop("n", 1))
     tokenized, rules, starts = _prompts(engine, prompts, params, session)
     if (rows := len(tokenized) * n) > MAX_ROWS:
-        raise ConfigError.of(
-            "n",
-            f"{len(tokenized)} prompts with {n} choices each are {rows} rows; at "
-            f"most {MAX_ROWS} can be asked for at once",
-        )
+        said = f"{len(tokenized)} prompts with {n} choices each are {rows} rows"
+        raise ConfigError.of("n", f"{said}; at most {MAX_ROWS} can be asked for at once")
     forced = tool_choice not in (None, "auto", "none")
     if forced:
         params["json_schema"] = _call_schema(tool_choice, list(rules.tools.values()), params)
@@ -108,20 +91,19 @@ def served_call(
         for row, each in enumerate(own):
             each["seed"] = derived_seed(prompt_seed(seed, row // n), row % n)
     params |= {"tools": [], "n": 1, "progress": False}
-    return ServedCall(engine, tokenized, n, params, own, rules, forced, session, starts)
+    ids = [prompt.token_ids for prompt in tokenized for _ in range(n)]
+    places = [start for start in starts for _ in range(n)]
+    return ServedCall(engine, n, ids, params, own, rules, forced, session, places)
 
 
 def _prompts(
-    engine: InferenceEngine,
-    prompts: Sequence[Any],
-    params: dict[str, Any],
-    session: Session | None,
+    engine: InferenceEngine, prompts: Sequence[Any], params: dict[str, Any], session: Session | None
 ) -> tuple[list[Prompt], Rules, list[Start]]:
     """Return the prompts, the rules with the request's tools, and where its answers belong in the
     session; takes the keywords about these out of `params`."""
-    name = "chat_template_kwargs"
-    tools, given = params.pop("tools", []), params.pop(name, {})
-    rules = rules_for(as_tools(tools), checked(name, given), engine.config, engine.model)
+    tools, given = params.pop("tools", []), params.pop("chat_template_kwargs", {})
+    kwargs = checked("chat_template_kwargs", given)
+    rules = rules_for(as_tools(tools), kwargs, engine.config, engine.model)
     template = rules.template
     if template is None:
         raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")

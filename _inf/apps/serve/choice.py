@@ -3,6 +3,7 @@ streamed is one chunk."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -22,7 +23,6 @@ MAY_BEGIN_CALL = re.compile(r"[<\[{`]")
 
 
 def whole_chunk(row: GenerationRow) -> StreamChunk:
-    """A finished row as the only chunk of its stream."""
     ids = row.token_ids or []
     logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
     last = {name: getattr(row, name) for name in LAST_METADATA}
@@ -34,8 +34,7 @@ class Choice:
 
     After the last chunk: `message`, the assistant's; `finish_reason` and `stop_reason` (vLLM's: the
     stop string or stop id that ended it, None for the model's EOS) as the response says them;
-    `ended`, whether its last token is the model's EOS; and `output`, the row with all token ids and
-    log probs.
+    and `ended`, whether its last token is the model's EOS. output: the row so far.
     """
 
     def __init__(self, call: ServedCall, row: int) -> None:
@@ -44,12 +43,9 @@ class Choice:
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
         self.ended = False
-        self.output: RequestOutput | None = None
+        self.output = RequestOutput()
         self.text_offset = 0  # of the next token's text, for log probs in the old form
-        self.token_ids: list[int] = []
         self._text = ""
-        self._logprobs: list[float] = []
-        self._tops: list[dict[int, float]] = []
         self._special: int | None = None  # where the first special token stands in the text
         self._sent = 0
 
@@ -60,9 +56,8 @@ class Choice:
             if any(token in special for token in chunk.token_ids):
                 self._special = len(self._text)
         self._text += chunk.text
-        self.token_ids += chunk.token_ids
-        self._logprobs += chunk.logprobs
-        self._tops += chunk.top_logprobs or []
+        self.output.token_ids.extend(chunk.token_ids)
+        self.output.logprobs.extend(chunk.logprobs)
         certain = self._certain() if chunk.finish_reason is None else self._end(chunk)
         new, self._sent = certain[self._sent :], max(self._sent, len(certain))
         return new
@@ -86,32 +81,25 @@ class Choice:
 
     def _end(self, chunk: StreamChunk) -> str:
         """Take the last chunk; return the content of the message."""
-        self.output = RequestOutput(
-            token_ids=self.token_ids,
-            logprobs=self._logprobs,
-            prompt_logprobs=[],
-            finish_reason=chunk.finish_reason,
-            top_logprobs=self._tops,
-            **(chunk.metadata or {}),
-        )
+        last = {"finish_reason": chunk.finish_reason, **(chunk.metadata or {})}
+        self.output = dataclasses.replace(self.output, **last)
         stop = self.output.matched_stop
         self.ended = stop in self.call.rules.model.eos_token_ids
         self.stop_reason = None if self.ended else stop
-        content, calls = self._parsed(self.output)
+        content, calls = self._parsed()
         self.finish_reason = "tool_calls" if calls else chunk.finish_reason
         ids = [f"call_{uuid.uuid4().hex[:24]}" for _ in calls]
         self.message = {**assistant(content, calls, ids), "refusal": None}
         return content
 
-    def _parsed(self, output: RequestOutput) -> tuple[str, list[ToolCall]]:
-        """Return the text outside calls, with the white space that it begins with, and the
-        calls."""
+    def _parsed(self) -> tuple[str, list[ToolCall]]:
+        """The text outside calls, with the white space that it begins with, and the calls."""
         if self.call.forced:
             calls = forced_call(self._text)
             return "" if calls else self._text, calls
         if not self.call.rules.tools:
             return self._text, []
-        parsed = answered_calls(output, self.call.rules)
+        parsed = answered_calls(self.output, self.call.rules)
         if not parsed.calls:
             return self._text, []
         thought, end, outside = parsed.content.rpartition(THOUGHT_ENDS)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
 from typing import TypeVar
 
@@ -14,8 +13,7 @@ from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from _inf.apps.serve.error_responses import RequestError
-from _inf.apps.serve.prometheus import ABANDONED
+from _inf.apps.serve.error_responses import ABANDONED, RequestError
 from _inf.errors import EngineDeadError
 
 MAX_BODY_BYTES = 16 * 2**20
@@ -32,8 +30,8 @@ async def read_bytes(request: Request) -> bytes:
             async for part in request.stream():
                 body += part
                 if len(body) > MAX_BODY_BYTES:
-                    limit = f"the limit of {MAX_BODY_BYTES} bytes"
-                    raise RequestError(413, f"body: it is above {limit}.")
+                    said = f"body: it is above the limit of {MAX_BODY_BYTES} bytes."
+                    raise RequestError(413, said)
     except TimeoutError:
         raise RequestError(408, f"body: it did not arrive in {BODY_SECONDS:g} seconds.") from None
     except ClientDisconnect:
@@ -67,25 +65,24 @@ async def merged(
 ) -> AsyncGenerator[tuple[int, Item], None]:
     """Yield the items of all streams with the index of their stream, as they come. The first
     failure, and closing this iterator, closes all of them."""
-    put, items = anyio.create_memory_object_stream[tuple[int, Item]](math.inf)
+    items: asyncio.Queue[tuple[int, Item] | None] = asyncio.Queue()
 
     async def pump(index: int, stream: AsyncGenerator[Item, None]) -> None:
         async with contextlib.aclosing(stream):
             async for item in stream:
-                put.send_nowait((index, item))
+                items.put_nowait((index, item))
 
     pumps = [asyncio.ensure_future(pump(*each)) for each in enumerate(streams)]
     all_of_them = asyncio.gather(*pumps)
-    all_of_them.add_done_callback(lambda _: put.close())
+    all_of_them.add_done_callback(lambda _: items.put_nowait(None))
     try:
-        async for item in items:
+        while (item := await items.get()) is not None:
             yield item
         await all_of_them
     finally:
         for each in pumps:
             each.cancel()
         await asyncio.gather(all_of_them, *pumps, return_exceptions=True)
-        items.close()
 
 
 class EventStream(StreamingResponse):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from concurrent.futures import CancelledError  # of a call, when its engine is stopped
 from typing import Any
-
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
-from starlette.exceptions import HTTPException
 
 from _inf.errors import (
     ConfigError,
@@ -19,6 +17,9 @@ from _inf.errors import (
     ToolError,
 )
 
+logger = logging.getLogger("inf.serve")
+
+ABANDONED = 499  # nginx's: the client closed the connection
 HEADERS = {503: {"Retry-After": "5"}, 401: {"WWW-Authenticate": "Bearer"}}
 
 
@@ -32,8 +33,9 @@ class RequestError(InferenceError):
         self.status, self.code = status, code
 
 
-def error_of(failure: Exception, prompt_field: str | None = None) -> tuple[int, dict[str, Any]]:
-    """Return the status and the body of an exception. prompt_field: the field with the prompt."""
+def error_of(failure: Exception, path: str) -> tuple[int, dict[str, Any]]:
+    """Return the status and the body of a request's exception. One of a bug is logged: its type,
+    and the lines of code that it came through, because its message may have a prompt."""
     status, param, code, message = 500, None, None, "The server failed."
     if isinstance(failure, InferenceError):
         message = failure.for_one_prompt()
@@ -43,7 +45,7 @@ def error_of(failure: Exception, prompt_field: str | None = None) -> tuple[int, 
             status, code = failure.status, failure.code
         case PromptError():
             too_long = isinstance(failure, PromptTooLongError)
-            status, param = 400, prompt_field
+            status, param = 400, "prompt" if path.endswith("/v1/completions") else "messages"
             code = "context_length_exceeded" if too_long else None
         case ConfigError() | ToolError():
             status = 400
@@ -51,25 +53,10 @@ def error_of(failure: Exception, prompt_field: str | None = None) -> tuple[int, 
             status, message = 503, "The engine died or was stopped; try again later."
         case EngineRefusal():
             status = 503
+        case InferenceError():
+            pass
+        case _:
+            where = "".join(traceback.format_tb(failure.__traceback__))
+            logger.error("A request failed with %s:\n%s", type(failure).__name__, where)
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
-
-
-def error_response(failure: Exception, prompt_field: str | None = None) -> JSONResponse:
-    """Return the response to a request that raised."""
-    status, body = error_of(failure, prompt_field)
-    return JSONResponse(body, status, HEADERS.get(status))
-
-
-def add_handlers(app: FastAPI) -> None:
-    """Answer exceptions of this library, and those of FastAPI's routing, on all routes."""
-
-    async def refused(request: Request, failure: Exception) -> JSONResponse:
-        if isinstance(failure, HTTPException):
-            where = f"{request.method} {request.url.path}"
-            failure = RequestError(failure.status_code, f"{where}: {failure.detail}")
-        in_prompt = request.url.path.endswith("/v1/completions")
-        return error_response(failure, "prompt" if in_prompt else "messages")
-
-    for kind in (InferenceError, CancelledError, HTTPException):
-        app.add_exception_handler(kind, refused)

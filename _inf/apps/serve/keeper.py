@@ -50,12 +50,10 @@ class EngineKeeper:
         return "restarting"
 
     def check(self) -> None:
-        """Raise `EngineDeadError` unless the engine answers."""
         if (status := self.status) != "ok":
             raise EngineDeadError(f"The engine has died; it is {status}.")
 
     def answered(self) -> None:
-        """Remember that the engine answered a request."""
         self._may_restart = True
 
     def _run_restart(self) -> None:
@@ -69,6 +67,5 @@ class EngineKeeper:
             logger.warning("The engine was started again.")
 
     def stop(self, timeout: float) -> None:
-        """Wait until a restart that runs has ended."""
         if self._restart is not None:
             self._restart.join(timeout)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, Metric
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from _inf.apps.serve.error_responses import error_response
+from _inf.apps.serve.error_responses import ABANDONED, HEADERS, error_of
 from _inf.errors import InferenceError
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
-
-logger = logging.getLogger("inf.serve")
 
 # Our name, the engine's, and what it counts.
 ENGINE_TOTALS = (
@@ -27,15 +24,12 @@ ENGINE_TOTALS = (
     ("inf_cached_tokens", "cached_tokens", "Tokens of prompts that the prefix cache had"),
     ("inf_restarts", "restarts", "Restarts of the engine"),
 )
-ABANDONED = 499  # nginx's: the client closed the connection
 
 
 class Metrics:
-    """The totals of one server."""
-
     def __init__(self, engine: InferenceEngine) -> None:
         self._engine = engine
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self.requests = Counter(
             "inf_http_requests", "Requests by route and status", ("route", "status"), registry=None
         )
@@ -43,7 +37,7 @@ class Metrics:
             "inf_http_requests_running", "Requests that are answered or wait for it", registry=None
         )
         for each in (self.requests, self.running, self):
-            self._registry.register(each)
+            self.registry.register(each)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the engine's totals; called for each scrape."""
@@ -51,13 +45,10 @@ class Metrics:
         for name, key, text in ENGINE_TOTALS:
             yield CounterMetricFamily(name, text, value=totals[key])
 
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
-
 
 class WatchRequests:
-    """ASGI middleware that counts requests by route and status, and answers the exceptions of bugs
-    with a 500. As a handler of the application this would raise them again, and uvicorn would log
+    """ASGI middleware that counts requests by route and status, and answers their exceptions. A
+    handler of the application for those of bugs would raise them again, and uvicorn would log
     their messages (starlette 1.10, `errors.py`), which may have a prompt."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -76,16 +67,10 @@ class WatchRequests:
             with self._metrics.running.track_inprogress():
                 await self._app(scope, receive, noted)
         except Exception as failure:
-            log_bug(failure)
+            code, body = error_of(failure, scope["path"])
             if status is not None:  # the server closes the connection
                 raise InferenceError("A response ended before its end.") from None
-            await error_response(failure)(scope, receive, noted)
+            await JSONResponse(body, code, HEADERS.get(code))(scope, receive, noted)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.requests.labels(route, str(status or ABANDONED)).inc()
-
-
-def log_bug(failure: Exception) -> None:
-    """Log an exception's type and the lines of code that it came through."""
-    where = "".join(traceback.format_tb(failure.__traceback__))
-    logger.error("A request failed with %s:\n%s", type(failure).__name__, where)

@@ -25,6 +25,7 @@ JSON = dict[str, Any]
 class Responses:
     """What the responses to both routes share. model: the name of the served model."""
 
+    form: type[ChatBody | CompletionBody]
     prefix: str
     name: str  # the `object` of a response
     event_name: str  # and of a stream's events
@@ -35,19 +36,17 @@ class Responses:
         self._tokenizer = call.rules.model.tokenizer
         name = f"{self.prefix}-{uuid.uuid4().hex}"
         self._about = {"id": name, "created": int(time.time()), "model": model}
-        self._usage_asked = body.stream_options is not None and body.stream_options.include_usage
+        self._usage_asked = bool(body.stream_options and body.stream_options.include_usage)
 
     def _text(self, name: str, choices: Sequence[JSON], **more: Any) -> str:
-        return json.dumps(
-            {**self._about, "object": name, "choices": choices, **more}, allow_nan=False
-        )
+        value = {**self._about, "object": name, "choices": choices, **more}
+        return json.dumps(value, allow_nan=False)
 
     def _event(self, *choices: JSON, **more: Any) -> str:
         usage = {"usage": None} if self._usage_asked else {}
         return self._text(self.event_name, choices, **(usage | more))
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
-        """The response to a request that is not streamed."""
         parts = [
             {**self._part(choice, whole_chunk(row)), **self._prompt_logprobs(choice, row)}
             for choice, row in zip(self.choices, rows, strict=True)
@@ -55,16 +54,19 @@ class Responses:
         return self._text(self.name, parts, usage=self._usage())
 
     def first_events(self) -> list[str]:
-        """The events before the first chunk of any choice."""
         return []
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
-        """The events of one chunk of a choice."""
         return [self._event(self._part(choice, chunk))]
 
     def last_events(self) -> list[str]:
-        """The events after all choices have ended."""
         return [self._event(usage=self._usage())] if self._usage_asked else []
+
+    def record(self) -> None:
+        """Add the finished choices to the session, if there is one."""
+        if (session := self.call.session) is not None:
+            for each in zip(self.call.starts, self.call.prompt_ids, self.choices, strict=True):
+                session.add(*each)
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         """Add a chunk to a choice; return what it says of the choice."""
@@ -73,7 +75,7 @@ class Responses:
     def _named(self, choice: Choice, chunk: StreamChunk) -> JSON:
         """Which choice it is, why it ended, and the chunk's ids if they were asked for."""
         about: JSON = {"index": choice.index, "finish_reason": choice.finish_reason}
-        if choice.output is not None:
+        if choice.finish_reason is not None:
             about["stop_reason"] = choice.stop_reason
             about["weight_version"] = choice.output.weight_version
         if self.body.return_token_ids:
@@ -81,14 +83,14 @@ class Responses:
         return about
 
     def _usage(self) -> JSON:
-        return usage([choice.output for choice in self.choices if choice.output], self.call.n)
+        return usage([choice.output for choice in self.choices], self.call.n)
 
     def _prompt_logprobs(self, choice: Choice, row: GenerationRow) -> JSON:
         """Each prompt token's own log prob in vLLM's form, without a rank."""
         if self.body.prompt_logprobs is None or row.prompt_logprobs is None:
             return {}
         entries: list[JSON | None] = []
-        ids = self.call.prompt_ids(choice.index)
+        ids = self.call.prompt_ids[choice.index]
         for token, value in zip(ids, row.prompt_logprobs, strict=True):
             about = {"logprob": value, "decoded_token": token_text(token, self._tokenizer)}
             entries.append(None if value is None else {str(token): about})
@@ -96,8 +98,7 @@ class Responses:
 
 
 class ChatResponses(Responses):
-    """Responses to `/v1/chat/completions`."""
-
+    form = ChatBody
     prefix, name, event_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
@@ -111,7 +112,7 @@ class ChatResponses(Responses):
 
     def _prompt_ids(self) -> JSON:
         asked = self.body.return_token_ids
-        return {"prompt_token_ids": self.call.prompt_ids(0)} if asked else {}
+        return {"prompt_token_ids": self.call.prompt_ids[0]} if asked else {}
 
     def first_events(self) -> list[str]:
         delta = {"role": "assistant", "content": ""}
@@ -135,15 +136,14 @@ class ChatResponses(Responses):
 
 
 class CompletionResponses(Responses):
-    """Responses to `/v1/completions`."""
-
+    form = CompletionBody
     prefix, name, event_name = "cmpl", "text_completion", "text_completion"
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
-        begins = not choice.token_ids
+        begins = not choice.output.token_ids
         part = {"text": choice.add(chunk), **self._named(choice, chunk)}
         if self.body.return_token_ids and begins:
-            part["prompt_token_ids"] = self.call.prompt_ids(choice.index)
+            part["prompt_token_ids"] = self.call.prompt_ids[choice.index]
         return {**part, "logprobs": self._logprobs(choice, chunk)}
 
     def _logprobs(self, choice: Choice, chunk: StreamChunk) -> JSON | None:

@@ -119,7 +119,7 @@ class Session:
     def add(self, start: Start, prompt_ids: list[int], choice: Choice) -> None:
         """Record an answer: at the end of its trace, or in a new one if that has gone on."""
         output = choice.output
-        assert output is not None and choice.finish_reason is not None
+        assert choice.finish_reason is not None
         said: list[Any] = [*normalize([[choice.message]])[0]] if start.messages else []
         messages, sampled = [*start.messages, *said], output.token_ids
         with self._lock:
@@ -153,7 +153,6 @@ class Session:
         return Trace(uuid.uuid4().hex, prompt_ids, forked_from=fork)
 
     def set_reward(self, reward: float, trace: str | None) -> None:
-        """Set the reward of one trace, or of all."""
         with self._lock:
             if trace is not None and trace not in self._traces:
                 raise ConfigError.of("trace", f"this session has no trace {shown(trace)}")
@@ -162,7 +161,6 @@ class Session:
 
 
 def _size(trace: Trace) -> int:
-    """The memory that a trace takes, estimated in bytes."""
     ids = len(trace.prompt_token_ids) + len(trace.token_ids)
     return ids * BYTES_PER_ID + len(json.dumps(trace.messages))
 
@@ -183,13 +181,13 @@ def _ids_after(answer: Answer, messages: list[Message], template: Template) -> l
 
 def _fork(messages: list[Message], traces: Sequence[Trace]) -> tuple[str, int] | None:
     """The trace with the most first messages in common, and how many; None if there is none."""
-    most: tuple[str, int] | None = None
-    for trace in traces:
+
+    def common(trace: Trace) -> int:
         pairs = zip(messages, trace.messages, strict=False)
-        common = len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
-        if common > (most[1] if most else 0):
-            most = (trace.id, common)
-    return most
+        return len([*itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
+
+    most = max(traces, key=common, default=None)
+    return (most.id, common(most)) if most and common(most) else None
 
 
 class Sessions:
@@ -214,7 +212,8 @@ class Sessions:
         with self._lock:
             session = self._open.get(name) or self._new.get(name)
             if session is None:
-                self._drop_old()
+                oldest = self._clock() - SESSION_SECONDS
+                self._open = {n: each for n, each in self._open.items() if each.used >= oldest}
             if sum(each.size for each in self._open.values()) >= MAX_BYTES:
                 raise RequestError(429, f"The open sessions hold {MAX_BYTES} bytes; delete some.")
             if session is None:
@@ -229,11 +228,6 @@ class Sessions:
         with self._lock:
             if session is not None and self._new.pop(session.name, None) is session:
                 self._open[session.name] = session
-
-    def _drop_old(self) -> None:
-        oldest = self._clock() - SESSION_SECONDS
-        for name in [name for name, each in self._open.items() if each.used < oldest]:
-            del self._open[name]
 
     def get(self, name: str) -> Session:
         with self._lock:

@@ -19,7 +19,7 @@ from _inf.apps.batch import fingerprint
 from _inf.apps.cli import main
 from _inf.apps.ray import run as ray_run
 from _inf.apps.ray.cluster import LOCAL, cluster
-from _inf.apps.ray.run import free_resources, share_of
+from _inf.apps.ray.run import share_of
 from _inf.config import load_config
 from inf import ConfigError, EngineDeadError, InferenceEngine, InferenceWorker
 from tests.support.json_lines import write
@@ -221,6 +221,7 @@ def test_three_engines_on_two_machines_find_their_places_and_a_lost_one_ends_the
     two_machines: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import ray
+    from ray._private.state import available_resources_per_node
 
     monkeypatch.setattr(ray_run, "PLACE_SECONDS", 3.0)
     monkeypatch.setattr(ray_run, "CHECK_SECONDS", 0.5)
@@ -232,7 +233,8 @@ def test_three_engines_on_two_machines_find_their_places_and_a_lost_one_ends_the
     def answers() -> list[dict[str, Any]]:
         return list(ray_run._answered(ray, actors, [(line, b"") for line in range(36)], 1))
 
-    share = share_of(ray.cluster_resources(), free_resources(ray), load_config(None, {}), 3)
+    free = list(available_resources_per_node().values())
+    share = share_of(ray.cluster_resources(), free, load_config(None, {}), 3)
     worker = ray.remote(max_restarts=-1, max_task_retries=-1, **share)(Worker)
     actors = [worker.remote() for _ in range(3)]
     first = answers()
