@@ -11,7 +11,6 @@ A PEFT adapter is merged into any of these once. A cached model is found without
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import hashlib
 import importlib.util
@@ -111,8 +110,8 @@ def _dequantized(gguf: Path) -> Path:
         digest = _content_digest(gguf, _fingerprint([gguf]))
     except OSError as error:
         raise ConfigError.of("model_path", f"cannot read {gguf}: {error.strerror}") from None
-    write = functools.partial(dequantize.write_folder, gguf)
-    return _converted("gguf", digest, write, f"model_path: {gguf} cannot be used")
+    fault = f"model_path: {gguf} cannot be used"
+    return _converted("gguf", digest, lambda folder: dequantize.write_folder(gguf, folder), fault)
 
 
 @functools.cache
@@ -223,6 +222,7 @@ def _is_cut_short(file: Path) -> bool:
 def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.utils import filter_repo_objects
 
     looked = f"model_path: there is no folder at {path}, and {repo!r} on the Hugging Face Hub"
     try:
@@ -241,7 +241,7 @@ def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
             raise ConfigError(f"{looked}: the repository lacks config.json{hint}")
         # Mistral's repositories hold their weights a second time as consolidated*.safetensors.
         surplus = ["*/*", "consolidated*", "adapter_model.*", "optimizer.*", "training_args.*"]
-        kept = [n for n in names if not any(fnmatch.fnmatch(n, each) for each in surplus)]
+        kept = filter_repo_objects(names, ignore_patterns=surplus)
         safe = any(name.endswith(".safetensors") for name in kept)
         wanted = ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
         wanted += ["*.safetensors"] if safe else ["*.bin", "*.pt"]

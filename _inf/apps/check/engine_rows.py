@@ -133,7 +133,6 @@ def conversations(
 
 
 def _joined(first: Row, second: Row) -> Row:
-    """One row with the sampled tokens of both turns."""
     between = second.start - len(first.ids)
     mask = [*first.mask, *[0] * between, *second.mask]
     rollout = [*first.rollout, *[0.0] * between, *second.rollout]

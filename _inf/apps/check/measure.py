@@ -76,11 +76,10 @@ def check(
     metrics = engine_rows.invariances(engine, rows, again[: len(rows)])
     metrics |= engine_rows.alone(engine, rows[::n], seeds[::n])
     if given is None:
-        pairs, of_reference, all_pairs, note = _against_engine(
-            engine, against, texts, whole, again, tokens
-        )
+        measured = _against_engine(engine, against, texts, whole, again, tokens)
     else:
-        pairs, of_reference, all_pairs, note = _against_batch(engine, given)
+        measured = _against_batch(engine, given)
+    pairs, of_reference, all_pairs, note = measured
     updated, why = engine_rows.update(engine, rows, again[: len(rows)])
     dtype = str(engine.rollout.dtype).removeprefix("torch.")
     metrics = {**comparison(pairs), **of_reference, **metrics, **updated}

@@ -84,11 +84,11 @@ def evaluate(
     warning says so.
     """
     examples = read_examples(data, prompt_key=prompt_key, shuffle_seed=shuffle_seed)
-    with contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as folder:
         run = EvalRun(
             examples,
             str(data) if isinstance(data, str | os.PathLike) else type(data).__name__,
-            Path(out or stack.enter_context(tempfile.TemporaryDirectory()) + "/rows"),
+            Path(out or f"{folder}/rows"),
             engine.config,
             params,
             RewardPool(reward, reward_timeout, reward_workers),
@@ -162,20 +162,21 @@ class EvalRun:
             if stored.to_answer or stored.to_score:
                 self._finish(file, stored, tally, start, on_error)
             rows = [row for row in file.rows() if row["line"] <= self._wanted]
-        about = {
-            "model": self.config.model_name,
-            "data": self.data,
-            "limit": self.limit,
-            "reward": version.name,
-            "reward_version": version.digest,
-            "n": self.n,
-            "parameters": self._used | ({"tools": self._schemas} if self._schemas else {}),
-            "tokens_per_second": tally.tokens_per_second,
-            "answers_kept": stored.answers,
-            "rewards_kept": stored.rewards,
-            "rescored_because": stored.why,
-        }
-        report = EvalReport.of(rows, self._wanted, **about)
+        report = EvalReport.of(
+            rows,
+            self._wanted,
+            model=self.config.model_name,
+            data=self.data,
+            limit=self.limit,
+            reward=version.name,
+            reward_version=version.digest,
+            n=self.n,
+            parameters=self._used | ({"tools": self._schemas} if self._schemas else {}),
+            tokens_per_second=tally.tokens_per_second,
+            answers_kept=stored.answers,
+            rewards_kept=stored.rewards,
+            rescored_because=stored.why,
+        )
         Path(f"{self.stem}.summary.json").write_text(report.json() + "\n", encoding="utf-8")
         return report
 

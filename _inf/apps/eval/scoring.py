@@ -111,7 +111,7 @@ async def answer_and_score(
 async def _scored(row: Row, arguments: Callable[[Row], dict[str, Any]], pool: RewardPool) -> Row:
     answer = {name: row[name] for name in row if name not in ("error", "reward_extra", "scored_by")}
     try:
-        reward = await pool.score(**arguments(row))
+        reward = await pool.score(arguments(row))
     except RewardError as failure:
         error = {"code": "reward_error", "message": str(failure)}
         return answer | {"reward": None, "error": error}

@@ -100,7 +100,6 @@ class Rollout:
         return rollout
 
     def _check_lengths(self, where: str) -> None:
-        """Refuse lists that must have a value per token and have not."""
         for name, ids in PER_TOKEN.items():
             values, tokens = getattr(self, name), getattr(self, ids) or ()
             if values is not None and len(values) != len(tokens):
@@ -115,7 +114,8 @@ class Rollout:
     def row(self) -> dict[str, Any]:
         """Return the row of the JSON form: all fields that are known, and the other keys."""
         known = {name: value for name, value in vars(self).items() if value is not None}
-        return {**known, **known.pop("extra")}
+        del known["extra"]
+        return known | self.extra
 
     def to_data_proto(self) -> Any:
         """Return a `DataProto` of this one row."""
