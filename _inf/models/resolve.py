@@ -11,6 +11,7 @@ A PEFT adapter is merged into any of these once. A cached model is found without
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import hashlib
 import importlib.util
@@ -59,7 +60,12 @@ def _resolved(model_path: str | None, trust_remote_code: bool) -> Path:
         return _dequantized(path)
     if model_path.strip() and os.path.isdir(path):
         if actor := _verl_actor(path):
-            return _merged(actor, trust_remote_code)
+            return _converted(
+                "verl",
+                _fingerprint(merging.shards(actor)),
+                lambda folder: merging.write_merged(actor, folder, trust_remote_code),
+                f"model_path: {actor} cannot be merged",
+            )
         if lacks := _lacking(path):
             raise ConfigError(
                 f"model_path: {path} is not a complete Transformers folder: it lacks "
@@ -137,16 +143,6 @@ def _verl_actor(folder: Path) -> Path | None:
     return None
 
 
-def _merged(actor: Path, trust_remote_code: bool) -> Path:
-    digest = _fingerprint(merging.shards(actor))
-    return _converted(
-        "verl",
-        digest,
-        lambda folder: merging.write_merged(actor, folder, trust_remote_code),
-        f"model_path: {actor} cannot be merged",
-    )
-
-
 @at_fault(key="adapter_path")
 def _adapted(base: Path, peft: Path, trust_remote_code: bool) -> Path:
     files = sorted(file for file in base.iterdir() if file.is_file() and file.name[0] != ".")
@@ -222,7 +218,6 @@ def _is_cut_short(file: Path) -> bool:
 def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
-    from huggingface_hub.utils import filter_repo_objects
 
     looked = f"model_path: there is no folder at {path}, and {repo!r} on the Hugging Face Hub"
     try:
@@ -241,7 +236,7 @@ def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
             raise ConfigError(f"{looked}: the repository lacks config.json{hint}")
         # Mistral's repositories hold their weights a second time as consolidated*.safetensors.
         surplus = ["*/*", "consolidated*", "adapter_model.*", "optimizer.*", "training_args.*"]
-        kept = filter_repo_objects(names, ignore_patterns=surplus)
+        kept = [n for n in names if not any(fnmatch.fnmatch(n, each) for each in surplus)]
         safe = any(name.endswith(".safetensors") for name in kept)
         wanted = ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
         wanted += ["*.safetensors"] if safe else ["*.bin", "*.pt"]

@@ -89,9 +89,9 @@ def rows(
     problems: Sequence[Problem], shots: Sequence[Problem], *, tool: bool
 ) -> list[dict[str, Any]]:
     """Return rows of verl's form; `shots` are turns before each question. tool: for `tools`."""
-    shown = [
-        turn for shot in shots for turn in (shot.asked, {"role": "assistant", "content": shot.answer})
-    ]
+    shown: list[dict[str, str]] = []
+    for shot in shots:
+        shown += [shot.asked, {"role": "assistant", "content": shot.answer}]
     found = []
     for index, problem in enumerate(problems):
         extra = {"index": index, **dataclasses.asdict(problem)}

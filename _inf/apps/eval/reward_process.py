@@ -17,7 +17,7 @@ import json
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -67,15 +67,11 @@ def _one_by_one(connection: Connection, function: RewardFunction) -> None:
         try:
             result = function(**arguments)
             if inspect.isawaitable(result):
-                result = loop.run_until_complete(_awaited(result))
+                result = loop.run_until_complete(result)
             answer = ("returned", _json(result))
         except Exception as failure:
             answer = _raised(failure)
         connection.send((number, *answer))
-
-
-async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result
 
 
 async def _side_by_side(connection: Connection, function: RewardFunction) -> None:
