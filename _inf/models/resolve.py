@@ -60,7 +60,12 @@ def _resolved(model_path: str | None, trust_remote_code: bool) -> Path:
         return _dequantized(path)
     if model_path.strip() and os.path.isdir(path):
         if actor := _verl_actor(path):
-            return _merged(actor, trust_remote_code)
+            return _converted(
+                "verl",
+                _fingerprint(merging.shards(actor)),
+                lambda folder: merging.write_merged(actor, folder, trust_remote_code),
+                f"model_path: {actor} cannot be merged",
+            )
         if lacks := _lacking(path):
             raise ConfigError(
                 f"model_path: {path} is not a complete Transformers folder: it lacks "
@@ -111,8 +116,8 @@ def _dequantized(gguf: Path) -> Path:
         digest = _content_digest(gguf, _fingerprint([gguf]))
     except OSError as error:
         raise ConfigError.of("model_path", f"cannot read {gguf}: {error.strerror}") from None
-    write = functools.partial(dequantize.write_folder, gguf)
-    return _converted("gguf", digest, write, f"model_path: {gguf} cannot be used")
+    fault = f"model_path: {gguf} cannot be used"
+    return _converted("gguf", digest, lambda folder: dequantize.write_folder(gguf, folder), fault)
 
 
 @functools.cache
@@ -136,16 +141,6 @@ def _verl_actor(folder: Path) -> Path | None:
             "model_path", f"{folder} holds several checkpoints; name one of {', '.join(steps)}"
         )
     return None
-
-
-def _merged(actor: Path, trust_remote_code: bool) -> Path:
-    digest = _fingerprint(merging.shards(actor))
-    return _converted(
-        "verl",
-        digest,
-        lambda folder: merging.write_merged(actor, folder, trust_remote_code),
-        f"model_path: {actor} cannot be merged",
-    )
 
 
 @at_fault(key="adapter_path")

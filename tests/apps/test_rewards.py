@@ -19,6 +19,7 @@ from anyio.from_thread import start_blocking_portal
 
 from _inf.apps.eval import reward_worker
 from _inf.apps.eval.reward import Reward, RewardPool, reward_workers
+from _inf.apps.eval.reward_process import KEYWORDS
 from _inf.apps.eval.reward_worker import RewardError, RewardWorker
 from _inf.errors import ConfigError
 from tests.support.scripts import GONE_SECONDS, alive, until
@@ -97,7 +98,8 @@ class Pool:
         self._stack.__exit__(*exc_info)
 
     def submit(self, *arguments: Any) -> Future[Reward]:
-        return self._portal.start_task_soon(self.pool.score, *arguments)
+        named = dict(zip(KEYWORDS, arguments, strict=True))
+        return self._portal.start_task_soon(self.pool.score, named)
 
 
 def score(pool: Pool, text: str) -> Any:
@@ -231,8 +233,9 @@ def test_process_in_a_call_dies_with_its_parent(file: Path) -> None:
         "from _inf.apps.eval.reward import RewardPool\n"
         "async def main():\n"
         f"    async with RewardPool({f'{file}:troubled'!r}) as pool:\n"
-        "        print(int((await pool.score('s', 'x', 't', {})).value), flush=True)\n"
-        "        await pool.score('s', 'hang', 't', {})\n"
+        "        call = dict(data_source='s', ground_truth='t', extra_info={})\n"
+        "        print(int((await pool.score({**call, 'solution_str': 'x'})).value), flush=True)\n"
+        "        await pool.score({**call, 'solution_str': 'hang'})\n"
         "asyncio.run(main())\n"
     )
     path = os.pathsep.join(filter(None, sys.path))

@@ -6,7 +6,7 @@ Only public calls are used, and the engine is left as it was, but for its prefix
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +133,6 @@ def conversations(
 
 
 def _joined(first: Row, second: Row) -> Row:
-    """One row with the sampled tokens of both turns."""
     between = second.start - len(first.ids)
     mask = [*first.mask, *[0] * between, *second.mask]
     rollout = [*first.rollout, *[0.0] * between, *second.rollout]
@@ -146,6 +145,8 @@ def update(
     """Compare log probs before and after an update with the weights of the model's folder, and
     count what the next prompt takes from the prefix cache. Returns no numbers and the reason if the
     folder's weights are not those that are served."""
+    from safetensors.torch import load_file
+
     if engine.weight_version:
         return {}, "the engine serves updated weights"
     files = sorted(Path(engine.model_folder).glob("*.safetensors"))
@@ -153,8 +154,9 @@ def update(
         return {}, "the model's folder has no .safetensors files"
     prompt = as_prompt(rows[0].ids)
     engine.get_logprobs(prompt, [rows[0].ids[:1]])  # so that its prefix is cached
+    weights = (each for file in files for each in load_file(file).items())
     try:
-        engine.update_weights(_weights(files), version=engine.weight_version)
+        engine.update_weights(weights, version=engine.weight_version)
     except ConfigError as failure:
         return {}, str(failure)
     [cached] = engine.generate(prompt, max_tokens=1, tools=[], progress=False, temperature=0)
@@ -163,10 +165,3 @@ def update(
         **distances(np.concatenate(before), np.concatenate(after), "update_weights/"),
         "update_weights/cached_tokens": float(cached.cached_tokens),
     }, ""
-
-
-def _weights(files: Sequence[Path]) -> Iterator[tuple[str, Any]]:
-    from safetensors.torch import load_file
-
-    for file in files:
-        yield from load_file(file).items()

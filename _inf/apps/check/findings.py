@@ -129,7 +129,6 @@ def _past(metrics: Mapping[str, float], allowed: Mapping[str, float], group: str
 
 
 def _cause(pairs: Pairs, whole: Pairs | None) -> str:
-    """The simplest explanation of a difference between rollout and reference."""
     scale = temperature_between(pairs)
     if scale is not None and abs(scale - 1) > 0.05:
         return (

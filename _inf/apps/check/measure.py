@@ -9,7 +9,7 @@ import importlib.metadata
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from _inf.apps.check import engine_rows, reference
 from _inf.apps.check.differences import Pairs, comparison, distances
@@ -34,14 +34,8 @@ MAX_TOKENS, BATCH = 16, 16
 STACK = ("verl", "sglang", "torch", "transformers")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Measured:
-    """What one kind of reference gives."""
-
-    pairs: Pairs
-    metrics: dict[str, float]
-    whole: Pairs | None
-    note: str
+# What a reference gives: the sampled tokens, its metrics, all tokens if it has them, and a note.
+Measured: TypeAlias = tuple[Pairs, dict[str, float], Pairs | None, str]
 
 
 def check(
@@ -85,21 +79,21 @@ def check(
         measured = _against_engine(engine, against, texts, whole, again, tokens)
     else:
         measured = _against_batch(engine, given)
+    pairs, of_reference, all_pairs, note = measured
     updated, why = engine_rows.update(engine, rows, again[: len(rows)])
-    notes = [measured.note, *([f"update_weights: not compared: {why}"] if why else [])]
     dtype = str(engine.rollout.dtype).removeprefix("torch.")
-    metrics = {**comparison(measured.pairs), **measured.metrics, **metrics, **updated}
+    metrics = {**comparison(pairs), **of_reference, **metrics, **updated}
     allowed = bounds(dtype, threshold)
-    found = findings(metrics, allowed, measured.pairs, measured.whole, dtype)
+    found = findings(metrics, allowed, pairs, all_pairs, dtype)
     return CheckReport(
         passed=not found,
         findings=found,
         metrics=metrics,
         allowed=allowed,
-        tokens=len(measured.pairs),
-        rows=len(set(measured.pairs.row.tolist())),
-        worst=_worst(engine, measured.pairs),
-        notes=notes,
+        tokens=len(pairs),
+        rows=len(set(pairs.row.tolist())),
+        worst=_worst(engine, pairs),
+        notes=[note, *([f"update_weights: not compared: {why}"] if why else [])],
         model=str(engine.model_folder),
         reference=_name(against),
         device="cpu" if engine.on_cpu else "cuda",
@@ -107,7 +101,7 @@ def check(
         date=datetime.date.today().isoformat(),
         versions={"python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in STACK},
-        pairs=measured.pairs,
+        pairs=pairs,
     )
 
 
@@ -140,7 +134,7 @@ def _against_engine(
     rows: Sequence[Row],
     again: Sequence[list[float]],
     max_tokens: int,
-) -> _Measured:
+) -> Measured:
     """rows: the sampled ones, and others without sampled tokens, of which only `again` counts."""
     turns, note = engine_rows.conversations(engine, texts, rows, max_tokens)
     with contextlib.ExitStack() as stack:
@@ -152,19 +146,19 @@ def _against_engine(
         metrics |= distances(both.rollout, both.reference, "multi_turn/")
     theirs = theirs[: len(rows)]
     whole = [Row(row.ids, 1, [1] * len(own), own) for row, own in zip(rows, again, strict=True)]
-    pairs, whole_pairs = Pairs.of(rows, theirs), Pairs.of(whole, theirs)
-    return _Measured(pairs, metrics, whole_pairs, f"multi_turn: {note}")
+    return Pairs.of(rows, theirs), metrics, Pairs.of(whole, theirs), f"multi_turn: {note}"
 
 
-def _against_batch(engine: InferenceEngine, batch: TrainerBatch) -> _Measured:
-    rows, note = batch.rows, "multi_turn: not compared: the trainer's batch has its own rows"
+def _against_batch(engine: InferenceEngine, batch: TrainerBatch) -> Measured:
+    rows = batch.rows
     if not rows[0].rollout:
         scored = engine_rows.rescored(engine, rows)
         rows = [
             dataclasses.replace(row, rollout=own) for row, own in zip(rows, scored, strict=True)
         ]
     metrics = reference.batch_differences(batch, engine.tokenizer)
-    return _Measured(Pairs.of(rows, batch.trainer), metrics, None, note)
+    note = "multi_turn: not compared: the trainer's batch has its own rows"
+    return Pairs.of(rows, batch.trainer), metrics, None, note
 
 
 def _worst(engine: InferenceEngine, pairs: Pairs) -> WorstToken:

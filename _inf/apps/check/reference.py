@@ -78,14 +78,10 @@ def batch_differences(batch: TrainerBatch, tokenizer: Tokenizer) -> dict[str, fl
         missing = []
         for row, messages in zip(batch.rows, batch.messages, strict=True):
             text = tokenizer.decode(row.ids)
-            said = [str(each.get("content") or "") for each in messages if _is_answer(each)]
-            missing.append(any(answer.strip() not in text for answer in said))
+            said = [each.get("content") or "" for each in messages if each["role"] == "assistant"]
+            missing.append(any(str(answer).strip() not in text for answer in said))
         found["prompts/messages_missing"] = fmean(missing)
     return found
-
-
-def _is_answer(message: dict[str, Any]) -> bool:
-    return bool(message["role"] == "assistant")
 
 
 def prompt_text(tokenizer: Tokenizer, messages: list[dict[str, Any]]) -> str:

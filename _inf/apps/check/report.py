@@ -56,7 +56,7 @@ class CheckReport:
 
     def json(self) -> str:
         """Everything but the tokens, as one JSON object; NaN and infinite numbers are null."""
-        report = dataclasses.asdict(dataclasses.replace(self, pairs=None))  # type: ignore[arg-type]
+        report = dataclasses.asdict(self)
         del report["pairs"]
         return json_text(report)
 

@@ -73,7 +73,6 @@ def read_batch(given: Any) -> TrainerBatch:
 
 
 def _check_shapes(columns: Mapping[str, Any]) -> None:
-    """Refuse tensors that are not rows x tokens of the same rows."""
     whole, width = tuple(columns["input_ids"].shape), columns["responses"].shape[-1]
     for name in [*NEEDED, *([ROLLOUT] if ROLLOUT in columns else [])]:
         shape = tuple(columns[name].shape)
@@ -86,7 +85,6 @@ def _check_shapes(columns: Mapping[str, Any]) -> None:
 
 
 def read_rows(columns: Mapping[str, Any]) -> list[Row]:
-    """The rows of a `DataProto`'s tensors."""
     masks = _of_responses(columns, "response_mask")
     rollout = _of_responses(columns, ROLLOUT) if ROLLOUT in columns else [[] for _ in masks]
     ids = [

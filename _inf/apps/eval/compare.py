@@ -141,7 +141,6 @@ class Comparison:
         ]
 
     def _left_out(self) -> list[str]:
-        """What is not in the differences."""
         left_out = {
             "only in A": self.only_in_a,
             "only in B": self.only_in_b,

@@ -73,10 +73,10 @@ def _rows(data: Any, where: str) -> Iterable[Any]:
 
 def file_rows(path: Path) -> list[Any]:
     """Return the rows of a file: .parquet, .jsonl, or .json with a list."""
-    if path.suffix not in (".parquet", ".jsonl", ".json"):
-        raise ConfigError(f"{path}: the name of a file of rows ends in .parquet, .jsonl or .json.")
     if path.suffix == ".jsonl":
         return [row for _, row in json_lines(path)]
+    if path.suffix not in (".parquet", ".json"):
+        raise ConfigError(f"{path}: the name of a file of rows ends in .parquet, .jsonl or .json.")
     try:
         if path.suffix == ".parquet":
             import pandas
@@ -149,12 +149,9 @@ def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
 def check_for_verls_reward(examples: Sequence[Example]) -> None:
     """verl's `default_compute_score` chooses by data_source, and compares with a ground truth."""
     for example in examples:
-        truth = example.ground_truth
-        missing = {
-            "data_source": example.data_source == UNKNOWN_SOURCE,
-            "reward_model.ground_truth": truth is None,
-        }
-        if lacks := next((key for key, lacking in missing.items() if lacking), None):
+        truth, known = example.ground_truth, example.data_source != UNKNOWN_SOURCE
+        if truth is None or not known:
+            lacks = "reward_model.ground_truth" if known else "data_source"
             raise ConfigError(
                 f"row {example.number}: {lacks} is missing, which verl's default_compute_score "
                 "needs; add it, or give a reward function of your own."

@@ -33,7 +33,6 @@ from _inf.errors import ConfigError
 from _inf.request.sampling import effective_params, greedy_unless_asked
 from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
-from _inf.response.row import GenerationRow
 from _inf.tools.definition import as_tools
 from _inf.types import Tokenizer
 
@@ -85,11 +84,11 @@ def evaluate(
     warning says so.
     """
     examples = read_examples(data, prompt_key=prompt_key, shuffle_seed=shuffle_seed)
-    with contextlib.ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as folder:
         run = EvalRun(
             examples,
             str(data) if isinstance(data, str | os.PathLike) else type(data).__name__,
-            Path(out or stack.enter_context(tempfile.TemporaryDirectory()) + "/rows"),
+            Path(out or f"{folder}/rows"),
             engine.config,
             params,
             RewardPool(reward, reward_timeout, reward_workers),
@@ -129,6 +128,8 @@ class EvalRun:
                 raise ConfigError.of(name, f"it must be at least 1, not {value}.")
         rows = json.dumps([dataclasses.asdict(each) for each in self.examples], default=repr)
         self._digest = hashlib.sha256(rows.encode()).hexdigest()
+        tools = self.params.get("tools")
+        self._schemas = None if tools is None else [tool.schema for tool in as_tools(tools)]
         self.examples = self.examples[: self.limit]
         self.stem = Path(str(self.stem).removesuffix(".jsonl"))
         self._wanted = len(self.examples) * self.n
@@ -161,20 +162,21 @@ class EvalRun:
             if stored.to_answer or stored.to_score:
                 self._finish(file, stored, tally, start, on_error)
             rows = [row for row in file.rows() if row["line"] <= self._wanted]
-        about = {
-            "model": self.config.model_name,
-            "data": self.data,
-            "limit": self.limit,
-            "reward": version.name,
-            "reward_version": version.digest,
-            "n": self.n,
-            "parameters": self._used | ({"tools": schemas} if (schemas := self._schemas()) else {}),
-            "tokens_per_second": tally.tokens_per_second,
-            "answers_kept": stored.answers,
-            "rewards_kept": stored.rewards,
-            "rescored_because": stored.why,
-        }
-        report = EvalReport.of(rows, self._wanted, **about)
+        report = EvalReport.of(
+            rows,
+            self._wanted,
+            model=self.config.model_name,
+            data=self.data,
+            limit=self.limit,
+            reward=version.name,
+            reward_version=version.digest,
+            n=self.n,
+            parameters=self._used | ({"tools": self._schemas} if self._schemas else {}),
+            tokens_per_second=tally.tokens_per_second,
+            answers_kept=stored.answers,
+            rewards_kept=stored.rewards,
+            rescored_because=stored.why,
+        )
         Path(f"{self.stem}.summary.json").write_text(report.json() + "\n", encoding="utf-8")
         return report
 
@@ -197,21 +199,17 @@ class EvalRun:
                 engine = stack.enter_context(start())
                 jobs = [self._job(line, engine) for line in stored.to_answer]
                 answering = partial(answer_each, engine, jobs, self.params)
-            todo = (stored.to_score, self._arguments, answering)
-            portal.call(answer_and_score, file, pool, *todo, tally, named)
+            todo = (stored.to_score, self._arguments, answering, tally, named)
+            portal.call(answer_and_score, file, pool, *todo)
 
     def _about(self) -> dict[str, Any]:
         """What the answers depend on. A row says itself which reward function scored it."""
         return {
             **fingerprint.of_config(self.config),
-            "parameters": {**self.params, "timeout": None, "tools": self._schemas()},
+            "parameters": {**self.params, "timeout": None, "tools": self._schemas},
             "n": self.n,
             "data": self._digest,
         }
-
-    def _schemas(self) -> list[dict[str, Any]] | None:
-        tools = self.params.get("tools")
-        return None if tools is None else [tool.schema for tool in as_tools(tools)]
 
     def _example(self, line: int) -> Example:
         return self.examples[(line - 1) // self.n]
@@ -230,7 +228,16 @@ class EvalRun:
 
         def row(output: GenerationOutput) -> dict[str, Any]:
             [answer] = output
-            return about | _answered(answer, example, engine.tokenizer)
+            row = {
+                "ground_truth": example.ground_truth,
+                "prompt_tokens": answer.prompt_tokens,
+                "completion_tokens": answer.completion_tokens,
+                **answer_fields(answer, engine.tokenizer),
+            }
+            solution = _solution(row, example, engine.tokenizer)
+            if solution != row.get("completion"):
+                row["solution_str"] = solution
+            return about | row
 
         params = example.params(
             tools=bool(turns.tool_config_path if given is None else given),
@@ -251,18 +258,6 @@ class EvalRun:
             "ground_truth": example.ground_truth,
             "extra_info": {**example.extra_info, **turns},
         }
-
-
-def _answered(answer: GenerationRow, example: Example, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a row says of its answer; `solution_str` where it is not the completion."""
-    row: dict[str, Any] = {
-        "ground_truth": example.ground_truth,
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.completion_tokens,
-        **answer_fields(answer, tokenizer),
-    }
-    solution = _solution(row, example, tokenizer)
-    return row | ({} if solution == row.get("completion") else {"solution_str": solution})
 
 
 def _solution(row: Mapping[str, Any], example: Example, tokenizer: Tokenizer) -> str:

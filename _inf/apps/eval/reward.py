@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from _inf.apps.eval.reward_process import KEYWORDS, RewardFunction
+from _inf.apps.eval.reward_process import RewardFunction
 from _inf.apps.eval.reward_version import RewardVersion, version_of
 from _inf.apps.eval.reward_worker import RewardError, RewardWorker
 from _inf.errors import ConfigError, error_text, shown
@@ -35,7 +35,7 @@ class Reward:
     def of(cls, result: Any) -> Reward:
         """Check what a function returned. Raises `RewardError`."""
         extra = result if isinstance(result, dict) else {}
-        if isinstance(result, dict) and "score" not in result:
+        if extra is result and "score" not in extra:
             raise RewardError(f"a reward's dict must have 'score'; it has {shown(list(result))}.")
         value = extra.get("score", result)
         try:
@@ -98,20 +98,16 @@ class RewardPool:
         for worker in self._workers:
             worker.stop()
 
-    async def score(
-        self, data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any]
-    ) -> Reward:
-        """Score one answer. Raises `RewardError`, and `ConfigError` for a data_source that verl's
-        function does not know."""
-        values = (data_source, solution_str, ground_truth, extra_info)
+    async def score(self, arguments: dict[str, Any]) -> Reward:
+        """Score one answer. arguments: of `KEYWORDS`. Raises `RewardError`, and `ConfigError` for a
+        data_source that verl's function does not know."""
         worker = await self._places.get()
         try:
-            arguments = dict(zip(KEYWORDS, values, strict=True))
             return Reward.of(await worker.call(arguments, self._seconds))
         except RewardError as failure:
             if self.is_verls and failure.raised == "NotImplementedError":
                 raise ConfigError(
-                    f"data_source {data_source!r}: verl's default_compute_score has "
+                    f"data_source {arguments['data_source']!r}: verl's default_compute_score has "
                     "no reward for it; give a function of your own (--reward FILE.py:NAME)."
                 ) from None
             raise

@@ -17,12 +17,14 @@ import json
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import anyio
 import cloudpickle
+from anyio.from_thread import BlockingPortal
 
 from _inf.errors import did_you_mean
 from _inf.runtime.child_process import die_with
@@ -65,50 +67,34 @@ def _one_by_one(connection: Connection, function: RewardFunction) -> None:
         try:
             result = function(**arguments)
             if inspect.isawaitable(result):
-                result = loop.run_until_complete(_awaited(result))
+                result = loop.run_until_complete(result)
             answer = ("returned", _json(result))
         except Exception as failure:
             answer = _raised(failure)
         connection.send((number, *answer))
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result
-
-
 async def _side_by_side(connection: Connection, function: RewardFunction) -> None:
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-    running: set[asyncio.Task[None]] = set()
-
     async def call(number: int, arguments: dict[str, Any], seconds: float) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        timer = loop.call_later(seconds, task.cancel)
-        try:
-            answer = ("returned", _json(await function(**arguments)))
-        except asyncio.CancelledError:
-            answer = ("late", None)
-        except Exception as failure:
-            answer = _raised(failure)
-        timer.cancel()
+        answer: tuple[str, Any] = ("late", None)
+        with contextlib.suppress(asyncio.CancelledError), anyio.move_on_after(seconds):
+            try:
+                answer = ("returned", _json(await function(**arguments)))
+            except Exception as failure:
+                answer = _raised(failure)
         with contextlib.suppress(OSError):  # the caller has ended it
             connection.send((number, *answer))
 
-    def begin(message: tuple[int, dict[str, Any], float]) -> None:
-        task = loop.create_task(call(*message))
-        running.add(task)
-        task.add_done_callback(running.discard)
-
     def read() -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            with contextlib.suppress(EOFError, OSError):
-                while True:
-                    loop.call_soon_threadsafe(begin, connection.recv())
-            loop.call_soon_threadsafe(ended.set)
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                portal.start_task_soon(call, *connection.recv())
+        portal.call(portal.stop, True)
 
-    # A thread, so that the caller can always send, also while the function keeps the loop busy.
-    threading.Thread(target=read, daemon=True).start()
-    await ended.wait()
+    async with BlockingPortal() as portal:
+        # A thread, so that the caller can always send, also while the function keeps the loop busy.
+        threading.Thread(target=read, daemon=True).start()
+        await portal.sleep_until_stopped()
 
 
 def load(function: RewardFunction | str | None) -> RewardFunction:

@@ -126,8 +126,9 @@ class _OwnModules:
                     module = importlib.util.resolve_name("." * level + step.argval, package)
                     for name in (module, *(f"{module}.{each}" for each in names or ())):
                         self.add(name)
-        for inner in _inner(code):
-            self.add_imports(inner, package)
+        for inner in code.co_consts:
+            if isinstance(inner, types.CodeType):
+                self.add_imports(inner, package)
 
     def _add_file(self, file: Path, name: str, package: str) -> None:
         text = file.read_bytes()
@@ -148,10 +149,6 @@ def _is_own_path(path: str) -> bool:
     whole = Path(path).resolve()
     installed = any(part in INSTALLED for part in whole.parts)
     return not installed and not any(map(whole.is_relative_to, STANDARD))
-
-
-def _inner(code: types.CodeType) -> list[types.CodeType]:
-    return [each for each in code.co_consts if isinstance(each, types.CodeType)]
 
 
 def _digest(value: Any, modules: _OwnModules) -> str:

@@ -121,7 +121,6 @@ class RewardWorker:
             self.close(f"another call was under way there, and {late}")
 
     def _take(self) -> None:
-        """Take one message."""
         assert self._connection is not None
         try:
             number, kind, value = self._connection.recv()

@@ -10,28 +10,32 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from _inf.apps.batch.output_file import OutputFile, is_error
-from _inf.apps.batch.runner import Keep, OnError
+from _inf.apps.batch.runner import Keep, OnError, keep_in
 from _inf.apps.eval.reward import RewardPool
 from _inf.apps.eval.reward_version import RewardVersion
 from _inf.apps.eval.reward_worker import RewardError
 from _inf.apps.tally import Tally
 
 Row = dict[str, Any]
-Arguments = Callable[[Row], dict[str, Any]]  # those of the reward function for a stored answer
-Answering = Callable[[Keep], Awaitable[None]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """answers, rewards: how many of `wanted` stay of an earlier run. to_answer, to_score: the lines
-    that lack the one, or only the other. why: the reason if stored rewards are not kept."""
+    """to_answer, to_score: the lines that lack an answer, or only its reward. why: the reason if
+    stored rewards are not kept."""
 
     wanted: int
-    answers: int
-    rewards: int
     to_answer: list[int]
     to_score: list[int]
     why: str | None
+
+    @property
+    def answers(self) -> int:
+        return self.wanted - len(self.to_answer)
+
+    @property
+    def rewards(self) -> int:
+        return self.answers - len(self.to_score)
 
     def __str__(self) -> str:
         said = f"resumed {self.answers} of {self.wanted} answers, {self.rewards} with their rewards"
@@ -49,14 +53,8 @@ def stored_answers(file: OutputFile, wanted: int, version: RewardVersion, rescor
             if rescore or not has_reward or not version.scored(row.get("scored_by")):
                 to_score.append(line)
                 old += has_reward
-    return Stored(
-        wanted=wanted,
-        answers=len(answered),
-        rewards=len(answered) - len(to_score),
-        to_answer=[line for line in range(1, wanted + 1) if line not in answered],
-        to_score=to_score,
-        why=_why(version, rescore) if old else None,
-    )
+    to_answer = [line for line in range(1, wanted + 1) if line not in answered]
+    return Stored(wanted, to_answer, to_score, _why(version, rescore) if old else None)
 
 
 def _why(version: RewardVersion, rescore: bool) -> str:
@@ -75,24 +73,26 @@ async def answer_and_score(
     file: OutputFile,
     pool: RewardPool,
     lines: list[int],
-    arguments: Arguments,
-    answering: Answering | None,
+    arguments: Callable[[Row], dict[str, Any]],
+    answering: Callable[[Keep], Awaitable[None]] | None,
     tally: Tally,
     on_error: OnError,
 ) -> None:
-    """Score the stored answers of `lines`, and those that `answering` makes meanwhile."""
+    """Score the stored answers of `lines`, and those that `answering` makes meanwhile. arguments:
+    those of the reward function for a stored answer."""
     waiting: asyncio.Queue[int | None] = asyncio.Queue()
     for line in lines:
         waiting.put_nowait(line)
 
+    keep_last = keep_in(file, tally, on_error)  # nothing is left to do for the line
+
     def keep(line: int, row: Mapping[str, Any], tokens: int) -> None:
-        file.append(line, row)
-        failed = is_error(row)  # nothing is left to do
-        tally.add(tokens=tokens, answered=not failed, done=failed)
         if is_error(row):
-            on_error(line, row["error"]["message"])
-        else:
-            waiting.put_nowait(line)
+            keep_last(line, row, tokens)
+            return
+        file.append(line, row)
+        tally.add(tokens=tokens, answered=1)
+        waiting.put_nowait(line)
 
     async def answer() -> None:
         if answering is not None:
@@ -102,21 +102,16 @@ async def answer_and_score(
 
     async def score() -> None:
         while (line := await waiting.get()) is not None:
-            row = await _scored(file.row(line), arguments, pool)
-            file.append(line, row)
-            tally.add(done=1)
-            if is_error(row):
-                on_error(line, row["error"]["message"])
+            keep_last(line, await _scored(file.row(line), arguments, pool), 0)
 
     with tally.showing():
         await asyncio.gather(answer(), *(score() for _ in range(pool.at_once)))
 
 
-async def _scored(row: Row, arguments: Arguments, pool: RewardPool) -> Row:
-    """The row with its reward, or the error of the reward function."""
+async def _scored(row: Row, arguments: Callable[[Row], dict[str, Any]], pool: RewardPool) -> Row:
     answer = {name: row[name] for name in row if name not in ("error", "reward_extra", "scored_by")}
     try:
-        reward = await pool.score(**arguments(row))
+        reward = await pool.score(arguments(row))
     except RewardError as failure:
         error = {"code": "reward_error", "message": str(failure)}
         return answer | {"reward": None, "error": error}

@@ -79,7 +79,6 @@ def _hash(text: str) -> str:
 
 
 def _row(rollout: Rollout) -> dict[str, Any]:
-    """What the page shows of a row; numbers are rounded to what it shows."""
     logprobs = rollout.logprobs
     error = rollout.extra.get("error")
     messages = _messages(rollout)

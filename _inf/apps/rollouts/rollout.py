@@ -100,7 +100,6 @@ class Rollout:
         return rollout
 
     def _check_lengths(self, where: str) -> None:
-        """Refuse lists that must have a value per token and have not."""
         for name, ids in PER_TOKEN.items():
             values, tokens = getattr(self, name), getattr(self, ids) or ()
             if values is not None and len(values) != len(tokens):
@@ -114,8 +113,9 @@ class Rollout:
 
     def row(self) -> dict[str, Any]:
         """Return the row of the JSON form: all fields that are known, and the other keys."""
-        fields = {name: getattr(self, name) for name in field_names()}
-        return {name: value for name, value in fields.items() if value is not None} | self.extra
+        known = {name: value for name, value in vars(self).items() if value is not None}
+        del known["extra"]
+        return known | self.extra
 
     def to_data_proto(self) -> Any:
         """Return a `DataProto` of this one row."""
@@ -131,16 +131,12 @@ class Rollout:
         return frame([self])
 
 
-def field_names() -> list[str]:
-    """The keys of the form."""
-    return [field.name for field in dataclasses.fields(Rollout) if field.name != "extra"]
-
-
 @functools.cache
 def _row_model() -> type[pydantic.BaseModel]:
     """The fields' types as a pydantic model, which keeps other keys."""
     hints = typing.get_type_hints(Rollout)
-    fields: dict[str, Any] = {name: (hints[name], None) for name in field_names()}
+    del hints["extra"]
+    fields: dict[str, Any] = {name: (hint, None) for name, hint in hints.items()}
     settings = pydantic.ConfigDict(
         strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=()
     )

@@ -78,7 +78,13 @@ def _one(row: Any, where: str, place: int, tokenizer: Tokenizer) -> Rollout:
     if isinstance(row, Rollout):
         row = row.row()
     elif isinstance(row, GenerationRow):
-        row = _of_answer(row, tokenizer)
+        error = row.transcript and row.transcript.error
+        row = {
+            "row_id": f"{row.prompt_index}.{row.sample_index}",
+            "prompt_index": row.prompt_index,
+            **answer_fields(row, tokenizer),
+            **({"error": error} if error else {}),
+        }
     elif isinstance(row, Trace):
         row = _of_trace(row)
     if isinstance(row, Mapping):  # `of` refuses others
@@ -112,16 +118,6 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
         }
     known = {name: value for name, value in fields.items() if value is not None}
     return _with_texts(known, tokenizer)
-
-
-def _of_answer(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]:
-    error = answer.transcript and answer.transcript.error
-    return {
-        "row_id": f"{answer.prompt_index}.{answer.sample_index}",
-        "prompt_index": answer.prompt_index,
-        **answer_fields(answer, tokenizer),
-        **({"error": error} if error else {}),
-    }
 
 
 def _of_trace(trace: Trace) -> dict[str, Any]:
