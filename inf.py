@@ -151,7 +151,9 @@ class InferenceEngine(RunningEngine):
         with self._stats.call(), progress(call.rows, sampling.progress) as report:
             if call.has_turns:
                 rows = call.episodes()
-                outputs = backend.converse(lambda: run_episodes(rows, backend, report), cancel)
+                outputs = backend.converse(
+                    lambda: run_episodes(rows, backend.turn, report, backend.weight_version), cancel
+                )
             else:
                 outputs = backend.generate(call.requests(), cancel, report)
         self._stats.add_rows(outputs)

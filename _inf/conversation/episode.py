@@ -67,10 +67,12 @@ class Episode:
 
     def may_add_user_message(self, user_turns: int) -> bool:
         """Whether the limits allow another user message after `user_turns` of them."""
-        return user_turns < self.rules.max_user_turns and not self._at_last_turn()
+        most = self.rules.config.rollout.multi_turn.max_user_turns
+        return (most is None or user_turns < most) and not self._at_last_turn()
 
     def _at_last_turn(self) -> bool:
-        return len(self.outputs) >= self.rules.max_assistant_turns
+        most = self.rules.config.rollout.multi_turn.max_assistant_turns
+        return most is not None and len(self.outputs) >= most
 
     def _tensor_tokens_left(self) -> dict[str, int]:
         used = len(self.ids)
