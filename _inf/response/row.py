@@ -12,6 +12,9 @@ from typing import Any
 from _inf.errors import shown
 from _inf.types import Message, ToolCall, Transcript
 
+# What a backend's output says of a row, and so does the last chunk of a stream.
+OF_OUTPUT = "matched_stop prompt_tokens completion_tokens cached_tokens weight_version".split()
+
 
 @dataclasses.dataclass(frozen=True)
 class GenerationRow:
@@ -95,8 +98,7 @@ class GenerationRow:
         if self.truncated_prompt_tokens:
             about["truncated_prompt_tokens"] = self.truncated_prompt_tokens
         if (said := self.transcript) is not None:
-            rewards = {name: said.reward_scores[name] for name in said.reward_scores}
-            rewards.pop("user_turn_rewards", None)
+            rewards = {k: v for k, v in said.reward_scores.items() if k != "user_turn_rewards"}
             about |= {"num_turns": said.num_turns, "response_tokens": len(said.ids)}
             about |= {"limit": said.limit, "tool_calls": said.calls}
             about |= {"tool_rewards": rewards, "reward_scores": said.reward_scores}
