@@ -181,7 +181,6 @@ def _take_one_valued(rollout: Any) -> Faults:
 
 
 def _owned_arguments(document: dict[str, Any]) -> Faults:
-    """Yield a fault for each SGLang argument that a config key or this library sets."""
     path = "rollout.engine_kwargs.sglang"
     arguments = at(document, path)
     for key in arguments if isinstance(arguments, dict) else ():

@@ -1,8 +1,7 @@
 """The keys of a config as frozen, typed models, with their limits.
 
-Knows nothing of files or merging. The names and defaults under `rollout` are those of verl 0.6.1
-(`verl/workers/config/rollout.py`), except the defaults listed at `RolloutConfig`. verl's keys that
-have no effect here are in `verl_keys.ONE_VALUE`.
+The names and defaults under `rollout` are those of verl 0.6.1 (`verl/workers/config/rollout.py`),
+except those listed at `RolloutConfig`. verl's keys without effect are in `verl_keys.ONE_VALUE`.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ EngineKwargs: TypeAlias = Annotated[EngineArguments, BeforeValidator(_with_sglan
 
 
 def key(default: Any, description: str) -> Any:
-    """Define a config key; the page of config keys shows its description."""
     return Field(default, description=description)
 
 

@@ -1,7 +1,6 @@
 """The names of the formats in which a model may write a tool call.
 
-`OWN` formats are read by `_inf.tools.readers`, `SGLANG` formats by the parsers of sglang 0.5.9;
-`ALIASES` are other names of these, including verl's.
+`_inf.tools.readers` reads `OWN`, sglang 0.5.9's parsers `SGLANG`; `ALIASES` are other names.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ FORMATS = (*OWN, *SGLANG, *ALIASES)
 
 
 def check_format(name: object) -> str:
-    """Return `name` if it is a format's name; raise `ToolError` otherwise."""
     if name not in FORMATS:
         hint = did_you_mean(str(name), FORMATS) or "."
         raise ToolError.of(

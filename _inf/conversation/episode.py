@@ -1,7 +1,4 @@
-"""The state of one row's conversation: sampled tokens, added tokens, and whether it has ended.
-
-`mask` is 1 on exactly the sampled tokens.
-"""
+"""The state of one row's conversation; `mask` is 1 on exactly the sampled tokens."""
 
 from __future__ import annotations
 
@@ -119,7 +116,6 @@ class Episode:
         return f"call{len(self.outputs):03}{index:02}"  # Mistral requires nine letters and digits
 
     def _decide(self, calls: list[ToolCall]) -> None:
-        """Mark the calls to be run, or return all of them to the caller."""
         tools = self.rules.tools
         left, limit = self._tokens_left()
         schemas = [t.name for t in tools.values() if not t.executable]

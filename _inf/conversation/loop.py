@@ -136,7 +136,6 @@ class Lifecycle:
         return done, content, reward
 
     async def rewards(self) -> dict[str, Any]:
-        """Return each tool's `calc_reward`; None if that fails."""
         rewards = await asyncio.gather(*(self._of(tool, "calc_reward") for tool in self._tools))
         return {tool.name: reward for tool, reward in zip(self._tools, rewards, strict=True)}
 

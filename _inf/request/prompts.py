@@ -1,7 +1,5 @@
-"""Converts every accepted form of a prompt into messages, token ids or plain text.
-
-It imports no library of arrays, tables or messages, but checks attributes.
-"""
+"""Converts every accepted form of a prompt into messages, token ids or plain text, by attributes:
+it imports no library of arrays, tables or messages."""
 
 from __future__ import annotations
 
@@ -119,7 +117,6 @@ def _ids_or_text(prompt: Mapping[str, Any], index: int) -> list[int] | str:
 
 
 def id_list(ids: object, where: str) -> list[int]:
-    """Return token ids as Python ints."""
     ids = as_list(ids)
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
         raise PromptError(f"{where} is {kind(ids)}; it takes a list of ints.")
@@ -177,7 +174,6 @@ def _known_fields(fields: Mapping[Any, Any], known: Sequence[str], where: str) -
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value is an empty collection, array or text."""
     try:
         return len(value) == 0
     except Exception:  # it has no length
@@ -227,5 +223,4 @@ def _call(call: Any, where: str) -> dict[str, Any]:
 
 
 def kind(value: object) -> str:
-    """Describe the type of a value for a message."""
     return "None" if value is None else f"of type {type(value).__name__}"

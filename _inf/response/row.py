@@ -147,7 +147,6 @@ class GenerationRow:
 
 
 def html_table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Return an HTML table with all values escaped."""
     head = "".join(f"<th>{name}</th>" for name in names)
     style = "text-align:left;white-space:pre-wrap"
     body = [

@@ -1,7 +1,6 @@
 """Finds the tool calls in a model's text, and writes instructions for models on how to call.
 
-A call that cannot be read is returned too, with its `error`. Five formats are read by
-`_inf.tools.readers`, with exact positions, the others by SGLang's parsers.
+A call that cannot be read is returned too, with its `error`.
 """
 
 from __future__ import annotations
