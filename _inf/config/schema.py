@@ -23,8 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from _inf.config.tool_formats import check_format
-from _inf.errors import ToolError
+from _inf.config.tool_formats import format_fault
 
 MAX_SAMPLES = 2**16  # of a prompt: each is a row in the caller's memory from the start
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -116,10 +115,9 @@ class MultiTurn(Section):
     @field_validator("format")
     @classmethod
     def _is_a_format(cls, value: str) -> str:
-        try:
-            return check_format(value)
-        except ToolError as error:
-            raise ValueError(str(error).removeprefix("format: ")) from None
+        if fault := format_fault(value):
+            raise ValueError(fault)
+        return value
 
     @field_validator("tool_config_path", "interaction_config_path")
     @classmethod

@@ -18,12 +18,11 @@ from _inf.request.sampling import Sampling
 from _inf.response.decode import answer_text, decoded_text
 from _inf.response.row import OF_OUTPUT
 from _inf.response.stats import Stats
-from _inf.types import TIMED_OUT, CancelToken, Request, RequestOutput, Tokenizer
+from _inf.types import TIMED_OUT, CancelToken, Put, Request, RequestOutput, Tokenizer
 
 # One byte of a character, as SentencePiece and `tokenizers.decoders.ByteFallback` name its token.
 BYTE = re.compile("<0x[0-9A-F]{2}>")
-# The type of a backend's `stream`.
-Begin: TypeAlias = "Callable[[Request, Callable[[RequestOutput], None], CancelToken], Future[None]]"
+Begin: TypeAlias = "Callable[[Request, Put, CancelToken], Future[None]]"  # a backend's `stream`
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for part of a character
 
 
