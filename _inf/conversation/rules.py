@@ -8,7 +8,7 @@ from typing import Any
 
 from _inf.config import Config
 from _inf.request.template import Template
-from _inf.response.decode import answer_text
+from _inf.response.decode import answer_text, decoded_text
 from _inf.tools.parsing import Parsed, parse, tool_instructions
 from _inf.types import ModelInfo, RequestOutput, Tool
 
@@ -61,9 +61,7 @@ def answered_calls(answer: RequestOutput, rules: Rules) -> Parsed:
     if isinstance(answer.matched_stop, str):  # it may be the end of a call
         raw += answer.matched_stop
     elif answer.matched_stop in rules.model.eos_token_ids:  # special tokens may belong to a call
-        raw = tokenizer.decode(
-            answer.token_ids[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        raw = decoded_text(answer.token_ids[:-1], tokenizer, skip_special_tokens=False)
     thought, end, text = raw.rpartition(THOUGHT_ENDS)  # calls in a thought do not count
     parsed = parse(text, rules.config.rollout.multi_turn.format, list(rules.tools.values()))
     if not parsed.calls:

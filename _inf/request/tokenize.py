@@ -50,8 +50,18 @@ def _tokenized(prompt: Form, template: Template | None, limits: Limits, index: i
         ids, where = template.prompt(messages, index), f"prompt {index}: rendered token"
     else:
         ids, where = prompt, f"prompt {index}: {TOKEN_IDS}"
-    ids, cut = _within(_known(ids, limits, where), limits, index)
-    return Prompt(ids, cut, messages)
+    ids = _known(ids, limits, where)
+    excess = len(ids) - limits.prompt
+    if excess <= 0:
+        return Prompt(ids, 0, messages)
+    if limits.truncate is None:
+        raise PromptTooLongError(
+            f"prompt {index} has {len(ids)} tokens, above the limit of {limits.prompt} "
+            "(rollout.prompt_length). Shorten it, raise the limit, or set truncate_prompt: "
+            "left|right, for the call or in the config."
+        )
+    kept = ids[excess:] if limits.truncate == "left" else ids[: limits.prompt]
+    return Prompt(kept, excess, messages)
 
 
 def _as_given(prompt: Form, index: int) -> Prompt:
@@ -82,21 +92,6 @@ def _known(ids: list[int], limits: Limits, where: str) -> list[int]:
                 f"{limits.vocabulary} tokens (0 to {limits.vocabulary - 1})."
             )
     return ids
-
-
-def _within(ids: list[int], limits: Limits, index: int) -> tuple[list[int], int]:
-    excess = len(ids) - limits.prompt
-    if excess <= 0:
-        return ids, 0
-    if limits.truncate == "left":
-        return ids[excess:], excess
-    if limits.truncate == "right":
-        return ids[: limits.prompt], excess
-    raise PromptTooLongError(
-        f"prompt {index} has {len(ids)} tokens, above the limit of {limits.prompt} "
-        "(rollout.prompt_length). Shorten it, raise the limit, or set truncate_prompt: left|right, "
-        "for the call or in the config."
-    )
 
 
 def tokenize_responses(
