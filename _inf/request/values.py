@@ -49,9 +49,9 @@ def integer(name: str, value: Any) -> int:
 
 
 def count(
-    name: str, value: Any, *, least: int = 1, most: int = MAX_INT32, vocabulary: int = MAX_INT32
+    name: str, value: Any, *, least: int = 1, most: int = MAX_INT32, vocabulary: int | None = None
 ) -> int:
-    whole, most = integer(name, value), min(most, vocabulary)
+    whole, most = integer(name, value), vocabulary or most
     if not least <= whole <= most:
         raise ConfigError.of(
             name, f"{shown(whole)} is out of range; it must be from {least} to {most}."

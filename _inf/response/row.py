@@ -15,6 +15,12 @@ from _inf.types import Message, ToolCall, Transcript
 # What a backend's output says of a row, and so does the last chunk of a stream.
 OF_OUTPUT = "matched_stop prompt_tokens completion_tokens cached_tokens weight_version".split()
 
+# The metadata of every row.
+ALWAYS_SAID = (
+    "finish_reason matched_stop matched_stop_text prompt_tokens completion_tokens cached_tokens "
+    "prompt_index sample_index cumulative_logprob weight_version"
+).split()
+
 
 @dataclasses.dataclass(frozen=True)
 class GenerationRow:
@@ -81,18 +87,7 @@ class GenerationRow:
 
     def _about(self) -> dict[str, Any]:
         """The metadata without what is padded."""
-        about: dict[str, Any] = {
-            "finish_reason": self.finish_reason,
-            "matched_stop": self.matched_stop,
-            "matched_stop_text": self.matched_stop_text,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "cached_tokens": self.cached_tokens,
-            "prompt_index": self.prompt_index,
-            "sample_index": self.sample_index,
-            "cumulative_logprob": self.cumulative_logprob,
-            "weight_version": self.weight_version,
-        }
+        about: dict[str, Any] = {name: getattr(self, name) for name in ALWAYS_SAID}
         if self.seed is not None:
             about["seed"] = self.seed
         if self.truncated_prompt_tokens:
