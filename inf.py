@@ -22,7 +22,6 @@ from _inf.backends.running import RunningEngine
 from _inf.config import Config
 from _inf.conversation.loop import run_episodes
 from _inf.conversation.plan import PreparedCall, call_rules
-from _inf.conversation.rules import Rules
 from _inf.errors import (
     ConfigError,
     EngineDeadError,
@@ -33,8 +32,8 @@ from _inf.errors import (
 )
 from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
-from _inf.request.sampling import Sampling, resolve
-from _inf.request.tokenize import check_total_length, tokenize
+from _inf.request.sampling import resolve
+from _inf.request.tokenize import tokenize
 from _inf.response.decode import decode
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
@@ -138,17 +137,13 @@ class InferenceEngine(RunningEngine):
 
     def _prepare(self, prompts: object, params: GenerateParams) -> PreparedCall:
         """Check and convert messages, then parameters, then token ids."""
-        conversations = normalize(prompts)
-        sampling, rules = self._rules(params, len(conversations))
-        limits = self.model.limits.truncating(sampling.truncate_prompt)
-        tokenized = tokenize(conversations, rules.template, limits)
-        check_total_length(tokenized, [each.max_tokens for each in sampling.params], limits)
-        return PreparedCall(tokenized, sampling, rules)
-
-    def _rules(self, params: GenerateParams, prompts: int) -> tuple[Sampling, Rules]:
+        forms = normalize(prompts)
         check_supported(self._backend, params)
-        sampling = resolve(params, self.config.rollout, prompts, self.model)
-        return sampling, call_rules(sampling, self.config, self._configured, self.model)
+        sampling = resolve(params, self.config.rollout, len(forms), self.model)
+        rules = call_rules(sampling, self.config, self._configured, self.model)
+        most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
+        tokenized = tokenize(forms, rules.template, self.model.limits, most, side)
+        return PreparedCall(tokenized, sampling, rules)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
         backend, sampling = self._backend, call.sampling
@@ -156,7 +151,9 @@ class InferenceEngine(RunningEngine):
         with self._stats.call(), progress(call.rows, sampling.progress) as report:
             if call.has_turns:
                 rows = call.episodes()
-                outputs = backend.converse(lambda: run_episodes(rows, backend, report), cancel)
+                outputs = backend.converse(
+                    lambda: run_episodes(rows, backend.turn, report, backend.weight_version), cancel
+                )
             else:
                 outputs = backend.generate(call.requests(), cancel, report)
         self._stats.add_rows(outputs)
@@ -208,7 +205,7 @@ class InferenceEngine(RunningEngine):
 
     def _scored(self, call: str, prompts: object, responses: object) -> list[tuple[list[int], int]]:
         check_supported(self._backend, {call: True})
-        template = self._rules({}, 1)[1].template
+        template = self._prepare([], {}).rules.template  # of any call without keywords
         return scored_sequences(prompts, responses, template, self.model)
 
     def get_logprobs(self, prompts: object, responses: object) -> list[list[float]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -52,10 +52,6 @@ class Limits:
     total: int
     vocabulary: int
     truncate: Side | None = None
-
-    def truncating(self, side: Side | None) -> Limits:
-        """The limits of a call with its own `truncate_prompt`, or the same if it has none."""
-        return self if side is None else replace(self, truncate=side)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """The keys of a config as frozen, typed models, with their limits.
 
-Knows nothing of files or merging. The names and defaults under `rollout` are those of verl 0.6.1
-(`verl/workers/config/rollout.py`), except the defaults listed at `RolloutConfig`. verl's keys that
-have no effect here are in `verl_keys.ONE_VALUE`.
+The names and defaults under `rollout` are those of verl 0.6.1 (`verl/workers/config/rollout.py`),
+except those listed at `RolloutConfig`. verl's keys without effect are in `verl_keys.ONE_VALUE`.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from _inf.config.tool_formats import check_format
-from _inf.errors import ToolError
+from _inf.config.tool_formats import format_fault
 
 MAX_SAMPLES = 2**16  # of a prompt: each is a row in the caller's memory from the start
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -75,7 +73,6 @@ EngineKwargs: TypeAlias = Annotated[EngineArguments, BeforeValidator(_with_sglan
 
 
 def key(default: Any, description: str) -> Any:
-    """Define a config key; the page of config keys shows its description."""
     return Field(default, description=description)
 
 
@@ -118,10 +115,9 @@ class MultiTurn(Section):
     @field_validator("format")
     @classmethod
     def _is_a_format(cls, value: str) -> str:
-        try:
-            return check_format(value)
-        except ToolError as error:
-            raise ValueError(str(error).removeprefix("format: ")) from None
+        if fault := format_fault(value):
+            raise ValueError(fault)
+        return value
 
     @field_validator("tool_config_path", "interaction_config_path")
     @classmethod

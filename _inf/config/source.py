@@ -1,7 +1,6 @@
 """Reads one source of config (a file, a mapping, None) into plain, unchecked values.
 
-OmegaConf reads YAML (`1e3` is a number, a repeated key is a fault); interpolations are kept. Knows
-only the few keys that hold the path of a file.
+OmegaConf reads YAML (`1e3` is a number, a repeated key is a fault); interpolations are kept.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ def at(tree: Any, path: str) -> Any:
 
 
 def read_source(source: Source) -> dict[str, Any]:
-    """Return the keys of `source`."""
     if isinstance(source, Mapping):
         return dict(plain(source))
     if source is None:

@@ -1,12 +1,11 @@
 """The names of the formats in which a model may write a tool call.
 
-`OWN` formats are read by `_inf.tools.readers`, `SGLANG` formats by the parsers of sglang 0.5.9;
-`ALIASES` are other names of these, including verl's.
+`_inf.tools.readers` reads `OWN`, sglang 0.5.9's parsers `SGLANG`; `ALIASES` are other names.
 """
 
 from __future__ import annotations
 
-from _inf.errors import ToolError, did_you_mean, shown
+from _inf.errors import did_you_mean, shown
 
 OWN = ("hermes", "json", "xml", "function", "pythonic")
 # SGLang's parsers, and the text that begins a call (`lfm2`, `mistral`: one call or more).
@@ -35,12 +34,9 @@ ALIASES = {"qwen": "hermes", "qwen25": "hermes", "llama3_json": "llama3"}
 FORMATS = (*OWN, *SGLANG, *ALIASES)
 
 
-def check_format(name: object) -> str:
-    """Return `name` if it is a format's name; raise `ToolError` otherwise."""
-    if name not in FORMATS:
-        hint = did_you_mean(str(name), FORMATS) or "."
-        raise ToolError.of(
-            "format",
-            f"{shown(name)} is not a tool call format{hint} The formats are {', '.join(FORMATS)}.",
-        )
-    return str(name)
+def format_fault(name: object) -> str:
+    """What is wrong with the name of a format; "" if nothing is."""
+    if name in FORMATS:
+        return ""
+    hint = did_you_mean(str(name), FORMATS) or "."
+    return f"{shown(name)} is not a tool call format{hint} The formats are {', '.join(FORMATS)}."

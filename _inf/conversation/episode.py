@@ -1,7 +1,4 @@
-"""The state of one row's conversation: sampled tokens, added tokens, and whether it has ended.
-
-`mask` is 1 on exactly the sampled tokens.
-"""
+"""The state of one row's conversation; `mask` is 1 on exactly the sampled tokens."""
 
 from __future__ import annotations
 
@@ -67,10 +64,12 @@ class Episode:
 
     def may_add_user_message(self, user_turns: int) -> bool:
         """Whether the limits allow another user message after `user_turns` of them."""
-        return user_turns < self.rules.max_user_turns and not self._at_last_turn()
+        most = self.rules.config.rollout.multi_turn.max_user_turns
+        return (most is None or user_turns < most) and not self._at_last_turn()
 
     def _at_last_turn(self) -> bool:
-        return len(self.outputs) >= self.rules.max_assistant_turns
+        most = self.rules.config.rollout.multi_turn.max_assistant_turns
+        return most is not None and len(self.outputs) >= most
 
     def _tensor_tokens_left(self) -> dict[str, int]:
         used = len(self.ids)
@@ -117,7 +116,6 @@ class Episode:
         return f"call{len(self.outputs):03}{index:02}"  # Mistral requires nine letters and digits
 
     def _decide(self, calls: list[ToolCall]) -> None:
-        """Mark the calls to be run, or return all of them to the caller."""
         tools = self.rules.tools
         left, limit = self._tokens_left()
         schemas = [t.name for t in tools.values() if not t.executable]

@@ -2,32 +2,38 @@
 
 The order of create, execute, calc_reward and release, the turn limits and `over_sample_rate` are
 verl 0.6.1's (`workers/rollout/sglang_rollout/sglang_rollout.py`, `_async_rollout_a_request`).
-Unlike verl, it never renders a prompt again, so the returned ids are those that were sampled, and
-it keeps calls, log probs and finish reasons.
+There, an exception in a method of a tool or an interaction cancels the whole batch, an aborted row
+never releases its tools, interactions are never finalized, and nothing has a timeout. Here a
+failure ends only its row, or only sets the row's `error`; and no prompt is rendered again, so the
+returned ids are those that were sampled.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
 
 from _inf.conversation.episode import Episode
-from _inf.conversation.lifecycle import Lifecycle
-from _inf.conversation.rules import ConversationBackend
-from _inf.errors import ConfigError, EngineDeadError, EngineRefusal, RequestFailure
-from _inf.types import Report, RequestOutput
+from _inf.conversation.rules import DEFAULT_INTERACTION
+from _inf.errors import ConfigError, EngineDeadError, EngineRefusal, RequestFailure, ToolError
+from _inf.tools.execution import with_timeout
+from _inf.types import Report, Request, RequestOutput
+
+Turn: TypeAlias = "Callable[[Request], Awaitable[RequestOutput]]"  # a backend's method
 
 
 async def run_episodes(
-    episodes: Sequence[Episode], backend: ConversationBackend, report: Report | None
+    episodes: Sequence[Episode], turn: Turn, report: Report | None, weight_version: int
 ) -> list[RequestOutput]:
-    """Run all episodes in parallel; abort the last share of them, `over_sample_rate`."""
+    """Run all episodes in parallel; abort the last share of them, `over_sample_rate`.
+    weight_version: of rows that are aborted before their first turn."""
 
     def progressed() -> None:
         if report is not None:
             report(sum(e.finished for e in episodes), sum(sum(e.mask) for e in episodes))
 
-    rows = [asyncio.ensure_future(_row(episode, backend, progressed)) for episode in episodes]
+    rows = [asyncio.ensure_future(_row(episode, turn, progressed)) for episode in episodes]
     enough = int(len(rows) * (1 - episodes[0].rules.config.rollout.over_sample_rate))
     try:
         for finished, row in enumerate(asyncio.as_completed(rows), start=1):
@@ -41,17 +47,15 @@ async def run_episodes(
     for task, episode in zip(rows, episodes, strict=True):
         if task.cancelled():
             episode.abort("over_sample_rate")
-    return [episode.output(backend.weight_version) for episode in episodes]
+    return [episode.output(weight_version) for episode in episodes]
 
 
-async def _row(
-    episode: Episode, backend: ConversationBackend, progressed: Callable[[], None]
-) -> None:
+async def _row(episode: Episode, turn: Turn, progressed: Callable[[], None]) -> None:
     """Run one conversation; a failure aborts this row only, unless no row can be answered."""
     lifecycle = Lifecycle(episode)
     try:
         await lifecycle.start()
-        turn_rewards = await _turns(episode, backend, lifecycle, progressed)
+        turn_rewards = await _turns(episode, turn, lifecycle, progressed)
         episode.conclude(await lifecycle.rewards() | {"user_turn_rewards": turn_rewards})
     except (ConfigError, EngineDeadError, EngineRefusal):
         raise
@@ -68,17 +72,14 @@ async def _row(
 
 
 async def _turns(
-    episode: Episode,
-    backend: ConversationBackend,
-    lifecycle: Lifecycle,
-    progressed: Callable[[], None],
+    episode: Episode, turn: Turn, lifecycle: Lifecycle, progressed: Callable[[], None]
 ) -> list[float | None]:
     """Run turns until the conversation ends; return the rewards of the user's messages."""
     rewards: list[float | None] = []
     while not episode.over:
         request = episode.next_request()
         try:
-            answer = await backend.turn(request)
+            answer = await turn(request)
         except RequestFailure as failure:
             raise RequestFailure(f"turn {len(episode.outputs) + 1}: {failure}") from failure
         episode.add_assistant_turn(answer)
@@ -98,3 +99,72 @@ async def _turns(
                 break
             episode.add_user_message(content)
     return rewards
+
+
+class Lifecycle:
+    """The verl tools of one row, and its interaction, if it has one."""
+
+    def __init__(self, episode: Episode) -> None:
+        self._episode = episode
+        self._tools = [tool.verl for tool in episode.rules.tools.values() if tool.verl]
+        self._started: list[Any] = []
+        self._kwargs = episode.turns.interaction_kwargs
+        self._name = self._kwargs.get("name", DEFAULT_INTERACTION)
+        self.interaction: Any = episode.rules.interactions[self._name] if self._kwargs else None
+
+    async def start(self) -> None:
+        """Create the tools and start the interaction; a failure ends the row."""
+        await asyncio.gather(*map(self._create, self._tools))
+        if self.interaction is not None:
+            self._started.append(self.interaction)
+            await self._call(self.interaction, "start_interaction", **self._kwargs)
+
+    async def _create(self, tool: Any) -> None:
+        self._started.append(tool)
+        kwargs = self._episode.turns.tool_kwargs(tool.name, "create")
+        _, response = await self._call(tool, "create", **kwargs)
+        if not response.is_empty():
+            raise ToolError(f"{tool.name}: create() returns a message, which is not supported.")
+
+    async def respond(self) -> tuple[bool, str, float | None]:
+        """Return whether the conversation is over, the user's next message, and its reward."""
+        messages = [{"role": m["role"], "content": m["content"]} for m in self._episode.messages]
+        response = await self._attempt(
+            self.interaction, "generate_response", messages, **self._kwargs
+        )
+        done, content, reward, _ = response or (True, "", None, {})
+        return done, content, reward
+
+    async def rewards(self) -> dict[str, Any]:
+        rewards = await asyncio.gather(*(self._of(tool, "calc_reward") for tool in self._tools))
+        return {tool.name: reward for tool, reward in zip(self._tools, rewards, strict=True)}
+
+    async def end(self) -> None:
+        """Release the tools that were created, and finalize the interaction if it was started and
+        overrides verl's method, which takes no instance."""
+        created = [tool for tool in self._tools if tool in self._started]
+        await asyncio.gather(*(self._of(tool, "release") for tool in created))
+        if self.interaction in self._started:
+            from verl.interactions.base import BaseInteraction
+
+            verls = BaseInteraction.finalize_interaction
+            if type(self.interaction).finalize_interaction is not verls:
+                await self._attempt(self.interaction, "finalize_interaction")
+
+    async def _of(self, tool: Any, method: str) -> Any:
+        kwargs = self._episode.turns.tool_kwargs(tool.name, method)
+        return await self._attempt(tool, method, **kwargs)
+
+    async def _attempt(self, part: Any, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Await a method; if it fails or takes too long, set the row's `error`, return None."""
+        try:
+            return await self._call(part, method, *args, **kwargs)
+        except Exception as failure:
+            name = self._name if part is self.interaction else part.name
+            error = f"{name}: {type(failure).__name__}: {failure}"
+            self._episode.error = self._episode.error or error
+            return None
+
+    async def _call(self, part: Any, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        work = getattr(part, method)(self._episode.name, *args, **kwargs)
+        return await with_timeout(work, self._episode.rules.config.tool_timeout)

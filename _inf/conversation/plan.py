@@ -9,12 +9,7 @@ from collections.abc import Collection, Mapping
 from _inf.config import Config
 from _inf.conversation.episode import Episode, TextEpisode
 from _inf.conversation.interactions import ConfiguredTools
-from _inf.conversation.rules import (
-    DEFAULT_INTERACTION,
-    Rules,
-    answered_calls,
-    rules_for,
-)
+from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, answered_calls, rules_for
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.keywords import KEYWORDS
 from _inf.request.sampling import Sampling

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from _inf.config import Config
 from _inf.request.template import Template
-from _inf.response.decode import answer_text
+from _inf.response.decode import answer_text, decoded_text
 from _inf.tools.parsing import Parsed, parse, tool_instructions
-from _inf.types import ModelInfo, Request, RequestOutput, Tool
+from _inf.types import ModelInfo, RequestOutput, Tool
 
 DEFAULT_INTERACTION = "gsm8k"  # verl's default if `interaction_kwargs` has no name
 THOUGHT_ENDS = "</think>"
-UNLIMITED = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,14 +26,6 @@ class Rules:
     config: Config
     model: ModelInfo
     interactions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @property
-    def max_assistant_turns(self) -> int:
-        return self.config.rollout.multi_turn.max_assistant_turns or UNLIMITED
-
-    @property
-    def max_user_turns(self) -> int:
-        return self.config.rollout.multi_turn.max_user_turns or UNLIMITED
 
     def escape_special_tokens(self, text: str) -> str:
         """Break the special tokens in a tool's or a user's text; a server does that itself."""
@@ -57,15 +48,6 @@ def rules_for(
     return Rules({tool.name: tool for tool in tools}, template, config, model)
 
 
-class ConversationBackend(Protocol):
-    """The part of a backend that conversations need."""
-
-    @property
-    def weight_version(self) -> int: ...
-
-    async def turn(self, request: Request) -> RequestOutput: ...
-
-
 def answered_calls(answer: RequestOutput, rules: Rules) -> Parsed:
     """Parse the calls in `answer`; an answer that was cut by a limit has none."""
     tokenizer = rules.model.tokenizer
@@ -79,9 +61,7 @@ def answered_calls(answer: RequestOutput, rules: Rules) -> Parsed:
     if isinstance(answer.matched_stop, str):  # it may be the end of a call
         raw += answer.matched_stop
     elif answer.matched_stop in rules.model.eos_token_ids:  # special tokens may belong to a call
-        raw = tokenizer.decode(
-            answer.token_ids[:-1], skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        raw = decoded_text(answer.token_ids[:-1], tokenizer, skip_special_tokens=False)
     thought, end, text = raw.rpartition(THOUGHT_ENDS)  # calls in a thought do not count
     parsed = parse(text, rules.config.rollout.multi_turn.format, list(rules.tools.values()))
     if not parsed.calls:

@@ -51,7 +51,6 @@ REPEATS = re.compile(r"[{,](\d+)(?=[,}])")
 
 
 def json_schema_text(schema: object) -> str:
-    """Check a JSON schema, a dict or JSON text."""
     if not isinstance(schema, dict | bool | str):
         raise ConfigError.of("json_schema", f"{shown(schema)} is neither a dict nor JSON text.")
     try:
@@ -118,7 +117,6 @@ def _number(digits: str) -> float:
 
 
 def _schemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield a schema and all schemas inside it, with their paths."""
     if isinstance(schema, bool):
         return
     yield path, schema

@@ -1,9 +1,5 @@
-"""The keywords of `generate`: their documentation, their types, and a row for each in `KEYWORDS`.
-
-From the rows are made the checks of values, the signatures of calls, options, the keys of requests
-and batch lines, and what backends, streams and conversations refuse. The value that changes nothing
-is the default of the keyword's field in `SamplingParams` or `TurnOptions`.
-"""
+"""The keywords of `generate`: their documentation, their types, and a row for each in `KEYWORDS`,
+of which checks, signatures, options, and the keys of requests and batch lines are made."""
 
 from __future__ import annotations
 
@@ -145,6 +141,9 @@ _fraction = partial(values.number, most=1.0)
 _penalty = partial(values.number, least=-2.0, most=2.0)
 _seed = partial(values.count, least=0, most=MAX_SEED - 1)
 _seconds = partial(values.number, above=0.0, most=threading.TIMEOUT_MAX)
+_extra = partial(
+    Keyword, values.flag, one_turn=True, not_streamed="stream() does not give it; use generate()"
+)
 
 PER_PROMPT: Mapping[str, Keyword] = {
     "temperature": Keyword(
@@ -183,7 +182,7 @@ PER_PROMPT: Mapping[str, Keyword] = {
 PER_CALL: Mapping[str, Keyword] = {
     "n": Keyword(partial(values.count, most=MAX_SAMPLES), int),
     "num_beams": Keyword(
-        values.count_of_tokens,
+        values.count,
         int,
         "1: none",
         "beams",
@@ -197,10 +196,7 @@ PER_CALL: Mapping[str, Keyword] = {
     "truncate_prompt": Keyword(values.side, Side, "", "token_ids"),
     "skip_special_tokens": Keyword(values.flag, bool, "yes", "token_ids"),
     "logprobs": Keyword(
-        partial(values.count_of_tokens, least=0),
-        feature="top_logprobs",
-        of_tokens=True,
-        one_turn=True,
+        partial(values.count, least=0), feature="top_logprobs", of_tokens=True, one_turn=True
     ),
     "prompt_logprobs": Keyword(
         values.flag_or_count,
@@ -209,22 +205,13 @@ PER_CALL: Mapping[str, Keyword] = {
         one_turn=True,
         not_streamed="stream() does not give them; use generate()",
     ),
-    "sampling_mask": Keyword(
-        values.flag,
-        feature="sampling_mask",
-        one_turn=True,
-        not_streamed="stream() does not give it; use generate()",
-    ),
-    "return_routed_experts": Keyword(
-        values.flag,
-        feature="routed_experts",
-        one_turn=True,
-        not_streamed="stream() does not give it; use generate()",
-    ),
+    "sampling_mask": _extra(feature="sampling_mask"),
+    "return_routed_experts": _extra(feature="routed_experts"),
     "timeout": Keyword(_seconds, float, "", in_body=False),
     "progress": Keyword(values.flag),
 }
 KEYWORDS: Mapping[str, Keyword] = {**PER_PROMPT, **PER_CALL}
+# The values that change nothing.
 NEUTRAL: Mapping[str, Any] = {
     **vars(SamplingParams(max_tokens=1)),
     **vars(TurnOptions()),

@@ -1,7 +1,5 @@
-"""Converts every accepted form of a prompt into messages, token ids or plain text.
-
-It imports no library of arrays, tables or messages, but checks attributes.
-"""
+"""Converts every accepted form of a prompt into messages, token ids or plain text, by attributes:
+it imports no library of arrays, tables or messages."""
 
 from __future__ import annotations
 
@@ -66,10 +64,7 @@ def _is_message(value: object) -> bool:
 
 def _is_object(value: object) -> bool:
     """Whether a value is a message object, with attributes instead of keys."""
-    try:
-        return not isinstance(value, type) and hasattr(value, "role") and hasattr(value, "content")
-    except Exception:  # raised by the object's own code
-        return False
+    return not isinstance(value, type) and hasattr(value, "role") and hasattr(value, "content")
 
 
 def _fields(message: object) -> Mapping[Any, Any] | None:
@@ -78,14 +73,11 @@ def _fields(message: object) -> Mapping[Any, Any] | None:
         return message
     if not _is_object(message):
         return None
-    try:
-        if hasattr(message, "model_dump"):  # pydantic, and so OpenAI's
-            return dict(message.model_dump())
-        if dataclasses.is_dataclass(message):
-            return dataclasses.asdict(message)  # type: ignore[arg-type]  # not a class
-        return {key: getattr(message, key) for key in MESSAGE_KEYS if hasattr(message, key)}
-    except Exception:  # raised by the object's own code
-        return None
+    if hasattr(message, "model_dump"):  # pydantic, and so OpenAI's
+        return dict(message.model_dump())
+    if dataclasses.is_dataclass(message):
+        return dataclasses.asdict(message)  # type: ignore[arg-type]  # not a class
+    return {key: getattr(message, key) for key in MESSAGE_KEYS if hasattr(message, key)}
 
 
 def _one(prompt: object, index: int) -> Form:
@@ -119,7 +111,6 @@ def _ids_or_text(prompt: Mapping[str, Any], index: int) -> list[int] | str:
 
 
 def id_list(ids: object, where: str) -> list[int]:
-    """Return token ids as Python ints."""
     ids = as_list(ids)
     if not isinstance(ids, Sequence) or isinstance(ids, str | bytes):
         raise PromptError(f"{where} is {kind(ids)}; it takes a list of ints.")
@@ -177,7 +168,6 @@ def _known_fields(fields: Mapping[Any, Any], known: Sequence[str], where: str) -
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value is an empty collection, array or text."""
     try:
         return len(value) == 0
     except Exception:  # it has no length
@@ -227,5 +217,4 @@ def _call(call: Any, where: str) -> dict[str, Any]:
 
 
 def kind(value: object) -> str:
-    """Describe the type of a value for a message."""
     return "None" if value is None else f"of type {type(value).__name__}"

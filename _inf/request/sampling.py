@@ -1,7 +1,4 @@
-"""Turns a call's keywords, which override the config, into the sampling parameters of each request.
-
-What SGLang would accept and then ignore or die of is refused here.
-"""
+"""Turns a call's keywords, which override the config, into the sampling parameters of each row."""
 
 from __future__ import annotations
 
@@ -146,7 +143,6 @@ def resolve(
 
 
 def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those values that are fields of the dataclass `kind`."""
     return {f.name: values[f.name] for f in dataclasses.fields(kind) if f.name in values}
 
 
@@ -169,7 +165,6 @@ def _listed(given: Mapping[str, Any], prompts: int) -> dict[str, Sequence[Any]]:
 
 
 def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -> SamplingParams:
-    """Return one prompt's parameters, from its checked keywords and the config."""
     grammars = [name for name in ("json_schema", "regex") if name in given]
     if len(grammars) > 1:
         raise ConfigError.of(

@@ -152,7 +152,6 @@ class Template:
             ) from refusal
 
     def _role_to_instruct(self) -> str:
-        """Find the role in whose message the template shows the instructions."""
         if not self._instructions:
             raise ToolError.of(
                 "tools",
@@ -203,7 +202,6 @@ class Template:
 
 @contextlib.contextmanager
 def _refusal(message: str) -> Iterator[None]:
-    """Turn every exception inside into a `PromptError`."""
     try:
         yield
     except Exception as failure:

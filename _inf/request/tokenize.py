@@ -4,28 +4,45 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 
 from _inf.errors import PromptError, PromptTooLongError, at_fault, shown
 from _inf.request.prompts import TOKEN_IDS, Form, as_list, id_list, kind
 from _inf.request.template import Template
-from _inf.types import Limits, Prompt, Tokenizer
+from _inf.types import Limits, Prompt, Side, Tokenizer
 
 
-def tokenize(prompts: Sequence[Form], template: Template | None, limits: Limits) -> list[Prompt]:
+def tokenize(
+    prompts: Sequence[Form],
+    template: Template | None,
+    limits: Limits,
+    max_tokens: Sequence[int] | None = None,
+    truncate: Side | None = None,
+) -> list[Prompt]:
     """Return each prompt's token ids; messages are rendered by the chat template. Without a
-    template the server renders and tokenizes, and messages and text stay as they are."""
-    if template is None:
-        return [_as_given(prompt, index) for index, prompt in enumerate(prompts)]
-    fitting = []
+    template the server renders and tokenizes, and messages and text stay as they are.
+
+    max_tokens: of each answer, which must fit beside its prompt. truncate: the call's own
+    `truncate_prompt`.
+    """
+    limits = replace(limits, truncate=truncate or limits.truncate)
+    tokenized = []
     for index, prompt in enumerate(prompts):
         with at_fault(index=index):
-            fitting.append(_tokenized(prompt, template, limits, index))
-    return fitting
+            one = _tokenized(prompt, template, limits, index)
+            if max_tokens is not None:
+                most, length = max_tokens[index], len(one.token_ids)
+                remedy = f"At most max_tokens={limits.total - length} fits."
+                check_room(index, length, most, limits, f"max_tokens={most}", remedy)
+            tokenized.append(one)
+    return tokenized
 
 
-def _tokenized(prompt: Form, template: Template, limits: Limits, index: int) -> Prompt:
+def _tokenized(prompt: Form, template: Template | None, limits: Limits, index: int) -> Prompt:
     messages = None
+    if template is None:
+        return _as_given(prompt, index)
     if isinstance(prompt, str):
         ids, where = template.plain(prompt, index), f"prompt {index}: the text's token"
     elif isinstance(prompt[0], Mapping):
@@ -33,8 +50,18 @@ def _tokenized(prompt: Form, template: Template, limits: Limits, index: int) -> 
         ids, where = template.prompt(messages, index), f"prompt {index}: rendered token"
     else:
         ids, where = prompt, f"prompt {index}: {TOKEN_IDS}"
-    ids, cut = _within(_known(ids, limits, where), limits, index)
-    return Prompt(ids, cut, messages)
+    ids = _known(ids, limits, where)
+    excess = len(ids) - limits.prompt
+    if excess <= 0:
+        return Prompt(ids, 0, messages)
+    if limits.truncate is None:
+        raise PromptTooLongError(
+            f"prompt {index} has {len(ids)} tokens, above the limit of {limits.prompt} "
+            "(rollout.prompt_length). Shorten it, raise the limit, or set truncate_prompt: "
+            "left|right, for the call or in the config."
+        )
+    kept = ids[excess:] if limits.truncate == "left" else ids[: limits.prompt]
+    return Prompt(kept, excess, messages)
 
 
 def _as_given(prompt: Form, index: int) -> Prompt:
@@ -65,21 +92,6 @@ def _known(ids: list[int], limits: Limits, where: str) -> list[int]:
                 f"{limits.vocabulary} tokens (0 to {limits.vocabulary - 1})."
             )
     return ids
-
-
-def _within(ids: list[int], limits: Limits, index: int) -> tuple[list[int], int]:
-    excess = len(ids) - limits.prompt
-    if excess <= 0:
-        return ids, 0
-    if limits.truncate == "left":
-        return ids[excess:], excess
-    if limits.truncate == "right":
-        return ids[: limits.prompt], excess
-    raise PromptTooLongError(
-        f"prompt {index} has {len(ids)} tokens, above the limit of {limits.prompt} "
-        "(rollout.prompt_length). Shorten it, raise the limit, or set truncate_prompt: left|right, "
-        "for the call or in the config."
-    )
 
 
 def tokenize_responses(
@@ -114,16 +126,6 @@ def _response(response: object, tokenizer: Tokenizer, limits: Limits, index: int
     if isinstance(ids, Sequence) and not ids:
         return []
     return _known(id_list(ids, where), limits, where)
-
-
-def check_total_length(
-    prompts: Sequence[Prompt], max_tokens: Sequence[int], limits: Limits
-) -> None:
-    """Refuse a prompt that exceeds the limit together with `max_tokens` of answer."""
-    for index, (prompt, most) in enumerate(zip(prompts, max_tokens, strict=True)):
-        length = len(prompt.token_ids)
-        remedy = f"At most max_tokens={limits.total - length} fits."
-        check_room(index, length, most, limits, f"max_tokens={most}", remedy)
 
 
 def check_room(

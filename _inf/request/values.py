@@ -48,17 +48,15 @@ def integer(name: str, value: Any) -> int:
     return int(value)
 
 
-def count(name: str, value: Any, *, least: int = 1, most: int = MAX_INT32) -> int:
-    whole = integer(name, value)
+def count(
+    name: str, value: Any, *, least: int = 1, most: int = MAX_INT32, vocabulary: int | None = None
+) -> int:
+    whole, most = integer(name, value), vocabulary or most
     if not least <= whole <= most:
         raise ConfigError.of(
             name, f"{shown(whole)} is out of range; it must be from {least} to {most}."
         )
     return whole
-
-
-def count_of_tokens(name: str, value: Any, *, vocabulary: int, least: int = 1) -> int:
-    return count(name, value, least=least, most=vocabulary)
 
 
 def top_k(name: str, value: Any) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from _inf.request.sampling import Sampling
 from _inf.response.output import GenerationOutput
-from _inf.response.row import GenerationRow
+from _inf.response.row import OF_OUTPUT, GenerationRow
 from _inf.response.scores import scored_tokens
 from _inf.types import Prompt, RequestOutput, Tokenizer
 
@@ -45,14 +45,10 @@ def decode(
             tool_calls=None if output.transcript is None else output.transcript.pending,
             prompt_token_ids=prompt.token_ids or None,  # None if a server tokenizes
             finish_reason=str(output.finish_reason),
-            matched_stop=output.matched_stop,
+            **{name: getattr(output, name) for name in OF_OUTPUT},
             matched_stop_text=stop_texts[output.matched_stop],
-            prompt_tokens=output.prompt_tokens,
-            completion_tokens=output.completion_tokens,
-            cached_tokens=output.cached_tokens,
             prompt_index=place // n,
             sample_index=place % n,
-            weight_version=output.weight_version,
             seed=params[place].seed,
             truncated_prompt_tokens=prompt.truncated_tokens,
             transcript=output.transcript,
@@ -66,7 +62,6 @@ def decode(
 def _asked_for(
     output: RequestOutput, prompt: Prompt, asks: Callable[[str], bool]
 ) -> dict[str, Any]:
-    """The fields that a row has only if a keyword asks for them."""
     fields: dict[str, Any] = {}
     if asks("prompt_logprobs"):
         fields["prompt_logprobs"] = output.prompt_logprobs

@@ -28,13 +28,8 @@ COLUMN_TYPES = {
     **dict.fromkeys(("matched_stop_id", "seed", "truncated_prompt_tokens"), "Int64"),
 }
 JSON_COLUMNS = (
-    "messages",
-    "top_logprobs",
-    "top_prompt_logprobs",
-    "tool_calls",
-    "executed_tool_calls",
-    "tool_rewards",
-    "reward_scores",
+    *("messages", "tool_calls", "executed_tool_calls", "tool_rewards", "reward_scores"),
+    *("top_logprobs", "top_prompt_logprobs"),
 )
 
 

@@ -12,6 +12,15 @@ from typing import Any
 from _inf.errors import shown
 from _inf.types import Message, ToolCall, Transcript
 
+# What a backend's output says of a row, and so does the last chunk of a stream.
+OF_OUTPUT = "matched_stop prompt_tokens completion_tokens cached_tokens weight_version".split()
+
+# The metadata of every row.
+ALWAYS_SAID = (
+    "finish_reason matched_stop matched_stop_text prompt_tokens completion_tokens cached_tokens "
+    "prompt_index sample_index cumulative_logprob weight_version"
+).split()
+
 
 @dataclasses.dataclass(frozen=True)
 class GenerationRow:
@@ -78,25 +87,13 @@ class GenerationRow:
 
     def _about(self) -> dict[str, Any]:
         """The metadata without what is padded."""
-        about: dict[str, Any] = {
-            "finish_reason": self.finish_reason,
-            "matched_stop": self.matched_stop,
-            "matched_stop_text": self.matched_stop_text,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "cached_tokens": self.cached_tokens,
-            "prompt_index": self.prompt_index,
-            "sample_index": self.sample_index,
-            "cumulative_logprob": self.cumulative_logprob,
-            "weight_version": self.weight_version,
-        }
+        about: dict[str, Any] = {name: getattr(self, name) for name in ALWAYS_SAID}
         if self.seed is not None:
             about["seed"] = self.seed
         if self.truncated_prompt_tokens:
             about["truncated_prompt_tokens"] = self.truncated_prompt_tokens
         if (said := self.transcript) is not None:
-            rewards = {name: said.reward_scores[name] for name in said.reward_scores}
-            rewards.pop("user_turn_rewards", None)
+            rewards = {k: v for k, v in said.reward_scores.items() if k != "user_turn_rewards"}
             about |= {"num_turns": said.num_turns, "response_tokens": len(said.ids)}
             about |= {"limit": said.limit, "tool_calls": said.calls}
             about |= {"tool_rewards": rewards, "reward_scores": said.reward_scores}
@@ -145,7 +142,6 @@ class GenerationRow:
 
 
 def html_table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Return an HTML table with all values escaped."""
     head = "".join(f"<th>{name}</th>" for name in names)
     style = "text-align:left;white-space:pre-wrap"
     body = [

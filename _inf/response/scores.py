@@ -70,10 +70,8 @@ def scores(
 def scored_tokens(
     output: RequestOutput, ids: Sequence[int]
 ) -> tuple[list[float], list[dict[int, float]]]:
-    """Return the log prob of each id, and those of the likeliest ids at its position and its own.
-
-    ids: those that the output scores, without the one it begins with.
-    """
+    """Return the log prob of each of `ids`, those after the one with which the output begins, and
+    the log probs of the likeliest ids at its position and its own."""
     # None stands only for the first token of a prompt.
     known = [value for value in output.prompt_logprobs[1:] if value is not None]
     tops = [top for top in output.top_prompt_logprobs[1:] if top is not None]

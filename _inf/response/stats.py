@@ -40,7 +40,6 @@ class Stats:
                     self._busy_seconds += time.monotonic() - self._since
 
     def add_rows(self, outputs: Sequence[RequestOutput]) -> None:
-        """Count finished rows."""
         with self._lock:
             self._totals["requests"] += len(outputs)
             for name in COUNTS:
@@ -53,7 +52,6 @@ class Stats:
             self._repeated_tokens += sum(output.completion_tokens for output in outputs)
 
     def add_restart(self) -> None:
-        """Count a restart of the engine."""
         with self._lock:
             self._totals["restarts"] += 1
 

@@ -16,21 +16,13 @@ from typing import Any, TypeAlias
 from _inf.errors import GenerationTimeout
 from _inf.request.sampling import Sampling
 from _inf.response.decode import answer_text, decoded_text
+from _inf.response.row import OF_OUTPUT
 from _inf.response.stats import Stats
-from _inf.types import TIMED_OUT, CancelToken, Request, RequestOutput, Tokenizer
+from _inf.types import TIMED_OUT, CancelToken, Put, Request, RequestOutput, Tokenizer
 
 # One byte of a character, as SentencePiece and `tokenizers.decoders.ByteFallback` name its token.
 BYTE = re.compile("<0x[0-9A-F]{2}>")
-# The type of a backend's `stream`.
-Begin: TypeAlias = "Callable[[Request, Callable[[RequestOutput], None], CancelToken], Future[None]]"
-# What the last chunk says of its row.
-LAST_METADATA = (
-    "matched_stop",
-    "prompt_tokens",
-    "completion_tokens",
-    "cached_tokens",
-    "weight_version",
-)
+Begin: TypeAlias = "Callable[[Request, Put, CancelToken], Future[None]]"  # a backend's `stream`
 UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for part of a character
 
 
@@ -120,7 +112,7 @@ class Stream:
         if chunk is None or row.finish_reason is None:
             return chunk
         self.stats.add_rows([row])
-        metadata = {name: getattr(row, name) for name in LAST_METADATA}
+        metadata = {name: getattr(row, name) for name in OF_OUTPUT}
         return dataclasses.replace(chunk, finish_reason=self.finish_reason(row), metadata=metadata)
 
 

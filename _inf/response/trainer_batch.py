@@ -1,5 +1,4 @@
-"""Builds what a verl trainer takes: rows as a `DataProto` of fixed widths, so that those of
-different calls can be concatenated."""
+"""Builds what a verl trainer takes: a `DataProto` of fixed widths, which can be concatenated."""
 
 from __future__ import annotations
 
@@ -21,24 +20,11 @@ OTHER_LOGPROBS = (
 )
 # The names of our own columns, with and without tools.
 TENSORS = (
-    "prompts",
-    "responses",
-    "response_mask",
-    "input_ids",
-    "attention_mask",
-    "position_ids",
-    "rollout_log_probs",
-)
+    "prompts responses response_mask input_ids attention_mask position_ids rollout_log_probs"
+).split()
 NON_TENSORS = (
-    "uid",
-    "completions",
-    "prompt_index",
-    "finish_reason",
-    "weight_version",
-    "messages",
-    "reward_scores",
-    "__num_turns__",
-)
+    "uid completions prompt_index finish_reason weight_version messages reward_scores __num_turns__"
+).split()
 
 
 def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: int) -> None:
@@ -70,7 +56,7 @@ def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
             raise ConfigError.of(
                 "extra", f"{shown(name)} is not a column's name; it must be a str."
             )
-        if name in (*TENSORS, *NON_TENSORS):
+        if name in TENSORS + NON_TENSORS:
             advice = "use uid= for it" if name == "uid" else "give it another name"
             raise ConfigError.of(f"extra.{name}", f"the batch has a column of that name; {advice}.")
         columns[name] = _given(values, f"extra.{name}", prompts)
@@ -92,7 +78,6 @@ def column(values: Sequence[Any]) -> Any:
 
 
 def _given(values: Any, where: str, prompts: int) -> Any:
-    """Check one column, which has a value per prompt."""
     import numpy as np
 
     array = isinstance(values, np.ndarray) and values.ndim > 0
@@ -123,11 +108,8 @@ def trainer_batch(
         columns["reward_scores"] = [each.reward_scores for each in said]
         columns["__num_turns__"] = [each.num_turns for each in said]
     repeated = {name: values.repeat(n, axis=0) for name, values in given.items()}
-    prompts, responses = (
-        [row.prompt_token_ids or [] for row in rows],
-        [row.response for row in rows],
-    )
-    return data_proto(prompts, responses, pad, widths, repeated | columns)
+    prompts = [row.prompt_token_ids or [] for row in rows]
+    return data_proto(prompts, [row.response for row in rows], pad, widths, repeated | columns)
 
 
 def traces_batch(

@@ -1,7 +1,5 @@
-"""A calculator as a verl tool, used in `tools.yaml`. Importing this imports verl.
-
-It walks the syntax tree and never evaluates code.
-"""
+"""A calculator as a verl tool, used in `tools.yaml`: it walks the syntax tree and never evaluates
+code. Importing this imports verl."""
 
 from __future__ import annotations
 

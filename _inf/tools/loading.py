@@ -1,8 +1,6 @@
-"""Loads the tools of a file, `multi_turn.tool_config_path`.
+"""Loads the tools of a file, `multi_turn.tool_config_path` (docs/tools.md).
 
-The file is a list, alone or under `tools:`. An entry is a schema (`name`, `parameters`, or OpenAI's
-form), or a class with its `tool_schema` (`class_path`, or verl's `class_name`; its module may be in
-the file's folder). A `ToolError` names the file, the entry and the field.
+A `ToolError` names the file, the entry and the field.
 """
 
 from __future__ import annotations

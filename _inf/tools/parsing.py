@@ -1,7 +1,6 @@
 """Finds the tool calls in a model's text, and writes instructions for models on how to call.
 
-A call that cannot be read is returned too, with its `error`. Five formats are read by
-`_inf.tools.readers`, with exact positions, the others by SGLang's parsers.
+A call that cannot be read is returned too, with its `error`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from _inf.config.tool_formats import ALIASES, check_format
+from _inf.config.tool_formats import ALIASES, format_fault
+from _inf.errors import ToolError
 from _inf.tools.readers import read_function, read_hermes, read_json, read_pythonic, read_xml
 from _inf.tools.sglang_parsers import detect
 from _inf.types import Tool, ToolCall
@@ -36,8 +36,10 @@ class Parsed:
 def parse(text: str, format: str, tools: Sequence[Tool]) -> Parsed:
     """Return the calls in `text`, in order, including those of unknown tools."""
     format = ALIASES.get(format, format)
+    if fault := format_fault(format):
+        raise ToolError.of("format", fault)
     if format not in _READERS:
-        return Parsed(*detect(text, check_format(format), tools))
+        return Parsed(*detect(text, format, tools))
     calls = _READERS[format](text, tools)
     if not calls:
         return Parsed(text, [])

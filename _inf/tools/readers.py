@@ -50,7 +50,6 @@ _OBJECT_LINE = re.compile(rf"\n(?={_OBJECT.pattern})")
 
 
 def _json_at(text: str, start: int) -> tuple[Any, int]:
-    """Decode the JSON value at `start`; return it and its end."""
     try:
         return _DECODER.raw_decode(text, start)
     except RecursionError:

@@ -8,7 +8,7 @@ import pytest
 
 from _inf.backends.registry import PARTLY_READ, read_config
 from _inf.config import Config
-from _inf.config.check import _paths
+from _inf.config.load import _paths
 from tests.support.config_faults import at, faults
 
 SERVER = {

@@ -71,7 +71,7 @@ def held(turns: list[int], tools: list[VerlTool], over_sample_rate: float = 0.0)
         )
         for turn in turns
     ]
-    return asyncio.run(run_episodes(episodes, Backend(), None))
+    return asyncio.run(run_episodes(episodes, Backend().turn, None, Backend.weight_version))
 
 
 @pytest.mark.parametrize("method", ["create", "calc_reward", "release"])

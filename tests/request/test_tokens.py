@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from _inf.errors import PromptError
 from _inf.request.prompts import MESSAGE_KEYS, ROLES, normalize
 from _inf.request.template import Template
-from _inf.request.tokenize import check_total_length, tokenize, tokenize_responses
+from _inf.request.tokenize import tokenize, tokenize_responses
 from _inf.response.scores import scored_sequences
 from _inf.types import Limits, ModelInfo, Prompt
 from tests.support.tiny import END_OF_TEXT, IM_END, PAD, VOCABULARY, tiny_model
@@ -493,17 +493,27 @@ def test_truncation_keeps_the_asked_side_and_counts_what_it_cut(tokenizer: Any) 
         assert short.truncated_tokens == full.truncated_tokens == 0
 
 
-def test_call_that_asks_to_cut_wins_over_the_config_and_one_that_does_not_changes_nothing() -> None:
-    for limits in (LIMITS, LIMITS.truncating("left")):
-        assert limits.truncating(None) == limits
-        assert limits.truncating("right") == Limits(64, 80, VOCABULARY, "right")
+def test_call_that_asks_to_cut_wins_over_the_config(tokenizer: Any) -> None:
+    long: list[Any] = [list(range(70))]
+    for config, asked, kept in (
+        (None, "right", long[0][:64]),
+        ("left", "right", long[0][:64]),
+        ("left", None, long[0][6:]),
+    ):
+        limits = dataclasses.replace(LIMITS, truncate=config)  # type: ignore[arg-type]
+        side: Any = asked
+        [prompt] = tokenize(long, Template(tokenizer), limits, truncate=side)
+        assert prompt == Prompt(kept, truncated_tokens=6)
 
 
 def test_scored_prompt_is_cut_only_where_the_config_cuts(tokenizer: Any) -> None:
     """If it cuts, the prompt is cut as in `generate`; else `prompt_length` (64) is no limit."""
     prompt, answer = list(range(70)), [5] * 10
     asked = {"prompt_token_ids": prompt}
-    for limits, kept in ((LIMITS, prompt), (LIMITS.truncating("left"), prompt[6:])):
+    for limits, kept in (
+        (LIMITS, prompt),
+        (dataclasses.replace(LIMITS, truncate="left"), prompt[6:]),
+    ):
         model = ModelInfo(tokenizer, frozenset(), limits)
         sequences = scored_sequences(asked, [answer], Template(tokenizer), model)
         assert sequences == [(kept + answer, len(kept))]
@@ -514,10 +524,10 @@ def test_bad_token_id_is_refused_even_where_truncation_would_cut_it(tokenizer: A
     assert "[0] is -1" in refusal({"prompt_token_ids": [-1, *range(70)]}, tokenizer, limits)
 
 
-def test_each_prompt_must_fit_with_its_own_max_tokens() -> None:
-    prompts = [Prompt([5] * 3), Prompt([5] * 64)]
-    check_total_length(prompts, [77, 16], LIMITS)
-    check_total_length([], [], LIMITS)
+def test_each_prompt_must_fit_with_its_own_max_tokens(tokenizer: Any) -> None:
+    prompts: list[Any] = [[5] * 3, [5] * 64]
+    tokenize(prompts, Template(tokenizer), LIMITS, [77, 16])
+    tokenize([], Template(tokenizer), LIMITS, [])
     for answers, says, fits in (
         (
             [78, 16],
@@ -528,6 +538,6 @@ def test_each_prompt_must_fit_with_its_own_max_tokens() -> None:
         ([10**30, 16], "prompt 0 has 3 tokens; with max_tokens=", 77),
     ):
         with pytest.raises(PromptError) as caught:
-            check_total_length(prompts, answers, LIMITS)
+            tokenize(prompts, Template(tokenizer), LIMITS, answers)
         assert str(caught.value).startswith(says)
         assert f"At most max_tokens={fits} fits" in str(caught.value)

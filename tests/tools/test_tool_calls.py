@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _inf.config.tool_formats import FORMATS, OWN, SGLANG, check_format
+from _inf.config.tool_formats import FORMATS, OWN, SGLANG
 from _inf.errors import ToolError
 from _inf.tools.definition import as_tools
 from _inf.tools.parsing import parse, tool_instructions
@@ -130,10 +130,10 @@ def test_forwarding_unknown_tools_leaves_no_environment_behind() -> None:
 
 def test_a_wrong_format_is_refused_with_the_nearest() -> None:
     with pytest.raises(ToolError, match="format: 'hermess' .*did you mean 'hermes'"):
-        check_format("hermess")
+        parse("", "hermess", [])
     with pytest.raises(ToolError, match="format: 3 is not"):
-        check_format(3)
-    assert check_format("llama3_json") == "llama3_json"
+        parse("", 3, [])  # type: ignore[arg-type]
+    assert parse("", "llama3_json", []).calls == []
 
 
 # ─── Our own: positions ───

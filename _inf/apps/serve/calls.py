@@ -18,7 +18,7 @@ from _inf.errors import ConfigError, shown
 from _inf.request.keywords import GenerateParams, checked
 from _inf.request.prompts import normalize
 from _inf.request.seeds import derived_seed, prompt_seed
-from _inf.request.tokenize import check_total_length, tokenize
+from _inf.request.tokenize import tokenize
 from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
 from _inf.tools.definition import as_tools
@@ -76,15 +76,17 @@ def served_call(
     """Prepare a request; checks what `generate` cannot: the number of choices, lengths, a forced
     call. keywords: `generate`'s. Raises as it does."""
     params = dict(keywords)
-    n = checked("n", params.pop("n", 1))
-    tokenized, rules, starts = _prompts(engine, prompts, params, session)
+    n, asked = checked("n", params.pop("n", 1)), params.pop("max_tokens", None)
+    most = None if asked is None else checked("max_tokens", asked)
+    tokenized, rules, starts = _prompts(engine, prompts, params, most or 1, session)
     if (rows := len(tokenized) * n) > MAX_ROWS:
         said = f"{len(tokenized)} prompts with {n} choices each are {rows} rows"
         raise ConfigError.of("n", f"{said}; at most {MAX_ROWS} can be asked for at once")
     forced = tool_choice not in (None, "auto", "none")
     if forced:
         params["json_schema"] = _call_schema(tool_choice, list(rules.tools.values()), params)
-    limits = _max_tokens(engine, tokenized, params.pop("max_tokens", None))
+    default, total = engine.config.rollout.response_length, engine.model.limits.total
+    limits = [most or min(default, total - len(prompt.token_ids)) for prompt in tokenized]
     own: list[dict[str, int]] = [{"max_tokens": each} for each in limits for _ in range(n)]
     if (seed := params.pop("seed", None)) is not None:  # each choice has the one of `generate`
         seed = checked("seed", seed)
@@ -97,38 +99,34 @@ def served_call(
 
 
 def _prompts(
-    engine: InferenceEngine, prompts: Sequence[Any], params: dict[str, Any], session: Session | None
+    engine: InferenceEngine,
+    prompts: Sequence[Any],
+    params: dict[str, Any],
+    max_tokens: int,
+    session: Session | None,
 ) -> tuple[list[Prompt], Rules, list[Start]]:
-    """Return the prompts, the rules with the request's tools, and where its answers belong in the
-    session; takes the keywords about these out of `params`."""
-    tools, given = params.pop("tools", []), params.pop("chat_template_kwargs", {})
-    kwargs = checked("chat_template_kwargs", given)
-    rules = rules_for(as_tools(tools), kwargs, engine.config, engine.model)
+    """Return the prompts, which leave room for `max_tokens`, the rules with the request's tools,
+    and where its answers belong in the session; takes the keywords about these out of `params`."""
+    name = "chat_template_kwargs"
+    tools, given = params.pop("tools", []), params.pop(name, {})
+    rules = rules_for(as_tools(tools), checked(name, given), engine.config, engine.model)
     template = rules.template
     if template is None:
         raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")
-    limits = engine.model.limits.truncating(params.pop("truncate_prompt", None))
+    limits, side = engine.model.limits, params.pop("truncate_prompt", None)
     forms = normalize(prompts)
+    most = [max_tokens] * len(forms)
     is_chat = bool(forms[0]) and isinstance(forms[0][0], Mapping)
     if session is None or not is_chat:
-        tokenized = tokenize(forms, template, limits)
+        tokenized = tokenize(forms, template, limits, most, side)
         starts = [session.completion(each.token_ids) for each in tokenized if session]
         return tokenized, rules, starts
     messages = cast("list[Message]", forms[0])
     context = hashlib.sha256(json.dumps([tools, given]).encode()).hexdigest()
     start = session.chat(messages, context, template)
-    tokenized = tokenize([messages if start.ids is None else start.ids], template, limits)
+    form = messages if start.ids is None else start.ids
+    tokenized = tokenize([form], template, limits, most, side)
     return tokenized, rules, [start]
-
-
-def _max_tokens(engine: InferenceEngine, prompts: list[Prompt], asked: int | None) -> list[int]:
-    """Return the most tokens of each answer: what was asked for, else `rollout.response_length`, or
-    less where the context ends before."""
-    limits, default = engine.model.limits, engine.config.rollout.response_length
-    left = (max(1, limits.total - len(prompt.token_ids)) for prompt in prompts)
-    each = [min(default, most) if asked is None else checked("max_tokens", asked) for most in left]
-    check_total_length(prompts, each, limits)
-    return each
 
 
 def _call_schema(

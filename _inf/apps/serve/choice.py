@@ -13,8 +13,8 @@ from typing import Any
 from _inf.apps.openai_format import assistant
 from _inf.apps.serve.calls import ServedCall
 from _inf.conversation.rules import THOUGHT_ENDS, answered_calls
-from _inf.response.row import GenerationRow
-from _inf.response.streaming import LAST_METADATA, StreamChunk
+from _inf.response.row import OF_OUTPUT, GenerationRow
+from _inf.response.streaming import StreamChunk
 from _inf.types import RequestOutput, ToolCall
 
 THOUGHT_BEGINS = "<think>"
@@ -25,7 +25,7 @@ MAY_BEGIN_CALL = re.compile(r"[<\[{`]")
 def whole_chunk(row: GenerationRow) -> StreamChunk:
     ids = row.token_ids or []
     logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
-    last = {name: getattr(row, name) for name in LAST_METADATA}
+    last = {name: getattr(row, name) for name in OF_OUTPUT}
     return StreamChunk(row.completion, ids, row.finish_reason, logprobs, row.top_logprobs, last)
 
 
