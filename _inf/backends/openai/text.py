@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from _inf.backends.openai.modes import TEXT_MODE
+from _inf.backends.openai import TEXT_MODE
 from _inf.request.keywords import NEUTRAL
 from _inf.tools.readers import call_of
 from _inf.types import Message, Request, RequestOutput, SamplingParams
