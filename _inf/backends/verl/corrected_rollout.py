@@ -136,19 +136,6 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         """Whether the engine computes on the CPU."""
         return self.server_arguments.get("device") == "cpu"
 
-    @property
-    def pool(self) -> tuple[int, int] | None:
-        """Tokens of the KV cache and of one of its pages; None on a rank without an engine."""
-        if self._engine is None:
-            return None
-        held = self._engine.scheduler_info["max_total_num_tokens"]
-        return held, self._engine.server_args.page_size
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype in which the engine computes, also if the config says auto."""
-        return self._engine.tokenizer_manager.model_config.dtype
-
 
 def _check_one_turn(prompts: DataProto) -> None:
     """Refuse these columns unless they are empty; verl's datasets have them in every row."""

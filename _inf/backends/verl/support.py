@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from _inf.backends.context import (
+from _inf.backends.model_info import (
     ORIGINAL,
     check_length,
     context_length,
