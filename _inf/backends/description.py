@@ -71,5 +71,4 @@ class BackendDescription:
     remote: bool = False
 
     def mode(self, config: Config) -> Mode:
-        """The mode in which it runs `config`."""
         return self.modes[self.mode_of(config)]

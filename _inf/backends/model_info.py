@@ -58,7 +58,6 @@ def fixed_factors_length(text: object) -> int | None:
 
 @at_fault(key="rollout.max_model_len")
 def check_length(max_model_len: int, limit: int | None, reason: str) -> None:
-    """Raise `ConfigError` if rows may be longer than a limit."""
     if limit is not None and max_model_len > limit:
         raise ConfigError(
             f"rollout.max_model_len: {max_model_len} tokens are more than {limit}, {reason}; "

@@ -91,7 +91,6 @@ class HfBackend(OnHost):
         return row
 
     async def _search(self, rows: Sequence[Row]) -> None:
-        """Answer rows by beam search, with the log probs of their own tokens."""
         if not rows:
             return
         with failing(rows):

@@ -107,7 +107,6 @@ class OpenAIBackend(OnHost):
         return row
 
     def _read(self, answer: Answer, chunk: Any, index: int | None) -> RequestOutput:
-        """Add a chunk to the answer, which is refused if it is of another form."""
         try:
             return answer(chunk)
         except (AttributeError, KeyError, TypeError, ValueError):

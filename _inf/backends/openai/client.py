@@ -51,7 +51,6 @@ class Server:
             await self.client.get(path, cast_to=object, options={"max_retries": 1})
 
     async def ask(self, path: str, body: Mapping[str, Any], prompt_index: int | None = None) -> Any:
-        """Return the whole answer; prompt_index: for messages."""
         async with self._turn(prompt_index):
             return await self.client.post(path, cast_to=object, body=body)
 
@@ -115,7 +114,6 @@ class Pace:
                 self._running += 1
 
     async def sent(self, request: httpx.Request) -> None:
-        """Note when a request, or its repetition, is sent."""
         request.extensions[CUTS] = self._cuts
 
     async def answered(self, response: httpx.Response) -> None:

@@ -86,7 +86,6 @@ class VerlBackend(OnHost):
         return new_weights.expected_weights(model.hf_config, model.trust_remote_code)
 
     def update_weights(self, new: Any, version: int | None) -> int:
-        """Check the new weights, then load them while no call runs."""
         new_weights.check_version(version)
         ranks, begun = self.rollout.ranks, threading.Lock()
         if ranks.size > 1 and current_call.get(None) is not None:

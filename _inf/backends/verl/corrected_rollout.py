@@ -133,7 +133,6 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the engine computes on the CPU."""
         return self.server_arguments.get("device") == "cpu"
 
 

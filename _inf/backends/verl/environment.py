@@ -194,7 +194,6 @@ def _set_rendezvous() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports of loopback that are free now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for free in sockets:

@@ -60,7 +60,6 @@ def score_params(start: int, likeliest: int) -> dict[str, Any]:
 
 
 def request_arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
-    """The arguments of SGLang's `async_generate` for one row."""
     params = dict(params)
     start, likeliest = params.pop(LOGPROB_START, -1), params.pop(TOP_LOGPROBS, 0)
     likeliest = max(likeliest, params.pop(TOP_PROMPT_LOGPROBS, 0))
