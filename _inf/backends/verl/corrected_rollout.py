@@ -135,6 +135,11 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
     def on_cpu(self) -> bool:
         return self.server_arguments.get("device") == "cpu"
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which the engine computes, also if the config says auto."""
+        return self._engine.tokenizer_manager.model_config.dtype
+
 
 def _check_one_turn(prompts: DataProto) -> None:
     """Refuse these columns unless they are empty; verl's datasets have them in every row."""

@@ -37,8 +37,7 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
     vocabulary = getattr(hf_config, "text_config", hf_config).vocab_size
     count = min(TOKENS, int(rollout.config.prompt_length))
     expected, ids = None, [(7919 * index + 11) % vocabulary for index in range(count)]
-    dtype = rollout.engine().tokenizer_manager.model_config.dtype  # also if the config says auto
-    if file_bytes(folder) <= MAX_BYTES and dtype == torch.float32:
+    if file_bytes(folder) <= MAX_BYTES and rollout.dtype == torch.float32:
         expected = _transformers_logprobs(folder, ids, rollout.model_config.trust_remote_code)
     if expected is None:
         warnings.warn(

@@ -38,8 +38,7 @@ def test_model_that_cannot_be_compared_is_served_with_a_warning(
     if case == "large":
         monkeypatch.setattr(start_check, "MAX_BYTES", 1000)
     if case == "half precision":
-        model_config = tiny.rollout.engine().tokenizer_manager.model_config
-        monkeypatch.setattr(model_config, "dtype", start_check.torch.bfloat16)
+        monkeypatch.setattr(type(tiny.rollout), "dtype", start_check.torch.bfloat16)
     folder = tmp_path if case == "unreadable" else tiny_model(seed=1)
     with pytest.warns(UserWarning, match="Qwen3ForCausalLM was never compared"):
         check(tiny, folder)
