@@ -63,12 +63,19 @@ def with_cached_eos(init: Callable[[Any], None], scheduler: Any) -> None:
     vars(scheduler.tokenizer)["eos_token_id"] = scheduler.tokenizer.eos_token_id
 
 
-def unpinned_without_a_gpu(build: Callable[..., None], self: Any, **shape: int) -> None:
+def unpinned_without_a_gpu(
+    build: Callable[..., None],
+    self: Any,
+    num_tokens: int,
+    num_hidden_layers: int,
+    num_experts_per_tok: int,
+) -> None:
+    shape = num_tokens, num_hidden_layers, num_experts_per_tok
     if torch.cuda.is_available():
-        build(self, **shape)
+        build(self, *shape)
         return
-    self.num_tokens = shape["num_tokens"]
-    self.buffer = torch.zeros([*shape.values()], dtype=torch.int32)
+    self.num_tokens = num_tokens
+    self.buffer = torch.zeros(shape, dtype=torch.int32)
 
 
 def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:
