@@ -170,3 +170,11 @@ def test_page_for_verl_users_loads_verls_own_file(
     exec(compile(block, "docs/verl.md", "exec"), {})
     assert made[0].rollout.load_format == "auto"
     assert made[0].model_path == whole.actor_rollout_ref.model.path
+
+
+def test_every_test_that_holds_a_promise_exists() -> None:
+    page = (DOCS / "architecture.md").read_text()
+    table = page.partition("## Which test holds which promise\n")[2].partition("\n## ")[0]
+    named = re.findall(r"`(tests/[^`]+)`", table)
+    assert len(named) > 25
+    assert [name for name in named if not [*DOCS.parent.glob(name)]] == []

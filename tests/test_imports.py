@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,3 +64,14 @@ def test_only_what_makes_engines_imports_the_public_module() -> None:
     users = {module for module in FILES if "inf" in imported(module)}
     makers = {MAKES_ENGINES, "_inf.apps.lm_eval"}
     assert users - makers <= {name for name in FILES if name.startswith("_inf.apps.cli")}
+
+
+def test_apps_take_from_the_folders_below_only_what_these_offer() -> None:
+    page = (ROOT / "docs/architecture.md").read_text()
+    [table] = re.findall(r"^## What the folders offer to apps\n(.*?)^## ", page, re.M | re.S)
+    cells = re.findall(r"^\| (`.+?`) \|", table, re.M)
+    offered = {f"_inf.{name}" for cell in cells for name in re.findall(r"`([\w.]+)`", cell)}
+    assert offered <= FILES.keys()
+    apps = {module for module in FILES if module.startswith("_inf.apps")}
+    used = set().union(*map(imported, apps)) - apps - {"inf"}
+    assert used == offered

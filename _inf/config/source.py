@@ -131,6 +131,7 @@ def _look_beside(config: Path, document: dict[str, Any], name: str) -> None:
         return
     if name == "model_path" and not value.startswith(("./", "../")):
         return  # without the dots it may be a Hub id
-    if (beside := config.parent / value).exists():
+    beside = config.parent / value
+    if os.path.exists(beside):  # False for a name that is too long, where Path.exists() raises
         section, _, key = name.rpartition(".")
         (at(document, section) if section else document)[key] = str(beside)

@@ -205,6 +205,8 @@ def test_file_beside_the_config_is_found_and_others_stay_as_given(
     assert load_config(file, {}).model_path == "./model"
     (folder / "hub").mkdir()
     assert load_config(written(folder, "model_path: hub\n"), {}).model_path == "hub"
+    long = f"./{'x' * 300}"  # no name of a file, which the system refuses to look for
+    assert load_config(written(folder, f"model_path: {long}\n"), {}).model_path == long
 
 
 def test_mapping_may_hold_paths_tuples_and_omegaconf() -> None:

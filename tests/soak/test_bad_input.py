@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -23,13 +23,11 @@ from hypothesis import strategies as st
 
 import inf
 from inf import EngineDeadError, InferenceEngine, InferenceError
-from tests.support.call_strategies import KEYWORDS, PROMPTS, SMALL
+from tests.support.figures import Figures
+from tests.support.fuzz_cases import GRAMMARS, KEYWORDS, PROMPTS
+from tests.support.fuzz_cases import RIGHT as RIGHT_VALUES
 from tests.support.fuzz_targets import TARGETS
-from tests.support.languages import GRAMMARS
-from tests.support.strategies import one_of
-
-if TYPE_CHECKING:
-    from tests.support.figures import Figures
+from tests.support.fuzz_values import one_of
 
 pytestmark = pytest.mark.soak
 
@@ -70,11 +68,11 @@ def test_no_case_kills_or_hangs_or_escapes(target: str, tmp_path: Path, figures:
     said = ", ".join(f"{count:,} {name}" for name, count in tally.items())
     figures("bad input", target, f"{said}, {killed} killed, {hung} hung")
     tried.update(tally)
-    assert tally["tried"] >= TARGETS[target][2]
+    assert tally["tried"] >= TARGETS[target].count
 
 
 def test_targets_without_an_engine_tried_enough_cases(figures: Figures) -> None:
-    if len(TARGETS) > 1 and tried["tried"] == 0:
+    if tried["tried"] == 0:
         pytest.skip("the targets did not run")
     figures("bad input", "without an engine", f"{tried['tried']:,} tried")
     assert tried["tried"] >= WITHOUT_ENGINE
@@ -135,8 +133,8 @@ def live(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 RIGHT = one_of(["Hello", {"prompt_token_ids": [5, 6]}, [{"role": "user", "content": "a"}]])
-RIGHT_PARAMS = st.lists(st.sampled_from(sorted(SMALL)), max_size=3, unique=True).flatmap(
-    lambda names: st.fixed_dictionaries({name: one_of(SMALL[name]) for name in names})
+RIGHT_PARAMS = st.lists(st.sampled_from(sorted(RIGHT_VALUES)), max_size=3, unique=True).flatmap(
+    lambda names: st.fixed_dictionaries({name: one_of(RIGHT_VALUES[name]) for name in names})
 )
 EXPLORE = settings(
     max_examples=200,

@@ -16,19 +16,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
-from test_batch import PROGRAM, read, write
 
 import inf
 from _inf.apps.cli import main
 from inf import InferenceEngine
-from tests.support.scripts import GONE_SECONDS, START_SECONDS, Script, descendants, script, until
-
-if TYPE_CHECKING:
-    from tests.support.figures import Figures
+from tests.support.figures import Figures
+from tests.support.json_lines import read, write
+from tests.support.scripts import (
+    GONE_SECONDS,
+    INF,
+    START_SECONDS,
+    Script,
+    descendants,
+    script,
+    until,
+)
 
 pytestmark = pytest.mark.soak
 
@@ -87,16 +93,8 @@ def undisturbed(tiny: InferenceEngine, source: list[Any]) -> dict[int, str]:
 
 
 def arguments(source: Path, out: Path, config: Path) -> list[str]:
-    options = [
-        "--temperature",
-        "0",
-        "--max-tokens",
-        str(MIDDLING),
-        "--ignore-eos",
-        "-c",
-        str(config),
-    ]
-    return ["batch", str(source), str(out), *options]
+    options = ["--temperature", "0", "--max-tokens", str(MIDDLING), "--ignore-eos"]
+    return ["batch", str(source), str(out), *options, "-c", str(config)]
 
 
 class Storm:
@@ -120,7 +118,7 @@ class Storm:
         """Until `harm` has ended it."""
         self.runs += 1
         folder = self.folder / f"run {self.runs}"
-        with script(PROGRAM, folder, arguments=self.arguments) as run:
+        with script(INF, folder, arguments=self.arguments) as run:
             harm(run)
             self.ends.append((what, run.exit_code(60), run.err))
             self.left += not until(lambda: not session(run), GONE_SECONDS)
@@ -198,27 +196,20 @@ def test_storm_loses_and_doubles_no_row_and_answers_as_without_it(
     assert errors == sorted(BAD)
 
 
-def test_each_end_of_a_run_has_its_exit_code_and_leaves_no_child(
+def test_each_end_of_a_run_has_its_exit_code_and_leaves_no_child_and_no_half_line(
     storm: Storm, figures: Figures
 ) -> None:
     codes: dict[str, tuple[int, ...]] = {each.name: EXIT_CODES[each] for each in SIGNALS}
     codes |= {"scheduler": (1,), "command": (-signal.SIGKILL,), "nothing": (1,)}  # bad lines
     figures("batch", "SIGTERM, SIGINT, SIGHUP to the command", len(SIGNALS))
-    figures(
-        "batch",
-        "runs with another exit code than the right one",
-        sum(code not in codes[what] for what, code, _ in storm.ends),
-    )
+    wrong = sum(code not in codes[what] for what, code, _ in storm.ends)
+    figures("batch", "runs with another exit code than the right one", wrong)
     figures("batch", "runs that left a child", storm.left)
     for what, code, err in storm.ends:
         assert code in codes[what], (what, code, err)
         assert "Traceback" not in err or what == "SIGINT", (what, err)
-    assert storm.left == 0
-
-
-def test_no_end_of_a_run_leaves_half_a_line(storm: Storm, figures: Figures) -> None:
     figures("batch", "half lines after kills and signals", storm.half_lines)
-    assert storm.half_lines == 0
+    assert storm.left == 0 and storm.half_lines == 0
 
 
 # ─── A full disk ───

@@ -16,31 +16,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from test_death import open_files_and_threads, slow_down
 
 from inf import ConfigError, EngineDeadError, InferenceEngine
-from tests.support.scripts import (
-    SETTINGS,
-    alive,
-    command_line,
-    descendants,
-    in_flight,
-    script,
-    until,
-)
+from tests.support.figures import Figures
+from tests.support.schedulers import in_flight, open_files_and_threads, slow_down
+from tests.support.scripts import SETTINGS, alive, command_line, descendants, script, until
 from tests.support.tool_calling import TOOL_MODEL, answer, question
-
-if TYPE_CHECKING:
-    from tests.support.figures import Figures
 
 pytestmark = pytest.mark.soak
 
 SEED = 20261121
-KILLS, STOPS = 12, 3
 END_SECONDS = 5.0  # what the requirement gives a call in flight after a kill
 HANG = 4.0
 PRODUCT, SUM = question("12 * 7"), question("12 + 7")
@@ -191,50 +179,42 @@ def test_only_a_scheduler_runs_and_no_detokenizer(
     figures("faults", "detokenizer processes of a running engine", len(running - own(mortal)))
 
 
-def test_each_of_12_kills_ends_every_call_in_5_seconds_and_restart_answers(
-    mortal: InferenceEngine, others: set[psutil.Process], figures: Figures
+@pytest.mark.parametrize(
+    ("number", "times", "most"), [(signal.SIGKILL, 12, END_SECONDS), (signal.SIGSTOP, 3, 10.0)]
+)
+def test_signal_ends_every_call_in_time_and_restart_answers_and_leaves_nothing(
+    mortal: InferenceEngine,
+    others: set[psutil.Process],
+    figures: Figures,
+    number: signal.Signals,
+    times: int,
+    most: float,
 ) -> None:
     chance = random.Random(SEED)
     random.seed(SEED)
-    slowest, in_flight_then, left = 0.0, 0, 0
-    held = []
-    for _ in range(KILLS):
+    slowest, in_flight_then, left, held = 0.0, 0, 0, []
+    for _ in range(times):
         scheduler = psutil.Process(mortal.rollout.host.children[0].pid)
-        seconds, calls = harmed(mortal, signalled(mortal, signal.SIGKILL), chance.uniform(0.0, 3.0))
+        seconds, calls = harmed(mortal, signalled(mortal, number), chance.uniform(0.0, 3.0))
         slowest, in_flight_then = max(slowest, seconds), in_flight_then + calls
-        assert f"scheduler 0 (pid {scheduler.pid}, exit code -9)" in death(mortal)
+        told = death(mortal)
+        if number == signal.SIGKILL:
+            assert f"scheduler 0 (pid {scheduler.pid}, exit code -9)" in told
+        else:
+            assert f"hung: scheduler 0 (pid {scheduler.pid}) was stopped by a signal" in told
+        assert not scheduler.is_running()
         mortal.restart()
         assert right(mortal)
         left += len(processes() - others - own(mortal))
         held.append(open_files_and_threads())
-    figures("faults", "kill -9 of the scheduler under a mix of calls", KILLS)
-    figures("faults", "calls in flight at a kill, all ended in EngineDeadError", in_flight_then)
+    figures("faults", f"{number.name} to the scheduler under a mix of calls", times)
+    figures("faults", "calls in flight at it, all ended in EngineDeadError", in_flight_then)
     figures("faults", "the slowest of them ended after, seconds", f"{slowest:.2f}")
-    figures("faults", "children left after 12 restarts", left)
-    figures("faults", "open files, threads after the first restart", held[0])
-    figures("faults", "and after the last one", held[-1])
-    assert slowest < END_SECONDS
-    assert left == 0
-    # What each restart leaves open would be eleven more.
-    assert all(last < first + KILLS - 1 for first, last in zip(held[0], held[-1], strict=True))
-
-
-def test_stopped_scheduler_is_reported_as_hung_and_restart_answers(
-    mortal: InferenceEngine, figures: Figures
-) -> None:
-    chance = random.Random(SEED)
-    slowest = 0.0
-    for _ in range(STOPS):
-        stopped = psutil.Process(mortal.rollout.host.children[0].pid)
-        seconds, _ = harmed(mortal, signalled(mortal, signal.SIGSTOP), chance.uniform(0.0, 3.0))
-        slowest = max(slowest, seconds)
-        assert f"hung: scheduler 0 (pid {stopped.pid}) was stopped by a signal" in death(mortal)
-        assert not stopped.is_running()
-        mortal.restart()
-        assert right(mortal)
-    figures("faults", "SIGSTOP of the scheduler, each reported as hung", STOPS)
-    figures("faults", "the slowest call ended after, seconds", f"{slowest:.2f}")
-    assert slowest < 10
+    figures("faults", f"children left after {times} restarts", left)
+    figures("faults", "open files, threads: after the first, the last", (held[0], held[-1]))
+    assert slowest < most and left == 0
+    # What each restart leaves open would be as many more.
+    assert all(last < first + times - 1 for first, last in zip(held[0], held[-1], strict=True))
 
 
 def test_slow_scheduler_and_idle_one_are_not_hung_and_a_silent_one_is(

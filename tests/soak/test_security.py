@@ -1,7 +1,7 @@
 """Who can reach a running engine, read its files and its logs, and what a tool's text can do.
 
-`engine/test_lifecycle.py` also tests that nothing listens beyond loopback; here it is tested while
-rows run, and after a crash. SECURITY.md lists the advisories on installed packages.
+`test_lifecycle.py` also tests that nothing listens beyond loopback; here it is tested while rows
+run, and after a crash. SECURITY.md lists the advisories on installed packages.
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from _inf.request.template import Template
+from tests.support.figures import Figures
 from tests.support.scripts import script
 from tests.support.tiny import tiny_model
 from tests.support.tool_calling import TOOL_MODEL
-
-if TYPE_CHECKING:
-    from tests.support.figures import Figures
 
 pytestmark = pytest.mark.soak
 

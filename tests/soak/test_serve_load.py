@@ -18,7 +18,8 @@ import pytest
 
 from inf import InferenceEngine
 from tests.support.figures import Figures
-from tests.support.scripts import START_SECONDS, in_flight, until
+from tests.support.schedulers import in_flight
+from tests.support.scripts import START_SECONDS, until
 from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.soak

@@ -24,7 +24,6 @@ from typing import Any
 import psutil
 
 import inf
-from _inf.types import CancelToken
 from tests.support.tiny import tiny_model
 
 START_SECONDS = 300.0  # for one engine, on a machine that does other things too
@@ -43,6 +42,9 @@ QUESTION: dict[str, Any] = {
     "temperature": 0,
     "max_tokens": 8,
 }
+
+# The command `inf`, as a program.
+INF = "import sys; from _inf.apps.cli import main; sys.exit(main(sys.argv[1:]))"
 
 _PREAMBLE = """
 import json as _json
@@ -128,18 +130,6 @@ def until(true: Callable[[], Any], seconds: float) -> bool:
             return False
         time.sleep(0.02)
     return True
-
-
-def in_flight(engine: inf.InferenceEngine) -> int:
-    """Requests that the engine has not answered."""
-    return len(engine.rollout._engine.tokenizer_manager.rid_to_state)
-
-
-def load(engine: inf.InferenceEngine) -> tuple[int, int]:
-    """How many requests its scheduler runs, and how many wait there."""
-    rollout = engine.rollout
-    (now,) = rollout.host.run(rollout._engine.tokenizer_manager.get_load(), CancelToken())
-    return now.num_reqs - now.num_waiting_reqs, now.num_waiting_reqs
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as where a shell runs the tests with `&`

@@ -1,8 +1,7 @@
 """Invented conversations with tools, on which the tiny model in this folder is trained.
 
-In: a `Random`. Out: conversations as the chat template takes them, in which the assistant says what
-tests/support/tool_calling.py tells. What the tools say is made up as well and has nothing to do
-with the expressions, so a model can only copy it. Knows nothing of tokens.
+The assistant says in them what tests/support/tool_calling.py tells. What the tools say is made up
+as well and has nothing to do with the expressions, so a model can only copy it.
 """
 
 from __future__ import annotations
@@ -117,10 +116,10 @@ def double(rng: Random) -> Chat:
     ]
 
 
-def endless(rng: Random, rounds: int = 0) -> Chat:
+def endless(rng: Random) -> Chat:
     what = expression(rng)
     chat = [said("user", question(what) + page.ENDLESS)]
-    for _ in range(rounds or rng.choice((2, 2, 3, 4, 6, 12))):
+    for _ in range(rng.choice((2, 2, 3, 4, 6, 12))):
         chat.append(calling("calculator", {"expression": what}))
         chat.append(said("tool", rng.choice((number, number, number, error, rubbish))(rng)))
     return chat[:-1]
@@ -172,12 +171,12 @@ class Conversation:
     tools: list[dict[str, Any]] | None
 
 
-def conversation(rng: Random, first: Chat, armed: bool, more: float = 0.35) -> Conversation:
+def conversation(rng: Random, first: Chat, armed: bool) -> Conversation:
     """A conversation that begins with `first` and continues with doubts and other questions."""
     armed_kinds = (anyhow, anyhow, double, endless, greeted, guessed, graded)
     system = rng.choice(("", "", "You are a helpful assistant.", words(rng, 10)))
     messages = [said("system", system)] * bool(system) + first
-    while messages[-1].get("content") and rng.random() < more:
+    while messages[-1].get("content") and rng.random() < 0.35:
         if rng.random() < 0.5 and "<tool_call>" not in messages[-1]["content"]:
             last = messages[-1]["content"]
             messages += doubted(rng, page.GUESSES[1] if last in page.GUESSES else last)

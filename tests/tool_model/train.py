@@ -2,9 +2,9 @@
 
     python -m tests.tool_model.train
 
-In: nothing but the seed. Out: config, weights, tokenizer and chat template in this folder, written
-only if the model then says the right thing: exactly, greedily, to conversations that it has not
-seen. Some four minutes on one CPU core. Another machine rounds otherwise: other weights come out.
+Config, weights and tokenizer of this folder are written anew, in some four minutes on one CPU core.
+Another machine rounds otherwise: other weights come out. `tests/tools/test_tool_model.py` shows
+whether they say the right thing.
 
 The conversations (chats.py) are written by the chat template, one token a digit, and only what the
 assistant says counts in the loss.
@@ -14,27 +14,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.support import tool_calling as page
-from tests.tool_model.chats import (
-    FAULTS,
-    Chat,
-    Conversation,
-    conversation,
-    double,
-    endless,
-    graded,
-    greeted,
-    guessed,
-    opened,
-    single,
-    training,
-    unarmed,
-)
+from tests.support.tool_calling import TOOL_MODEL
+from tests.tool_model.chats import Conversation, training
 
 SEED = 0
 STEPS = 1500
@@ -46,40 +32,7 @@ END_OF_TEXT, IM_START, IM_END, PAD = SPECIAL = (
     "<|endoftext|> <|im_start|> <|im_end|> <|pad|>".split()
 )
 TAGS = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
-TEMPLATE = r"""{%- macro text(content) -%}
-{%- if content is string -%}{{ content }}
-{%- elif content -%}{%- for part in content -%}{{ part.text }}{%- endfor -%}
-{%- endif -%}
-{%- endmacro -%}
-{%- set system = messages[0] if messages and messages[0].role == 'system' -%}
-{%- if system or tools -%}
-{{ '<|im_start|>system\n' }}
-{%- if system -%}{{ text(system.content) }}{{ '\n' if tools }}{%- endif -%}
-{%- for tool in tools or [] -%}
-{%- set tool = tool.function or tool -%}
-{{ ', ' if not loop.first else 'Tools: ' }}{{ tool.name }}(
-{{- ((tool.parameters or {}).properties or {}) | join(', ') }})
-{%- endfor -%}
-{{ '<|im_end|>\n' }}
-{%- endif -%}
-{%- for message in messages[1 if system else 0:] -%}
-{%- if message.role == 'tool' -%}
-{{ '<|im_start|>user' if loop.first or loop.previtem.role != 'tool' }}
-{{- '\n<tool_response>\n' }}{{ text(message.content) }}{{ '\n</tool_response>' }}
-{{- '<|im_end|>\n' if loop.last or loop.nextitem.role != 'tool' }}
-{%- else -%}
-{{ '<|im_start|>' }}{{ message.role }}{{ '\n' }}{{ text(message.content) }}
-{%- for call in message.tool_calls or [] -%}
-{%- set call = call.function or call -%}
-{{ '\n' if message.content or not loop.first }}{{ '<tool_call>\n{"name": "' }}{{ call.name }}
-{{- '", "arguments": ' }}
-{{- call.arguments if call.arguments is string else call.arguments | tojson }}
-{{- '}\n</tool_call>' }}
-{%- endfor -%}
-{{ '<|im_end|>\n' }}
-{%- endif -%}
-{%- endfor -%}
-{{ '<|im_start|>assistant\n' if add_generation_prompt }}"""
+TEMPLATE = (TOOL_MODEL / "chat_template.jinja").read_text()
 
 
 def tokenizer_of(rng: Random) -> Any:
@@ -222,57 +175,7 @@ def fit(model: Any, tokenizer: Any, rng: Random, steps: int) -> None:
             recent = 0.0
 
 
-def spoken(model: Any, tokenizer: Any, rows: list[Row]) -> list[bool]:
-    """Whether the model generates every turn of a conversation exactly."""
-    import torch
-
-    turns = [
-        (i, ids[: t.start], ids[t.start : t.stop]) for i, (ids, ts) in enumerate(rows) for t in ts
-    ]
-    turns.sort(key=lambda turn: len(turn[1]))
-    right = [True] * len(rows)
-    for at in range(0, len(turns), 64):
-        some = turns[at : at + 64]
-        inputs = tokenizer.pad(
-            {"input_ids": [prompt for _, prompt, _ in some]},
-            padding_side="left",
-            return_tensors="pt",
-        )
-        longest = max(len(target) for _, _, target in some)
-        with torch.inference_mode():
-            out = model.generate(**inputs, do_sample=False, max_new_tokens=longest)
-        for (i, _, target), got in zip(some, out[:, inputs["input_ids"].shape[1] :], strict=True):
-            right[i] &= got[: len(target)].tolist() == target
-    return right
-
-
-def checks(rng: Random) -> dict[str, list[Conversation]]:
-    """Conversations outside the training data, by what they test."""
-
-    def some(
-        first: Callable[[Random], Chat], n: int = 20, armed: bool = True, more: float = 0.0
-    ) -> Any:
-        return [conversation(rng, first(rng), armed, more) for _ in range(n)]
-
-    return {
-        "single": some(single, 100),
-        "double": some(double),
-        **{fault.strip(): some(lambda rng, fault=fault: single(rng, fault)) for fault in FAULTS},
-        "retry": some(lambda rng: single(rng, page.RETRY)),
-        "fault and retry": some(lambda rng: single(rng, rng.choice(FAULTS), page.RETRY)),
-        "aloud": some(lambda rng: single(rng, page.ALOUD)),
-        "endless": some(lambda rng: endless(rng, 12)),
-        "graded": some(graded),
-        "guessed": some(guessed),
-        "greeted": some(greeted),
-        "opened": some(opened),
-        "no tools": some(unarmed, armed=False, more=0.3),
-        "guessed without tools": some(guessed, armed=False),
-        "followed up": some(single, more=0.5),
-    }
-
-
-def main(steps: int = STEPS, folder: Path = page.TOOL_MODEL) -> None:
+def main(steps: int = STEPS, folder: Path = TOOL_MODEL) -> None:
     import torch
 
     torch.set_num_threads(1)  # the matrices are so small that a second thread only waits
@@ -281,15 +184,6 @@ def main(steps: int = STEPS, folder: Path = page.TOOL_MODEL) -> None:
     model = model_of(tokenizer)
     fit(model, tokenizer, rng, steps)
     model.eval()
-    low = []
-    for name, chats in checks(Random(SEED + 1)).items():
-        right = spoken(model, tokenizer, encoded(tokenizer, chats))
-        print(f"{name:24}{sum(right)} of {len(right)}")
-        # One slip in a long chat of any kinds spoils the whole of it.
-        if sum(right) < (0.9 if name == "followed up" else 0.95) * len(right):
-            low.append(name)
-    if low:
-        raise SystemExit(f"not good enough, nothing written: {', '.join(low)}")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from _inf.errors import ToolError
@@ -133,6 +134,7 @@ def test_a_function_without_docstring_or_hints_is_refused_by_name(function: Any)
         ([{"name": "f", "strict": b""}], r"tools\[0\]\.strict: b'': Input should be a valid bool"),
         ([{"name": "f", 10**5000: 1}], r"tools\[0\]\.<.*int.*>: no such field"),
         ([{"type": "tool", "function": WEATHER}], r"tools\[0\]\.type: 'tool'"),
+        ([{"type": np.arange(2), "function": WEATHER}], r"tools\[0\]\.type: array"),
         ([{"function": 3}], r"tools\[0\]\.function: 3: Input should be a valid dict"),
         ([{"function": {"name": 3}}], r"tools\[0\]\.function\.name: 3"),
         ([{"name": "search", "parameters": {"query": "string"}}], r'\.parameters: .*"type": "obj'),

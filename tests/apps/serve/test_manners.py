@@ -16,7 +16,8 @@ import pytest
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.server import InferenceServer, _listen
 from inf import EngineDeadError, InferenceEngine
-from tests.support.scripts import START_SECONDS, in_flight, script, until
+from tests.support.schedulers import in_flight
+from tests.support.scripts import START_SECONDS, script, until
 from tests.support.serve_clients import client
 from tests.support.tiny import tiny_model
 

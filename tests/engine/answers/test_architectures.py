@@ -33,7 +33,7 @@ WITHIN = 1e-4
 # Both shorter and longer than the windows, and together as many as run at once.
 PROMPTS = token_prompts(32, longest=20, seed=1) + token_prompts(32, longest=200, seed=2)
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 32, "ignore_eos": True}
-# Soft caps, windows, experts, learned positions; a plain llama is in `test_rows.py`.
+# Soft caps, windows, experts, learned positions; a plain llama is in `test_finish_reasons.py`.
 EVERY_RUN = {
     "sglang": ("gemma2", "qwen3-moe"),
     "hf": ("gemma2", "cohere2", "gpt2", "phi3-longrope"),

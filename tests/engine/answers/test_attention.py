@@ -89,6 +89,19 @@ KINDS = pytest.mark.parametrize(
 )
 
 
+def attended(batch: Batch, query: torch.Tensor, kind: Any, extend: bool = False) -> torch.Tensor:
+    from _inf.backends.verl.child.attention import CpuAttention
+
+    backend = CpuAttention()
+    backend.init_forward_metadata(batch)
+    forward = backend.forward_extend if extend else backend.forward_decode
+    return forward(query.flatten(1), None, None, layer(*kind), batch, save_kv_cache=False)
+
+
+def assert_near(found: torch.Tensor, wanted: list[torch.Tensor]) -> None:
+    assert torch.allclose(found, torch.cat(wanted).flatten(1), atol=1e-5, rtol=0)
+
+
 @KINDS
 @pytest.mark.parametrize(
     "lengths", [[5], [64] * 50, [1, 1000, 2, 999, 3, 500, 30, 31, 64, 65], [LONGEST] * 3]
@@ -96,18 +109,12 @@ KINDS = pytest.mark.parametrize(
 def test_rows_that_decode_together_attend_each_to_its_own(
     lengths: list[int], heads: tuple[int, int], window: int, cap: float
 ) -> None:
-    from _inf.backends.verl.child.attention import CpuAttention
-
     torch.manual_seed(0)
     batch = Batch(lengths, heads[1], None)
     query = torch.randn(len(lengths), heads[0], WIDTH)
-    backend = CpuAttention()
-    backend.init_forward_metadata(batch)
-    found = backend.forward_decode(
-        query.flatten(1), None, None, layer(heads, window, cap), batch, save_kv_cache=False
-    )
-    wanted = [defined(query[r, None], *batch.of(r, n), window, cap) for r, n in enumerate(lengths)]
-    assert torch.allclose(found, torch.cat(wanted).flatten(1), atol=1e-5, rtol=0)
+    found = attended(batch, query, (heads, window, cap))
+    rows = enumerate(lengths)
+    assert_near(found, [defined(query[r, None], *batch.of(r, n), window, cap) for r, n in rows])
 
 
 @KINDS
@@ -115,20 +122,15 @@ def test_rows_that_decode_together_attend_each_to_its_own(
 def test_row_whose_tokens_follow_each_other_in_the_cache_is_read_without_a_copy(
     length: int, heads: tuple[int, int], window: int, cap: float
 ) -> None:
-    from _inf.backends.verl.child.attention import CpuAttention, decoding_groups
+    from _inf.backends.verl.child.attention import decoding_groups
 
     torch.manual_seed(0)
     batch = Batch([length], heads[1], None)
     own = batch.req_to_token_pool.req_to_token[1, :length]
     own[:] = torch.arange(40, 40 + length)
     query = torch.randn(1, heads[0], WIDTH)
-    backend = CpuAttention()
-    backend.init_forward_metadata(batch)
-    found = backend.forward_decode(
-        query.flatten(1), None, None, layer(heads, window, cap), batch, save_kv_cache=False
-    )
-    wanted = defined(query, *batch.of(0, length), window, cap)
-    assert torch.allclose(found, wanted.flatten(1), atol=1e-5, rtol=0)
+    found = attended(batch, query, (heads, window, cap))
+    assert_near(found, [defined(query, *batch.of(0, length), window, cap)])
     first = max(0, length - window - 1) if window >= 0 else 0
     [group] = decoding_groups(batch, window)
     assert group.slots == slice(40 + first, 40 + length) and group.mask is None
@@ -138,18 +140,10 @@ def test_row_whose_tokens_follow_each_other_in_the_cache_is_read_without_a_copy(
 def test_new_tokens_attend_to_the_cached_prefix_and_to_what_comes_before_them(
     heads: tuple[int, int], window: int, cap: float
 ) -> None:
-    from _inf.backends.verl.child.attention import CpuAttention
-
     torch.manual_seed(0)
     batch = Batch([p + n for p, n in zip(PREFIXES, NEW, strict=True)], heads[1], PREFIXES)
     query = torch.randn(sum(NEW), heads[0], WIDTH)
-    backend = CpuAttention()
-    backend.init_forward_metadata(batch)
-    found = backend.forward_extend(
-        query.flatten(1), None, None, layer(heads, window, cap), batch, save_kv_cache=False
-    )
-    wanted = [
-        defined(own, *batch.of(row, batch.totals[row]), window, cap)
-        for row, own in enumerate(query.split(NEW))
-    ]
-    assert torch.allclose(found, torch.cat(wanted).flatten(1), atol=1e-5, rtol=0)
+    found = attended(batch, query, (heads, window, cap), extend=True)
+    rows = zip(query.split(NEW), batch.totals, strict=True)
+    wanted = [defined(q, *batch.of(r, n), window, cap) for r, (q, n) in enumerate(rows)]
+    assert_near(found, wanted)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from inf import InferenceEngine
-from tests.support.scripts import in_flight, load, until
+from tests.support.schedulers import in_flight, load
+from tests.support.scripts import until
 
 ROWS = 400
 BATCH: dict[str, Any] = {"prompts": ["One"] * ROWS, "max_tokens": 120, "ignore_eos": True}

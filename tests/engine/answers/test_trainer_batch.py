@@ -145,17 +145,15 @@ def test_callers_columns_of_any_kind_are_kept_and_repeated() -> None:
     ("uid", "extra", "says"),
     [
         (["a"], None, "uid: 1 values for 2 prompts; give one each"),
-        (np.array(["a"] * 3), None, "uid: 3 values for 2 prompts"),
         ("ab", None, "uid: 'ab' is not a list of values, one per prompt"),
         ([{}, {}], None, "uid[0]: {} cannot identify a group"),
         (None, [1], "extra: [1] is not a mapping"),
         (None, {5: [1, 2]}, "extra: 5 is not a column's name"),
-        (None, {"data_source": ["x"]}, "extra.data_source: 1 values for 2 prompts"),
-        (None, {"data_source": "xy"}, "extra.data_source: 'xy' is not a list"),
-        (None, {"data_source": {"a": 1, "b": 2}}, "extra.data_source: {'a': 1, 'b': 2} is not"),
+        (None, {"x": ["x"]}, "extra.x: 1 values for 2 prompts"),
+        (None, {"x": "xy"}, "extra.x: 'xy' is not a list"),
+        (None, {"x": {"a": 1, "b": 2}}, "extra.x: {'a': 1, 'b': 2} is not"),
         (None, {"uid": ["a", "b"]}, "extra.uid: the batch has a column of that name; use uid="),
         (None, {"responses": [1, 2]}, "extra.responses: the batch has a column of that name"),
-        (None, {"messages": [1, 2]}, "extra.messages: the batch has a column of that name"),
     ],
 )
 def test_column_that_does_not_fit_is_refused_by_its_name(uid: Any, extra: Any, says: str) -> None:
@@ -184,19 +182,6 @@ def test_verls_own_operations_take_it(tiny: InferenceEngine, batch: Any, tmp_pat
     assert again.non_tensor_batch["uid"].tolist() == both.non_tensor_batch["uid"].tolist()
 
 
-def test_verls_grpo_advantage_compares_the_samples_of_a_prompt(batch: Any) -> None:
-    mask = batch.batch["response_mask"]
-    scores = torch.arange(12.0) % 4  # 0 to 3 within each group
-    on_last = torch.zeros(12, R)
-    on_last[torch.arange(12), mask.sum(1) - 1] = scores
-    advantage, _ = compute_grpo_outcome_advantage(
-        on_last, mask.float(), index=batch.non_tensor_batch["uid"]
-    )
-    assert (advantage[mask == 0] == 0).all()
-    first = advantage[:, 0].reshape(3, 4).numpy()
-    assert (np.diff(first) > 0).all() and np.allclose(first.mean(axis=1), 0, atol=1e-5)
-
-
 def test_rows_that_would_all_be_the_same_are_refused_and_by_generate_warned_of(
     tiny: InferenceEngine,
 ) -> None:
@@ -215,11 +200,9 @@ def test_rows_that_would_all_be_the_same_are_refused_and_by_generate_warned_of(
 
 
 def test_what_does_not_fit_the_batch_is_refused(tiny: InferenceEngine) -> None:
-    with pytest.raises(ConfigError, match="max_tokens: 129 for prompt 1 is above 128"):
+    with pytest.raises(ConfigError, match="^max_tokens: 129 for prompt 1 "):
         tiny.rollout_batch(["a", "b"], max_tokens=[3, 129])
-    with pytest.raises(ConfigError, match="^uid: 1 values for 2 prompts"):
-        tiny.rollout_batch(["a", "b"], uid=["x"])
-    with pytest.raises(ConfigError, match="^extra.index: 1 values for 2 prompts"):
+    with pytest.raises(ConfigError, match="^extra.index: "):
         tiny.rollout_batch(["a", "b"], extra={"index": [0]})
     with pytest.raises(PromptError, match="at least one row"):
         tiny.rollout_batch([])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -17,11 +16,10 @@ import psutil
 import pytest
 import yaml
 
-import inf
-from _inf.apps.cli import main
 from inf import InferenceEngine
 from tests.support.scripts import (
     GONE_SECONDS,
+    INF,
     START_SECONDS,
     alive,
     descendants,
@@ -36,17 +34,13 @@ SECONDS = 60
 
 @pytest.fixture
 def piped(
-    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    on_tiny: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[int, str, str]]:
     """`inf chat` on the session's engine, with that text on stdin: exit code, stdout, stderr."""
-    monkeypatch.setattr(
-        inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(tiny)
-    )
 
-    def run(text: str, *arguments: str) -> tuple[int, str, str]:
+    def run(text: str, *arguments: str) -> Any:
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-        capfd.readouterr()
-        return (main(["chat", *arguments]), *capfd.readouterr())
+        return on_tiny("chat", *arguments)
 
     return run
 
@@ -97,8 +91,7 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
     rollout = {"dtype": "float32", "prompt_length": 1024, "response_length": 2048}
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump({"model_path": str(tiny_model()), "rollout": rollout}))
-    code = "import sys; from _inf.apps.cli import main; sys.exit(main(sys.argv[1:]))"
-    arguments = ["-c", code, "chat", "-c", str(file), "--temperature", "0", "--max-tokens", "9"]
+    arguments = ["-c", INF, "chat", "-c", str(file), "--temperature", "0", "--max-tokens", "9"]
     env = os.environ | environment(TERM="dumb")
     terminal: Any = pexpect.spawn(
         sys.executable, arguments, env=env, cwd=tmp_path, encoding="utf-8", timeout=SECONDS

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from safetensors.torch import save_file
 import inf
 from _inf.apps.check.measure import BATCH, PROMPTS
 from _inf.apps.check.report import CheckReport
-from _inf.apps.cli import main
 from inf import ConfigError, InferenceEngine
 from tests.support.check_references import FEW, hf, trainers_batch
 from tests.support.tiny import tiny_model
@@ -51,11 +49,9 @@ def test_rollout_that_is_right_passes(report: CheckReport) -> None:
     assert "result │ passed" in shown(report) and "(allowed: 0.001)" in shown(report)
 
 
-@pytest.mark.parametrize(
-    "group", ["prefill_decode", "prefix_reuse", "alone_in_batch", "update_weights", "multi_turn"]
-)
-def test_each_group_is_measured_and_equal(report: CheckReport, group: str) -> None:
-    assert report.metrics[f"{group}/logprobs_diff_max"] < 1e-3
+def test_each_group_is_measured_and_equal(report: CheckReport) -> None:
+    groups = "prefill_decode prefix_reuse alone_in_batch update_weights multi_turn".split()
+    assert all(report.metrics[f"{group}/logprobs_diff_max"] < 1e-3 for group in groups)
     assert report.metrics["alone_in_batch/same_tokens"] == 1
     assert report.metrics["update_weights/cached_tokens"] == 0
     assert report.notes == ["multi_turn: scripted: a second user message after the first answer"]
@@ -141,10 +137,7 @@ def test_batch_without_the_rollouts_log_probs_gets_the_engines(
     batch.meta_info["temperature"] = 0.7
     with pytest.raises(ConfigError, match="temperature 0.7 and no column rollout_log_probs"):
         inf.check(tiny, against=batch, **FEW)
-
-
-def test_batch_without_the_trainers_log_probs_is_refused(tiny: InferenceEngine) -> None:
-    batch = tiny.rollout_batch("Hi", max_tokens=4, temperature=1.0)
+    batch.pop(["old_log_probs"])
     with pytest.raises(ConfigError, match="^against: the batch has no column old_log_probs"):
         inf.check(tiny, against=batch, **FEW)
 
@@ -180,29 +173,25 @@ def calculator(expression: str) -> str:
 # ── The command ──────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture
-def command(tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The command finds this engine running."""
-    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(tiny))
-    return ["check", "--batch", "2", "--max-tokens", "4"]
+CHECK = ("check", "--batch", 2, "--max-tokens", 4)
 
 
 def test_command_says_it_in_json_and_exits_with_0(
-    command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    on_tiny: Callable[..., Any], tmp_path: Path
 ) -> None:
     plot = tmp_path / "check.png"
-    assert main([*command, "--json", "--plot", str(plot), "Hi", "Count to ten."]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["passed"] and said["rows"] == 2 and plot.stat().st_size > 1000
+    code, out, _ = on_tiny(*CHECK, "--json", "--plot", plot, "Hi", "Count to ten.")
+    said = json.loads(out)
+    assert code == 0 and said["passed"] and said["rows"] == 2 and plot.stat().st_size > 1000
 
 
 def test_command_beyond_its_threshold_exits_with_1_and_a_wrong_one_with_2(
-    command: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    on_tiny: Callable[..., Any], tmp_path: Path
 ) -> None:
-    assert main([*command, "Hi", "--threshold", "0"]) == 1
-    assert "FAILED" in capsys.readouterr().out
-    assert main([*command, "--threshold", "-1"]) == 2
-    assert main([*command, "--against", str(tmp_path / "none")]) == 2
+    code, out, _ = on_tiny(*CHECK, "Hi", "--threshold", 0)
+    assert code == 1 and "FAILED" in out
+    assert on_tiny(*CHECK, "--threshold", -1)[0] == 2
+    assert on_tiny(*CHECK, "--against", tmp_path / "none")[0] == 2
 
 
 def test_infinite_log_probs_do_not_pass(tiny: InferenceEngine, reference: InferenceEngine) -> None:

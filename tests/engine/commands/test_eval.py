@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import inf
-from _inf.apps.cli import main
 from _inf.apps.eval.gsm8k import RULES, SUFFIX
 from inf import InferenceEngine
+from tests.support.json_lines import read
 
 PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
 REWARD = "def one(**rest): return 1.0\n"  # without verl, which takes seconds to import
@@ -23,26 +23,14 @@ Evaluate = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def evaluate(
     engine: InferenceEngine,
+    command: Callable[..., tuple[int, str, str]],
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> Evaluate:
     """`inf eval gsm8k` on the session's engine, in a folder of its own."""
-    monkeypatch.setattr(
-        inf, "InferenceEngine", lambda *args, **kwargs: contextlib.nullcontext(engine)
-    )
+    monkeypatch.setattr(inf, "InferenceEngine", lambda *_, **__: contextlib.nullcontext(engine))
     monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: Any) -> tuple[int, str, str]:
-        capfd.readouterr()
-        common = ["eval", "gsm8k", "--data", PROBLEMS, "--max-tokens", 24, *arguments]
-        return (main([str(each) for each in common]), *capfd.readouterr())
-
-    return run
-
-
-def rows(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in Path(name).read_text().splitlines()]
+    return functools.partial(command, "eval", "gsm8k", "--data", PROBLEMS, "--max-tokens", 24)
 
 
 def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
@@ -60,8 +48,8 @@ def test_rows_are_greedy_answers_and_a_higher_limit_goes_on(
     problems = [json.loads(line) for line in PROBLEMS.read_text().splitlines()[:2]]
     prompts = [f"{problem['question']} {SUFFIX}" for problem in problems]
     wanted = engine.generate(prompts, temperature=0, max_tokens=24)
-    assert [row["completion"] for row in rows("gsm8k.jsonl")] == wanted.completions
-    assert [row["ground_truth"] for row in rows("gsm8k.jsonl")] == ["54", "12"]
+    assert [row["completion"] for row in read(Path("gsm8k.jsonl"))] == wanted.completions
+    assert [row["ground_truth"] for row in read(Path("gsm8k.jsonl"))] == ["54", "12"]
     about = json.loads(out)
     assert about == json.loads(Path("gsm8k.summary.json").read_text())
     means = {f"val-aux/openai/gsm8k/{rule}/mean@1" for rule in RULES}
@@ -86,7 +74,7 @@ def test_examples_go_before_the_question_and_change_the_run(
     code, _, err = evaluate(*one, "--shots", 1, "--shots-from", shots)
     assert code == 2 and "begun with data=" in err
     assert evaluate(*one, "--shots", 1, "--shots-from", shots, "--out", "few.jsonl")[0] == 0
-    [few] = rows("few.jsonl")
+    [few] = read(Path("few.jsonl"))
     assert few["prompt"][1]["content"].endswith("#### 2") and few["reward"] == 1.0
     code, _, err = evaluate("--shots", 1, "--shots-from", PROBLEMS, "--out", "no.jsonl")
     assert code == 2 and "among the problems" in err
@@ -98,7 +86,7 @@ def test_tools_run_inside_the_answer(evaluate: Evaluate, tmp_path: Path) -> None
     options = ["--tool", "--out", "tool.jsonl", "--reward", "reward.py:one"]
     code, out, err = evaluate("--limit", 2, *options)
     assert (code, "Traceback" in err) == (0, False), err
-    found = rows("tool.jsonl")
+    found = read(Path("tool.jsonl"))
     assert [row["line"] for row in found] == [1, 2]
     assert all(isinstance(row["tool_calls"], list) for row in found)
     assert "BaseTool" not in out and "type" not in out.split("\n")[0]

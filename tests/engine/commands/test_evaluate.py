@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
 import signal
@@ -18,9 +17,9 @@ from verl.trainer.ppo.metric_utils import process_validation_metrics
 from verl.utils.reward_score import default_compute_score
 
 import inf
-from _inf.apps.cli import main
 from inf import ConfigError, InferenceEngine
-from tests.support.scripts import START_SECONDS, alive, script, until
+from tests.support.json_lines import read, write
+from tests.support.scripts import INF, START_SECONDS, alive, script, until
 from tests.support.tool_calling import GRADER, GUESS, TOOL_MODEL, grade
 
 PARAMS: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 12, "ignore_eos": True}
@@ -65,11 +64,6 @@ def by_hand(found: list[dict[str, Any]], rewards: list[float]) -> dict[str, floa
     }
 
 
-def but_logprobs(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows without their log probs, whose last bits depend on the rows computed beside them."""
-    return [{**row, "logprobs": None} for row in found]
-
-
 def but_reward(row: dict[str, Any]) -> dict[str, Any]:
     """The row of an answer that may not be scored yet."""
     names = ("reward", "reward_extra", "scored_by")
@@ -103,59 +97,15 @@ def test_own_reward_sees_what_verl_would_pass_and_the_summary_is_written(
     tiny: InferenceEngine, tmp_path: Path
 ) -> None:
     report = inf.evaluate(tiny, rows(3), reward=even_length(), n=N, out=tmp_path / "run", **PARAMS)
-    assert [row["reward_extra"]["length"] for row in report.rows] == [
-        len(row["completion"]) for row in report.rows
-    ]
+    lengths = [len(row["completion"]) for row in report.rows]
+    assert [row["reward_extra"]["length"] for row in report.rows] == lengths
     rewards = [row["reward"] for row in report.rows]
     assert len(set(rewards)) == 2  # or these texts show nothing
     assert without_section(report.metrics).items() >= by_hand(report.rows, rewards).items()
     summary = json.loads((tmp_path / "run.summary.json").read_text())
     assert summary["metrics"] == report.metrics and summary["n"] == N
-    lines = (tmp_path / "run.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == report.rows
+    assert read(tmp_path / "run.jsonl") == report.rows
     assert report.plot().axes
-
-
-def test_stopped_run_goes_on_with_the_rows_it_lacks(tiny: InferenceEngine, tmp_path: Path) -> None:
-    def run(**more: Any) -> Any:
-        return inf.evaluate(
-            tiny, rows(4), reward=even_length(), n=2, out=tmp_path / "run", **PARAMS, **more
-        )
-
-    whole = run()
-    path = tmp_path / "run.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[:3]) + lines[3][:40])  # killed while it wrote
-    asked = tiny.stats()["requests"]
-    again = run()
-    assert tiny.stats()["requests"] - asked == 5
-    assert but_logprobs(again.rows) == but_logprobs(whole.rows) and again.metrics == whole.metrics
-    with pytest.raises(ConfigError, match="n"):
-        inf.evaluate(tiny, rows(4), reward=even_length(), n=3, out=tmp_path / "run", **PARAMS)
-
-
-def test_rows_without_an_answer_or_a_reward_say_why_and_leave_their_prompts_out(
-    tiny: InferenceEngine,
-) -> None:
-    def picky(solution_str: str, ground_truth: str, **rest: Any) -> float:
-        if ground_truth == "1":
-            raise ValueError("not this one")
-        return 1.0
-
-    data = rows(4)
-    data[2]["prompt"] = [{"role": "user", "content": "many words " * 600}]
-    with pytest.warns(UserWarning, match="2 answers have no reward"):
-        report = inf.evaluate(tiny, data, reward=picky, max_tokens=4)
-    errors = {row["line"]: row["error"]["message"] for row in report.rows if row.get("error")}
-    assert sorted(errors) == [2, 3]
-    assert [(row["number"], row["reward"]) for row in report.rows if row.get("error")] == [
-        (1, None),
-        (2, None),
-    ]
-    assert "the reward function raised ValueError: not this one (test_evaluate.py" in errors[2]
-    assert "tokens" in errors[3]
-    assert report.unscored == 2
-    assert report.metrics["val-core/openai/gsm8k/reward/mean@1"] == 1.0
 
 
 def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None:
@@ -166,84 +116,61 @@ def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "params", "said"),
+    ("missing", "params", "says"),
     [
-        (lambda row: row.pop("data_source"), {}, "row 0: data_source is missing"),
-        (lambda row: row.pop("reward_model"), {}, r"row 0: reward_model.ground_truth is missing"),
-        (
-            lambda row: row.update(reward_model={"ground_truth": 0}),
-            {},
-            r"row 0: reward_model.ground_truth is the number 0; .* Write \"0\"",
-        ),
-        (lambda row: None, {"n": 2, "temperature": 0}, "n: 2 greedy answers"),
-        (lambda row: None, {"n": 0}, "n: it must be at least 1"),
-        (lambda row: None, {"limit": -1}, "limit: it must be at least 1"),
-        (lambda row: None, {"reward": "nothing.py:compute_score"}, "no file nothing.py"),
-        (lambda row: None, {"temprature": 0}, "temprature"),
+        ("reward_model", {}, "row 0: reward_model.ground_truth is missing"),
+        (None, {"n": 2, "temperature": 0}, "n: 2 greedy answers"),
+        (None, {"limit": -1}, "limit: it must be at least 1"),
+        (None, {"temprature": 0}, "temprature: "),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_asked(
-    tiny: InferenceEngine, change: Callable[[Any], Any], params: dict[str, Any], said: str
+    tiny: InferenceEngine, missing: str | None, params: dict[str, Any], says: str
 ) -> None:
-    data, asked = rows(1), tiny.stats()["requests"]
-    change(data[0])
-    with pytest.raises(ConfigError, match=said):
-        inf.evaluate(tiny, data, **params)
+    [row], asked = rows(1), tiny.stats()["requests"]
+    row.pop(missing, None)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match=says):
+        inf.evaluate(tiny, [row], **params)
     assert tiny.stats()["requests"] == asked
 
 
 # ─── The command ───
 
 
+REWARDS = """
+async def compute_score(data_source, solution_str, ground_truth, extra_info):
+    return extra_info['index'] / 2
+
+def nan(ground_truth, **rest):
+    return float('nan') if ground_truth == '1' else 1
+"""
+
+
 def test_command_scores_a_file_with_a_function_of_a_file(
-    tiny: InferenceEngine, tmp_path: Path, monkeypatch: Any, capfd: Any
+    on_tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Shared:
-        """The session's engine, for the command."""
-
-        def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-            return contextlib.nullcontext(tiny)
-
-    monkeypatch.setattr(inf, "InferenceEngine", Shared)
-    (tmp_path / "tiny.yaml").write_text(json.dumps(tiny.config.to_dict()))
-    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows(3))))
-    (tmp_path / "reward.py").write_text(
-        "async def compute_score(data_source, solution_str, ground_truth, extra_info):\n"
-        "    return extra_info['index'] / 2\n"
-        "def nan(ground_truth, **rest):\n"
-        "    return float('nan') if ground_truth == '1' else None if ground_truth == '2' else 1\n"
-    )
-    command = ["eval", str(tmp_path / "rows.jsonl"), "-c", str(tmp_path / "tiny.yaml")]
-    command += ["--reward", f"{tmp_path / 'reward.py'}:compute_score", "-n", "2", "--limit", "2"]
-    command += ["--temperature", "1", "--max-tokens", "6", "--out", str(tmp_path / "run")]
-    assert main([*command, "--plot", str(tmp_path / "run.png")]) == 0
-    out, err = capfd.readouterr()
-    assert "val-core/openai/gsm8k/reward/mean@2" in out and "0.2500" in out
-    assert str(tmp_path / "run.summary.json") in err
-    assert (tmp_path / "run.png").stat().st_size > 1000
-    assert main([*command, "--json"]) == 0
-    assert (
-        json.loads(capfd.readouterr().out)["metrics"]["val-core/openai/gsm8k/reward/mean@2"] == 0.25
-    )
-    command[command.index("--reward") + 1] = f"{tmp_path / 'reward.py'}:nan"
-    assert main([*command[:-1], str(tmp_path / "nan"), "--limit", "3"]) == 1
-    out, err = capfd.readouterr()
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "rows.jsonl", rows(2))
+    Path("reward.py").write_text(REWARDS)
+    sampled = ["-n", 2, "--temperature", 1, "--max-tokens", 6]
+    command = ["eval", "rows.jsonl", "--reward", "reward.py:compute_score", *sampled]
+    code, out, err = on_tiny(*command, "--out", "run", "--plot", "run.png")
+    name = "val-core/openai/gsm8k/reward/mean@2"
+    assert code == 0 and name in out and "0.2500" in out and "run.summary.json" in err
+    assert Path("run.png").stat().st_size > 1000
+    code, out, _ = on_tiny(*command, "--out", "run", "--json")
+    assert code == 0 and json.loads(out)["metrics"][name] == 0.25
+    code, out, err = on_tiny(*command, "--reward", "reward.py:nan", "--out", "nan")
+    assert code == 1 and "4 answers, 2 without a reward" in out
     assert "answer 3: row 1 of the data: a reward must be a finite number, not nan" in err
-    assert "answer 6: row 2 of the data: a reward must be a number, not None" in err
-    assert '4 answers have no reward: "error" in their rows' in err
-    assert "6 answers, 4 without a reward" in out
+    assert '2 answers have no reward: "error" in their rows' in err
     assert re.search(r"reward/mean@2 +1.0000$", out, re.M)  # of row 0
-    assert main(["eval", str(tmp_path / "nothing.parquet")]) == 2
-    assert "nothing.parquet cannot be read" in capfd.readouterr().err
+    code, _, err = on_tiny("eval", "nothing.parquet")
+    assert code == 2 and "nothing.parquet cannot be read" in err
 
 
 # ─── Killed and resumed, with a tool of verl's ───
 
-PROGRAM = """
-import sys
-from _inf.apps.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
 TOOLS = {"tools": [{"class_name": "verl.tools.gsm8k_tool.Gsm8kTool", "config": {"type": "native"}}]}
 ENGINE: dict[str, Any] = {
     "dtype": "float32",
@@ -294,7 +221,7 @@ def test_killed_run_with_verls_tool_is_resumed_without_a_lost_row_and_scored_as_
         text = out.read_bytes() if out.exists() else b""
         return text.splitlines() if text.endswith(b"\n") else text.splitlines()[:-1]
 
-    with script(PROGRAM, tmp_path / "first", arguments=command) as run:
+    with script(INF, tmp_path / "first", arguments=command) as run:
         ended = run._popen.poll
         assert until(lambda: len(whole_lines()) >= 5 or ended() is not None, START_SECONDS)
         run.meet()
@@ -303,7 +230,7 @@ def test_killed_run_with_verls_tool_is_resumed_without_a_lost_row_and_scored_as_
         assert until(lambda: not alive(run.family), 10)
         before = whole_lines()
         assert 5 <= len(before) < prompts * N, run.err
-    with script(PROGRAM, tmp_path / "second", arguments=command) as run:
+    with script(INF, tmp_path / "second", arguments=command) as run:
         assert run.exit_code(START_SECONDS) == 0, run.err
     found = [json.loads(line) for line in whole_lines()]
     assert [(row["number"], row["sample"]) for row in found] == [

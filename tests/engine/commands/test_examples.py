@@ -143,35 +143,23 @@ def test_notebooks_outputs_are_committed(committed: Any) -> None:
 
 
 @pytest.mark.slow
-def test_notebook_of_the_evaluation_runs(cells: dict[str, list[Any]]) -> None:
+def test_notebook_of_the_evaluation_runs_and_its_engine_shows_nothing(
+    cells: dict[str, list[Any]],
+) -> None:
     streams = [out for outs in cells.values() for out in outs if out.output_type == "stream"]
     said = "".join(out.text for out in streams if out.name == "stdout")  # no progress bars
     assert re.search(r"^strict: \d of 2$", said, re.M)
     assert re.search(r"^groups with both: \d$", said, re.M)
-
-
-@pytest.mark.slow
-def test_notebook_cells_that_start_and_shut_down_an_engine_show_nothing(
-    cells: dict[str, list[Any]],
-) -> None:
     [start] = [source for source in cells if "engine = InferenceEngine()" in source]
     assert cells[start] == [] == cells["engine.shutdown()"]
 
 
 @pytest.mark.slow
-def test_notebook_cells_generate_and_await_agenerate(cells: dict[str, list[Any]]) -> None:
-    assert shown(cells[CELLS[0]])["text/plain"] == "True"
-    assert shown(cells[CELLS[1]])["text/plain"] == "1"
-
-
-@pytest.mark.slow
-def test_notebooks_stop_button_interrupts_generate(cells: dict[str, list[Any]]) -> None:
-    assert shown(cells[CELLS[2]])["text/plain"] == "True"
-
-
-@pytest.mark.slow
-def test_notebook_shows_an_output_as_a_table(cells: dict[str, list[Any]]) -> None:
+def test_notebook_awaits_agenerate_stops_generate_and_shows_an_output_as_a_table(
+    cells: dict[str, list[Any]],
+) -> None:
+    said = [shown(cells[cell])["text/plain"] for cell in CELLS[:3]]
+    assert said == ["True", "1", "True"]
     table = shown(cells[CELLS[3]])["text/html"]
-    assert table.startswith("<table>")
+    assert table.startswith("<table>") and "<th>completion</th>" in table
     assert table.count("<tr>") == 3  # a head and two rows
-    assert "<th>completion</th>" in table

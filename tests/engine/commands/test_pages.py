@@ -15,14 +15,7 @@ import pytest
 
 import inf
 from inf import InferenceEngine
-
-ROOT = Path(__file__).parents[3]
-
-
-def blocks(page: str, language: str) -> list[str]:
-    found = re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
-    assert found
-    return found
+from tests.support.pages import ROOT, blocks
 
 
 def test_python_of_the_page_on_serving_runs(

@@ -13,7 +13,6 @@ from typing import Any
 
 import psutil
 import pytest
-from test_batch import PROGRAM
 
 import inf
 from _inf.apps.batch import fingerprint
@@ -23,27 +22,24 @@ from _inf.apps.ray.cluster import LOCAL, cluster
 from _inf.apps.ray.run import free_resources, share_of
 from _inf.config import load_config
 from inf import ConfigError, EngineDeadError, InferenceEngine, InferenceWorker
-from tests.support.scripts import START_SECONDS, Script, alive, command_line, script, until
+from tests.support.json_lines import write
+from tests.support.scripts import INF, START_SECONDS, Script, alive, command_line, script, until
 
 ROWS = 300
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 
 
-def write(folder: Path, lengths: list[int]) -> Path:
-    lines = [
-        {
-            "custom_id": f"row {index}",
-            "body": {
-                "messages": [{"role": "user", "content": f"Count from {index}."}],
-                "max_tokens": length,
-                **GREEDY,
-            },
-        }
-        for index, length in enumerate(lengths)
+def asked(lengths: list[int]) -> list[Any]:
+    """Lines of OpenAI's form, and one that is bad."""
+    talks = [[{"role": "user", "content": f"Count from {index}."}] for index in range(len(lengths))]
+    bodies = [
+        {"messages": talk, "max_tokens": length, **GREEDY}
+        for talk, length in zip(talks, lengths, strict=True)
     ]
-    source = folder / "in.jsonl"
-    source.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + "not JSON\n")
-    return source
+    return [
+        *({"custom_id": f"row {index}", "body": body} for index, body in enumerate(bodies)),
+        "not JSON",
+    ]
 
 
 def actors(run: Script) -> list[psutil.Process]:
@@ -70,7 +66,7 @@ def test_killed_actor_and_killed_engine_lose_and_double_no_row(
 ) -> None:
     chance = random.Random(7)
     lengths = [chance.randint(10, 120) for _ in range(ROWS)]
-    source, out = write(tmp_path, lengths), tmp_path / "out.jsonl"
+    source, out = write(tmp_path / "in.jsonl", asked(lengths)), tmp_path / "out.jsonl"
     config = tmp_path / "tiny.yaml"
     config.write_text(json.dumps(tiny.config.to_dict()))
     arguments = ["batch", str(source), str(out), "-c", str(config), "--workers", "2"]
@@ -83,7 +79,7 @@ def test_killed_actor_and_killed_engine_lose_and_double_no_row(
         assert until(over, START_SECONDS), run.err
         assert rows() >= least, run.err
 
-    with script(PROGRAM, tmp_path / "run", arguments=arguments) as run:
+    with script(INF, tmp_path / "run", arguments=arguments) as run:
         until_rows(1)
         assert until(lambda: len(actors(run)) == 2, 60)
         assert rows() < ROWS / 2
@@ -178,23 +174,19 @@ def test_share_is_a_gpu_or_as_many_cores_as_each_engine_finds_on_one_machine(
     assert share(machines, workers, device) == wanted
 
 
-@pytest.mark.parametrize("machines", [[{"CPU": 2.0}], [{"CPU": 64.0, "GPU": 1.0}, {"GPU": 1.5}]])
-def test_more_engines_than_the_cluster_has_resources_for_are_refused(
-    machines: list[dict[str, float]],
-) -> None:
-    with pytest.raises(ConfigError, match="--workers: 3 engines .* set it to 2 or less"):
-        share(machines, 3)
-
-
-def test_what_other_work_uses_is_not_shared_out() -> None:
+def test_what_other_work_uses_is_not_shared_out_and_too_many_engines_are_refused() -> None:
     machines: list[dict[str, float]] = [{"CPU": 7.0}, {"CPU": 4.0}]
+    gpus: list[dict[str, float]] = [{"CPU": 64.0, "GPU": 1.0}, {"GPU": 1.5}]
     assert share(machines, 3, CPU=16) == {"num_cpus": 3}
-    with pytest.raises(ConfigError, match="of which 11 of 16 are free"):
-        share(machines, 12, CPU=16)
-    with pytest.raises(ConfigError, match="GPUs, of which 0 of 8 are free; wait"):  # not on cores
-        share(machines, 1, CPU=16, GPU=8)
-    with pytest.raises(ConfigError, match="0 of 0 are free; name another one in RAY_ADDRESS"):
-        share(machines, 1, "cuda")
+    for wanted, says in (
+        (lambda: share([{"CPU": 2.0}], 3), "--workers: 3 engines .* set it to 2 or less"),
+        (lambda: share(gpus, 3), "--workers: 3 engines .* set it to 2 or less"),
+        (lambda: share(machines, 12, CPU=16), "of which 11 of 16 are free"),
+        (lambda: share(machines, 1, CPU=16, GPU=8), "GPUs, of which 0 of 8 are free; wait"),
+        (lambda: share(machines, 1, "cuda"), "0 of 0 are free; name another one in RAY_ADDRESS"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            wanted()
 
 
 @pytest.fixture

@@ -18,16 +18,8 @@ import pytest
 
 from _inf.types import CancelToken
 from inf import GenerationTimeout, InferenceEngine
-from tests.support.scripts import (
-    QUESTION,
-    START_SECONDS,
-    alive,
-    command_line,
-    ended,
-    in_flight,
-    script,
-    until,
-)
+from tests.support.schedulers import in_flight
+from tests.support.scripts import QUESTION, START_SECONDS, alive, command_line, ended, script, until
 
 # Ten seconds of work; most of its rows wait while others run.
 MANY: dict[str, Any] = {"prompts": ["One"] * 400, "max_tokens": 120, "ignore_eos": True}
@@ -102,22 +94,11 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 
 
 @pytest.mark.slow
-def test_ctrl_c_that_the_caller_ignores_does_not_end_a_scheduler_that_starts(
-    interrupted: dict[str, Any],
+def test_ctrl_c_reaches_the_caller_whose_engine_forgets_the_requests_and_still_answers(
+    interrupted: dict[str, Any], answer: Answer
 ) -> None:
-    assert interrupted["failure"] is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["process", "group", "async"])
-def test_ctrl_c_reaches_the_caller_and_the_engine_still_answers(
-    interrupted: dict[str, Any], way: str, answer: Answer
-) -> None:
-    assert interrupted[way] == answer
-
-
-@pytest.mark.slow
-def test_interrupted_requests_are_forgotten(interrupted: dict[str, Any]) -> None:
+    assert interrupted["failure"] is None  # one that the caller ignored while its engine started
+    assert [interrupted[way] for way in ("process", "group", "async")] == [answer] * 3
     assert interrupted["left"] == 0
 
 
@@ -126,8 +107,7 @@ def test_sys_exit_in_the_middle_keeps_its_code_and_leaves_no_child(
     interrupted: dict[str, Any],
 ) -> None:
     end = interrupted["end"]
-    assert (end.exit_code, end.err) == (3, "")
-    assert end.survivors == []
+    assert (end.exit_code, end.err, end.survivors) == (3, "", [])
 
 
 # ─── Timeouts and cancellation ───

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import gc
 import os
 import re
 import signal
@@ -20,9 +19,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from _inf.backends.verl import launch_sglang
-from _inf.types import CancelToken
 from inf import EngineDeadError, InferenceEngine
-from tests.support.scripts import LONG, QUESTION, in_flight, until
+from tests.support.schedulers import in_flight, open_files_and_threads, slow_down
+from tests.support.scripts import LONG, QUESTION, until
 from tests.support.tiny import tiny_model
 
 Answer = list[list[int]]
@@ -69,7 +68,7 @@ def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(
     with pytest.raises(EngineDeadError, match="exit code -9"):
         asyncio.run(mortal.agenerate("Are you there?"))
 
-    assert "weight version 1), dead" in repr(mortal)
+    assert f"weight version {mortal.weight_version}), dead" in repr(mortal)
     mortal.restart()
     assert repr(mortal).endswith("(sglang, cpu, weight version 0)>")
     output = mortal.generate(**QUESTION)
@@ -117,20 +116,6 @@ def test_silent_scheduler_is_reported_as_hung_and_its_successor_holds_no_more(
     files, threads = open_files_and_threads()
     # An engine that is not cleaned up keeps four files and three threads for each process group.
     assert files <= held[0] + 2 and threads <= held[1] + 2
-
-
-def open_files_and_threads() -> tuple[int, int]:
-    gc.collect()
-    process = psutil.Process()
-    return process.num_fds(), process.num_threads()
-
-
-def slow_down(engine: InferenceEngine, seconds: float) -> None:
-    """Each forward pass begins with so many seconds of sleep."""
-    from sglang.srt.managers.io_struct import SlowDownReqInput
-
-    manager = engine.rollout._engine.tokenizer_manager
-    engine.rollout.host.run(manager.slow_down(SlowDownReqInput(seconds)), CancelToken())
 
 
 def test_stopped_scheduler_is_reported_as_hung_and_killed(mortal: InferenceEngine) -> None:

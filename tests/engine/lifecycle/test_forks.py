@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from inf import InferenceEngine
-from tests.support.scripts import ended, script
+from tests.support.scripts import QUESTION, ended, script
 
 pytestmark = pytest.mark.slow  # two scripts that start engines and forks
 
@@ -112,19 +112,23 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         yield report | {"ended": ended(run)}
 
 
-@pytest.mark.parametrize(
-    "call",
-    "generate agenerate stream astream get_logprobs rollout_batch update_weights sleep wake_up "
-    "restart rollout.generate_sequences".split(),
-)
-def test_call_in_a_fork_says_at_once_which_process_has_the_engine(
-    forks: dict[str, Any], call: str
+CALLS = """generate agenerate stream astream get_logprobs rollout_batch update_weights sleep wake_up
+restart rollout.generate_sequences""".split()
+
+
+def test_each_call_in_a_fork_says_at_once_which_process_has_the_engine(
+    forks: dict[str, Any],
 ) -> None:
-    kind, message = forks["forks"][call]
-    assert kind == "InferenceError"
-    here, home = re.findall(r"process (\d+)", message)[:2]
-    assert int(home) == forks["pid"] != int(here)
-    assert '"spawn"' in message
+    for call in CALLS:
+        kind, message = forks["forks"][call]
+        here, home = re.findall(r"process (\d+)", message)[:2]
+        assert kind == "InferenceError" and '"spawn"' in message, call
+        assert int(home) == forks["pid"] != int(here), call
+    for way in ("pool", "loader", "map"):  # workers forked by libraries
+        kind, message = forks[way]
+        assert kind == "InferenceError" and f"a fork of process {forks['pid']}" in message, way
+    kind, message = forks["pickle"]
+    assert kind == "InferenceError" and "another process" in message
 
 
 def test_engine_in_a_fork_of_a_process_that_has_one_is_refused(forks: dict[str, Any]) -> None:
@@ -132,30 +136,12 @@ def test_engine_in_a_fork_of_a_process_that_has_one_is_refused(forks: dict[str, 
     assert kind == "InferenceError" and '"spawn"' in message
 
 
-def test_shutdown_and_stats_in_a_fork_do_no_harm(
+def test_shutdown_stats_and_exit_in_a_fork_do_no_harm(
     forks: dict[str, Any], tiny: InferenceEngine
 ) -> None:
     assert forks["forks"]["shutdown"] is None and forks["forks"]["stats"] is None
-    assert (
-        forks["answer"]
-        == tiny.generate("What is the capital of France?", temperature=0, max_tokens=8).token_ids
-    )
-
-
-@pytest.mark.parametrize("way", ["pool", "loader", "map"])
-def test_workers_forked_by_libraries_get_the_error_too(forks: dict[str, Any], way: str) -> None:
-    kind, message = forks[way]
-    assert kind == "InferenceError"
-    assert f"a fork of process {forks['pid']}" in message
-
-
-def test_engine_does_not_travel_in_a_pickle(forks: dict[str, Any]) -> None:
-    kind, message = forks["pickle"]
-    assert kind == "InferenceError" and "another process" in message
-
-
-def test_fork_that_exits_inside_with_ends_well(forks: dict[str, Any]) -> None:
-    assert forks["exit"] == 0
+    assert forks["exit"] == 0  # of a fork that leaves inside `with`
+    assert forks["answer"] == tiny.generate(**QUESTION).token_ids
 
 
 def test_script_on_stdin_without_shutdown_ends_well_in_silence_and_leaves_nothing(
@@ -211,9 +197,6 @@ def test_engine_in_a_worker_of_the_advised_executor_answers(
 ) -> None:
     pid, answer = spawns["executor"]
     assert pid != spawns["pid"]
-    assert (
-        answer
-        == tiny.generate("What is the capital of France?", temperature=0, max_tokens=8).token_ids
-    )
+    assert answer == tiny.generate(**QUESTION).token_ids
     assert (spawns["ended"].exit_code, spawns["ended"].err) == (0, "")
     assert spawns["ended"].temporary == []

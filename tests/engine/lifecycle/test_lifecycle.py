@@ -144,10 +144,12 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         yield report | {"end": ended(run)}
 
 
-def test_two_engines_in_one_process_answer_alike_also_in_async_code_on_a_thread(
+def test_engines_side_by_side_and_after_each_other_answer_alike(
     life: dict[str, Any], answer: Answer
 ) -> None:
+    """Also in async code on a thread, and beside one that was shut down."""
     assert life["two at once"] == [answer, answer]
+    assert life["the other one"] == life["a second life"] == answer
 
 
 def test_signal_handlers_logging_event_loops_and_start_method_stay_the_callers(
@@ -161,8 +163,7 @@ def test_nothing_listens_beyond_loopback(life: dict[str, Any]) -> None:
 
 
 def test_exception_inside_with_passes_and_leaves_no_child(life: dict[str, Any]) -> None:
-    assert life["raised"] == "ZeroDivisionError"
-    assert not life["its scheduler runs"]
+    assert life["raised"] == "ZeroDivisionError" and not life["its scheduler runs"]
 
 
 def test_call_after_shutdown_says_so_in_a_sentence_unless_it_is_wrong(
@@ -175,40 +176,21 @@ def test_call_after_shutdown_says_so_in_a_sentence_unless_it_is_wrong(
             assert re.fullmatch(r"[^\n]*was shut down; restart\(\)[^\n]*\.", message)
 
 
-def test_shutdown_of_one_engine_leaves_the_other_working(
-    life: dict[str, Any], answer: Answer
-) -> None:
-    assert life["the other one"] == answer
-
-
-def test_shutdown_twice_and_garbage_collection_leave_no_child_and_no_thread(
+def test_shutdown_twice_and_garbage_collection_leave_nothing_of_ours_and_all_of_others(
     life: dict[str, Any],
 ) -> None:
     # Multiprocessing's resource tracker is the interpreter's, and ends with it.
     ours = [line for line in life["children"] if "resource_tracker" not in " ".join(line)]
     assert ours == []
     assert [name for name in life["threads"] if name.startswith("inf-engine")] == []
-
-
-def test_shutdown_removes_the_engines_folder(life: dict[str, Any]) -> None:
-    assert life["folders"] == 2
-    assert life["left folders"] == []
-
-
-def test_engines_say_nothing_from_start_to_shutdown(life: dict[str, Any]) -> None:
-    assert life["end"].err == ""
-
-
-def test_another_engine_after_a_shutdown_works(life: dict[str, Any], answer: Answer) -> None:
-    assert life["a second life"] == answer
-
-
-def test_children_that_are_not_ours_survive_a_shutdown(life: dict[str, Any]) -> None:
+    assert life["folders"] == 2 and life["left folders"] == []
     assert life["strangers"] == ["sleeping"] * 4
 
 
-def test_sigterm_ends_the_caller_and_its_children(life: dict[str, Any]) -> None:
+def test_sigterm_ends_the_caller_and_its_children_and_nothing_was_printed(
+    life: dict[str, Any],
+) -> None:
     end = life["end"]
-    assert end.exit_code == -signal.SIGTERM
+    assert (end.exit_code, end.err) == (-signal.SIGTERM, "")
     assert end.family >= 2  # a scheduler and the resource tracker
     assert end.survivors == []

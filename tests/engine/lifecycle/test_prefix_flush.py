@@ -11,7 +11,8 @@ import pytest
 from _inf.backends.verl import launch_sglang
 from inf import InferenceEngine
 from tests.support.prompts import token_prompts
-from tests.support.scripts import in_flight, until
+from tests.support.schedulers import in_flight
+from tests.support.scripts import until
 from tests.support.tiny import tiny_model
 
 LATE: dict[str, Any] = {"prompt_length": 512, "response_length": 128, "free_cache_engine": True}

@@ -16,7 +16,8 @@ import pytest
 from _inf.backends.verl import changes
 from _inf.backends.verl.prefix_cache import PrefixCache
 from inf import ConfigError, InferenceEngine, InferenceError
-from tests.support.scripts import in_flight, until
+from tests.support.schedulers import in_flight
+from tests.support.scripts import until
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
 

@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 from inf import ConfigError, EngineDeadError, InferenceEngine, InferenceError
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import Reference, assert_same_answers, logprobs
-from tests.support.scripts import in_flight, until
+from tests.support.schedulers import in_flight
+from tests.support.scripts import until
 from tests.support.tiny import tiny_model
 from tests.support.tool_calling import schema
 
@@ -130,67 +131,46 @@ def test_bucket_size_is_the_configs(
     assert 1 < size / 2**20 <= len(sent) <= size / 2**20 + 2
 
 
-def broken(model: Any, what: str) -> Any:
-    state = dict(model.state_dict())
-    match what:
-        case "unknown":
-            state["model.layers.3.mlp.dwon_proj.weight"] = state.pop(DOWN)
-        case "shape":
-            state[DOWN] = state[DOWN].T
-        case "missing":
-            del state[DOWN]
-        case "nan":
-            state[DOWN] = state[DOWN].clone().index_fill_(0, torch.tensor([5]), float("nan"))
-        case "meta":
-            state[DOWN] = state[DOWN].to("meta")
-        case "integers":
-            state[DOWN] = state[DOWN].long()
-        case "no tensor":
-            state[DOWN] = state[DOWN].tolist()
-        case "tie":
-            state[HEAD] = state[HEAD] + 1
-        case "twice":
-            return [*state.items(), (DOWN, state[DOWN])]
-        case "adapter":
-            state["base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"] = state[DOWN]
-        case "late":
-            return (pair for pair in [*state.items(), ("model.norm.bias", state[DOWN])])
-        case "ddp":
-            return {f"module.{name}": tensor for name, tensor in state.items()}
-        case "no pairs":
-            return list(state)
-        case "nothing":
-            return None
-    return state
+State = dict[str, Any]
+ADAPTER = "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"
+# By what is wrong: what makes it of a model's state, and what is said of it.
+BROKEN: dict[str, tuple[Callable[[State], Any], str]] = {
+    "unknown": (
+        lambda s: s | {"model.layers.3.mlp.dwon_proj.weight": s[DOWN]},
+        r"no model.layers.3.mlp.dwon_proj.weight \(did you mean '" + DOWN + r"'\?\)",
+    ),
+    "ddp": (
+        lambda s: {f"module.{name}": tensor for name, tensor in s.items()},
+        r"no module\.model.* look like those of DistributedDataParallel: .*ddp\.module",
+    ),
+    "shape": (lambda s: s | {DOWN: s[DOWN].T}, DOWN + r" has the shape \(128, 64\), and"),
+    "missing": (
+        lambda s: {n: t for n, t in s.items() if n != DOWN},
+        "1 of 134 are missing, first " + DOWN,
+    ),
+    "nan": (lambda s: s | {DOWN: s[DOWN] * float("nan")}, DOWN + " holds NaN"),
+    "meta": (lambda s: s | {DOWN: s[DOWN].to("meta")}, DOWN + " must be .* got .* on meta"),
+    "integers": (lambda s: s | {DOWN: s[DOWN].long()}, DOWN + " must be .* got torch.int64"),
+    "no tensor": (lambda s: s | {DOWN: s[DOWN].tolist()}, DOWN + r" must be .* got \[\["),
+    "tie": (lambda s: s | {HEAD: s[HEAD] + 1}, HEAD + " differs from " + EMBEDDINGS),
+    "twice": (lambda s: [*s.items(), (DOWN, s[DOWN])], DOWN + " comes twice"),
+    "adapter": (lambda s: s | {ADAPTER: s[DOWN]}, "merge_and_unload"),
+    "late": (lambda s: iter([*s.items(), ("model.norm.bias", s[DOWN])]), "no model.norm.bias"),
+    "no pairs": (list, r"\[0\]: expected \(name, tensor\)"),
+    "nothing": (lambda s: None, "expected a module"),
+}
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("unknown", r"no model.layers.3.mlp.dwon_proj.weight \(did you mean '" + DOWN + r"'\?\)"),
-        ("ddp", r"no module\.model.* look like those of DistributedDataParallel: .*ddp\.module"),
-        ("shape", DOWN + r" has the shape \(128, 64\), and the model's has \(64, 128\)"),
-        ("missing", "1 of 134 are missing, first " + DOWN),
-        ("nan", DOWN + " holds NaN"),
-        ("meta", DOWN + " must be .* got torch.float32 on meta"),
-        ("integers", DOWN + " must be .* got torch.int64"),
-        ("no tensor", DOWN + r" must be .* got \[\["),
-        ("tie", HEAD + " differs from " + EMBEDDINGS),
-        ("twice", DOWN + " comes twice"),
-        ("adapter", "merge_and_unload"),
-        ("late", "no model.norm.bias"),
-        ("no pairs", r"\[0\]: expected \(name, tensor\)"),
-        ("nothing", "expected a module"),
-    ],
-)
+@pytest.mark.parametrize("what", BROKEN)
 def test_wrong_weights_leave_the_old_ones_serving(
-    served: InferenceEngine, models: Any, monkeypatch: pytest.MonkeyPatch, what: str, words: str
+    served: InferenceEngine, models: Any, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
+    change, words = BROKEN[what]
     version = served.update_weights(models[0])
     before = answers(served)
     sent = buckets(served, monkeypatch)
     with pytest.raises(ConfigError, match=f"^weights.*{words}"):
-        served.update_weights(broken(models[1], what))
+        served.update_weights(change(dict(models[1].state_dict())))
     assert not sent and answers(served) == before
     assert served.generate("Hi", max_tokens=1).metadata[0]["weight_version"] == version
 
@@ -322,17 +302,17 @@ def test_update_that_breaks_off_half_way_serves_nothing_until_a_whole_one(
     assert_same_answers(reference, PROMPTS, answers(served), reference.greedy(PROMPTS, 24))
 
 
-BROKEN = 77  # a token of VOCABULARY
+OVERFLOWS = 77  # a token of VOCABULARY
 
 
 @torch.no_grad()
 def overflowing(engine: InferenceEngine) -> Any:
-    """A model of finite weights whose last layer's numbers overflow at the token `BROKEN` only."""
+    """A model of finite weights whose last layer's numbers overflow at `OVERFLOWS` only."""
     model = trained(engine, 102)
     decoder = model.model
     decoder.embed_tokens.weight[:, 0] = 0  # the first number of the hidden state marks the token
-    decoder.embed_tokens.weight[BROKEN] = 0  # its logit is 0: it is never the likeliest
-    decoder.embed_tokens.weight[BROKEN, 0] = 5
+    decoder.embed_tokens.weight[OVERFLOWS] = 0  # its logit is 0: it is never the likeliest
+    decoder.embed_tokens.weight[OVERFLOWS, 0] = 5
     for layer in decoder.layers:
         layer.self_attn.o_proj.weight[0] = 0
         layer.mlp.down_proj.weight[0] = 0
@@ -347,21 +327,21 @@ def test_call_with_a_row_that_is_not_finite_fails_and_the_others_go_on(
 ) -> None:
     model = overflowing(served)
     served.update_weights(model)
-    good = [[token for token in prompt if token != BROKEN] or [5] for prompt in PROMPTS]
+    good = [[token for token in prompt if token != OVERFLOWS] or [5] for prompt in PROMPTS]
     with ThreadPoolExecutor(1) as thread:
         beside = thread.submit(served.generate, as_ids(good), **sampling)
         for ask in (
-            lambda: served.generate(as_ids([*good, [5, BROKEN]]), **sampling),
-            lambda: list(served.stream(as_ids([[5, BROKEN]])[0], **sampling)),
+            lambda: served.generate(as_ids([*good, [5, OVERFLOWS]]), **sampling),
+            lambda: list(served.stream(as_ids([[5, OVERFLOWS]])[0], **sampling)),
         ):
             with pytest.raises(InferenceError, match="log prob nan.*float16"):
                 ask()
         tools: dict[str, Any] = {"tools": [schema("look", "place")], "truncate_prompt": "left"}
-        likely = {BROKEN: 100.0}
+        likely = {OVERFLOWS: 100.0}
         [told] = served.generate("a", logit_bias=likely, **tools, **sampling).metadata
         assert told["error"].startswith("RequestFailure: turn 1: It has the log prob nan")
         with pytest.raises(InferenceError, match="Row 1 .*log prob nan"):
-            served.get_logprobs(as_ids([[5, 6], [5, BROKEN]]), [[7], [7]])
+            served.get_logprobs(as_ids([[5, 6], [5, OVERFLOWS]]), [[7], [7]])
         output = beside.result(timeout=60)
     reference = Reference.of(served, model)
     assert_same_answers(reference, good, output.token_ids, reference.greedy(good, 24))

@@ -26,6 +26,8 @@ with inf.InferenceEngine(model_path=sys.argv[1], rollout={"name": "hf"}) as engi
     chunks = list(engine.stream("Hi", max_tokens=4))
     print(len(rows), "".join(chunk.text for chunk in chunks) == rows[0].completion)
     print(len(engine.score("Hi", " there")[0].logprobs) > 0)
+    engine.get_logits("a", "b")
+    engine.generate("a", n=2, max_tokens=3, temperature=1.0, regex="[ab]+")
 """
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,7 +15,7 @@ import pytest
 from inf import InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import WITHIN
-from tests.support.scripts import START_SECONDS, environment
+from tests.support.scripts import START_SECONDS, environment, until
 from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.soak  # SGLang starts with all of its imports
@@ -60,7 +58,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             start_new_session=True,
         )
     try:
-        _await(f"http://127.0.0.1:{port}/health", process, folder / "log")
+        health = f"http://127.0.0.1:{port}/health"
+        assert until(lambda: answers(health) or process.poll() is not None, START_SECONDS)
+        assert process.poll() is None, (folder / "log").read_text()[-3000:]
         yield f"http://127.0.0.1:{port}/v1"
     finally:
         for child in psutil.Process(process.pid).children(recursive=True):
@@ -69,15 +69,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait()
 
 
-def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            urllib.request.urlopen(url, timeout=5)
-            return
-        except OSError:
-            time.sleep(0.5)
-    raise AssertionError(f"SGLang's server did not start:\n{log.read_text()[-3000:]}")
+def answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=5)
+    except OSError:
+        return False
+    return True
 
 
 def connected(address: str, **config: Any) -> InferenceEngine:

@@ -8,16 +8,16 @@ import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from _inf.apps.cli import main
-from tests.support.scripts import START_SECONDS, environment
+from tests.support.scripts import INF, START_SECONDS, environment
 from tests.support.tiny import tiny_model
 
-COMMAND = "import sys; from _inf.apps.cli import main; sys.exit(main())"
 QUESTION = "What is the capital of France?"
 
 
@@ -38,7 +38,7 @@ def newcomer() -> dict[str, Any]:
     watcher.start()
     try:
         done = subprocess.run(
-            [sys.executable, "-c", COMMAND, QUESTION],
+            [sys.executable, "-c", INF, QUESTION],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -52,62 +52,41 @@ def newcomer() -> dict[str, Any]:
     return {"code": done.returncode, "out": done.stdout.decode(), "err": b"".join(seen).decode()}
 
 
-def test_newcomers_command_prints_the_answer_and_nothing_else(newcomer: dict[str, Any]) -> None:
+def test_newcomers_command_prints_the_answer_after_a_line_that_is_erased(
+    newcomer: dict[str, Any],
+) -> None:
     assert newcomer["code"] == 0
     assert re.fullmatch(r"[^\n]*Paris[^\n]*\n", newcomer["out"])
-
-
-def test_newcomer_sees_one_line_while_the_engine_starts(newcomer: dict[str, Any]) -> None:
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", newcomer["err"])  # colours, cursor, erasing
     lines = {line[1:].strip() for line in re.split(r"[\r\n]+", plain) if line.strip()}
     assert lines == {"Starting SmolLM2-135M-Instruct (about 15 seconds) ..."}
-
-
-def test_line_of_the_start_is_erased_when_the_engine_is_ready(newcomer: dict[str, Any]) -> None:
     assert newcomer["err"].rstrip().endswith("\x1b[2K")  # erase in line
 
 
-@pytest.fixture(scope="module")
-def debugged(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """stdout and stderr of the command under INF_LOG=debug: a file, and assignments over it."""
-    folder = tmp_path_factory.mktemp("quiet")
+@pytest.mark.slow
+def test_inf_log_debug_shows_what_others_say_and_leaves_stdout_to_the_rows(tmp_path: Path) -> None:
     rollout = {"prompt_length": 64, "response_length": 16, "dtype": "float32"}
     config = {"model_path": str(tiny_model()), "rollout": rollout}
-    (folder / "tiny.yaml").write_text(yaml.safe_dump(config))
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config))
     arguments = ["-c", "tiny.yaml", "--set", "rollout.response_length=7"]
     arguments += ["--set", "rollout.ignore_eos=true", "--n", "2", "--json", "Hello"]
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *arguments],
-        cwd=folder,
+        [sys.executable, "-c", INF, *arguments],
+        cwd=tmp_path,
         env=environment(INF_LOG="debug"),
         capture_output=True,
         text=True,
         timeout=START_SECONDS,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout, done.stderr
-
-
-@pytest.mark.slow
-def test_inf_log_debug_shows_what_others_say(debugged: tuple[str, str]) -> None:
-    _, err = debugged
-    assert err.count("\n") > 20
-    assert "DEBUG" in err
-    assert "sglang" in err
-    assert "UserWarning" in err
-
-
-@pytest.mark.slow
-def test_inf_log_debug_leaves_stdout_to_the_rows_of_the_configured_engine(
-    debugged: tuple[str, str],
-) -> None:
-    rows = [json.loads(line) for line in debugged[0].splitlines()]
+    assert done.stderr.count("\n") > 20
+    assert all(word in done.stderr for word in ("DEBUG", "sglang", "UserWarning"))
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(rows) == 2
     for row in rows:
         assert not {"response_ids", "response_mask", "metadata"} & set(row)  # padding, and a box
         assert len(row["token_ids"]) == len(row["logprobs"]) == 7  # ours, not the file's 16
-        assert row["finish_reason"] == "length"
-        assert isinstance(row["completion"], str)
+        assert row["finish_reason"] == "length" and isinstance(row["completion"], str)
 
 
 def refused(capfd: pytest.CaptureFixture[str]) -> str:
@@ -128,7 +107,7 @@ def test_other_levels_say_nothing_beside_the_error(
 
 def test_inf_log_info_tells_that_an_engine_starts_where_there_is_no_terminal() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", COMMAND, "--set=model_path=/no/such/model", "Hello"],
+        [sys.executable, "-c", INF, "--set=model_path=/no/such/model", "Hello"],
         capture_output=True,
         text=True,
         env=environment(INF_LOG="info"),

@@ -1,4 +1,4 @@
-"""`examples/grpo.py`, three steps of it, on a tiny model."""
+"""A few steps of `examples/grpo.py` and `examples/train_agent.py`, on a tiny model."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from inf import InferenceEngine
+from tests.support.pages import ROOT
 from tests.support.reference import Transformers, logprobs
 from tests.support.tiny import tiny_model
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "grpo.py"
+EXAMPLES = ROOT / "examples"
 PROMPT, ANSWER = [5, 6, 7], [9, 10, 11, 12]
 
 
@@ -21,7 +22,7 @@ def learnt(rows_at_once: int) -> tuple[dict[str, torch.Tensor], int]:
     """The weights after one step on seven rows, and the most rows that one forward pass had."""
     from verl import DataProto
 
-    grpo = runpy.run_path(str(EXAMPLE))
+    grpo = runpy.run_path(str(EXAMPLES / "grpo.py"))
     grpo["learn"].__globals__["ROWS_AT_ONCE"] = rows_at_once
     model = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
     widths: list[int] = []
@@ -61,7 +62,7 @@ def test_few_rows_at_a_time_learn_what_all_at_once_do() -> None:
 def test_three_steps_move_the_served_model_with_the_trained_one(
     mortal: InferenceEngine, tmp_path: Path
 ) -> None:
-    grpo = runpy.run_path(str(EXAMPLE))
+    grpo = runpy.run_path(str(EXAMPLES / "grpo.py"))
     reference = Transformers.of(tiny_model())
     model = reference.model
 
@@ -82,3 +83,28 @@ def test_three_steps_move_the_served_model_with_the_trained_one(
     assert last - first == 3 and len(curve) == 3 and all(0 <= reward <= 1 for reward in curve)
     grpo["draw"](curve, tmp_path / "curve.png")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_two_steps_train_on_what_the_agent_sampled(mortal: InferenceEngine) -> None:
+    program = runpy.run_path(str(EXAMPLES / "train_agent.py"))
+    model = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
+    seen = []
+
+    def spy(trained: torch.nn.Module, optimizer: object, batch: object, worth: object) -> None:
+        """Any reward will do: a random model gets none."""
+        seen.append(batch)
+        mask = batch.batch["response_mask"]
+        learn(trained, optimizer, batch, torch.randn(len(mask), 1).expand(mask.shape))
+
+    grpo = program["train"].__globals__["GRPO"]
+    learn, grpo["learn"] = grpo["learn"], spy
+    try:
+        curve = program["train"](mortal, model, 2, 1e-3)
+    finally:
+        mortal.update_weights(AutoModelForCausalLM.from_pretrained(tiny_model()))  # the folder's
+    rows = len(program["PRICES"]) * program["SAMPLES"]
+    assert len(curve) == 2 and all(0 <= reward <= 1 for reward in curve)
+    assert [len(batch) for batch in seen] == [rows, rows]
+    versions = [set(batch.non_tensor_batch["weight_version"]) for batch in seen]
+    assert [len(each) for each in versions] == [1, 1] and versions[0] != versions[1]
+    assert len(set(seen[0].non_tensor_batch["uid"])) == len(program["PRICES"])

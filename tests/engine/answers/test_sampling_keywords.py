@@ -1,0 +1,106 @@
+"""Minimum lengths, penalties, stop strings and seeds on the real engine.
+
+What the keywords become is tested in `tests/request/test_sampling.py`; what all backends do alike
+with them in `test_backends.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from transformers import MinNewTokensLengthLogitsProcessor, RepetitionPenaltyLogitsProcessor
+
+from inf import InferenceEngine
+from tests.support.prompts import PROMPTS
+from tests.support.reference import Reference, logprobs
+
+SHORT = PROMPTS[:8]
+SAMPLED: dict[str, Any] = {"temperature": 1.0, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def reference(engine: InferenceEngine) -> Reference:
+    return Reference.of(engine)
+
+
+def ids_of(engine: InferenceEngine, prompt: str) -> list[int]:
+    message = [{"role": "user", "content": prompt}]
+    ids: list[int] = engine.tokenizer.apply_chat_template(message, add_generation_prompt=True)
+    return ids
+
+
+def processed(
+    reference: Reference, ids: list[int], answer: Sequence[int], processor: Any
+) -> torch.Tensor:
+    """The logits of each token of `answer`, after Transformers' own logits processor."""
+    logits = reference.logits(ids, list(answer))
+    for place in range(len(answer)):
+        before = torch.tensor([ids + list(answer[:place])])
+        logits[place] = processor(before, logits[place][None].clone())[0]
+    return logits
+
+
+def test_min_tokens_equals_transformers_token_for_token(
+    engine: InferenceEngine, reference: Reference
+) -> None:
+    ours = engine.generate(SHORT, min_tokens=24, max_tokens=32)
+    eos = sorted(engine._backend.model.eos_token_ids)
+    for prompt, answer in zip(SHORT, ours.token_ids, strict=True):
+        ids = ids_of(engine, prompt)
+        processor = MinNewTokensLengthLogitsProcessor(len(ids), 24, eos, device="cpu")
+        logits = processed(reference, ids, answer, processor)
+        assert logits.argmax(-1).tolist() == answer
+    assert min(map(len, ours.token_ids)) >= 24
+
+
+def test_repetition_penalty_and_its_log_probs_equal_transformers_and_count_the_prompt(
+    engine: InferenceEngine, reference: Reference
+) -> None:
+    ours = engine.generate(SHORT, repetition_penalty=1.3, max_tokens=32)
+    processor = RepetitionPenaltyLogitsProcessor(1.3)
+    for prompt, row in zip(SHORT, ours, strict=True):
+        logits = processed(reference, ids_of(engine, prompt), row.token_ids, processor)
+        assert logits.argmax(-1).tolist() == row.token_ids
+        assert row.logprobs == pytest.approx(logprobs(logits, row.token_ids), abs=1e-3)
+    assert ours.token_ids != engine.generate(SHORT, max_tokens=32).token_ids
+
+
+def test_of_several_stop_strings_the_first_to_come_wins_and_an_emoji_is_one(
+    engine: InferenceEngine,
+) -> None:
+    whole = engine.generate(SHORT[0], max_tokens=48).completions[0]
+    early, late = whole[2:5], whole[7:12]
+    row = engine.generate(SHORT[0], max_tokens=48, stop=[late, early, "never this"])[0]
+    assert row.metadata["matched_stop"] == early
+    assert row.completion == whole[: whole.index(early)]
+    said = "Hello 😀 there"  # a regex makes the model say it
+    row = engine.generate("Repeat", regex=said, stop="😀", max_tokens=20)[0]
+    assert (row.completion, row.metadata["matched_stop"]) == ("Hello ", "😀")
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9, "top_k": 30}, {"min_p": 0.05}])
+def test_a_seed_gives_the_same_tokens_whatever_else_is_in_the_batch(
+    tiny: InferenceEngine, filters: dict[str, Any]
+) -> None:
+    alone = tiny.generate(SHORT[0], seed=11, **SAMPLED, **filters)
+    crowd = tiny.generate([*SHORT[1:], SHORT[0]], seed=[11] * 8, **SAMPLED, **filters)
+    mixed = tiny.generate([SHORT[0], *SHORT[1:4]], seed=[11, None, 3, None], **SAMPLED, **filters)
+    assert alone.token_ids[0] == crowd.token_ids[-1] == mixed.token_ids[0]
+    assert alone.metadata[0]["seed"] == 11 and "seed" not in mixed.metadata[1]
+
+
+@pytest.mark.parametrize("asked", [{"prompts": [SHORT[0]] * 4}, {"prompts": SHORT[0], "n": 4}])
+def test_one_seed_gives_equal_prompts_and_samples_answers_that_differ_and_come_again(
+    tiny: InferenceEngine, asked: dict[str, Any]
+) -> None:
+    output = tiny.generate(**asked, seed=11, **SAMPLED)
+    seeds = [row["seed"] for row in output.metadata]
+    assert len({tuple(ids) for ids in output.token_ids}) == len(set(seeds)) == 4
+    assert seeds[0] == 11
+    last = tiny.generate(SHORT[0], seed=seeds[3], **SAMPLED)
+    assert last.token_ids[0] == output.token_ids[3]
+    assert tiny.generate(**asked, seed=11, **SAMPLED).token_ids == output.token_ids
+    assert tiny.generate(SHORT[0], seed=2, **SAMPLED).token_ids[0] != output.token_ids[0]
