@@ -29,6 +29,8 @@ from _inf.types import (
 if TYPE_CHECKING:
     import torch
 
+    from _inf.runtime.host import Host
+
 # The features besides `generate` that calls need; a keyword names the one that it needs.
 CALLS: Mapping[str, Sequence[str]] = {
     "stream": ["stream()"],
@@ -126,8 +128,18 @@ class Backend(Protocol):
         """Stop the engine and its processes; safe to call twice, and does nothing in a fork."""
 
 
-class Lacking:
-    """The methods of features that a backend may lack: they are never called."""
+class OnHost:
+    """What backends on a `Host` have alike, and the methods of features that they may lack: those
+    are never called."""
+
+    def __init__(self, host: Host, model: ModelInfo) -> None:
+        self.host, self.model = host, model
+        self.check_process = host.check_process
+        self.close = host.stop  # a method of this object would be kept alive by the finalizer
+
+    @property
+    def dead(self) -> bool:
+        return self.host.death is not None
 
     def score(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from _inf.backends.base import Backend
     from _inf.config import Config
 
 Faults: TypeAlias = "Iterator[tuple[str, str]]"  # the path of a key, and what is wrong there
@@ -51,34 +49,26 @@ class Mode:
     reads: frozenset[str]
 
 
-def _none(config: Config) -> Faults:
-    return iter(())
-
-
-def _nothing(config: Config) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class BackendDescription:
     """A backend, as `registry.BACKENDS` lists it.
 
-    name: its `rollout.name`. launch: starts it, from a checked config. modes, mode_of: what it
-    supports and reads; of several modes, `mode_of` says the index of a config's. faults: yields
-    what is wrong with the config's keys that only it reads. prepare: does what must be done before
-    anything else is imported. restarting: a context in which one engine ends and another starts.
-    remote: whether a server at `base_url` computes.
+    name: its `rollout.name`. launch: starts it, from a checked config; "module:function", because
+    it is imported only then. modes, mode_of: what it supports and reads; of several modes,
+    `mode_of` says the index of a config's. faults: yields what is wrong with the config's keys that
+    only it reads. prepare: does what must be done before anything else is imported. restarting: a
+    context in which one engine ends and another starts. remote: whether a server at `base_url`
+    computes.
     """
 
     name: str
-    launch: Callable[[Config], Backend]
+    launch: str
     modes: tuple[Mode, ...]
     mode_of: Callable[[Config], int] = lambda config: 0
-    faults: Callable[[Config], Faults] = _none
-    prepare: Callable[[Config], None] = _nothing
-    restarting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    faults: Callable[[Config], Faults] = lambda config: iter(())
+    prepare: Callable[[Config], None] = lambda config: None
+    restarting: str = "contextlib:nullcontext"
     remote: bool = False
 
     def mode(self, config: Config) -> Mode:
-        """The mode in which it runs `config`."""
         return self.modes[self.mode_of(config)]

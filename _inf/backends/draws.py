@@ -60,20 +60,18 @@ def draw_rows(
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
     """One token of each row, by its seed, or by chance where that is None."""
-    seeded = [row for row, seed in enumerate(seeds) if seed is not None]
-    if not seeded:
-        return draw(probs, generator)
-    known = [seed for seed in seeds if seed is not None]
-    places = [positions[row] for row in seeded]
-    if len(seeded) == len(seeds):
-        return draw_by_seed(probs, known, places)
-    tokens, rows = draw(probs, generator), torch.tensor(seeded).to(probs.device, non_blocking=True)
-    tokens[rows] = draw_by_seed(probs[rows], known, places)
+    if None not in seeds:
+        return draw_by_seed(probs, seeds, positions)
+    tokens = draw(probs, generator)
+    if seeded := [row for row, seed in enumerate(seeds) if seed is not None]:
+        rows = torch.tensor(seeded).to(probs.device, non_blocking=True)
+        own = [seeds[row] for row in seeded], [positions[row] for row in seeded]
+        tokens[rows] = draw_by_seed(probs[rows], *own)
     return tokens
 
 
 def draw_by_seed(
-    probs: torch.Tensor, seeds: Sequence[int], positions: Sequence[int]
+    probs: torch.Tensor, seeds: Sequence[int | None], positions: Sequence[int]
 ) -> torch.Tensor:
     """One token of each row, which depends on its probabilities, its seed and its position only;
     probs: rows x vocabulary, of any positive sum."""
@@ -85,7 +83,7 @@ def draw_by_seed(
     )
 
 
-def _keys(seeds: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
+def _keys(seeds: Sequence[int | None], positions: Sequence[int]) -> torch.Tensor:
     """64 bits of each row's seed (below 2**63) and position, as two int32: rows x 2."""
     mixed = numpy.zeros(len(seeds), dtype=numpy.uint64)
     for numbers in (seeds, positions):

@@ -93,7 +93,6 @@ def _key(request: Request) -> str:
 
 
 def _with(report: Report | None, known: Sequence[RequestOutput]) -> Report | None:
-    """Count the known rows and their tokens as finished."""
     if report is None:
         return None
     tokens = sum(output.completion_tokens for output in known)

@@ -26,7 +26,6 @@ def read_config(source: Source, overrides: Mapping[str, Any]) -> Config:
 
 
 def describe(config: Config) -> BackendDescription:
-    """Return the description of the backend that `config` names."""
     [described] = [each for each in BACKENDS if each.name == config.rollout.name]
     return described
 
@@ -52,7 +51,6 @@ def _unread_by(name: object) -> list[str]:
 
 
 def _faults(config: Config) -> Faults:
-    """Yield what only the backends know to be wrong with `config`."""
     names = [each.name for each in BACKENDS]
     if config.rollout.name not in names:
         known = f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import pkgutil
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from _inf.config import Config
 from _inf.conversation.interactions import ConfiguredTools
 from _inf.errors import InferenceError
 from _inf.response.stats import Stats
+from _inf.runtime.interpreter import garbage_kept
 from _inf.types import ModelInfo, SleepResult
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ class RunningEngine:
         self._launch()
 
     def _launch(self) -> None:
-        self._backend = self._described.launch(self.config)
+        with garbage_kept():
+            launch = pkgutil.resolve_name(self._described.launch)
+        self._backend: Backend = launch(self.config)
         self._cache: CachedBackend | None = None
         if size := self.config.generation_cache:
             from _inf.backends.generation_cache import CachedBackend
@@ -153,7 +157,7 @@ class RunningEngine:
 
     def restart(self) -> None:
         """Start a new engine in this process, with `model_path`'s weights (version 0)."""
-        with self._described.restarting():
+        with pkgutil.resolve_name(self._described.restarting)():
             self._finalizer()
             self._launch()
         self._stats.add_restart()

@@ -90,7 +90,6 @@ class WorkerProcess(SpawnProcess):
             super().start()
 
     def kill_tree(self) -> None:
-        """Kill it and its children, if it runs."""
         if self.pid is None or self.exitcode is not None:
             return
         import psutil

@@ -42,7 +42,6 @@ class EngineFolder:
         return f"The end of its log, {self.log}:\n{tail or '(empty)'}"
 
     def remove(self, *, keep_log: bool) -> None:
-        """Remove the folder, or all in it but the log."""
         for path in self.path.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

@@ -19,7 +19,6 @@ _home: int | None = None  # the process that has had an engine
 
 
 def check_process(home: int) -> None:
-    """Raise if this process is not `home` but a fork of it."""
     if (here := os.getpid()) != home:
         raise InferenceError(
             f"This is process {here}, a fork of process {home}, and a fork cannot use the engine "
@@ -50,7 +49,6 @@ def check_start(*, children: bool = True) -> None:
 
 
 def note_engine() -> None:
-    """Record that this process has an engine, so that its forks cannot start one."""
     global _home
     _home = os.getpid()
 

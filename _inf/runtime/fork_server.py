@@ -83,7 +83,6 @@ class ForkServer:
             self._thread.join(JOIN_SECONDS)
 
     def pid(self) -> int:
-        """The process's id, once it has one."""
         self._started.result()
         assert self.process.pid is not None
         return self.process.pid

@@ -66,7 +66,6 @@ class Host:
         self._pid = os.getpid()
 
     def check_process(self) -> None:
-        """Raise in a fork of the process that owns the engine."""
         check_process(self._pid)
 
     def process(self, target: Worker, **kwargs: Any) -> WorkerProcess:
@@ -83,7 +82,6 @@ class Host:
         return child
 
     def _processes(self) -> list[WorkerProcess]:
-        """The children, and the process from which they are forked."""
         return self.children + ([self.fork_server.process] if self.fork_server else [])
 
     def start(self, build: Callable[[], T]) -> T:
@@ -249,7 +247,6 @@ class Host:
             self._died.set()
 
     def _exits(self) -> str:
-        """The processes that ended with an error; "" if none did."""
         return ", ".join(
             f"{process.name} (pid {process.pid}, exit code {process.exitcode})"
             for process in self._processes()

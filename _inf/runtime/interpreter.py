@@ -54,7 +54,6 @@ def garbage_kept() -> Iterator[None]:
 
 
 def set_torch_variables() -> None:
-    """Set `TORCH_VARIABLES`; the user's own settings stay."""
     for name, value in TORCH_VARIABLES.items():
         os.environ.setdefault(name, value)
 

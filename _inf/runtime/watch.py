@@ -36,9 +36,6 @@ class Watch:
         twice, self._stopped = stopped & self._stopped, stopped
         if twice:
             return f"{', '.join(sorted(twice))} was stopped by a signal (SIGSTOP)"
-        return self._silent()
-
-    def _silent(self) -> str | None:
         before, self._last = self._last, self.last_heartbeat()
         same = self._last is not None and self._last == before
         self._quiet_looks = self._quiet_looks + 1 if same else 0

@@ -10,7 +10,7 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from _inf.backends.context import ORIGINAL, context_length, fixed_factors_length
+from _inf.backends.model_info import ORIGINAL, context_length, fixed_factors_length
 from _inf.backends.verl import environment
 from tests.support.architectures import CONTEXT, LLAMA3, LONGROPE, MODELS, YARN, config
 

@@ -6,7 +6,7 @@ import asyncio
 
 import httpx
 
-from _inf.backends.openai.pace import Pace
+from _inf.backends.openai.client import Pace
 
 
 async def sent(pace: Pace) -> httpx.Request:

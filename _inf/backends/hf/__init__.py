@@ -3,27 +3,18 @@ Transformers' own classes compute, so it is also what other backends are compare
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from _inf.backends.description import (
+    OF_A_LOCAL_MODEL,
+    SUPPORTED_LOCALLY,
+    BackendDescription,
+    Mode,
+)
+from _inf.runtime.interpreter import set_torch_variables
 
-from _inf.backends.description import BackendDescription
-from _inf.backends.hf.modes import HF_MODE
-from _inf.runtime.interpreter import garbage_kept, set_torch_variables
-
-if TYPE_CHECKING:
-    from _inf.backends.base import Backend
-    from _inf.config import Config
-
-
-def _launch(config: Config) -> Backend:
-    with garbage_kept():
-        from _inf.backends.hf.launch_hf import launch
-
-    return launch(config)
-
-
+HF_MODE = Mode("hf", supports=SUPPORTED_LOCALLY | {"logits", "beams"}, reads=OF_A_LOCAL_MODEL)
 HF = BackendDescription(
     name="hf",
-    launch=_launch,
+    launch="_inf.backends.hf.launch_hf:launch",
     modes=(HF_MODE,),
     prepare=lambda config: set_torch_variables(),  # before PyTorch is imported
 )

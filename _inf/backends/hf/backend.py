@@ -15,12 +15,12 @@ from concurrent.futures import Future
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import Lacking, check_finite
+from _inf.backends.base import OnHost, check_finite
+from _inf.backends.hf import HF_MODE
 from _inf.backends.hf.beams import BeamSearch
 from _inf.backends.hf.decoding import Decoder, failing
 from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.grammar_masks import Grammars
-from _inf.backends.hf.modes import HF_MODE
 from _inf.backends.hf.next_token import Row, top_tokens
 from _inf.runtime.host import Host
 from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored
@@ -29,32 +29,18 @@ REPORT_SECONDS = 0.25
 SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
 
 
-@dataclasses.dataclass
-class HfBackend(Lacking):
+class HfBackend(OnHost):
     """A Transformers model in this process."""
 
-    forward: Forward
-    decoder: Decoder
-    host: Host
-    model: ModelInfo
-    weight_version: int = 0
-    name: str = "hf"
-    supports: frozenset[str] = HF_MODE.supports
+    name, supports = "hf", HF_MODE.supports
 
-    def __post_init__(self) -> None:
-        self.check_process = self.host.check_process
-        self.close = self.host.stop  # a method of this object would be kept alive by the finalizer
-        self._grammars = Grammars(self.model)
-        chooser, most = self.decoder.chooser, self.decoder.most_tokens
-        self._beams = BeamSearch(self.forward, chooser, most, self.model.limits.vocabulary)
-
-    @property
-    def on_cpu(self) -> bool:
-        return bool(self.forward.device.type == "cpu")
-
-    @property
-    def dead(self) -> bool:
-        return self.host.death is not None
+    def __init__(self, forward: Forward, decoder: Decoder, host: Host, model: ModelInfo) -> None:
+        super().__init__(host, model)
+        self.forward, self.decoder, self.weight_version = forward, decoder, 0
+        self.on_cpu = forward.device.type == "cpu"
+        self._grammars = Grammars(model)
+        vocabulary = model.limits.vocabulary
+        self._beams = BeamSearch(forward, decoder.chooser, decoder.most_tokens, vocabulary)
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
@@ -105,7 +91,6 @@ class HfBackend(Lacking):
         return row
 
     async def _search(self, rows: Sequence[Row]) -> None:
-        """Answer rows by beam search, with the log probs of their own tokens."""
         if not rows:
             return
         with failing(rows):

@@ -114,13 +114,6 @@ class BeamSearch:
             logits_processor=LogitsProcessorList([adjusted]),
             stopping_criteria=StoppingCriteriaList([ended]),
         )
-        beams = [self._until_end(row) for row in as_rows(found)]
+        # Behind a beam's end is padding.
+        beams = [[i for i in row.token_ids if i != self.vocabulary] for row in as_rows(found)]
         return [beams[start : start + count] for start in range(0, len(beams), count)]
-
-    def _until_end(self, row: Row) -> list[int]:
-        """The row's tokens without the padding behind its end."""
-        ids = row.token_ids
-        for count in range(1, len(ids)):
-            if self.chooser.end(dataclasses.replace(row, token_ids=ids[:count]))[0] is not None:
-                return ids[:count]
-        return ids

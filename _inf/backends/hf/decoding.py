@@ -127,7 +127,6 @@ class Decoder:
         batch.leave()
 
     def _regroup(self) -> None:
-        """Join batches of similar lengths."""
         batches = sorted(
             (batch for batch in self._batches if batch.rows), key=lambda batch: max(batch.lengths)
         )
@@ -144,7 +143,6 @@ class Decoder:
 
 @contextlib.contextmanager
 def failing(rows: Sequence[Row]) -> Iterator[None]:
-    """End rows that the engine cannot answer."""
     try:
         yield
     except Exception as failure:

@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
-from _inf.backends.context import fixed_factors_length
+from _inf.backends.model_info import fixed_factors_length
 
 PAD = 0  # any id: it is masked
 

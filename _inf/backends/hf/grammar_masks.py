@@ -49,7 +49,6 @@ class Grammars:
         self._compiled = functools.lru_cache(maxsize=64)(self._compile)
 
     def of(self, params: SamplingParams) -> Grammar | None:
-        """Return the grammar of a row at its beginning, or None."""
         if params.json_schema is None and params.regex is None:
             return None
         with self._lock:

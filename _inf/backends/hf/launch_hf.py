@@ -9,12 +9,17 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from _inf.backends.context import check_length, context_length
 from _inf.backends.hf.backend import HfBackend
 from _inf.backends.hf.decoding import Decoder
 from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.next_token import Chooser
-from _inf.backends.model_info import eos_token_ids, limits_of, with_padding
+from _inf.backends.model_info import (
+    check_length,
+    context_length,
+    eos_token_ids,
+    limits_of,
+    with_padding,
+)
 from _inf.config import Config
 from _inf.errors import ConfigError, at_fault, error_text
 from _inf.models.resolve import resolve_model

@@ -1,27 +1,28 @@
 """The backend on an OpenAI-compatible server: a cloud API, vLLM, SGLang's server, or `inf serve`.
 
-Requests and answers have three forms: OpenAI's (`text.py`), vLLM's with token ids (`tokens.py`) and
-SGLang's `/generate` (`generate.py`).
+Requests and answers have three forms: OpenAI's (`text.py`), and with token ids (`tokens.py`) vLLM's
+and that of SGLang's `/generate`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from _inf.backends.description import BackendDescription, Faults
-from _inf.backends.openai.modes import TEXT_MODE, TOKEN_MODE
+from _inf.backends.description import OF_TOKENS, BackendDescription, Faults, Mode
 
 if TYPE_CHECKING:
-    from _inf.backends.base import Backend
     from _inf.config import Config
 
 NEEDED = {"base_url": "the server's address", "model_path": "the model's name at the server"}
-
-
-def _launch(config: Config) -> Backend:
-    from _inf.backends.openai.connect import launch
-
-    return launch(config)
+_TEXT = frozenset({"stream", "turn", "json_schema", "seed", "logit_bias"})
+_READS = frozenset({"base_url", "api_key_env", "tokenizer_path", "hang_timeout"})
+TEXT_MODE = Mode("openai", _TEXT, _READS)
+# On vLLM and `inf serve`; SGLang's own server has others (`GenerateForm`).
+TOKEN_MODE = Mode(
+    "openai with tokenizer_path",
+    supports=_TEXT | {"token_ids", "more_sampling", "repetition_penalty"},
+    reads=_READS | OF_TOKENS,
+)
 
 
 def _faults(config: Config) -> Faults:
@@ -32,7 +33,7 @@ def _faults(config: Config) -> Faults:
 
 OPENAI = BackendDescription(
     name="openai",
-    launch=_launch,
+    launch="_inf.backends.openai.connect:launch",
     modes=(TEXT_MODE, TOKEN_MODE),
     mode_of=lambda config: int(config.tokenizer_path is not None),
     faults=_faults,

@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
-from _inf.backends.base import Lacking
-from _inf.backends.openai.client import Server
+from _inf.backends.base import OnHost
+from _inf.backends.openai.client import Server, current_call
 from _inf.backends.openai.failures import prompt_name
-from _inf.backends.openai.generate import GenerateForm
-from _inf.backends.openai.pace import current_call
 from _inf.backends.openai.text import Answer, TextForm
-from _inf.backends.openai.tokens import TokenForm
+from _inf.backends.openai.tokens import GenerateForm, TokenForm
 from _inf.errors import ConfigError, PromptError, RequestFailure, shown
 from _inf.runtime.host import Host
 from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutput, Rows
@@ -26,26 +24,15 @@ from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutp
 Form: TypeAlias = TextForm | TokenForm | GenerateForm
 
 
-@dataclasses.dataclass
-class OpenAIBackend(Lacking):
+class OpenAIBackend(OnHost):
     """A server that answers requests over HTTP."""
 
-    server: Server
-    form: Form
-    host: Host
-    model: ModelInfo
-    name: str = "openai"
-    weight_version: int = 0  # a server does not tell
-    on_cpu: bool = False
+    name, on_cpu = "openai", False
+    weight_version = 0  # a server does not tell
 
-    def __post_init__(self) -> None:
-        self.check_process = self.host.check_process
-        self.close = self.host.stop  # a method of this object would be kept alive by the finalizer
-        self.supports = self.form.supports
-
-    @property
-    def dead(self) -> bool:
-        return self.host.death is not None
+    def __init__(self, server: Server, form: Form, host: Host, model: ModelInfo) -> None:
+        super().__init__(host, model)
+        self.server, self.form, self.supports = server, form, form.supports
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
@@ -120,7 +107,6 @@ class OpenAIBackend(Lacking):
         return row
 
     def _read(self, answer: Answer, chunk: Any, index: int | None) -> RequestOutput:
-        """Add a chunk to the answer, which is refused if it is of another form."""
         try:
             return answer(chunk)
         except (AttributeError, KeyError, TypeError, ValueError):

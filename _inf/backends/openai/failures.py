@@ -45,7 +45,6 @@ class Access:
     key_env: str | None = None
 
     def failure(self, failure: Exception, prompt_index: int | None) -> InferenceError:
-        """Return our exception for what the client raised for a request of that prompt."""
         row = prompt_name(prompt_index)
         if isinstance(failure, openai.APIStatusError):
             return self._refusal(failure, row, prompt_index)

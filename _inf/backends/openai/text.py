@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from _inf.backends.openai.modes import TEXT_MODE
+from _inf.backends.openai import TEXT_MODE
 from _inf.request.keywords import NEUTRAL
 from _inf.tools.readers import call_of
 from _inf.types import Message, Request, RequestOutput, SamplingParams
@@ -99,7 +99,6 @@ class OpenAIAnswer:
     usage: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def choice(self, chunk: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Take the usage and the reason, and return the chunk's choice; empty if it has none."""
         choice: Mapping[str, Any] = next(iter(chunk["choices"]), {})
         self.usage = chunk.get("usage") or self.usage
         reason = choice.get("finish_reason") or self.finish_reason

@@ -5,15 +5,40 @@ Only this folder depends on verl or SGLang, so a new version of either changes n
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from _inf.backends.description import BackendDescription, Faults
-from _inf.backends.verl.modes import SGLANG_MODE
+from _inf.backends.description import (
+    OF_A_LOCAL_MODEL,
+    SUPPORTED_LOCALLY,
+    BackendDescription,
+    Faults,
+    Mode,
+)
 
 if TYPE_CHECKING:
-    from _inf.backends.base import Backend
     from _inf.config import Config
+
+SGLANG_MODE = Mode(
+    "sglang",
+    supports=SUPPORTED_LOCALLY | {"sleep", "routed_experts"},
+    reads=OF_A_LOCAL_MODEL
+    | {
+        "hang_timeout",
+        "pack_weights",
+        "rollout.calculate_log_probs",
+        "rollout.load_format",
+        "rollout.gpu_memory_utilization",
+        "rollout.free_cache_engine",
+        "rollout.cudagraph_capture_sizes",
+        "rollout.enable_chunked_prefill",
+        "rollout.enable_prefix_caching",
+        "rollout.tensor_model_parallel_size",
+        "rollout.data_parallel_size",
+        "rollout.expert_parallel_size",
+        "rollout.engine_kwargs.sglang",
+        "rollout.update_weights_bucket_megabytes",
+    },
+)
 
 
 def _prepare(config: Config) -> None:
@@ -23,18 +48,6 @@ def _prepare(config: Config) -> None:
     check_start()
     check_pins()
     prepare(config.device)
-
-
-def _launch(config: Config) -> Backend:
-    from _inf.backends.verl.launch_sglang import launch
-
-    return launch(config)
-
-
-def _restarting() -> AbstractContextManager[None]:
-    from _inf.backends.verl.launch_sglang import fork_server_kept
-
-    return fork_server_kept()
 
 
 def _faults(config: Config) -> Faults:
@@ -47,9 +60,9 @@ def _faults(config: Config) -> Faults:
 
 SGLANG = BackendDescription(
     name="sglang",
-    launch=_launch,
+    launch="_inf.backends.verl.launch_sglang:launch",
     modes=(SGLANG_MODE,),
     faults=_faults,
     prepare=_prepare,
-    restarting=_restarting,
+    restarting="_inf.backends.verl.launch_sglang:fork_server_kept",
 )

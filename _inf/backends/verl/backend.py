@@ -5,37 +5,43 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.verl import changes
+from _inf.backends.base import OnHost
+from _inf.backends.verl import SGLANG_MODE, changes
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
 from _inf.backends.verl.engine import Call, current_call
-from _inf.backends.verl.modes import SGLANG_MODE
 from _inf.backends.verl.sglang_format import sglang_params
 from _inf.errors import InferenceError
 from _inf.response.trainer_batch import column
 from _inf.runtime.host import Host
 from _inf.runtime.read_write_lock import IN_A_CALL
-from _inf.types import CancelToken, ModelInfo, Report, Request, RequestOutput, SleepResult
+from _inf.types import (
+    CancelToken,
+    ModelInfo,
+    Put,
+    Report,
+    Request,
+    RequestOutput,
+    Rows,
+    Scored,
+    SleepResult,
+)
 
 
-class VerlBackend:
+class VerlBackend(OnHost):
     """verl's `SGLangRollout` with SGLang, in this process and a child process."""
 
-    name = "sglang"
-    supports = SGLANG_MODE.supports
+    name, supports = "sglang", SGLANG_MODE.supports
 
     def __init__(self, rollout: CorrectedRollout, host: Host, model: ModelInfo) -> None:
+        super().__init__(host, model)
         self.rollout = rollout
-        self.model = model
-        self.check_process = host.check_process
-        self.close = host.stop  # a method of this object would be kept alive by the finalizer
-        self._host = host
 
     @property
     def weight_version(self) -> int:
@@ -45,48 +51,34 @@ class VerlBackend:
     def on_cpu(self) -> bool:
         return self.rollout.on_cpu
 
-    @property
-    def dead(self) -> bool:
-        return self._host.death is not None
-
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
-        call = Call(self._host, cancel, report=report, rows_only=True)
+        call = Call(self.host, cancel, report=report, rows_only=True)
         self.rollout.run(data_proto(requests, self.model), call)
         return call.rows
 
-    def stream(
-        self, request: Request, put: Callable[[RequestOutput], None], cancel: CancelToken
-    ) -> Future[None]:
-        return self._host.submit(self.rollout.engine().stream(request, put), cancel)
+    def stream(self, request: Request, put: Put, cancel: CancelToken) -> Future[None]:
+        return self.host.submit(self.rollout.engine().stream(request, put), cancel)
 
     async def turn(self, request: Request) -> RequestOutput:
         return await self.rollout.engine().turn(request)
 
-    def converse(
-        self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], cancel: CancelToken
-    ) -> list[RequestOutput]:
-        call = Call(self._host, cancel)
-        ranks, run = self.rollout.ranks_of_call(), self._host.run
-        return ranks.shared("converse", lambda: run(self._run_rows(rows, call), cancel))
+    def converse(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
+        async def call() -> list[RequestOutput]:
+            current_call.set(Call(self.host, cancel))  # in the tasks that `rows` starts, too
+            outputs = await rows()
+            await self.rollout.engine().empty_after_call()
+            return outputs
 
-    async def _run_rows(
-        self, rows: Callable[[], Coroutine[Any, Any, list[RequestOutput]]], call: Call
-    ) -> list[RequestOutput]:
-        current_call.set(call)  # in this task, and in the tasks that `rows` starts
-        outputs = await rows()
-        await self.rollout.engine().empty_after_call()
-        return outputs
+        ranks = self.rollout.ranks_of_call()
+        return ranks.shared("converse", lambda: self.host.run(call(), cancel))
 
     def score(
-        self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken, likeliest: int = 1
+        self, sequences: Sequence[Scored], cancel: CancelToken, likeliest: int = 1
     ) -> list[RequestOutput]:
-        scored = self.rollout.engine().score(sequences, Call(self._host, cancel), likeliest)
-        return self._host.run(scored, cancel)
-
-    def logits(self, sequences: Sequence[tuple[list[int], int]], cancel: CancelToken) -> Any:
-        raise NotImplementedError  # SGLang gives log probs only
+        scored = self.rollout.engine().score(sequences, Call(self.host, cancel), likeliest)
+        return self.host.run(scored, cancel)
 
     @functools.cached_property
     def _expected_weights(self) -> new_weights.ExpectedWeights:
@@ -94,7 +86,6 @@ class VerlBackend:
         return new_weights.expected_weights(model.hf_config, model.trust_remote_code)
 
     def update_weights(self, new: Any, version: int | None) -> int:
-        """Check the new weights, then load them while no call runs."""
         new_weights.check_version(version)
         ranks, begun = self.rollout.ranks, threading.Lock()
         if ranks.size > 1 and current_call.get(None) is not None:
@@ -103,23 +94,23 @@ class VerlBackend:
             tensors = ranks.agreed(lambda: self._checked(new))
             sending = changes.send_weights(self.rollout, tensors, version, begun)
             try:
-                return self._host.run_alone(sending)
+                return self.host.run_alone(sending)
             except BaseException as failure:
                 if begun.acquire(blocking=False):  # the other ranks wait for it
                     ranks.agree(failure)
                 raise
 
     def _checked(self, new: Any) -> new_weights.NamedTensors:
-        if self._host.death is not None:
-            raise self._host.death
+        if self.host.death is not None:
+            raise self.host.death
         return new_weights.checked(new, self._expected_weights)
 
     def sleep(self) -> SleepResult:
-        alone, rollout = self._host.run_alone, self.rollout
+        alone, rollout = self.host.run_alone, self.rollout
         return rollout.ranks_of_call().shared("sleep", lambda: alone(changes.sleep(rollout)))
 
     def wake_up(self) -> None:
-        alone, rollout = self._host.run_alone, self.rollout
+        alone, rollout = self.host.run_alone, self.rollout
         rollout.ranks_of_call().shared("wake_up", lambda: alone(changes.wake_up(rollout)))
 
 

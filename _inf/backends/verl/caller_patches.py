@@ -41,7 +41,6 @@ def _process(target: Any, **kwargs: object) -> Any:
 
 
 def _temporary_file(**kwargs: Any) -> Any:
-    """A file in the host's folder, which the host removes."""
     return tempfile.NamedTemporaryFile(dir=current_host.get().folder, **kwargs)
 
 

@@ -133,16 +133,7 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the engine computes on the CPU."""
         return self.server_arguments.get("device") == "cpu"
-
-    @property
-    def pool(self) -> tuple[int, int] | None:
-        """Tokens of the KV cache and of one of its pages; None on a rank without an engine."""
-        if self._engine is None:
-            return None
-        held = self._engine.scheduler_info["max_total_num_tokens"]
-        return held, self._engine.server_args.page_size
 
     @property
     def dtype(self) -> torch.dtype:

@@ -50,7 +50,6 @@ CAUSES = {
 
 
 def check_tools() -> None:
-    """Raise `ConfigError` if the C compiler or the headers that Triton needs are missing."""
     missing = []
     if c_compiler() is None:
         missing.append("a C compiler (the package gcc)")

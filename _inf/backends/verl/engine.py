@@ -78,7 +78,6 @@ class Call:
             self.failure = failure
 
     def broadcast(self, data: list[Any]) -> list[Any]:
-        """Return what verl's first rank sent, and take that rank's rows."""
         answer = (data, self.rows)
         data, self.rows = self.ranks.from_first_rank(self.asked, answer, self.failure)
         return data
@@ -194,7 +193,6 @@ class Engine(sglang_rollout.AsyncEngine):
         await self.empty_after_call()
 
     async def turn(self, request: Request) -> RequestOutput:
-        """Send one turn of a conversation as one request."""
         rid, params = current_call.get().rid(uuid.uuid4().hex), sglang_params(request.params)
         return output_row(await self._request(request.token_ids, params, rid), params, None)
 

@@ -50,7 +50,8 @@ libraries = {name: load(name) for name in ("libcuda.so.1", "libnuma.so.1")}
 count, why = devices(libraries["libcuda.so.1"])
 missing = [name for name, library in libraries.items() if library is None]
 paths = [line.split()[-1] for line in open("/proc/self/maps") if "libcuda.so" in line]
-print(json.dumps({"devices": count, "why_none": why, "missing": missing, "libcuda": paths[:1]}))
+found = {"devices": count, "why_none": why, "missing": missing, "libcuda": "".join(paths[:1])}
+print(json.dumps(found))
 """
 
 Device = Literal["cuda", "cpu"]
@@ -65,7 +66,7 @@ class Machine:
 
     devices: int
     why_none: str
-    missing: tuple[stub_libraries.Library, ...]
+    missing: list[str]  # names of libraries
     libcuda: str = ""  # the path of the driver's library
 
 
@@ -162,9 +163,7 @@ def probe() -> Machine:
             f"device: looking for a GPU ended with exit code {done.returncode} ({last}); "
             "see what nvidia-smi says, or hide the GPU with CUDA_VISIBLE_DEVICES=''"
         )
-    answer = json.loads(done.stdout)
-    missing = tuple(stub_libraries.LIBRARIES[soname] for soname in answer["missing"])
-    return Machine(answer["devices"], answer["why_none"], missing, "".join(answer["libcuda"]))
+    return Machine(**json.loads(done.stdout))
 
 
 def _keep_compiled_code_private() -> None:
@@ -195,7 +194,6 @@ def _set_rendezvous() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports of loopback that are free now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for free in sockets:
@@ -237,15 +235,15 @@ def main() -> None:
         machine = probe()
         if machine.devices:
             cuda.check_tools()
-        for library in machine.missing:
-            stub_libraries.stub(library)
+        for name in machine.missing:
+            stub_libraries.stub(stub_libraries.LIBRARIES[name])
     except ConfigError as error:
         sys.exit(str(error))
     names = ("verl", "sglang", "torch", "transformers")
     stack = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
     print(f"Python {platform.python_version()}, {stack}")
     where = f"{machine.devices} GPU(s)" if machine.devices else f"the CPU: {machine.why_none}"
-    built = " and ".join(library.soname for library in machine.missing)
+    built = " and ".join(machine.missing)
     print(where + (f" (stub built for {built})" if built else ""))
 
 

@@ -123,8 +123,9 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     backend = VerlBackend(rollout, host, model)
 
     def check() -> None:
-        if rollout.pool is not None:  # another rank of its group may have the engine
-            kv_memory.check_held(rollout.pool, rollout.server_arguments["context_length"], config)
+        if (engine := rollout._engine) is not None:  # another rank of its group may have it
+            held = engine.scheduler_info["max_total_num_tokens"], engine.server_args.page_size
+            kv_memory.check_held(held, rollout.server_arguments["context_length"], config)
             if config.rollout.load_format != "dummy":  # dummy weights are not the folder's
                 check_unmeasured(backend, folder)
 

@@ -16,6 +16,7 @@ from _inf.errors import RequestFailure
 from _inf.types import RequestOutput, SamplingParams
 
 REPETITION_PENALTY, SEED, SAMPLING_MASK = "repetition_penalty", "seed", "sampling_mask"  # of ours
+SAME = "temperature top_p top_k min_p presence_penalty frequency_penalty ignore_eos".split()
 ROUTED_EXPERTS = "return_routed_experts"
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 TOP_PROMPT_LOGPROBS = "top_prompt_logprobs"
@@ -23,28 +24,20 @@ TOP_PROMPT_LOGPROBS = "top_prompt_logprobs"
 
 def sglang_params(params: SamplingParams) -> dict[str, Any]:
     """Return one row's parameters, without those at a neutral value that would cost SGLang time."""
-    request: dict[str, Any] = {
-        "temperature": params.temperature,
-        "top_p": params.top_p,
-        "top_k": params.top_k,
-        "min_p": params.min_p,
-        "presence_penalty": params.presence_penalty,
-        "frequency_penalty": params.frequency_penalty,
+    request = {name: getattr(params, name) for name in SAME} | {
         "max_new_tokens": params.max_tokens,
         "min_new_tokens": params.min_tokens,
-        "ignore_eos": params.ignore_eos,
         "stop_token_ids": list(params.stop_token_ids),
         "stop": list(params.stop),
     }
-    custom: dict[str, Any] = {}
-    if params.repetition_penalty != 1.0:
-        custom[REPETITION_PENALTY] = params.repetition_penalty
-    if params.seed is not None:
-        custom[SEED] = params.seed
-    if params.sampling_mask:
-        custom[SAMPLING_MASK] = True
+    penalty = params.repetition_penalty
+    custom = {
+        REPETITION_PENALTY: None if penalty == 1.0 else penalty,
+        SEED: params.seed,
+        SAMPLING_MASK: params.sampling_mask or None,
+    }
     optional = {
-        "custom_params": custom or None,
+        "custom_params": _given(custom) or None,
         "logit_bias": dict(params.logit_bias) or None,
         "json_schema": params.json_schema,
         "regex": params.regex,
@@ -53,7 +46,11 @@ def sglang_params(params: SamplingParams) -> dict[str, Any]:
         TOP_PROMPT_LOGPROBS: params.top_prompt_logprobs or None,
         TOP_LOGPROBS: params.logprobs or (1 if params.sampling_mask else None),
     }
-    return request | {name: value for name, value in optional.items() if value is not None}
+    return request | _given(optional)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def score_params(start: int, likeliest: int) -> dict[str, Any]:
@@ -63,7 +60,6 @@ def score_params(start: int, likeliest: int) -> dict[str, Any]:
 
 
 def request_arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
-    """The arguments of SGLang's `async_generate` for one row."""
     params = dict(params)
     start, likeliest = params.pop(LOGPROB_START, -1), params.pop(TOP_LOGPROBS, 0)
     likeliest = max(likeliest, params.pop(TOP_PROMPT_LOGPROBS, 0))

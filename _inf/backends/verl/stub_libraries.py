@@ -88,9 +88,9 @@ def stub(library: Library) -> Path:
     return build_stub(folders[0 if os.access(Path(sys.prefix, "lib"), os.W_OK) else 1], library)
 
 
-def load(libraries: Iterable[Library]) -> None:
+def load(sonames: Iterable[str]) -> None:
     """Load the stubs into this process and put them on the linker's path for child processes."""
-    paths = [stub(library) for library in libraries]
+    paths = [stub(LIBRARIES[soname]) for soname in sonames]
     for path in paths:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     folders = [*path_without_ours(), *(str(path.parent) for path in paths)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from _inf.backends.context import (
+from _inf.backends.model_info import (
     ORIGINAL,
     check_length,
     context_length,
@@ -143,7 +143,6 @@ def check_experts(hf_config: PretrainedConfig, server_arguments: Mapping[str, An
 
 
 def _state_layers(text: Any) -> str:
-    """Describe the layers that are not plain attention; empty if there are none."""
     if others := sorted(set(getattr(text, "layer_types", None) or ()) - ATTENTION_LAYERS):
         return f"layers of the kind {', '.join(others)}"
     keys = [key for key in text.to_dict() if key.startswith(STATE_KEYS)]
@@ -151,7 +150,6 @@ def _state_layers(text: Any) -> str:
 
 
 def _check_values(name: str, text: Any) -> None:
-    """Refuse values of the config that SGLang's class would ignore."""
     heads, kept = text.num_attention_heads, getattr(text, "num_key_value_heads", None)
     if name in NO_GROUPED_HEADS and kept not in (None, heads):
         raise ConfigError(

@@ -96,7 +96,6 @@ ALONE = Ranks()
 
 
 def _for_others(failure: BaseException | None) -> InferenceError | None:
-    """The failure as another rank raises it."""
     if failure is None:
         return None
     if isinstance(failure, InferenceError):

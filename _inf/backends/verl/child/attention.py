@@ -114,7 +114,6 @@ class DecodingGroup:
 
 
 def decoding_groups(batch: ForwardBatch, window: int) -> list[DecodingGroup]:
-    """Group the rows of a decoding batch by similar lengths."""
     ends = batch.seq_lens
     starts = (ends - window - 1).clamp(min=0) if window >= 0 else torch.zeros_like(ends)
     lengths = (ends - starts).tolist()
@@ -185,7 +184,6 @@ class PrefillRow:
 
 
 def prefill_rows(batch: ForwardBatch) -> list[PrefillRow]:
-    """The rows of a prefill, in the order of their new tokens."""
     rows, first = [], 0
     lengths = batch.req_pool_indices, batch.extend_prefix_lens, batch.extend_seq_lens
     for request, prefix, new in zip(*(each.tolist() for each in lengths), strict=True):

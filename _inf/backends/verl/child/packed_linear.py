@@ -80,7 +80,6 @@ def _packed_weight(layer: torch.nn.Module, *, keep_plain: bool) -> torch.Tensor 
 
 
 def unpack_all(model: torch.nn.Module) -> None:
-    """Give every parameter its plain values again, and drop the packed ones."""
     for weight in model.parameters():
         packed = weight.__dict__.pop(_PACKED, None)
         if packed is not None and weight.untyped_storage().nbytes() < weight.nbytes:
@@ -100,7 +99,6 @@ def _can_be_packed(layer: torch.nn.Module, weight: object) -> bool:
 
 @functools.cache
 def _packable_dtypes() -> frozenset[torch.dtype]:
-    """The dtypes that oneDNN multiplies on this CPU."""
     dtypes = {
         torch.float32: torch.backends.mkldnn.is_available(),
         torch.bfloat16: _onednn._is_mkldnn_bf16_supported(),

@@ -70,13 +70,12 @@ def unpinned_without_a_gpu(
     num_hidden_layers: int,
     num_experts_per_tok: int,
 ) -> None:
+    shape = num_tokens, num_hidden_layers, num_experts_per_tok
     if torch.cuda.is_available():
-        build(self, num_tokens, num_hidden_layers, num_experts_per_tok)
+        build(self, *shape)
         return
     self.num_tokens = num_tokens
-    self.buffer = torch.zeros(
-        (num_tokens, num_hidden_layers, num_experts_per_tok), dtype=torch.int32
-    )
+    self.buffer = torch.zeros(shape, dtype=torch.int32)
 
 
 def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:

@@ -33,7 +33,6 @@ def import_all(log: Path) -> None:
 def set_up(
     log: Path, *, device: str, cpu_attention: bool, pack_weights: bool, trust_remote_code: bool
 ) -> None:
-    """Set up the child, whose stdout is `log`."""
     if device == "cuda":
         leave_out_deep_gemm()
     import tqdm
