@@ -56,43 +56,33 @@ def test_key_that_a_backend_does_not_read_is_refused_by_name(source: Any, keys: 
         assert fault.startswith(f"{key}: ") and says in fault
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("truncate_prompt", "left"),
-        ("trust_remote_code", True),
-        ("rollout.top_k", 5),
-        ("rollout.ignore_eos", True),
-        ("rollout.prompt_length", 99),
-        ("rollout.max_model_len", 2000),
-    ],
-)
-def test_key_about_tokens_needs_the_tokenizer(key: str, value: Any) -> None:
-    (fault,) = faults(SERVER, **at(key, value))
-    assert fault.startswith(f"{key}: ") and "openai with tokenizer_path does" in fault
-    assert read_config({**SERVER, "tokenizer_path": "folder"}, at(key, value))
+def test_key_about_tokens_needs_the_tokenizer() -> None:
+    keys = {"truncate_prompt": "left", "trust_remote_code": True, "rollout.top_k": 5}
+    keys |= {"rollout.ignore_eos": True, "rollout.prompt_length": 99, "rollout.max_model_len": 2000}
+    for key, value in keys.items():
+        (fault,) = faults(SERVER, **at(key, value))
+        assert fault.startswith(f"{key}: ") and "openai with tokenizer_path does" in fault
+        assert read_config({**SERVER, "tokenizer_path": "folder"}, at(key, value))
+
+
+NO_ADDRESS, NOT_REPEATED = "is not an address", "must not contain a key or a password"
+NO_VARIABLE = "must be the name of an environment variable"
 
 
 @pytest.mark.parametrize(
-    ("address", "reason"),
+    ("key", "value", "says"),
     [
-        ("localhost:8000/v1", "is not an address"),
-        ("ftp://host/v1", "is not an address"),
-        ("http://", "is not an address"),
-        ("https://user:secret@host/v1", "must not contain a key or a password"),
-        ("https://host/v1?key=secret", "must not contain a key or a password"),
+        *(("base_url", url, NO_ADDRESS) for url in ("localhost:8000/v1", "ftp://host", "http://")),
+        ("base_url", "https://user:secret@host/v1", NOT_REPEATED),
+        ("base_url", "https://host/v1?key=secret", NOT_REPEATED),
+        *(("api_key_env", f"{key}secret", NO_VARIABLE) for key in ("sk-012", "0a1b", "with ", "")),
     ],
 )
-def test_address_is_checked_and_no_password_is_repeated(address: str, reason: str) -> None:
-    (fault,) = faults({**SERVER, "base_url": address})
-    assert fault.startswith("base_url: ") and reason in fault and "secret" not in fault
-
-
-@pytest.mark.parametrize("key", ["sk-0123456789abcdef", "0a1b2c", "key with spaces", "lowercase"])
-def test_key_in_the_place_of_a_variables_name_is_not_repeated(key: str) -> None:
-    (fault,) = faults({**SERVER, "api_key_env": key})
-    assert fault.startswith("api_key_env: must be the name of an environment variable")
-    assert key not in fault
+def test_address_and_variable_are_checked_and_no_secret_is_repeated(
+    key: str, value: str, says: str
+) -> None:
+    (fault,) = faults({**SERVER, key: value})
+    assert fault.startswith(f"{key}: ") and says in fault and "secret" not in fault
 
 
 def test_every_key_that_is_not_read_exists() -> None:

@@ -19,16 +19,16 @@ import pydantic
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from _inf.errors import PromptError
-from _inf.request.prompts import MESSAGE_KEYS, ROLES, normalize
+from _inf.request.prompts import ROLES, normalize
 from _inf.request.template import Template
 from _inf.request.tokenize import check_total_length, tokenize, tokenize_responses
 from _inf.response.scores import scored_sequences
 from _inf.types import Limits, ModelInfo, Prompt
+from tests.support.fuzz_cases import PROMPTS
 from tests.support.refusals import refused
-from tests.support.tiny import END_OF_TEXT, IM_END, PAD, VOCABULARY, tiny_model
+from tests.support.tiny import VOCABULARY, tiny_model
 
 LIMITS = Limits(prompt=64, total=80, vocabulary=VOCABULARY)
 HUGE = 10**5000  # more digits than Python prints
@@ -361,33 +361,8 @@ def test_bad_response_is_refused_by_its_index(response: Any, says: str, tokenize
         tokenize_responses(["hi", response], 2, tokenizer, LIMITS)
 
 
-# What people and programs send: the right shapes with anything in them, and anything else.
-ATOMS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.integers(0, VOCABULARY),
-    st.floats(),
-    st.binary(max_size=3),
-    st.text(st.characters(), max_size=5),
-    st.text(st.characters(categories=["Cs"]), max_size=3),
-    st.sampled_from([*ROLES, IM_END, PAD, END_OF_TEXT, np.int64(5), np.float32("nan")]),
-)
-KEYS = st.sampled_from([*MESSAGE_KEYS, "prompt_token_ids", "text", "type", "x", 5, None, (1, "a")])
-ANYTHING = st.recursive(
-    st.one_of(ATOMS, st.fixed_dictionaries({"role": st.sampled_from(ROLES), "content": ATOMS})),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4),
-        st.lists(inner, max_size=2).map(tuple),
-        st.dictionaries(KEYS, inner, max_size=3),
-        st.fixed_dictionaries({"prompt_token_ids": st.one_of(inner, st.lists(ATOMS))}),
-    ),
-    max_leaves=8,
-)
-
-
 @settings(max_examples=250, deadline=None, derandomize=True, database=None)
-@given(prompts=ANYTHING)
+@given(prompts=PROMPTS)
 def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(
     prompts: Any, tokenizer: Any
 ) -> None:

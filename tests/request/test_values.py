@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from _inf.errors import ConfigError
 from _inf.request.keywords import GenerateParams
 from _inf.types import SamplingParams
+from tests.support.fuzz_cases import KEYWORDS
 from tests.support.refusals import refused
 from tests.support.sampling import (
     DEFAULT,
@@ -141,16 +141,12 @@ def test_timeout_longer_than_any_wait_is_as_good_as_none_or_refused() -> None:
             assert resolved is None or resolved <= threading.TIMEOUT_MAX
 
 
-ATOMS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.binary(max_size=2)
-)
-VALUES = st.one_of(ATOMS, st.lists(ATOMS, max_size=3), st.dictionaries(ATOMS, ATOMS, max_size=2))
 PLAIN = {"logit_bias": dict, "stop": list, "stop_token_ids": list}
 HINTS = typing.get_type_hints(SamplingParams)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
-@given(st.dictionaries(st.sampled_from(SERVED), VALUES, max_size=4))
+@given(KEYWORDS)
 def test_any_values_end_in_plain_types_or_a_refusal_by_name(params: dict[str, Any]) -> None:
     try:
         sampling = sampled(**params)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 
 from inf import ConfigError, InferenceEngine, PromptError
 from tests.support.refusals import refused
-from tests.support.tiny import VOCABULARY
 
 TALK = [{"role": "user", "content": "hi"}]
 
@@ -55,22 +52,3 @@ def test_call_cuts_prompts_that_the_config_refuses(tiny: InferenceEngine) -> Non
         assert cut == [88, None]
     with refused(ConfigError, key="truncate_prompt"):
         answers(tiny, long, truncate_prompt="middle")
-
-
-def test_text_with_a_token_that_the_model_has_no_row_for_leaves_the_engine_alive(
-    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    larger = copy.deepcopy(tiny.tokenizer)
-    larger.add_tokens(["<|new|>"])
-    monkeypatch.setattr(tiny, "tokenizer", larger)
-    model = dataclasses.replace(tiny._backend.model, tokenizer=larger)
-    monkeypatch.setattr(tiny._backend, "model", model)
-    for call in (
-        lambda: tiny.get_logprobs("a", "b<|new|>"),
-        lambda: tiny.score("a", "<|new|>"),
-        lambda: answers(tiny, "a<|new|>"),
-        lambda: answers(tiny, {"text": "a<|new|>"}),
-    ):
-        with pytest.raises(PromptError, match=f" is {VOCABULARY}, outside the model's vocabulary"):
-            call()
-    assert answers(tiny, "a")
