@@ -53,6 +53,10 @@ def test_config_without_a_context_is_refused_by_name() -> None:
             check_support(named(f"{kind}Config", name), "cpu", 100, CPU)
 
 
+HALF_YARN = {"rope_scaling": {**YARN, "attention_factor": 0.5}}
+BARE_YARN = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "own", "said"),
     [
@@ -61,18 +65,8 @@ def test_config_without_a_context_is_refused_by_name() -> None:
         ("Olmoe", "OlmoeForCausalLM", {"norm_topk_prob": True}, "norm_topk_prob True"),
         ("StableLm", "StableLmForCausalLM", {"use_parallel_residual": True}, "residual True"),
         ("Mixtral", "MixtralForCausalLM", {"hidden_act": "gelu"}, "'gelu': .* 'silu'"),
-        (
-            "Llama",
-            "LlamaForCausalLM",
-            {"rope_scaling": {**YARN, "attention_factor": 0.5}},
-            "rope_scaling.attention_factor 0.5: SGLang 0.5.9 does not read it",
-        ),
-        (
-            "Llama",
-            "LlamaForCausalLM",
-            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-            "yarn without original_max_position_embeddings: SGLang 0.5.9 needs it",
-        ),
+        ("Llama", "LlamaForCausalLM", HALF_YARN, "rope_scaling.attention_factor 0.5: SGLang 0.5.9"),
+        ("Llama", "LlamaForCausalLM", BARE_YARN, "yarn without original_max_position_embeddings"),
     ],
 )
 def test_value_that_sglang_would_ignore_is_refused(
