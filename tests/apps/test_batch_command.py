@@ -13,43 +13,27 @@ import pytest
 
 import inf
 from _inf.apps.cli import main
-from _inf.config import load_config
-from inf import GenerationOutput, GenerationRow, GenerationTimeout
+from inf import GenerationTimeout
+from tests.support.stub_engine import StubEngine
 
 Ran = tuple[int, str]
 PROMPTS = [{"prompt": f"p{i}"} for i in range(4)]
 
 
-class Stub:
+class Stub(StubEngine):
     """Answers everything with "yes"; at the prompt `stops_at` Ctrl-C is pressed, and the prompt
     `late` times out."""
 
-    starts = 0
-
     def __init__(self, stops_at: str | None, late: str | None) -> None:
-        self.config = load_config(None, {})
-        self.on_cpu = True
-        self.tokenizer = None
         self._stops_at, self._late = stops_at, late
 
-    def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
-        return GenerationOutput()
-
-    async def agenerate(self, prompt: str, **params: Any) -> GenerationOutput:
+    async def answer(self, prompt: str, number: int) -> str:
         if prompt == self._stops_at:
             signal.raise_signal(signal.SIGINT)
             await asyncio.sleep(5)
         if prompt == self._late:
             raise GenerationTimeout("too late")
-        counts = {f"{name}_tokens": 1 for name in ("prompt", "completion", "cached")}
-        return GenerationOutput([GenerationRow("yes", [], [], finish_reason="stop", **counts)])
-
-    def __enter__(self) -> Stub:
-        Stub.starts += 1
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        pass
+        return "yes"
 
 
 @pytest.fixture

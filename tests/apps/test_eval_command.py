@@ -13,8 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import inf
 from _inf.apps.cli import main
 from _inf.apps.eval.tracking import global_step
-from _inf.config import load_config
-from inf import GenerationOutput, GenerationRow, PromptError
+from inf import PromptError
+from tests.support.stub_engine import StubEngine
 
 PROBLEMS = Path(inf.__file__).parent / "examples" / "problems.jsonl"
 # Without verl, which takes seconds to import.
@@ -24,43 +24,28 @@ def contains(solution_str, ground_truth, **rest):
 """
 
 
-class Stub:
+class Stub(StubEngine):
     """Answers "#### 54", which is right for the first problem; the second is too long for it."""
 
-    starts = 0
-    tokenizer = None
-    config = load_config(None, {})
-    on_cpu = True
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.asked = 0
-
-    def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
-        return GenerationOutput()
-
-    async def agenerate(self, prompt: list[Any], **params: Any) -> GenerationOutput:
-        self.asked += 1
-        if self.asked == 2:
+    async def answer(self, prompt: list[Any], number: int) -> str:
+        if number == 2:
             raise PromptError("prompt 0 has 900 tokens", index=0)
-        about: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": 3}
-        row = GenerationRow("#### 54", None, None, finish_reason="stop", **about)
-        return GenerationOutput([row])  # as a server without ids
+        return "#### 54"
 
-    def __enter__(self) -> Stub:
-        Stub.starts += 1
-        return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        pass
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The stub is every command's engine, in a folder of the test's own."""
+    monkeypatch.setattr(inf, "InferenceEngine", Stub)
+    for count in ("starts", "asked"):
+        monkeypatch.setattr(Stub, count, 0)
+    monkeypatch.chdir(tmp_path)
+    Path("reward.py").write_text(REWARD)
 
 
 def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engine_starts(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(inf, "InferenceEngine", Stub)
-    monkeypatch.setattr(Stub, "starts", 0)
-    monkeypatch.chdir(tmp_path)
-    Path("reward.py").write_text(REWARD)
     command = ["eval", "gsm8k", "--data", str(PROBLEMS), "--limit", "3", "--json"]
     command += ["--reward", "reward.py:contains"]
     assert main(command) == 1
@@ -109,13 +94,10 @@ ROW = {
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """`inf eval` on a stub, in a folder of its own."""
-    monkeypatch.setattr(inf, "InferenceEngine", Stub)
-    monkeypatch.chdir(tmp_path)
+def command(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """`inf eval` on a row of its own."""
     monkeypatch.delenv("TENSORBOARD_DIR", raising=False)
     Path("rows.jsonl").write_text(json.dumps(ROW) + "\n")
-    Path("reward.py").write_text(REWARD)
     return ["eval", "rows.jsonl", "--reward", "reward.py:contains", "--out", "run", "--json"]
 
 

@@ -16,40 +16,23 @@ import pytest
 import inf
 from _inf.apps import tally
 from _inf.apps.cli import main
-from _inf.config import load_config
-from inf import ConfigError, EngineDeadError, GenerationOutput, GenerationRow
+from inf import ConfigError, EngineDeadError
+from tests.support.stub_engine import StubEngine
 
 ROWS = [{"prompt": f"Count from {i}.", "data_source": "own"} for i in range(4)]
 Eval = Callable[..., tuple[int, str, str]]
 
 
-class Stub:
+class Stub(StubEngine):
     """Answers each prompt with its number of this process; every answer is cut."""
 
-    config = load_config(None, {})
-    tokenizer = None
-    on_cpu = True
-    asked = 0
+    finish_reason = "length"
     wait: Callable[[int], bool] | None = None  # for the answer with this number
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
-
-    def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
-        return GenerationOutput()
-
-    async def agenerate(self, prompt: Any, **params: Any) -> GenerationOutput:
-        Stub.asked += 1
-        number = Stub.asked
+    async def answer(self, prompt: Any, number: int) -> str:
         while Stub.wait and Stub.wait(number):
             await asyncio.sleep(0.01)
-        about: dict[str, Any] = {"prompt_tokens": 9, "completion_tokens": 3}
-        row = GenerationRow(f"answer {number}", None, None, finish_reason="length", **about)
-        return GenerationOutput([row])
-
-    def __enter__(self) -> Stub:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None: ...
+        return f"answer {number}"
 
 
 @pytest.fixture(autouse=True)

@@ -247,39 +247,27 @@ def test_process_in_a_call_dies_with_its_parent(file: Path) -> None:
     assert until(lambda: not alive({child}), GONE_SECONDS)
 
 
-@pytest.mark.parametrize(
-    ("named", "said"),
-    [
-        ("rewards", "FILE.py:compute_score"),
-        ("missing.py:compute_score", "no file missing.py"),
-        ("missing.py", "no file missing.py"),
-        (3, "must be a function, not 3"),
-    ],
-)
-def test_name_of_another_form_or_without_a_file_is_refused(named: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        RewardPool(named)
+UNUSABLE = {
+    "def compute_scor(**rest): ...": "no function named 'compute_score'; did you mean",
+    "import nothing_of_that_name": "ModuleNotFoundError: .*nothing_of_that_name",
+    "def compute_score(:": "SyntaxError",
+    "def compute_score(answer): ...": "missing a required argument: 'answer'.*keywords data_",
+}
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("def compute_scor(**rest): ...", "no function named 'compute_score'; did you mean"),
-        ("import nothing_of_that_name", "ModuleNotFoundError: .*nothing_of_that_name"),
-        ("def compute_score(:", "SyntaxError"),
-        ("def compute_score(answer): ...", "missing a required argument: 'answer'.*keywords data_"),
-    ],
-)
-def test_function_that_cannot_be_loaded_is_refused_with_the_reason(
-    text: str, said: str, workers: int, tmp_path: Path
-) -> None:
-    (tmp_path / "reward.py").write_text(text)
-    with (
-        pytest.raises(ConfigError, match=said),
-        Pool(str(tmp_path / "reward.py"), workers=workers),
-    ):
-        pass
+def test_function_that_cannot_be_found_or_loaded_is_refused_with_the_reason(tmp_path: Path) -> None:
+    for named, said in (("rewards", "FILE.py:compute_score"), (3, "must be a function, not 3")):
+        with pytest.raises(ConfigError, match=said):
+            RewardPool(named)
+    for named in ("missing.py:compute_score", "missing.py"):
+        with pytest.raises(ConfigError, match="no file missing.py"):
+            RewardPool(named)
+    for number, (text, said) in enumerate(UNUSABLE.items()):
+        file = tmp_path / f"reward{number}.py"
+        file.write_text(text)
+        for workers in (0, 1):
+            with pytest.raises(ConfigError, match=said), Pool(str(file), workers=workers):
+                pass
 
 
 def test_source_that_verls_function_does_not_know_ends_the_run(

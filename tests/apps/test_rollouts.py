@@ -12,7 +12,7 @@ import pytest
 from _inf.apps.rollouts.sources import token_texts
 from _inf.types import Trace
 from inf import ConfigError, as_rollouts, load_rollouts, save_rollouts
-from tests.support.tiny import IM_END, tiny_model
+from tests.support.tiny import IM_END
 
 ROW: dict[str, Any] = {
     "row_id": "3.1",
@@ -26,13 +26,6 @@ ROW: dict[str, Any] = {
     "weight_version": 2,
     "data_source": "math",
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(tiny_model())
 
 
 def written(path: Path, *lines: Any) -> Path:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -133,9 +133,7 @@ def test_new_weights_empty_it_also_under_the_same_version(scripted: Scripted) ->
     assert answers(backend, 5) == [[5, 2]]
 
 
-def test_answer_that_was_computed_before_an_update_is_not_kept_after_it(
-    scripted: Scripted,
-) -> None:
+def test_answer_that_was_computed_before_an_update_is_not_kept_after_it(scripted: Scripted) -> None:
     backend = cached(scripted)
     scripted.during = lambda: cast(None, backend.update_weights({}, 0))
     assert answers(backend, 5) == [[5, 1]]
@@ -170,17 +168,12 @@ def test_dead_engine_answers_nothing_from_memory(scripted: Scripted) -> None:
 
 
 def test_calls_from_many_threads_get_their_own_answers(scripted: Scripted) -> None:
-    backend, wrong = cached(scripted, size=5), []
+    backend = cached(scripted, size=5)
 
-    def ask(thread: int) -> None:
-        for turn in range(300):
-            token = (thread + turn) % 9
-            if answers(backend, token)[0][0] != token:
-                wrong.append(token)
+    def right(thread: int) -> bool:
+        tokens = [(thread + turn) % 9 for turn in range(300)]
+        return all(answers(backend, token)[0][0] == token for token in tokens)
 
-    threads = [threading.Thread(target=ask, args=(each,)) for each in range(6)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(60)
-    assert not wrong and len(backend._cache) <= 5
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(right, range(6)))
+    assert len(backend._cache) <= 5

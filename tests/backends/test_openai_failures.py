@@ -9,6 +9,7 @@ import pytest
 from _inf.errors import RequestFailure
 from inf import ConfigError, EngineDeadError, GenerationTimeout, InferenceEngine, PromptError
 from tests.support import scripted_server
+from tests.support.refusals import refused
 from tests.support.scripted_server import (
     Reply,
     Script,
@@ -55,18 +56,18 @@ def test_key_of_the_named_variable_is_sent_and_no_other(
 def test_missing_or_impossible_key_is_named_without_its_value(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match="^api_key_env: .* variable SERVER_KEY is not set"):
+    with refused(ConfigError, "variable SERVER_KEY is not set", key="api_key_env"):
         connected(server, api_key_env="SERVER_KEY")
     monkeypatch.setenv("SERVER_KEY", f"{KEY}\nX-Other: 1")
-    with pytest.raises(ConfigError, match="^api_key_env: .*SERVER_KEY has characters") as caught:
+    with refused(ConfigError, "SERVER_KEY has characters", key="api_key_env") as caught:
         connected(server, api_key_env="SERVER_KEY")
     assert KEY not in str(caught.value) and server.seen == []
     server.script = lambda path, body: Reply({}, status=401) if body else echo(path, body)
     with connected(server) as engine:
-        with pytest.raises(ConfigError, match="^api_key_env"):
+        with refused(ConfigError, key="api_key_env"):
             engine.generate("a", tools=[_tool])
     server.script = lambda path, body: Reply({}, status=401)
-    with pytest.raises(ConfigError, match="^api_key_env: .* asks for a key; name the environment"):
+    with refused(ConfigError, "asks for a key; name the environment", key="api_key_env"):
         connected(server)
 
 
@@ -78,7 +79,7 @@ def test_refused_key_names_the_variable_and_never_the_key(
     monkeypatch.setenv("SERVER_KEY", KEY)
     reply = Reply({"error": {"message": f"Incorrect API key: {KEY}"}}, status=status)
     server.script = lambda path, body: reply if at_start or body else echo(path, body)
-    with pytest.raises(ConfigError, match=f"^api_key_env: .*SERVER_KEY.*{status}") as caught:
+    with refused(ConfigError, f"SERVER_KEY.*{status}", key="api_key_env") as caught:
         with connected(server, api_key_env="SERVER_KEY") as engine:
             engine.generate("a")
     assert KEY not in str(caught.value)
@@ -99,28 +100,29 @@ def _tool(x: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "kind", "message"),
+    ("status", "body", "about"),
     [
-        (400, {"message": "No.", "param": "temperature"}, ConfigError, "^temperature: .*400.*: No"),
-        (400, {"message": "No.", "param": "messages[0].role"}, PromptError, "^prompt 1: .*: No"),
-        (400, {"message": "Long.", "code": "context_length_exceeded"}, PromptError, "^prompt 1: "),
-        (422, {"message": "No."}, PromptError, "^prompt 1: .*422.*: No"),
-        (404, {"message": "No model."}, ConfigError, "^base_url or model_path: .*404.*: No model"),
+        (400, {"message": "No.", "param": "temperature"}, {"key": "temperature"}),
+        (400, {"message": "No.", "param": "messages[0].role"}, {"index": 1}),
+        (400, {"message": "No.", "code": "context_length_exceeded"}, {"index": 1}),
+        (422, {"message": "No."}, {"index": 1}),
         # Other servers' forms.
-        (400, [{"error": {"message": "No."}}], PromptError, "No"),
-        (400, b"No.", PromptError, "No"),
-        (400, {"detail": [{"msg": "No."}]}, PromptError, "No"),
+        (400, [{"error": {"message": "No."}}], {"index": 1}),
+        (400, b"No.", {"index": 1}),
+        (400, {"detail": [{"msg": "No."}]}, {"index": 1}),
+        (404, {"message": "No model."}, {}),
     ],
 )
 def test_what_the_server_refuses_is_said_in_its_words(
-    server: ScriptedServer, status: int, body: Any, kind: type[Exception], message: str
+    server: ScriptedServer, status: int, body: Any, about: dict[str, Any]
 ) -> None:
-    refused = Reply({"error": body} if "message" in list(body) else body, status)
+    reply = Reply({"error": body} if "message" in list(body) else body, status)
     server.script = lambda path, sent: (
-        refused if sent and "b" in str(sent["messages"]) else echo(path, sent)
+        reply if sent and "b" in str(sent["messages"]) else echo(path, sent)
     )
     with connected(server) as engine:
-        with pytest.raises(kind, match=message):
+        kind = PromptError if "index" in about else ConfigError
+        with refused(kind, rf"\({status}\): .*No", **about):
             engine.generate(["a", "b"])
     assert sum("b" in str(sent["messages"]) for sent in server.bodies) == 1  # not tried again
 
@@ -131,7 +133,7 @@ def test_request_that_stays_unanswered_is_a_failure_of_that_row(
 ) -> None:
     server.script = refusing(status, message="Busy.")
     with connected(server, retries=2) as engine:
-        with pytest.raises(RequestFailure, match=rf"^prompt 0: .*\({status}\): Busy"):
+        with refused(RequestFailure, rf"\({status}\): Busy", index=0):
             engine.generate("a")
         assert len(server.bodies) == 3
         server.script = echo
@@ -243,7 +245,7 @@ def test_server_that_is_not_there_is_one_sentence_and_later_calls_try_again() ->
         with pytest.raises(EngineDeadError, match=rf"^No server answers at .*:{port}/v1 \("):
             engine.generate(["a", "b"])
         assert not engine.dead
-    with pytest.raises(EngineDeadError, match="^No server answers at"):
+    with pytest.raises(EngineDeadError):
         connected(server)
 
 

@@ -32,5 +32,6 @@ def test_column_of_any_kind_that_one_turn_cannot_serve_is_refused(
 ) -> None:
     empty: list[Any] = [None, {}, [], np.array([])]
     batch = upstream.DataProto(non_tensor_batch={name: column([*empty, value])})
-    with pytest.raises(ConfigError, match=rf"^non_tensor_batch\['{name}'\]\[4\]: "):
+    says = rf"^non_tensor_batch\['{name}'\]\[4\]: .*(generate\(\) or rollout_batch\(\)|text only)"
+    with pytest.raises(ConfigError, match=says):
         upstream.CorrectedRollout.generate_sequences(SimpleNamespace(), batch)

@@ -317,20 +317,6 @@ def test_only_sglang_has_arguments() -> None:
     assert "must be 'sglang', not 'sglan'" in faults(at("rollout.engine_kwargs.sglan", {}))[0]
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "line"),
-    [
-        ("gpu_memory_utilization", 0.8, "must be 0.5, not 0.8: rollout.name is hf, which does"),
-        ("tensor_model_parallel_size", 2, "must be 1, not 2: rollout.name is hf"),
-        ("load_format", "dummy", "must be 'auto', not 'dummy': rollout.name is hf"),
-        ("engine_kwargs.sglang.attention_backend", "triton", "rollout.name is hf, which does not"),
-    ],
-)
-def test_key_that_transformers_does_not_read_is_refused(key: str, value: Any, line: str) -> None:
-    (fault,) = faults(at(f"rollout.{key}", value) | {}, rollout={"name": "hf"})
-    assert fault.startswith(f"rollout.{key}: {line}")
-
-
 def test_both_files_of_the_project_serve_transformers_too() -> None:
     root = Path(__file__).parents[2]
     assert read_config(str(root / "config.yaml"), {"rollout": {"name": "hf"}})

@@ -32,76 +32,57 @@ def test_embedded_models_keys_are_not_for_a_server(source: Any) -> None:
     assert config.rollout.do_sample is (source is not None)  # greedy without a config, as always
 
 
-@pytest.mark.parametrize("name", ["sglang", "hf"])
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("base_url", SERVER["base_url"]),
-        ("api_key_env", "SERVER_KEY"),
-        ("tokenizer_path", "Qwen/Qwen3-0.6B"),
-    ],
-)
-def test_engine_here_does_not_read_the_keys_of_a_server(name: str, key: str, value: Any) -> None:
-    (fault,) = faults({key: value}, rollout={"name": name})
-    assert fault.startswith(f"{key}: must be None, not ") and f"rollout.name is {name}" in fault
+TOKENS = {"tokenizer_path": "Qwen/Qwen3-0.6B"}
+OF_A_SERVER = {"base_url": SERVER["base_url"], "api_key_env": "SERVER_KEY", **TOKENS}
+OF_SGLANG = {"rollout.tensor_model_parallel_size": 2, "rollout.gpu_memory_utilization": 0.8}
+OF_SGLANG |= {"rollout.load_format": "dummy"}
+OF_SGLANG |= {"rollout.engine_kwargs.sglang.attention_backend": "triton"}
+OF_AN_ENGINE = {"device": "cpu", "adapter_path": "adapter", "rollout.dtype": "float32", **OF_SGLANG}
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("source", "keys"),
     [
-        ("device", "cpu"),
-        ("adapter_path", "adapter"),
-        ("rollout.dtype", "float32"),
-        ("rollout.tensor_model_parallel_size", 2),
-        ("rollout.engine_kwargs.sglang.attention_backend", "triton"),
+        ({"rollout": {"name": "sglang"}}, OF_A_SERVER),
+        ({"rollout": {"name": "hf"}}, {**OF_A_SERVER, **OF_SGLANG}),
+        (SERVER, OF_AN_ENGINE),
+        ({**SERVER, **TOKENS}, OF_AN_ENGINE),
     ],
 )
-@pytest.mark.parametrize("tokens", [{}, {"tokenizer_path": "Qwen/Qwen3-0.6B"}])
-def test_key_that_no_server_reads_is_refused_by_name(
-    key: str, value: Any, tokens: dict[str, str]
+def test_key_that_a_backend_does_not_read_is_refused_by_name(source: Any, keys: Any) -> None:
+    says = f"rollout.name is {source['rollout']['name']}, which does not read"
+    for key, value in keys.items():
+        (fault,) = faults(source, **at(key, value))
+        assert fault.startswith(f"{key}: ") and says in fault
+
+
+def test_key_about_tokens_needs_the_tokenizer() -> None:
+    keys = {"truncate_prompt": "left", "trust_remote_code": True, "rollout.top_k": 5}
+    keys |= {"rollout.ignore_eos": True, "rollout.prompt_length": 99, "rollout.max_model_len": 2000}
+    for key, value in keys.items():
+        (fault,) = faults(SERVER, **at(key, value))
+        assert fault.startswith(f"{key}: ") and "openai with tokenizer_path does" in fault
+        assert read_config({**SERVER, "tokenizer_path": "folder"}, at(key, value))
+
+
+NO_ADDRESS, NOT_REPEATED = "is not an address", "must not contain a key or a password"
+NO_VARIABLE = "must be the name of an environment variable"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        *(("base_url", url, NO_ADDRESS) for url in ("localhost:8000/v1", "ftp://host", "http://")),
+        ("base_url", "https://user:secret@host/v1", NOT_REPEATED),
+        ("base_url", "https://host/v1?key=secret", NOT_REPEATED),
+        *(("api_key_env", f"{key}secret", NO_VARIABLE) for key in ("sk-012", "0a1b", "with ", "")),
+    ],
+)
+def test_address_and_variable_are_checked_and_no_secret_is_repeated(
+    key: str, value: str, says: str
 ) -> None:
-    found = faults({**SERVER, **tokens}, **at(key, value))
-    (fault,) = found
-    assert fault.startswith(f"{key}: ") and "rollout.name is openai, which does not read" in fault
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("truncate_prompt", "left"),
-        ("trust_remote_code", True),
-        ("rollout.top_k", 5),
-        ("rollout.ignore_eos", True),
-        ("rollout.prompt_length", 99),
-        ("rollout.max_model_len", 2000),
-    ],
-)
-def test_key_about_tokens_needs_the_tokenizer(key: str, value: Any) -> None:
-    (fault,) = faults(SERVER, **at(key, value))
-    assert fault.startswith(f"{key}: ") and "openai with tokenizer_path does" in fault
-    assert read_config({**SERVER, "tokenizer_path": "folder"}, at(key, value))
-
-
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [
-        ("localhost:8000/v1", "is not an address"),
-        ("ftp://host/v1", "is not an address"),
-        ("http://", "is not an address"),
-        ("https://user:secret@host/v1", "must not contain a key or a password"),
-        ("https://host/v1?key=secret", "must not contain a key or a password"),
-    ],
-)
-def test_address_is_checked_and_no_password_is_repeated(address: str, reason: str) -> None:
-    (fault,) = faults({**SERVER, "base_url": address})
-    assert fault.startswith("base_url: ") and reason in fault and "secret" not in fault
-
-
-@pytest.mark.parametrize("key", ["sk-0123456789abcdef", "0a1b2c", "key with spaces", "lowercase"])
-def test_key_in_the_place_of_a_variables_name_is_not_repeated(key: str) -> None:
-    (fault,) = faults({**SERVER, "api_key_env": key})
-    assert fault.startswith("api_key_env: must be the name of an environment variable")
-    assert key not in fault
+    (fault,) = faults({**SERVER, key: value})
+    assert fault.startswith(f"{key}: ") and says in fault and "secret" not in fault
 
 
 def test_every_key_that_is_not_read_exists() -> None:

@@ -248,10 +248,8 @@ REFUSED = [
 
 @pytest.mark.parametrize(("schema", "path"), REFUSED)
 def test_what_cannot_be_enforced_is_refused_by_its_path(schema: Any, path: str) -> None:
-    with pytest.raises(ConfigError) as failure:
+    with pytest.raises(ConfigError, match=rf"^{re.escape(path)}: [^\n]*[.?]$"):
         json_schema_text(schema)
-    message = str(failure.value)
-    assert message.startswith(f"{path}: ") and message.endswith((".", "?")) and "\n" not in message
 
 
 @pytest.mark.parametrize(
@@ -265,10 +263,10 @@ def test_what_cannot_be_enforced_is_refused_by_its_path(schema: Any, path: str) 
     ],
 )
 def test_type_that_json_does_not_have_is_named_with_the_nearest(type_: Any, says: str) -> None:
-    with pytest.raises(ConfigError) as failure:
+    with pytest.raises(
+        ConfigError, match=rf"^json_schema\.properties\.a\.type: .*{re.escape(says)}"
+    ):
         json_schema_text({"properties": {"a": {"type": type_}}})
-    assert str(failure.value).startswith("json_schema.properties.a.type: ")
-    assert says in str(failure.value)
 
 
 @pytest.mark.parametrize(
@@ -288,7 +286,7 @@ def test_type_that_json_does_not_have_is_named_with_the_nearest(type_: Any, says
 )
 def test_schema_that_would_take_minutes_is_refused_in_seconds(schema: Any) -> None:
     start = time.process_time()
-    with pytest.raises(ConfigError, match=r"^json_schema"):
+    with pytest.raises(ConfigError):
         json_schema_text(schema)
     assert time.process_time() - start < 10
 
@@ -361,9 +359,8 @@ REFUSED_REGEXES = [
 
 @pytest.mark.parametrize(("regex", "why"), REFUSED_REGEXES)
 def test_regex_that_cannot_be_enforced_is_refused(regex: Any, why: str) -> None:
-    with pytest.raises(ConfigError, match=r"^regex: [^\n]*[.?]$") as failure:
+    with pytest.raises(ConfigError, match=rf"^regex: [^\n]*{why}[^\n]*[.?]$"):
         regex_text(regex)
-    assert why in str(failure.value)
 
 
 def test_what_only_looks_like_a_refused_regex_is_served() -> None:

@@ -13,7 +13,7 @@ from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import LISTS, Sampling
 from _inf.request.seeds import MAX_SEED, derived_seed, prompt_seed
 from _inf.types import TurnOptions
-from tests.support.sampling import DEFAULT, greedy, refusal, sampled
+from tests.support.sampling import DEFAULT, fault, greedy, refusal, sampled
 
 PER_CALL = keywords.PER_CALL.keys()
 TURNS = {field.name for field in dataclasses.fields(TurnOptions)}
@@ -82,7 +82,7 @@ def test_wrong_value_in_a_list_is_refused_as_alone_with_its_prompt(name: str) ->
 @pytest.mark.parametrize("name", sorted(set(PER_CALL) - {"chat_template_kwargs", "tools"}))
 def test_parameter_of_the_call_takes_no_list(name: str) -> None:
     for value in ([1], [True], [0.5, 0.5], (True, True)):
-        assert refusal(_prompts=2, **{name: value}).startswith(f"{name}: ")
+        assert fault(_prompts=2, **{name: value}).key == name
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_lists_and_single_values_combine_prompt_by_prompt() -> None:
     assert [params.max_tokens for params in sampling.params] == [3, DEFAULT.response_length, 5]
     assert {params.top_k for params in sampling.params} == {9}
     assert not greedy(sampling) and greedy(sampled(_prompts=2, temperature=[0, 0.0]))
-    said = refusal(_prompts=3, do_sample=[False, True, False], temperature=[0, 0.5, 0.5])
-    assert said.startswith("do_sample: ") and said.endswith("(prompt 2)")
+    wrong = fault(_prompts=3, do_sample=[False, True, False], temperature=[0, 0.5, 0.5])
+    assert (wrong.key, wrong.index) == ("do_sample", 2)
 
 
 def test_empty_batch_hides_no_wrong_value() -> None:

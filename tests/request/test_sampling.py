@@ -14,7 +14,8 @@ from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import check_params, effective_params
 from _inf.request.values import TEMPLATE_OWN
 from _inf.types import SamplingParams
-from tests.support.sampling import DEFAULT, config, greedy, refusal, sampled
+from tests.support.refusals import refused
+from tests.support.sampling import DEFAULT, config, fault, greedy, refusal, sampled
 
 # ── Where values come from ───────────────────────────────────────────────────────────────────────
 
@@ -138,7 +139,7 @@ def test_beams_have_as_many_rows_at_most_and_no_grammar() -> None:
 )
 def test_parameters_are_checked_without_an_engine(wrong: dict[str, Any]) -> None:
     check_params({"temperature": 0.5, "stop": ["a", "b"], "stop_token_ids": [5], "n": 2}, DEFAULT)
-    with pytest.raises(ConfigError, match=f"^{next(iter(wrong))}: "):
+    with refused(ConfigError, key=next(iter(wrong))):
         check_params(wrong, DEFAULT)
 
 
@@ -175,8 +176,8 @@ def test_min_tokens_above_max_tokens_is_refused_wherever_max_tokens_comes_from()
 
 def test_answer_follows_one_grammar_a_prompt() -> None:
     schema = {"type": "integer"}
-    assert refusal(json_schema=schema, regex="a+").startswith("regex: ")
-    assert refusal(_prompts=2, json_schema=[None, schema], regex="a+").endswith(" (prompt 1)")
+    assert fault(json_schema=schema, regex="a+").key == "regex"
+    assert fault(_prompts=2, json_schema=[None, schema], regex="a+").index == 1
     first, second = sampled(_prompts=2, json_schema=[schema, None], regex=[None, "a+"]).params
     assert first.json_schema and first.regex is None
     assert second.json_schema is None and second.regex
@@ -193,7 +194,7 @@ def test_true_scores_the_prompt_and_a_number_adds_the_likeliest_tokens() -> None
     for without in (sampled(), sampled(prompt_logprobs=False)):
         assert not without.params[0].prompt_logprobs and not without.asks("prompt_logprobs")
     for value in (0, -1, 385):
-        assert refusal(prompt_logprobs=value).startswith(f"prompt_logprobs: {value} is out of")
+        assert fault(prompt_logprobs=value).key == "prompt_logprobs"
     for odd in ("true", 1.0, [1, 2]):
         assert "is neither a bool nor an int" in refusal(prompt_logprobs=odd)
     shown = [effective_params({"prompt_logprobs": value}, DEFAULT) for value in (True, 3, False)]
@@ -232,10 +233,10 @@ def test_prompts_are_cut_on_one_side_or_as_the_config_says() -> None:
 
 @pytest.mark.parametrize("name", TEMPLATE_OWN)
 def test_template_keyword_that_the_engine_sets_is_refused(name: str) -> None:
-    said = refusal(chat_template_kwargs={"enable_thinking": True, name: False})
-    assert said.startswith(f"chat_template_kwargs.{name}: ")
+    wrong = fault(chat_template_kwargs={"enable_thinking": True, name: False})
+    assert wrong.key == f"chat_template_kwargs.{name}"
     for value in ([], [("a", 1)], "a", 3, {1: 2}, {"a": 1, 2: 3}):  # no mapping of names
-        assert refusal(chat_template_kwargs=value).startswith("chat_template_kwargs: ")
+        assert fault(chat_template_kwargs=value).key == "chat_template_kwargs"
 
 
 def test_nothing_of_the_callers_is_kept_or_changed() -> None:

@@ -123,32 +123,17 @@ def test_template_that_wants_calls_before_results_gets_them(
     assert tokenizer.decode(ids).strip().startswith(result)
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (DROPPING, "cannot show a tool's result"),
-        (NO_TOOLS, "cannot show a tool's result .*must alternate"),
-    ],
-)
-def test_template_without_a_place_for_results_is_refused(
-    text: str, says: str, tokenizer: Any
-) -> None:
-    template = made(tokenizer, text, schemas=[SCHEMA], instructions="Call add.")
-    with pytest.raises(ToolError, match=says):
-        template.check_turns()
-    if text is DROPPING:  # it drops system messages too
-        assert "user\nCall add.\n\nWhat is 2 + 2?" in tokenizer.decode(template.prompt([USER], 0))
-
-
-@pytest.mark.parametrize("text", ["{{ raise_exception('no') }}", "{{ 1 / 0 }}", "{% if %}"])
-def test_template_that_raises_beside_tools_is_refused(text: str, tokenizer: Any) -> None:
-    with pytest.raises(ToolError, match="^tools: the model's chat template refused them: "):
-        made(tokenizer, text, schemas=[SCHEMA])
-
-
-def test_template_that_ignores_tools_is_refused_if_it_shows_no_instructions(
-    tokenizer: Any,
-) -> None:
+def test_template_that_cannot_show_tools_or_their_results_is_refused(tokenizer: Any) -> None:
+    told: dict[str, Any] = {"schemas": [SCHEMA], "instructions": "Call add."}
+    for text, says in ((DROPPING, ""), (NO_TOOLS, " .*must alternate")):
+        template = made(tokenizer, text, **told)
+        with pytest.raises(ToolError, match=f"cannot show a tool's result{says}"):
+            template.check_turns()
+    asked = tokenizer.decode(made(tokenizer, DROPPING, **told).prompt([USER], 0))
+    assert "user\nCall add.\n\nWhat is 2 + 2?" in asked  # it drops system messages too
+    for text in ("{{ raise_exception('no') }}", "{{ 1 / 0 }}", "{% if %}"):
+        with pytest.raises(ToolError, match="^tools: the model's chat template refused them: "):
+            made(tokenizer, text, schemas=[SCHEMA])
     with pytest.raises(ToolError, match="does not show tools.*multi_turn.format: hermes; set that"):
         made(tokenizer, None, schemas=[SCHEMA])
 

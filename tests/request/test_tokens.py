@@ -19,15 +19,16 @@ import pydantic
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from _inf.errors import PromptError
-from _inf.request.prompts import MESSAGE_KEYS, ROLES, normalize
+from _inf.request.prompts import ROLES, normalize
 from _inf.request.template import Template
 from _inf.request.tokenize import tokenize, tokenize_responses
 from _inf.response.scores import scored_sequences
 from _inf.types import Limits, ModelInfo, Prompt
-from tests.support.tiny import END_OF_TEXT, IM_END, PAD, VOCABULARY, tiny_model
+from tests.support.fuzz_cases import PROMPTS
+from tests.support.refusals import refused
+from tests.support.tiny import VOCABULARY, tiny_model
 
 LIMITS = Limits(prompt=64, total=80, vocabulary=VOCABULARY)
 HUGE = 10**5000  # more digits than Python prints
@@ -52,6 +53,7 @@ def ids(
 def refusal(prompts: Any, tokenizer: Any, limits: Limits = LIMITS, kwargs: Any = None) -> str:
     with pytest.raises(PromptError) as caught:
         tokenize(normalize(prompts), Template(tokenizer, kwargs), limits)
+    assert re.match(rf"prompt {caught.value.index}[ :,]", str(caught.value))
     return str(caught.value)
 
 
@@ -230,8 +232,7 @@ def test_nothing_of_the_callers_is_changed_or_kept(tokenizer: Any) -> None:
     writes = "{% set _ = messages[0].update(content='z') %}{{ messages[0]['content'] }}"
     rendered = ids([messages, {"prompt_token_ids": given_ids}], tokenizer, limits, kwargs)
     rendered[1].append(1)
-    with pytest.raises(PromptError, match="SecurityError"):
-        ids([messages], templated(tokenizer, writes))
+    assert "SecurityError" in refusal([messages], templated(tokenizer, writes))
     assert (messages, given_ids, kwargs) == before
 
 
@@ -356,45 +357,19 @@ def test_arguments_nested_beyond_reading_stay_text() -> None:
     ],
 )
 def test_bad_response_is_refused_by_its_index(response: Any, says: str, tokenizer: Any) -> None:
-    with pytest.raises(PromptError) as caught:
+    with refused(PromptError, f"^{re.escape(says)}", index=1):
         tokenize_responses(["hi", response], 2, tokenizer, LIMITS)
-    assert str(caught.value).startswith(says)
-
-
-# What people and programs send: the right shapes with anything in them, and anything else.
-ATOMS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.integers(0, VOCABULARY),
-    st.floats(),
-    st.binary(max_size=3),
-    st.text(st.characters(), max_size=5),
-    st.text(st.characters(categories=["Cs"]), max_size=3),
-    st.sampled_from([*ROLES, IM_END, PAD, END_OF_TEXT, np.int64(5), np.float32("nan")]),
-)
-KEYS = st.sampled_from([*MESSAGE_KEYS, "prompt_token_ids", "text", "type", "x", 5, None, (1, "a")])
-ANYTHING = st.recursive(
-    st.one_of(ATOMS, st.fixed_dictionaries({"role": st.sampled_from(ROLES), "content": ATOMS})),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4),
-        st.lists(inner, max_size=2).map(tuple),
-        st.dictionaries(KEYS, inner, max_size=3),
-        st.fixed_dictionaries({"prompt_token_ids": st.one_of(inner, st.lists(ATOMS))}),
-    ),
-    max_leaves=8,
-)
 
 
 @settings(max_examples=250, deadline=None, derandomize=True, database=None)
-@given(prompts=ANYTHING)
+@given(prompts=PROMPTS)
 def test_anything_at_all_ends_in_prompts_or_in_a_refusal_by_index(
     prompts: Any, tokenizer: Any
 ) -> None:
     try:
         answered = tokenize(normalize(prompts), Template(tokenizer), LIMITS)
     except PromptError as refused:
-        assert re.match(r"prompt \d+[ :,]", str(refused))
+        assert re.match(rf"prompt {refused.index}[ :,]", str(refused))
         return
     for prompt in answered:
         assert 0 < len(prompt.token_ids) <= LIMITS.prompt and not prompt.truncated_tokens
@@ -464,9 +439,8 @@ def test_text_with_a_token_that_the_model_has_no_row_for_is_refused(tokenizer: A
     said = refusal(["hi", "a<|new|>"], larger)
     assert said.startswith("prompt 1") and str(VOCABULARY) in said
     assert refusal([{"text": "a<|new|>"}], larger).startswith("prompt 0: the text's token[1] is")
-    with pytest.raises(PromptError) as caught:
+    with refused(PromptError, rf"^response 1: the text's token\[1\] is {VOCABULARY}, outside"):
         tokenize_responses(["a", "a<|new|>"], 2, larger, LIMITS)
-    assert str(caught.value).startswith(f"response 1: the text's token[1] is {VOCABULARY}, outside")
     assert len(ids("a<new>", larger)) == 1
 
 
@@ -537,7 +511,5 @@ def test_each_prompt_must_fit_with_its_own_max_tokens(tokenizer: Any) -> None:
         ([77, 17], "prompt 1 has 64 tokens; with max_tokens=17 that is 81", 16),
         ([10**30, 16], "prompt 0 has 3 tokens; with max_tokens=", 77),
     ):
-        with pytest.raises(PromptError) as caught:
+        with refused(PromptError, f"^{says}.*At most max_tokens={fits} fits", index=says[7] == "1"):
             tokenize(prompts, Template(tokenizer), LIMITS, answers)
-        assert str(caught.value).startswith(says)
-        assert f"At most max_tokens={fits} fits" in str(caught.value)

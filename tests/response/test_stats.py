@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -113,18 +114,15 @@ def test_call_that_fails_ends_its_time_and_brings_no_rows(clock: Clock) -> None:
 def test_calls_from_many_threads_lose_nothing() -> None:
     totals, start = Stats(), threading.Barrier(8)
 
-    def work() -> None:
+    def work(thread: int) -> None:
         start.wait(timeout=30)
         for _ in range(2000):
             with totals.call():
                 totals.add_rows([row(2, 1, 1)])
                 totals.snapshot()
 
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
     said = totals.snapshot()
     assert (said["calls"], said["requests"]) == (16000, 16000)
     assert (said["prompt_tokens"], said["cached_tokens"]) == (32000, 16000)

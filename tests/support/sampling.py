@@ -31,7 +31,13 @@ def greedy(sampling: Sampling) -> bool:
     return all(params.greedy for params in sampling.params)
 
 
-def refusal(_config: RolloutConfig = DEFAULT, _prompts: int = 1, **params: Any) -> str:
+def fault(_config: RolloutConfig = DEFAULT, _prompts: int = 1, **params: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         resolve(params, _config, _prompts, MODEL)
-    return str(caught.value)
+    key = caught.value.key
+    assert key is not None and str(caught.value).startswith(f"{key}: ")
+    return caught.value
+
+
+def refusal(_config: RolloutConfig = DEFAULT, _prompts: int = 1, **params: Any) -> str:
+    return str(fault(_config, _prompts, **params))

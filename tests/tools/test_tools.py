@@ -26,6 +26,8 @@ PARAMETERS = {
     "additionalProperties": False,
 }
 WEATHER = {"name": "weather", "description": "The weather.", "parameters": PARAMETERS}
+RULES: dict[str, Any] = {"timeout": 20.0, "max_length": 10_000, "side": "left"}
+RULES |= {"instance_id": "row", "execute_kwargs": {}}
 
 
 def multiply(left: int, right: int | None = None) -> int:
@@ -57,9 +59,7 @@ def tool(function: Callable[..., Any]) -> Tool:
 
 def run(given: Tool | Callable[..., Any], arguments: Any = None, **limits: Any) -> Executed:
     given = given if isinstance(given, Tool) else tool(given)
-    rules: dict[str, Any] = {"timeout": 20.0, "max_length": 10_000, "side": "left", **limits}
-    rules = {"instance_id": "row", "execute_kwargs": {}, **rules}
-    return asyncio.run(execute(given, arguments or {}, **rules))
+    return asyncio.run(execute(given, arguments or {}, **{**RULES, **limits}))
 
 
 # ─── What is a tool ───
@@ -285,10 +285,8 @@ def test_all_calls_run_at_once_even_where_they_block() -> None:
     barrier = threading.Barrier(calls)
 
     async def all_of_them() -> list[Executed]:
-        limits: dict[str, Any] = {"timeout": 20, "max_length": 99, "side": "left"}
-        given: dict[str, Any] = {"instance_id": "", "execute_kwargs": {}, **limits}
         waiting = tool(lambda: barrier.wait(timeout=15) >= 0)
-        return await asyncio.gather(*(execute(waiting, {}, **given) for _ in range(calls)))
+        return await asyncio.gather(*(execute(waiting, {}, **RULES) for _ in range(calls)))
 
     assert {done.text for done in asyncio.run(all_of_them())} == {"true"}
 
@@ -305,9 +303,7 @@ def test_the_callers_cancellation_comes_out_and_reaches_the_tool() -> None:
             raise
 
     async def cancel() -> None:
-        limits: dict[str, Any] = {"timeout": 60, "max_length": 99, "side": "left"}
-        call = execute(tool(watched), {}, instance_id="", execute_kwargs={}, **limits)
-        task = asyncio.ensure_future(call)
+        task = asyncio.ensure_future(execute(tool(watched), {}, **{**RULES, "timeout": 60}))
         while not seen:
             await asyncio.sleep(0.01)
         task.cancel()

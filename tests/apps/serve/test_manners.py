@@ -215,8 +215,3 @@ def test_metrics_count_requests_tokens_and_what_runs(
     assert {"inf_prompt_tokens_total", "inf_cached_tokens_total", "inf_restarts_total"} <= set(
         after
     )
-
-
-def test_health_says_that_requests_are_answered(tiny_server: InferenceServer) -> None:
-    response = httpx.get(tiny_server.base_url.replace("/v1", "/health"))
-    assert response.status_code == 200 and response.json()["status"] == "ok"

@@ -22,10 +22,7 @@ from tests.support.serve_clients import client
 
 ASK = [{"role": "user", "content": "Hi"}]
 CHAT, COMPLETION = "/chat/completions", "/completions"
-TOOL = {"type": "function", "function": {"name": "f"}}
-NO_OBJECT = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.text(max_size=5), st.lists(st.integers())
-)
+TOOL, OTHER_TOOL = ({"type": "function", "function": {"name": name}} for name in "fg")
 
 
 @pytest.fixture(scope="module")
@@ -50,24 +47,17 @@ def error(response: httpx.Response) -> dict[str, Any]:
         (CHAT, {"max_tokens": 5, "max_completion_tokens": 5}, "max_completion_tokens"),
         (CHAT, {"messages": []}, "messages"),
         (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages"),
-        (CHAT, {"messages": "Hi"}, "messages"),
         (CHAT, {"tools": [{"type": "function"}]}, "tools"),
         (CHAT, {"tool_choice": "required"}, "tool_choice"),
-        (
-            CHAT,
-            {"tool_choice": {**TOOL, "function": {"name": "g"}}, "tools": [TOOL]},
-            "tool_choice",
-        ),
+        (CHAT, {"tool_choice": TOOL, "tools": [OTHER_TOOL]}, "tool_choice"),
         (CHAT, {"response_format": {"type": "xml"}}, "response_format"),
         (CHAT, {"stream_options": {"include_usage": True}}, "stream_options"),
         (CHAT, {"stream": True, "prompt_logprobs": 0}, "prompt_logprobs"),
         (CHAT, {"top_logprobs": 2}, "top_logprobs"),
         (CHAT, {"logit_bias": {"999999": 1}}, "logit_bias"),
-        (CHAT, {"stop_token_ids": [-1]}, "stop_token_ids"),
         (CHAT, {"stream": True, "seed": -1}, "seed"),
         (CHAT, {"chat_template_kwargs": {"chat_template": "Hi"}}, "chat_template_kwargs"),
         (COMPLETION, {"prompt": []}, "prompt"),
-        (COMPLETION, {"prompt": [[]]}, "prompt"),
         (COMPLETION, {"prompt": [[99999]]}, "prompt"),
         (COMPLETION, {"prompt": [1, "a"]}, "prompt"),
         (COMPLETION, {"prompt": ["a"] * 9, "n": 128}, "n"),
@@ -104,10 +94,7 @@ def test_prompt_beyond_the_context_is_named_so(
 ) -> None:
     limits = tiny.model.limits
     long = [5] * (limits.prompt + 1)
-    for fields in (
-        {"prompt": long},
-        {"prompt": "Hi", "max_tokens": limits.total},
-    ):
+    for fields in ({"prompt": long}, {"prompt": "Hi", "max_tokens": limits.total}):
         response = http.post(COMPLETION, json={**fields, "stream": stream})
         assert response.status_code == 400
         assert error(response)["code"] == "context_length_exceeded"
@@ -133,27 +120,9 @@ def test_body_that_cannot_be_read_is_refused(body: bytes, status: int, http: htt
 
 # ─── Random bodies ───
 
-WRONG_VALUES: dict[str, Any] = {
-    "messages": NO_OBJECT | st.lists(NO_OBJECT, min_size=1),
-    "temperature": st.text() | st.floats(max_value=-0.1),
-    "top_p": st.text() | st.floats(max_value=0) | st.floats(min_value=1.1),
-    "top_k": st.text() | st.floats() | st.just(0) | st.integers(max_value=-2),
-    "n": st.text() | st.integers(max_value=0) | st.integers(min_value=129) | st.just(1.5),
-    "max_tokens": st.text() | st.integers(max_value=0) | st.integers(min_value=10**5),
-    "seed": st.text() | st.integers(max_value=-1) | st.integers(min_value=2**63),
-    "stop": st.integers() | st.just("") | st.lists(st.integers(), min_size=1),
-    "stop_token_ids": st.text() | st.lists(st.integers(min_value=10**6), min_size=1),
-    "logit_bias": st.lists(st.integers()) | st.dictionaries(st.just("x"), st.floats(), min_size=1),
-    "response_format": st.text() | st.dictionaries(st.text(), st.integers()),
-    "tools": st.text() | st.lists(NO_OBJECT, min_size=1),
-    "tool_choice": st.text(min_size=9) | st.integers(),
-    "stream": st.text() | st.integers(),
-    "stream_options": st.text() | st.integers() | st.just({"usage": 1}),
-    "return_token_ids": st.text() | st.integers(),
-    "logprobs": st.text() | st.floats() | st.lists(st.integers()),
-    "prompt": st.integers() | st.lists(st.floats(), min_size=1) | st.just({}),
-    "model": st.text() | st.integers(),
-}
+WRONG_VALUES = st.sampled_from([{"?": []}, [{"?": 1}], [[None]]])  # of any field
+FIELDS = "messages temperature top_p top_k n max_tokens seed stop stop_token_ids logit_bias "
+FIELDS += "response_format tools tool_choice stream stream_options logprobs prompt model"
 
 
 @st.composite
@@ -162,11 +131,10 @@ def bad_bodies(draw: Any) -> tuple[str, bytes]:
     route, form = draw(st.sampled_from([(CHAT, ChatBody), (COMPLETION, CompletionBody)]))
     body: dict[str, Any] = {"messages": ASK} if route == CHAT else {"prompt": "Hi"}
     body["max_tokens"] = 1
-    known = sorted(WRONG_VALUES.keys() & form.model_fields.keys())
+    known = sorted(form.model_fields.keys() & FIELDS.split())
     match draw(st.sampled_from(["value", "key", "text", "missing"])):
         case "value":
-            name = draw(st.sampled_from(known))
-            body[name] = draw(WRONG_VALUES[name].filter(lambda value: value is not None))
+            body[draw(st.sampled_from(known))] = draw(WRONG_VALUES)
         case "key":
             names = st.text(min_size=1).filter(lambda name: name not in form.model_fields)
             body[draw(names)] = draw(st.integers() | st.text())
@@ -197,13 +165,12 @@ def test_bad_bodies_are_refused_and_then_requests_are_answered(
 # ─── Addresses and keys ───
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.com"])
-def test_address_beyond_this_machine_needs_a_key(host: str, tiny: InferenceEngine) -> None:
-    with pytest.raises(ConfigError, match="api_key"):
-        tiny.serve(host=host)
-
-
-def test_taken_port_is_a_config_error(tiny: InferenceEngine, tiny_server: InferenceServer) -> None:
+def test_address_beyond_this_machine_needs_a_key_and_a_taken_port_is_named(
+    tiny: InferenceEngine, tiny_server: InferenceServer
+) -> None:
+    for host in ("0.0.0.0", "::", "10.0.0.1", "example.com"):
+        with pytest.raises(ConfigError, match="api_key"):
+            tiny.serve(host=host)
     port = int(tiny_server.base_url.rpartition(":")[2].removesuffix("/v1"))
     with pytest.raises(ConfigError, match=str(port)):
         tiny.serve(port=port)

@@ -32,6 +32,7 @@ from tests.support.reference import (
     logprobs,
     penalized,
 )
+from tests.support.refusals import refused
 
 TOKENS = 64
 GSM8K = os.environ.get("INF_GSM8K")
@@ -344,9 +345,9 @@ def test_top_logprobs_are_transformers_likeliest_and_the_sampled_token(
             assert len(top) == 3 + (token not in order[place])
     assert json.loads(json.dumps(output.to_dict()))[0]["top_logprobs"][0]
     assert tiny.generate("a", max_tokens=2).top_logprobs is None
-    with pytest.raises(ConfigError, match="^logprobs: "):
+    with refused(ConfigError, key="logprobs"):
         tiny.generate("a", logprobs=385)
-    with pytest.raises(ConfigError, match="^prompt_logprobs: "):
+    with refused(ConfigError, key="prompt_logprobs"):
         tiny.stream("a", prompt_logprobs=True)
 
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from _inf.response.trainer_batch import column
-from inf import ConfigError, GenerationOutput, InferenceEngine
+from inf import GenerationOutput, InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import TIE, Reference, logprobs, until
 from tests.support.tiny import END_OF_TEXT, IM_END, tiny_model
@@ -266,16 +266,6 @@ def test_trainers_validation_samples_as_val_kwargs_say(served: Served) -> None:
         greedy = [until(ids, served.eos) for ids in served.free.token_ids[:5]]
         says_greedy = engine.config.rollout.val_kwargs.temperature == 0  # not the session's engine
         assert (rows == greedy) is (validate and says_greedy)
-
-
-@pytest.mark.parametrize("name", ["tools_kwargs", "interaction_kwargs", "multi_modal_data"])
-def test_column_that_one_turn_cannot_serve_is_refused_by_name(served: Served, name: str) -> None:
-    engine = served.engine
-    batch = raw_batch(engine, served.prompts[:2])
-    batch.non_tensor_batch[name] = column([{}, {"name": "gsm8k"}])
-    said = rf"non_tensor_batch\['{name}'\]\[1\]: .*(generate\(\) or rollout_batch\(\)|text only)"
-    with pytest.raises(ConfigError, match=said):
-        engine.rollout.generate_sequences(batch)
 
 
 # Limits.

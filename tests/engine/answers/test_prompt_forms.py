@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import pandas as pd
 import pytest
 
 from inf import ConfigError, InferenceEngine, PromptError
-from tests.support.tiny import VOCABULARY
+from tests.support.refusals import refused
 
 TALK = [{"role": "user", "content": "hi"}]
 
@@ -45,31 +43,12 @@ def test_text_goes_to_the_model_as_it_is(tiny: InferenceEngine) -> None:
 def test_call_cuts_prompts_that_the_config_refuses(tiny: InferenceEngine) -> None:
     ids = [5 + place % 300 for place in range(600)]
     long, short = {"prompt_token_ids": ids}, {"prompt_token_ids": [5, 6]}
-    with pytest.raises(PromptError, match="^prompt 0 "):
+    with refused(PromptError, index=0):
         answers(tiny, [long, short])
     for side, kept in (("left", ids[-512:]), ("right", ids[:512])):
         output = tiny.generate([long, short], max_tokens=8, temperature=0, truncate_prompt=side)  # type: ignore[arg-type]
         assert output.token_ids == answers(tiny, [{"prompt_token_ids": kept}, short])
         cut = [row.get("truncated_prompt_tokens") for row in output.metadata]
         assert cut == [88, None]
-    with pytest.raises(ConfigError, match="^truncate_prompt: "):
+    with refused(ConfigError, key="truncate_prompt"):
         answers(tiny, long, truncate_prompt="middle")
-
-
-def test_text_with_a_token_that_the_model_has_no_row_for_leaves_the_engine_alive(
-    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    larger = copy.deepcopy(tiny.tokenizer)
-    larger.add_tokens(["<|new|>"])
-    monkeypatch.setattr(tiny, "tokenizer", larger)
-    model = dataclasses.replace(tiny._backend.model, tokenizer=larger)
-    monkeypatch.setattr(tiny._backend, "model", model)
-    for call in (
-        lambda: tiny.get_logprobs("a", "b<|new|>"),
-        lambda: tiny.score("a", "<|new|>"),
-        lambda: answers(tiny, "a<|new|>"),
-        lambda: answers(tiny, {"text": "a<|new|>"}),
-    ):
-        with pytest.raises(PromptError, match=f" is {VOCABULARY}, outside the model's vocabulary"):
-            call()
-    assert answers(tiny, "a")

@@ -71,16 +71,6 @@ def test_pipe_gives_the_answers_alone_with_the_turns_before_in_mind(
     assert len(re.findall(STATS, err)) == 3
 
 
-def test_message_that_cannot_be_answered_is_named_and_left_out(
-    piped: Callable[..., Any], tiny: InferenceEngine
-) -> None:
-    hello = tiny.generate("Hello", temperature=0, max_tokens=5).completions[0]
-    code, out, err = piped(f"{'word ' * 600}\nHello\n", "--temperature", "0", "--max-tokens", "5")
-    assert code == 1
-    assert out == f"{hello}\n"
-    assert "512" in err and "Traceback" not in err
-
-
 def pressed(terminal: Any, answer: str) -> bool:
     """Whether Ctrl-C brought `answer` within two seconds."""
     terminal.sendintr()

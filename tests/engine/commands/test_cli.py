@@ -132,32 +132,12 @@ def test_version_is_the_packages(command: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--max_token", "5", "Hello"], ["--max-token", "--max-tokens"]),
-        ([], ["Usage: inf", "inf chat"]),
-        (["Hello", "World"], ["World"]),
-        (["--temperature", "hot", "Hello"], ["--temperature", "number"]),
-        (["--n", "1.5", "Hello"], ["--n", "integer"]),
-    ],
-)
-def test_call_that_does_not_parse_says_where(
-    arguments: list[str], words: list[str], command: Command
-) -> None:
-    code, out, err = command(*arguments)
-    assert (code, out) == (2, "") and "Traceback" not in err
-    assert all(word in err for word in words)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
         (["-c", "no/such.yaml", "Hello"], ["no/such.yaml", "no such config file"]),
-        (["--set", "rollout.dtpye=float32", "Hello"], ["rollout.dtpye", "'dtype'"]),
         (["--set", "model_path=/no/such/model", "Hello"], ["model_path", "/no/such/model"]),
-        (["--top_p", "0", "Hello"], ["top_p", "0"]),
         ([""], ["prompt 0", "empty"]),
     ],
 )
-def test_config_parameter_or_prompt_that_cannot_be_used_is_one_line(
+def test_config_model_or_prompt_that_cannot_be_used_is_one_line(
     arguments: list[str], words: list[str], command: Command, request: pytest.FixtureRequest
 ) -> None:
     if arguments[0] not in ("-c", "--set"):  # before any engine

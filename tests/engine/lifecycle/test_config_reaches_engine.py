@@ -22,6 +22,7 @@ from _inf.backends.verl.server_arguments import NEVER, server_arguments
 from _inf.config import load_config
 from inf import Config, ConfigError, InferenceEngine, PromptError
 from tests.support.config_faults import at
+from tests.support.refusals import refused
 from tests.support.tiny import VOCABULARY, tiny_model
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -202,7 +203,7 @@ def test_attention_backend_null_is_the_same_as_no_key(device: Literal["cuda", "c
 def test_a_cpu_without_amx_compiles_no_model() -> None:
     sglang = {"enable_torch_compile": True}
     config = load_config({"rollout": {"engine_kwargs": {"sglang": sglang}}}, {})
-    with pytest.raises(ConfigError, match=r"enable_torch_compile: .* intel_amx"):
+    with refused(ConfigError, key="rollout.engine_kwargs.sglang.enable_torch_compile"):
         server_arguments(config, 1024, "cpu", "warning")
     assert server_arguments(config, 1024, "cuda", "warning")["enable_torch_compile"]
 
@@ -211,7 +212,7 @@ def test_weights_are_packed_in_the_child_unless_the_key_says_no(
     dummy: InferenceEngine, real: InferenceEngine
 ) -> None:
     assert not child_settings(dummy)["pack_weights"] and child_settings(real)["pack_weights"]
-    with pytest.raises(ConfigError, match="^pack_weights: only a CPU's"):
+    with refused(ConfigError, key="pack_weights"):
         server_arguments(load_config({"pack_weights": False}, {}), 1024, "cuda", "warning")
 
 
@@ -263,14 +264,14 @@ def test_lengths_of_the_config_are_the_limits(dummy: InferenceEngine) -> None:
     answered = dummy.generate(full, ignore_eos=True)
     assert len(answered.token_ids[0]) == 24  # response_length
     assert len(dummy.generate(full, ignore_eos=True, max_tokens=60).token_ids[0]) == 60
-    with pytest.raises(PromptError, match="^prompt 0 .* limit of 100"):
+    with refused(PromptError, "limit of 100", index=0):
         dummy.generate(full, max_tokens=61)
 
 
 def test_row_may_be_as_long_as_the_limit(real: InferenceEngine) -> None:
     prompt, answer = {"prompt_token_ids": LONG[:90]}, LONG[:30]
     assert [len(score) for score in real.get_logprobs(prompt, [answer])] == [30]
-    with pytest.raises(PromptError, match="^prompt 0 .* limit of 120"):
+    with refused(PromptError, "limit of 120", index=0):
         real.get_logprobs(prompt, [[*answer, 5]])
 
 
@@ -282,7 +283,7 @@ def test_sampling_keys_of_the_config_are_the_calls_defaults(real: InferenceEngin
     chunks = list(real.stream("Hello"))  # one answer, whatever the config's n
     assert [i for chunk in chunks for i in chunk.token_ids] == answered.token_ids[0]
     for n in (2, 0):
-        with pytest.raises(ConfigError, match="^n: "):
+        with refused(ConfigError, key="n"):
             real.stream("Hello", n=n)
 
 
@@ -306,26 +307,23 @@ def test_truncation_is_reported_and_keeps_the_asked_side(
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
-        ("tensor_model_parallel_size", 2, "2 x data_parallel_size 1 needs 2 processes"),
-        ("max_model_len", 5000, "5000 tokens are more than 4096, the model's context"),
-        ("engine_kwargs.sglang.max_total_tokens", 10**12, "1000000000000 tokens of KV cache"),
-        ("engine_kwargs.sglang.max_total_tokens", 1000, "must hold one row"),
+        ("tensor_model_parallel_size", 2, "needs 2 processes.* torchrun --nproc-per-node"),
+        ("max_model_len", 5000, "4096"),
+        ("engine_kwargs.sglang.max_total_tokens", 10**12, "would not fit into memory"),
     ],
 )
 def test_config_that_this_engine_cannot_have_is_refused_before_it_starts(
     key: str, value: int, says: str, tiny: InferenceEngine
 ) -> None:
     before = {child.pid for child in psutil.Process().children(recursive=True)}
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError, f"^rollout.{key}: .*{says}"):
         InferenceEngine(model_path=str(tiny_model()), **at(f"rollout.{key}", value))
-    assert str(caught.value).startswith(f"rollout.{key}: {says}")
-    assert ("torchrun --nproc-per-node" in str(caught.value)) == ("processes" in says)
     assert {child.pid for child in psutil.Process().children(recursive=True)} == before
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_cuda_without_a_gpu_is_refused() -> None:
-    with pytest.raises(ConfigError, match="^device: 'cuda' was asked for, but "):
+    with refused(ConfigError, key="device"):
         InferenceEngine(model_path=str(tiny_model()), device="cuda")
 
 

@@ -132,6 +132,13 @@ def test_bucket_size_is_the_configs(
 
 
 State = dict[str, Any]
+
+
+def cut_short(state: State) -> Iterator[Any]:
+    yield from state.items()
+    raise OSError("the file ended")
+
+
 ADAPTER = "base_model.model.model.layers.0.mlp.down_proj.lora_A.weight"
 # By what is wrong: what makes it of a model's state, and what is said of it.
 BROKEN: dict[str, tuple[Callable[[State], Any], str]] = {
@@ -158,6 +165,7 @@ BROKEN: dict[str, tuple[Callable[[State], Any], str]] = {
     "late": (lambda s: iter([*s.items(), ("model.norm.bias", s[DOWN])]), "no model.norm.bias"),
     "no pairs": (list, r"\[0\]: expected \(name, tensor\)"),
     "nothing": (lambda s: None, "expected a module"),
+    "failing": (cut_short, "the file ended"),
 }
 
 
@@ -169,26 +177,11 @@ def test_wrong_weights_leave_the_old_ones_serving(
     version = served.update_weights(models[0])
     before = answers(served)
     sent = buckets(served, monkeypatch)
-    with pytest.raises(ConfigError, match=f"^weights.*{words}"):
+    with pytest.raises((ConfigError, OSError), match=words) as caught:
         served.update_weights(change(dict(models[1].state_dict())))
+    assert caught.type is OSError or str(caught.value).startswith("weights")
     assert not sent and answers(served) == before
     assert served.generate("Hi", max_tokens=1).metadata[0]["weight_version"] == version
-
-
-def test_iterator_that_fails_at_its_end_sends_nothing(
-    served: InferenceEngine, models: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    served.update_weights(models[0])
-    before = answers(served)
-    sent = buckets(served, monkeypatch)
-
-    def cut_short() -> Iterator[Any]:
-        yield from models[1].named_parameters()
-        raise OSError("the file ended")
-
-    with pytest.raises(OSError, match="the file ended"):
-        served.update_weights(cut_short())
-    assert not sent and answers(served) == before
 
 
 def test_call_in_flight_ends_on_the_old_weights_and_a_later_one_waits_for_the_new(
