@@ -29,7 +29,8 @@ FLAT: Mapping[str, str] = {
 }
 WHOLE_VERL_CONFIG = (
     "actor_rollout_ref: this is a whole verl config; with whole = OmegaConf.load(FILE)."
-    "actor_rollout_ref, use InferenceEngine(model_path=whole.model.path, rollout=whole.rollout)"
+    "actor_rollout_ref, use InferenceEngine(model_path=whole.model.path, rollout=whole.rollout), "
+    "where the rollout's load_format is auto (dummy is random weights); docs/verl.md has the lines"
 )
 
 
@@ -196,6 +197,7 @@ def _wording(path: str, kind: str, detail: Mapping[str, Any]) -> str:
     if kind == "value_error":
         return str(detail["ctx"]["error"])
     rule = detail["msg"].removeprefix("Input ").replace("should", "must")
+    rule = rule.replace("a valid dictionary", "a mapping")
     return f"{rule.split(' or instance of ')[0]}, not {shown(detail['input'])}"
 
 

@@ -19,7 +19,7 @@ _RENDERED = "the ids that were sampled are never rendered again"
 # with the reason at any other. A tuple holds several values. `{}` is a section that must have no
 # keys except those above it, or have `enable: false`.
 ONE_VALUE: Mapping[str, tuple[object, str]] = {
-    "mode": ("async", "verl's sync mode is not offered (upstream removed it)"),
+    "mode": ("async", "verl's sync mode is not offered; set it to async"),
     "engine_kwargs.vllm": ({}, "vLLM is no engine here"),
     "skip_tokenizer_init": (True, "the engine takes and gives token ids"),
     "pipeline_model_parallel_size": (1, "verl's rollout has no pipeline parallelism"),

@@ -64,7 +64,10 @@ def _is_message(value: object) -> bool:
 
 def _is_object(value: object) -> bool:
     """Whether a value is a message object, with attributes instead of keys."""
-    return not isinstance(value, type) and hasattr(value, "role") and hasattr(value, "content")
+    try:
+        return not isinstance(value, type) and hasattr(value, "role") and hasattr(value, "content")
+    except Exception:  # raised by the object's own code
+        return False
 
 
 def _fields(message: object) -> Mapping[Any, Any] | None:
@@ -73,11 +76,14 @@ def _fields(message: object) -> Mapping[Any, Any] | None:
         return message
     if not _is_object(message):
         return None
-    if hasattr(message, "model_dump"):  # pydantic, and so OpenAI's
-        return dict(message.model_dump())
-    if dataclasses.is_dataclass(message):
-        return dataclasses.asdict(message)  # type: ignore[arg-type]  # not a class
-    return {key: getattr(message, key) for key in MESSAGE_KEYS if hasattr(message, key)}
+    try:
+        if hasattr(message, "model_dump"):  # pydantic, and so OpenAI's
+            return dict(message.model_dump())
+        if dataclasses.is_dataclass(message):
+            return dataclasses.asdict(message)  # type: ignore[arg-type]  # not a class
+        return {key: getattr(message, key) for key in MESSAGE_KEYS if hasattr(message, key)}
+    except Exception:  # raised by the object's own code
+        return None
 
 
 def _one(prompt: object, index: int) -> Form:

@@ -2,7 +2,7 @@
 
 A row's parameters are a dict of SGLang's sampling parameters with some keys beside them:
 `custom_params` are for our own code in the scheduler's process (`child/drawing.py`,
-`child/repetition.py`); the others are fields of SGLang's request, which has one number for the
+`child/penalties.py`); the others are fields of SGLang's request, which has one number for the
 likeliest generated and prompt tokens, so that `top_prompt_logprobs` is our own key.
 """
 
