@@ -89,13 +89,20 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
     return merged
 
 
+def _same(one: object, other: object) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # of arrays, which OmegaConf refuses later, with their key
+        return False
+
+
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge mappings and replace other values; `???` (OmegaConf's "missing") replaces nothing."""
     merged = dict(below)
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
             merged[key] = _over(merged[key], value)
-        elif value != "???" or key not in merged:
+        elif key not in merged or not _same(value, "???"):
             merged[key] = value
     return merged
 
@@ -111,7 +118,7 @@ def _lift_flat_keys(layer: dict[str, Any]) -> dict[str, Any]:
         path, value = FLAT[key], layer[key]
         warnings.warn(f"config key {key!r} is now {path!r}", DeprecationWarning, stacklevel=5)
         nested = at(lifted, path)
-        if nested is not ABSENT and nested != value:
+        if nested is not ABSENT and not _same(nested, value):
             fault = f"{shown(value)} contradicts {shown(nested)} at {path}"
             raise ConfigError.of(key, f"{fault}; set only {path}")
         for name in reversed(path.split(".")):

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from omegaconf import OmegaConf
 
@@ -329,3 +330,10 @@ def test_assignment_is_a_path_and_a_yaml_value(text: str, tree: dict[str, Any]) 
 def test_assignment_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_assignments([text])
+
+
+def test_array_is_refused_by_its_key() -> None:
+    array = np.arange(2)
+    for above in ({"rollout": {"n": array}}, {"n": array, "rollout": {"n": array}}):
+        with pytest.raises(ConfigError, match="^(rollout\\.)?n: "):
+            load_config({"rollout": {"n": 1}}, above)
