@@ -76,7 +76,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use what is built on this module, and so imports it."""
+    """Import on first use what is built on an engine, which most programs do not need."""
     if name in LATER:
         return getattr(importlib.import_module(f"_inf.apps.{LATER[name]}"), name)
     raise AttributeError(f"module 'inf' has no attribute {name!r}")

@@ -24,6 +24,13 @@ PARTING_ROWS = 0.02
 WITHIN = 1e-3
 
 
+def ids_of(engine: InferenceEngine, prompt: str) -> list[int]:
+    """The prompt as one user message, rendered and encoded by the model's tokenizer alone."""
+    message = [{"role": "user", "content": prompt}]
+    ids: list[int] = engine.tokenizer.apply_chat_template(message, add_generation_prompt=True)
+    return ids
+
+
 @dataclasses.dataclass(frozen=True)
 class Reference:
     """A model on the backend `hf`, which is stopped when nothing holds it any more."""

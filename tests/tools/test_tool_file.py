@@ -13,6 +13,7 @@ import yaml
 from _inf.errors import ToolError
 from _inf.tools.execution import execute
 from _inf.tools.loading import load_tools
+from tests.support.seed_pages import TOOL_SCHEMA
 
 ROOT = Path(__file__).parents[2]
 PARAMETERS = {
@@ -26,19 +27,7 @@ SCHEMA = {
 }
 GSM8K = "verl.tools.gsm8k_tool.Gsm8kTool"
 
-# The three examples of the seeds' pages, as written there.
-SEED_SCHEMA = """
-tools:
-  - name: calculator
-    description: Perform arithmetic calculations
-    parameters:
-      type: object
-      properties:
-        expression:
-          type: string
-          description: Math expression to evaluate
-      required: [expression]
-"""
+# Another example of the seeds' pages, as written there; `TOOL_SCHEMA` is one too.
 SEED_CLASS = """
 # tools.yaml
 - class_path: verl.tools.gsm8k_tool.Gsm8kTool
@@ -74,7 +63,7 @@ def renamed(name: str) -> dict[str, Any]:
 
 
 def test_the_seeds_examples_load_and_nothing_is_printed(written: Any, capsys: Any) -> None:
-    (schema,) = load_tools(written(SEED_SCHEMA))
+    (schema,) = load_tools(written(TOOL_SCHEMA))
     assert schema.name == "calculator" and not schema.executable
     assert schema.parameters["required"] == ["expression"]
     (tool,) = load_tools(written(SEED_CLASS))

@@ -222,7 +222,7 @@ def _one_by_one(ids: list[int], tokenizer: Tokenizer) -> list[str]:
     texts: list[str] = []
     for end in range(1, len(ids) + 1):
         last = "length" if end == len(ids) else None
-        chunk = stream.feed(RequestOutput(ids[:end], [], [], last, None, 0, end, 0, 0))
+        chunk = stream.feed(RequestOutput(ids[:end], finish_reason=last, completion_tokens=end))
         if chunk is not None:
             texts += [""] * (len(chunk.token_ids) - 1) + [chunk.text]
     return texts

@@ -49,12 +49,6 @@ PENALTIES = [(1.5, 0.0), (0.0, 0.8), (0.7, 0.4), (-0.5, -0.2)]
 
 
 @pytest.fixture(scope="module")
-def reference(engine: InferenceEngine) -> Reference:
-    """The embedded model on the backend `hf`."""
-    return Reference.of(engine)
-
-
-@pytest.fixture(scope="module")
 def tiny_reference(tiny: InferenceEngine) -> Reference:
     """The tiny one."""
     return Reference.of(tiny)

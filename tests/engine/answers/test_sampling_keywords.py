@@ -15,21 +15,10 @@ from transformers import MinNewTokensLengthLogitsProcessor, RepetitionPenaltyLog
 
 from inf import InferenceEngine
 from tests.support.prompts import PROMPTS
-from tests.support.reference import Reference, logprobs
+from tests.support.reference import Reference, ids_of, logprobs
 
 SHORT = PROMPTS[:8]
 SAMPLED: dict[str, Any] = {"temperature": 1.0, "max_tokens": 12}
-
-
-@pytest.fixture(scope="module")
-def reference(engine: InferenceEngine) -> Reference:
-    return Reference.of(engine)
-
-
-def ids_of(engine: InferenceEngine, prompt: str) -> list[int]:
-    message = [{"role": "user", "content": prompt}]
-    ids: list[int] = engine.tokenizer.apply_chat_template(message, add_generation_prompt=True)
-    return ids
 
 
 def processed(

@@ -8,18 +8,7 @@ import pytest
 
 from inf import PromptError, Score
 from tests.support.prompts import PROMPTS
-from tests.support.reference import Reference, logprobs
-
-
-@pytest.fixture(scope="module")
-def reference(engine):
-    return Reference.of(engine)
-
-
-def ids_of(engine, prompt):
-    message = [{"role": "user", "content": prompt}]
-    text = engine.tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
-    return engine.tokenizer(text, add_special_tokens=False)["input_ids"]
+from tests.support.reference import Reference, ids_of, logprobs
 
 
 def test_scores_of_text_equal_transformers(engine, reference):

@@ -13,6 +13,7 @@ import yaml
 from _inf.config import load_config
 from _inf.tools.loading import load_tools
 from inf import InferenceEngine
+from tests.support.seed_pages import TOOL_SCHEMA
 
 CONFIG = """
 model_path: null  # the pages have Qwen/Qwen3-0.6B here; null is the embedded model
@@ -25,19 +26,6 @@ rollout:
   tensor_model_parallel_size: 1
   gpu_memory_utilization: 0.5
   dtype: auto
-"""
-# The page calls it a verl tool file; plain verl cannot load it. Here the call comes back.
-TOOLS = """
-tools:
-  - name: calculator
-    description: Perform arithmetic calculations
-    parameters:
-      type: object
-      properties:
-        expression:
-          type: string
-          description: Math expression to evaluate
-      required: [expression]
 """
 SHORT = {"max_tokens": 12}  # not in the pages, so that all of this takes seconds
 
@@ -56,7 +44,8 @@ def test_tools_of_the_page_are_shown_and_a_call_comes_back(
     engine: InferenceEngine, tmp_path: Path
 ) -> None:
     """Given with the call, as the config's are in `test_tool_loop.py`; that saves a start."""
-    (tmp_path / "tools.yaml").write_text(TOOLS)
+    # The page calls it a verl tool file; plain verl cannot load it. Here the call comes back.
+    (tmp_path / "tools.yaml").write_text(TOOL_SCHEMA)
     turns = {"enable": True, "max_assistant_turns": 5, "format": "hermes"}  # or llama3_json
     config = yaml.safe_load(CONFIG)
     config["rollout"]["multi_turn"] = turns | {"tool_config_path": str(tmp_path / "tools.yaml")}
