@@ -17,10 +17,10 @@ import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from _inf.agent_loops.audit import warn_of_unsampled
 from _inf.backends.registry import check_supported
 from _inf.backends.running import RunningEngine
 from _inf.config import Config
-from _inf.conversation.loop import run_episodes
 from _inf.conversation.plan import PreparedCall, call_rules
 from _inf.errors import (
     ConfigError,
@@ -140,23 +140,23 @@ class InferenceEngine(RunningEngine):
         forms = normalize(prompts)
         check_supported(self._backend, params)
         sampling = resolve(params, self.config.rollout, len(forms), self.model)
+        loops = self._agents.of_call(sampling)
         rules = call_rules(sampling, self.config, self._configured, self.model)
         most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
         tokenized = tokenize(forms, rules.template, self.model.limits, most, side)
-        return PreparedCall(tokenized, sampling, rules)
+        return PreparedCall(tokenized, sampling, rules, self._agents, loops)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
         backend, sampling = self._backend, call.sampling
         cancel.expire_in(sampling.timeout)
         with self._stats.call(), progress(call.rows, sampling.progress) as report:
             if call.has_turns:
-                rows = call.episodes()
-                outputs = backend.converse(
-                    lambda: run_episodes(rows, backend.turn, report, backend.weight_version), cancel
-                )
+                turn, version = backend.turn, backend.weight_version
+                outputs = backend.converse(lambda: call.converse(turn, report, version), cancel)
             else:
                 outputs = backend.generate(call.requests(), cancel, report)
         self._stats.add_rows(outputs)
+        warn_of_unsampled(outputs, self.tokenizer)
         return outputs
 
     def _decode(self, call: PreparedCall, outputs: Sequence[RequestOutput]) -> GenerationOutput:

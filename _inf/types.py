@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -26,6 +26,8 @@ Report: TypeAlias = "Callable[[int, int], None]"
 Put: TypeAlias = "Callable[[RequestOutput], None]"
 # Answers the rows of a call of conversations, where turns may be awaited.
 Rows: TypeAlias = "Callable[[], Coroutine[Any, Any, list[RequestOutput]]]"
+# A backend's `turn`, which answers one request of a conversation.
+Turn: TypeAlias = "Callable[[Request], Awaitable[RequestOutput]]"
 # Token ids, and the place of the first one that is scored.
 Scored: TypeAlias = "tuple[list[int], int]"
 
@@ -103,8 +105,11 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class TurnOptions:
-    """The options of one prompt's conversation besides sampling, with verl's names."""
+    """The options of one prompt's conversation besides sampling, with verl's names. agent_loop: as
+    it was asked for; None runs none."""
 
+    agent_loop: Any = None
+    agent_kwargs: Mapping[str, Any] = field(default_factory=dict)
     max_tokens_per_turn: int | None = None
     tools_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     interaction_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -117,25 +122,31 @@ class TurnOptions:
 
 @dataclass(frozen=True)
 class Transcript:
-    """A finished conversation.
+    """A finished conversation, or the row of an agent loop.
 
-    mask, logprobs: one per id after the prompt; 1 and a log prob for an id that the model sampled,
-    0 and 0.0 for an id of a tool, a user or the template. answer_ids: those of the last turn.
+    messages: None of an agent loop, which does not say them. mask, logprobs: one per id after the
+    prompt; 1 and a log prob for an id that the model sampled, 0 and 0.0 for an id of a tool, a user
+    or the template. answer_ids: those of the last turn.
     pending: calls returned to the caller. reward_scores: by tool, and `user_turn_rewards`. limit:
     the limit that ended the conversation or stopped calls from running; None if the model ended it.
+    agent_loop: its name, if one ran; unsampled: where its mask is not that of the ids that were
+    sampled; extra_fields: verl's, of its output.
     """
 
-    messages: list[Message]
-    ids: list[int]
-    mask: list[int]
-    logprobs: list[float]
-    answer_ids: list[int]
-    pending: list[ToolCall]
-    calls: list[dict[str, Any]]
-    num_turns: int
-    reward_scores: dict[str, Any]
-    limit: str | None
-    error: str | None
+    messages: list[Message] | None = None
+    ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    answer_ids: list[int] = field(default_factory=list)
+    pending: list[ToolCall] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    num_turns: int = 0
+    reward_scores: dict[str, Any] = field(default_factory=dict)
+    limit: str | None = None
+    error: str | None = None
+    agent_loop: str | None = None
+    unsampled: Sequence[int] = ()
+    extra_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -209,7 +220,8 @@ class RequestOutput:
     top_logprobs: per generated token, the likeliest ids and the generated one, if requested.
     kept: per generated token, the ids that the filters left and their log probs, if requested.
     routed_experts: an int32 array, tokens but the last x layers x k, prompt included, if requested.
-    transcript: of a conversation with more than one turn or with tools.
+    transcript: of a conversation with more than one turn or with tools, and of an agent loop.
+    prompt_token_ids: of an agent loop, which renders its prompt itself.
     text, calls: from a backend without a tokenizer, in place of token ids.
     """
 
@@ -229,6 +241,7 @@ class RequestOutput:
     routed_experts: Any = None
     text: str | None = None
     calls: Sequence[ToolCall] = ()
+    prompt_token_ids: list[int] | None = None
 
 
 @dataclass(frozen=True)

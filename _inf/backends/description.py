@@ -20,6 +20,8 @@ OF_TOKENS = frozenset(
         "rollout.ignore_eos",
         "rollout.prompt_length",
         "rollout.max_model_len",
+        "rollout.agent.default_agent_loop",
+        "rollout.agent.agent_loop_config_path",
     }
 )
 OF_A_LOCAL_MODEL = OF_TOKENS | {
@@ -31,8 +33,8 @@ OF_A_LOCAL_MODEL = OF_TOKENS | {
 }
 # Features (`base.FEATURES`) of the backends that load the model themselves.
 SUPPORTED_LOCALLY = frozenset(
-    "stream turn score token_ids json_schema regex seed logit_bias more_sampling repetition_penalty"
-    " top_logprobs prompt_logprobs sampling_mask update_weights".split()
+    "stream turn agent_loop score token_ids json_schema regex seed logit_bias more_sampling"
+    " repetition_penalty top_logprobs prompt_logprobs sampling_mask update_weights".split()
 )
 
 

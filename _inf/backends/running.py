@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from _inf.agent_loops.calls import AgentLoops
 from _inf.backends.base import Backend
 from _inf.backends.registry import check_supported, describe, read_config
 from _inf.config import Config
@@ -38,6 +39,8 @@ class RunningEngine:
         self._described = describe(self.config)
         self._described.prepare(self.config)
         self._configured = ConfiguredTools.load(self.config.rollout.multi_turn)
+        self._agents = AgentLoops(self.config)
+        weakref.finalize(self, self._agents.thread.stop)
         self._stats = Stats()
         self._threads = concurrent.futures.ThreadPoolExecutor(ASYNC_CALLS, "inf-call")
         self._launch()
@@ -165,6 +168,7 @@ class RunningEngine:
     def shutdown(self) -> None:
         """Stop the engine and its child processes; safe to call twice; does nothing in a fork."""
         self._finalizer()
+        self._agents.thread.stop()
 
     def __enter__(self: Self) -> Self:
         return self

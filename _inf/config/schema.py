@@ -25,6 +25,7 @@ from pydantic import (
 
 from _inf.config.tool_formats import format_fault
 
+SINGLE_TURN = "single_turn_agent"  # verl's loop of one turn, whose ids `generate` gives without it
 MAX_SAMPLES = 2**16  # of a prompt: each is a row in the caller's memory from the start
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Samples: TypeAlias = Annotated[int, Field(ge=1, le=MAX_SAMPLES)]
@@ -127,6 +128,21 @@ class MultiTurn(Section):
         return value
 
 
+class Agent(Section):
+    """verl's agent loops, of which a row of a call runs one (docs/agent_loops.md)."""
+
+    default_agent_loop: Text = key(
+        SINGLE_TURN, "The agent loop of rows that name none; single_turn_agent is generate()."
+    )
+    agent_loop_config_path: Text | None = key(None, "A YAML file that lists agent loops.")
+
+    @property
+    def default(self) -> str | None:
+        """The agent loop of calls that ask for none; None: `generate` alone answers them."""
+        name = self.default_agent_loop
+        return None if name == SINGLE_TURN else name
+
+
 class RolloutConfig(Section):
     """verl's RolloutConfig, with verl's defaults except for `dtype`, `load_format`,
     `free_cache_engine`, `tensor_model_parallel_size` and `multi_turn.max_parallel_calls` (verl's
@@ -177,6 +193,7 @@ class RolloutConfig(Section):
     pipeline_model_parallel_size: Count = key(1, "Only 1 is supported.")
     engine_kwargs: EngineKwargs = key({"sglang": {}}, "sglang: other fields of its ServerArgs.")
     multi_turn: MultiTurn = key(MultiTurn(), "Conversations of several turns.")
+    agent: Agent = key(Agent(), "Agent loops.")
     update_weights_bucket_megabytes: Count = key(512, "update_weights() sends pieces of this size.")
     val_kwargs: ValKwargs = key(ValKwargs(), "Sampling in a trainer's validation batches.")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_AGENT = "verl's agent loops do not run here"
+_AGENT = "agent loops run in this process, without verl's workers"
 _SERVER = "the engine runs in this process's own children, not behind HTTP"
 _TRAINER = "verl's trainer reads it, not the rollout"
 _ACTOR = "verl's actor reads it, not the rollout"
@@ -25,12 +25,9 @@ ONE_VALUE: Mapping[str, tuple[object, str]] = {
     "pipeline_model_parallel_size": (1, "verl's rollout has no pipeline parallelism"),
     # Keys that SGLangRollout, as used by this library, never reads.
     "agent.num_workers": (8, _AGENT),
-    "agent.default_agent_loop": ("single_turn_agent", _AGENT),
-    "agent.agent_loop_config_path": (None, _AGENT),
     "agent.custom_async_server.path": (None, _AGENT),
     "agent.custom_async_server.name": (None, _AGENT),
     "agent.custom_async_server": ({}, _AGENT),
-    "agent": ({}, _AGENT),
     "trace.backend": (None, _AGENT),
     "trace.token2text": (False, _AGENT),
     "trace": ({}, _AGENT),

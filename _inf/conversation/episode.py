@@ -52,6 +52,11 @@ class Episode:
         self._records: list[dict[str, Any]] = []
         self._params = params
 
+    @property
+    def tokens(self) -> int:
+        """How many were sampled so far."""
+        return sum(self.mask)
+
     def next_request(self) -> Request:
         """The request of the next turn, within all limits; each turn derives its own seed."""
         left, _ = self._tokens_left()

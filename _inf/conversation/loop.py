@@ -1,4 +1,5 @@
-"""The loop of a conversation: the model answers, then tools or a user reply, and so on.
+"""The rows of a call that run side by side, and the loop of a conversation: the model answers, then
+tools or a user reply, and so on.
 
 The order of create, execute, calc_reward and release, the turn limits and `over_sample_rate` are
 verl 0.6.1's (`workers/rollout/sglang_rollout/sglang_rollout.py`, `_async_rollout_a_request`).
@@ -12,45 +13,65 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeVar
 
 from _inf.conversation.episode import Episode
 from _inf.conversation.rules import DEFAULT_INTERACTION
 from _inf.errors import ConfigError, EngineDeadError, EngineRefusal, RequestFailure, ToolError
 from _inf.tools.execution import with_timeout
-from _inf.types import Report, Request, RequestOutput
-
-Turn: TypeAlias = "Callable[[Request], Awaitable[RequestOutput]]"  # a backend's method
+from _inf.types import Report, RequestOutput, Turn
 
 
-async def run_episodes(
-    episodes: Sequence[Episode], turn: Turn, report: Report | None, weight_version: int
+class Row(Protocol):
+    """A row while it runs. tokens: sampled so far."""
+
+    finished: bool
+
+    @property
+    def tokens(self) -> int: ...
+
+    def abort(self, limit: str | None, error: str | None = None) -> None: ...
+
+    def output(self, weight_version: int) -> RequestOutput: ...
+
+
+AnyRow = TypeVar("AnyRow", bound=Row)
+
+
+async def run_rows(
+    rows: Sequence[AnyRow],
+    run: Callable[[AnyRow, Callable[[], None]], Awaitable[None]],
+    report: Report | None,
+    *,
+    over_sample_rate: float,
+    weight_version: int,
 ) -> list[RequestOutput]:
-    """Run all episodes in parallel; abort the last share of them, `over_sample_rate`.
-    weight_version: of rows that are aborted before their first turn."""
+    """Run all rows in parallel; abort the last share of them, `over_sample_rate`. run: runs one and
+    calls what it is given whenever tokens arrive. weight_version: of rows without a turn."""
 
     def progressed() -> None:
         if report is not None:
-            report(sum(e.finished for e in episodes), sum(sum(e.mask) for e in episodes))
+            report(sum(row.finished for row in rows), sum(row.tokens for row in rows))
 
-    rows = [asyncio.ensure_future(_row(episode, turn, progressed)) for episode in episodes]
-    enough = int(len(rows) * (1 - episodes[0].rules.config.rollout.over_sample_rate))
+    tasks = [asyncio.ensure_future(run(row, progressed)) for row in rows]
+    enough = int(len(rows) * (1 - over_sample_rate))
     try:
-        for finished, row in enumerate(asyncio.as_completed(rows), start=1):
-            await row  # raises what ends the whole call
+        for finished, task in enumerate(asyncio.as_completed(tasks), start=1):
+            await task  # raises what ends the whole call
+            progressed()
             if finished >= enough:
                 break
     finally:
-        for task in rows:
-            task.cancel()
-        await asyncio.gather(*rows, return_exceptions=True)
-    for task, episode in zip(rows, episodes, strict=True):
-        if task.cancelled():
-            episode.abort("over_sample_rate")
-    return [episode.output(weight_version) for episode in episodes]
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for each, row in zip(tasks, rows, strict=True):
+        if each.cancelled():
+            row.abort("over_sample_rate")
+    return [row.output(weight_version) for row in rows]
 
 
-async def _row(episode: Episode, turn: Turn, progressed: Callable[[], None]) -> None:
+async def run_episode(episode: Episode, turn: Turn, progressed: Callable[[], None]) -> None:
     """Run one conversation; a failure aborts this row only, unless no row can be answered."""
     lifecycle = Lifecycle(episode)
     try:
@@ -68,7 +89,6 @@ async def _row(episode: Episode, turn: Turn, progressed: Callable[[], None]) -> 
         except asyncio.CancelledError:  # the row is whole: its tools are released all the same
             await ending
     episode.finished = True
-    progressed()
 
 
 async def _turns(

@@ -4,16 +4,35 @@ refuses calls that no conversation can serve."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
+from _inf.agent_loops.calls import AgentLoops
+from _inf.agent_loops.loading import AgentLoop
 from _inf.config import Config
 from _inf.conversation.episode import Episode, TextEpisode
 from _inf.conversation.interactions import ConfiguredTools
+from _inf.conversation.loop import run_episode, run_rows
 from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, answered_calls, rules_for
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.keywords import KEYWORDS
 from _inf.request.sampling import Sampling
-from _inf.types import ModelInfo, Prompt, Request, RequestOutput, Tool, TurnOptions
+from _inf.types import (
+    ModelInfo,
+    Prompt,
+    Report,
+    Request,
+    RequestOutput,
+    Tool,
+    Turn,
+    TurnOptions,
+)
+
+# Keywords of our own conversations, which an agent loop takes as columns of its row, or not at all.
+NOT_OF_AGENT_LOOPS = {
+    "tools_kwargs": "give it in agent_kwargs",
+    "interaction_kwargs": 'give it in agent_kwargs, as {"extra_info": {"interaction_kwargs": ...}}',
+    "max_tokens_per_turn": "max_tokens is of each request of a loop",
+}
 
 
 def call_rules(
@@ -21,6 +40,10 @@ def call_rules(
 ) -> Rules:
     """Return the rules of a call; its own `tools` are used in place of the configured ones."""
     tools = configured.tools if sampling.tools is None else sampling.tools
+    if sampling.asks("agent_loop"):
+        if sampling.tools:
+            raise ConfigError.of("tools", "an agent loop has its own; leave tools out.")
+        tools = []
     rules = rules_for(tools, sampling.chat_template_kwargs, config, model)
     check_turns(sampling, rules.tools, configured.interactions)
     if rules.template is not None and any(tool.executable for tool in tools):
@@ -30,30 +53,66 @@ def call_rules(
 
 @dataclasses.dataclass(frozen=True)
 class PreparedCall:
-    """A completely checked call; nothing in it is refused after the first request is sent."""
+    """A completely checked call; nothing in it is refused after the first request is sent.
+
+    loops: the agent loop of each prompt, if they have any; agents: those of the engine.
+    """
 
     prompts: list[Prompt]
     sampling: Sampling
     rules: Rules
+    agents: AgentLoops
+    loops: Sequence[AgentLoop]
 
     def __post_init__(self) -> None:
-        """Refuse token ids and plain text in a call with tools or interactions."""
+        """Refuse token ids and plain text in a call with tools, interactions or agent loops."""
         for index, prompt in enumerate(self.prompts if self.has_turns else ()):
             if prompt.messages is None:
+                what = "agent loops render" if self.loops else "tools and interactions add"
                 raise PromptError(
-                    f"prompt {index}: tools and interactions add messages, which prompt_token_ids "
-                    "and text do not have; send messages, or pass tools=[].",
+                    f"prompt {index}: {what} messages, which prompt_token_ids and text do not "
+                    "have; send messages, or pass tools=[].",
+                    index=index,
+                )
+            if self.loops and prompt.truncated_tokens:
+                raise PromptError(
+                    f"prompt {index} is longer than rollout.prompt_length, and an agent loop "
+                    "renders it whole, whatever truncate_prompt says; shorten it.",
                     index=index,
                 )
 
     @property
     def has_turns(self) -> bool:
         """Whether its rows are conversations, which may have several turns."""
-        return bool(self.rules.tools) or self.sampling.asks("interaction_kwargs")
+        asks = self.sampling.asks
+        return bool(self.rules.tools or self.loops) or asks("interaction_kwargs")
 
     @property
     def rows(self) -> int:
         return len(self.prompts) * self.sampling.n
+
+    async def converse(
+        self, turn: Turn, report: Report | None, weight_version: int
+    ) -> list[RequestOutput]:
+        """Run the rows of a call that has turns, each of which `turn` answers."""
+        share = self.rules.config.rollout.over_sample_rate
+        if not self.loops:
+            return await run_rows(
+                self.episodes(),
+                lambda episode, progressed: run_episode(episode, turn, progressed),
+                report,
+                over_sample_rate=share,
+                weight_version=weight_version,
+            )
+        rows = self.agents.rows(self.loops, self.prompts, self.sampling)
+        await self.agents.prepare(rows, turn, self.rules.model)
+        return await run_rows(
+            rows,
+            lambda row, progressed: row.run(self.agents.thread, progressed),
+            report,
+            over_sample_rate=share,
+            weight_version=weight_version,
+        )
 
     def episodes(self) -> list[Episode]:
         """Return one episode per row; the `n` samples of a prompt are next to each other."""
@@ -112,6 +171,11 @@ def check_turns(
         _check_tools_kwargs(turns, tools)
         _check_interaction(turns, interactions)
     more_turns = {}  # what makes more of them, and how to leave it out
+    if sampling.asks("agent_loop"):
+        more_turns["agent_loop"] = "leave agent_loop out, or pass tools=[] for no default one"
+        for name, instead in NOT_OF_AGENT_LOOPS.items():
+            if sampling.asks(name):
+                raise ConfigError.of(name, f"cannot be used with agent_loop; {instead}.")
     if tools:
         more_turns[f"tools ({', '.join(tools)})"] = "pass tools=[]"
     if sampling.asks("interaction_kwargs"):

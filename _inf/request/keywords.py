@@ -55,6 +55,9 @@ class GenerateParams(TypedDict, total=False):
         tools_kwargs: verl's, such as `{"calculator": {"create_kwargs": {}}}`.
         interaction_kwargs: verl's, such as `{"name": "gsm8k", "ground_truth": "7"}`.
         max_tokens_per_turn: Like max_tokens, per turn.
+        agent_loop: verl's agent loop that answers. A name, a class, or `{"_target_": ...}`
+            (docs/agent_loops.md). Its requests have max_tokens each.
+        agent_kwargs: Columns of the row, for the agent loop's run(). As verl gives them.
     One value for the whole call:
         n: Samples per prompt. With a warning if they are greedy and so all the same.
         num_beams: Beam search, on rollout.name hf. Above 1 the `n` rows of a prompt are the best of
@@ -98,6 +101,8 @@ class GenerateParams(TypedDict, total=False):
     tools_kwargs: Kwargs
     interaction_kwargs: Kwargs
     max_tokens_per_turn: Ints
+    agent_loop: str | type | Mapping[str, Any] | Sequence[Any] | None
+    agent_kwargs: Kwargs
     n: int | None
     num_beams: int | None
     tools: Sequence[Any] | None
@@ -177,6 +182,16 @@ PER_PROMPT: Mapping[str, Keyword] = {
     ),
     "max_tokens_per_turn": Keyword(
         values.count, not_streamed="stream() has one turn; use max_tokens"
+    ),
+    "agent_loop": Keyword(
+        values.agent_loop,
+        feature="agent_loop",
+        not_streamed="stream() runs no agent loop; use generate(), or pass tools=[]",
+    ),
+    "agent_kwargs": Keyword(
+        values.agent_kwargs,
+        feature="agent_loop",
+        not_streamed="stream() runs no agent loop; use generate()",
     ),
 }
 PER_CALL: Mapping[str, Keyword] = {

@@ -116,6 +116,7 @@ def resolve(
     vocabulary = model.limits.vocabulary
     shared = {n: checked(n, value, vocabulary) for n, value in given.items() if n not in listed}
     each = prompts if listed else 0  # 0: all prompts have the same, which is checked once
+    default = {} if "tools" in given else {"agent_loop": config.agent.default}
     all_params, turns = [], []
     for index in range(each or 1):
         own = {name: values[index] for name, values in listed.items()} if each else {}
@@ -126,7 +127,7 @@ def resolve(
             if not each:
                 raise
             raise ConfigError(f"{failure} (prompt {index})", key=failure.key, index=index) from None
-        turns.append(TurnOptions(**_fields_of(TurnOptions, shared | own)))
+        turns.append(TurnOptions(**_fields_of(TurnOptions, default | shared | own)))
     if not each:
         all_params, turns = all_params * prompts, turns * max(1, prompts)
     if "seed" in shared:

@@ -153,3 +153,20 @@ def logit_bias(name: str, value: Any, *, vocabulary: int) -> dict[int, float]:
             raise ConfigError.of(name, f"the token {token} appears twice.")
         biases[token] = number(f"{name}[{token}]", bias, least=-MAX_BIAS, most=MAX_BIAS)
     return biases
+
+
+def agent_loop(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping) and isinstance(value.get("_target_"), str):
+        return dict(value)
+    if not isinstance(value, str | type):
+        raise ConfigError.of(
+            name, f"{shown(value)} is not a name, a class, or a mapping with a _target_."
+        )
+    return value
+
+
+def agent_kwargs(name: str, value: Any) -> dict[str, Any]:
+    columns = mapping(name, value)
+    if "raw_prompt" in columns:
+        raise ConfigError.of(f"{name}.raw_prompt", "the messages are those of the prompt.")
+    return columns

@@ -43,7 +43,8 @@ def decode(
             _known_logprobs(output),
             **_asked_for(output, prompt, asks),
             tool_calls=None if output.transcript is None else output.transcript.pending,
-            prompt_token_ids=prompt.token_ids or None,  # None if a server tokenizes
+            # None if a server tokenizes
+            prompt_token_ids=output.prompt_token_ids or prompt.token_ids or None,
             finish_reason=str(output.finish_reason),
             **{name: getattr(output, name) for name in OF_OUTPUT},
             matched_stop_text=stop_texts[output.matched_stop],

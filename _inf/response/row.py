@@ -60,7 +60,7 @@ class GenerationRow:
 
     @property
     def messages(self) -> list[Message] | None:
-        """The whole conversation; None without tools and interactions."""
+        """The whole conversation; None without tools and interactions, and of an agent loop."""
         return None if self.transcript is None else self.transcript.messages
 
     @property
@@ -92,13 +92,20 @@ class GenerationRow:
             about["seed"] = self.seed
         if self.truncated_prompt_tokens:
             about["truncated_prompt_tokens"] = self.truncated_prompt_tokens
-        if (said := self.transcript) is not None:
+        if (said := self.transcript) is not None and said.agent_loop is not None:
+            about |= {"num_turns": said.num_turns, "response_tokens": len(said.ids)}
+            about |= {"limit": said.limit, "reward_scores": said.reward_scores}
+            about |= {"agent_loop": said.agent_loop, "unsampled_ids": len(said.unsampled)}
+            if said.unsampled:
+                about["unsampled_at"] = list(said.unsampled)
+            about["extra_fields"] = dict(said.extra_fields)
+        elif said is not None:
             rewards = {k: v for k, v in said.reward_scores.items() if k != "user_turn_rewards"}
             about |= {"num_turns": said.num_turns, "response_tokens": len(said.ids)}
             about |= {"limit": said.limit, "tool_calls": said.calls}
             about |= {"tool_rewards": rewards, "reward_scores": said.reward_scores}
-            if said.error is not None:
-                about["error"] = said.error
+        if said is not None and said.error is not None:
+            about["error"] = said.error
         return about
 
     def to_dict(self) -> dict[str, Any]:
@@ -122,7 +129,7 @@ class GenerationRow:
         if self.transcript is not None:
             ids, mask, _ = self.response
             about |= {"response_ids": ids, "response_mask": mask}
-            about["executed_tool_calls"] = about.pop("tool_calls")
+            about["executed_tool_calls"] = about.pop("tool_calls", [])
         text = json.dumps(row | about, default=_plain)
         plain: dict[str, Any] = json.loads(text, parse_constant=lambda constant: None)
         return plain

@@ -104,7 +104,10 @@ def trainer_batch(
         "weight_version": [row.weight_version for row in rows],
     }
     if said := [row.transcript for row in rows if row.transcript is not None]:
-        columns["messages"] = [{"messages": each.messages} for each in said]
+        if said[0].agent_loop is None:  # which says no messages
+            columns["messages"] = [{"messages": each.messages} for each in said]
+        else:
+            columns["extra_fields"] = [dict(each.extra_fields) for each in said]
         columns["reward_scores"] = [each.reward_scores for each in said]
         columns["__num_turns__"] = [each.num_turns for each in said]
     repeated = {name: values.repeat(n, axis=0) for name, values in given.items()}

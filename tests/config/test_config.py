@@ -305,7 +305,7 @@ def test_config_is_frozen_and_reads_its_own_dict_back() -> None:
         config.rollout.n = 2
     assert load_config(config.to_dict(), {}) == config
     assert config.to_dict()["rollout"]["multi_turn"]["format"] == "hermes"
-    assert "agent" not in config.to_dict()["rollout"]
+    assert "custom_async_server" not in config.to_dict()["rollout"]["agent"]
 
 
 @pytest.mark.parametrize(

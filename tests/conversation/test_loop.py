@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from _inf.conversation.episode import Episode
-from _inf.conversation.loop import run_episodes
+from _inf.conversation.loop import run_episode, run_rows
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
 from tests.support.conversation_rules import rules
 
@@ -71,7 +71,16 @@ def held(turns: list[int], tools: list[VerlTool], over_sample_rate: float = 0.0)
         )
         for turn in turns
     ]
-    return asyncio.run(run_episodes(episodes, Backend().turn, None, Backend.weight_version))
+    turn = Backend().turn
+    return asyncio.run(
+        run_rows(
+            episodes,
+            lambda episode, progressed: run_episode(episode, turn, progressed),
+            None,
+            over_sample_rate=over_sample_rate,
+            weight_version=Backend.weight_version,
+        )
+    )
 
 
 @pytest.mark.parametrize("method", ["create", "calc_reward", "release"])

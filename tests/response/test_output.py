@@ -24,7 +24,7 @@ from _inf.request.sampling import derived_seed, resolve
 from _inf.response.decode import answer_text, decode
 from _inf.response.output import TABLE_ROWS, GenerationOutput
 from _inf.response.row import GenerationRow
-from _inf.types import Limits, ModelInfo, Prompt, ToolCall, Transcript
+from _inf.types import Limits, ModelInfo, Prompt, RequestOutput, ToolCall, Transcript
 from tests.support.tiny import IM_END, PAD
 
 PAD_ID = 3
@@ -34,20 +34,16 @@ def row(
     ids: list[int], finish: str = "length", matched: int | str | None = None, **changed: Any
 ) -> Any:
     """Return a finished request's output, as a backend returns it."""
-    said: dict[str, Any] = dict(
-        token_ids=ids,
-        logprobs=[-0.5] * len(ids),
-        prompt_logprobs=[],
+    said = RequestOutput(
+        ids,
+        [-0.5] * len(ids),
         finish_reason=finish,
         matched_stop=matched,
         prompt_tokens=5,
         completion_tokens=len(ids),
         cached_tokens=4,
-        weight_version=0,
-        transcript=None,
-        text=None,
     )
-    return dataclasses.make_dataclass("RequestOutput", said | changed)(**(said | changed))
+    return dataclasses.replace(said, **changed)
 
 
 def decoded(

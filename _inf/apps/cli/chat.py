@@ -57,6 +57,8 @@ NOT_STREAMED = {
     "num_beams": "a beam is known at its end only, and this chat streams; start inf chat --json",
     "max_tokens_per_turn": "a message has one turn without tools; set max_tokens",
     "interaction_kwargs": "this chat streams, and so has no interactions; start inf chat --json",
+    "agent_loop": "this chat streams, and so runs no agent loop; start inf chat --json",
+    "agent_kwargs": "this chat streams, and so runs no agent loop; start inf chat --json",
 }
 
 
@@ -283,7 +285,8 @@ def _read(prompt: str, more: str) -> str:
 
 def _streams(config: Config, as_json: bool) -> bool:
     """Whether answers are shown while they are generated."""
-    return config.rollout.multi_turn.tool_config_path is None and not as_json
+    rollout = config.rollout
+    return rollout.multi_turn.tool_config_path is rollout.agent.default is None and not as_json
 
 
 def _watched() -> bool:

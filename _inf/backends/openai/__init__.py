@@ -20,7 +20,7 @@ TEXT_MODE = Mode("openai", _TEXT, _READS)
 # On vLLM and `inf serve`; SGLang's own server has others (`GenerateForm`).
 TOKEN_MODE = Mode(
     "openai with tokenizer_path",
-    supports=_TEXT | {"token_ids", "more_sampling", "repetition_penalty"},
+    supports=_TEXT | {"token_ids", "agent_loop", "more_sampling", "repetition_penalty"},
     reads=_READS | OF_TOKENS,
 )
 

@@ -1,0 +1,113 @@
+"""The requests of one row's agent loop, answered and recorded on the engine's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from _inf.agent_loops.audit import Sampled
+from _inf.agent_loops.sampling import request_params
+from _inf.errors import (
+    ConfigError,
+    EngineDeadError,
+    EngineRefusal,
+    PromptError,
+    RequestFailure,
+)
+from _inf.request.prompts import id_list
+from _inf.request.seeds import derived_seed
+from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams, Turn
+
+
+class Requests:
+    """The `server_manager` of one row's loop, in the place of verl's `AsyncLLMServerManager`
+    (`agent_loop.py`, 0.6.1). Made on the engine's thread; a loop calls `generate` on its own."""
+
+    def __init__(self, params: SamplingParams, model: ModelInfo, turn: Turn) -> None:
+        self._params, self._model, self._turn = params, model, turn
+        self.progressed: Callable[[], None] = lambda: None
+        self._engine = asyncio.get_running_loop()
+        # Set if no row can be answered. The loop gets the exception too, and may catch it.
+        self.fatal: asyncio.Future[Exception] = self._engine.create_future()
+        self.sampled: list[Sampled] = []
+        self._asked, self._ended = 0, False
+        self._running: set[asyncio.Task[Any]] = set()
+
+    async def generate(
+        self,
+        request_id: str,
+        *,
+        prompt_ids: Any,
+        sampling_params: Mapping[str, Any],
+        image_data: Any = None,
+        video_data: Any = None,
+        **others: Any,
+    ) -> Any:
+        """Answer `prompt_ids`; returns verl's `TokenOutput`.
+
+        sampling_params: those that `run` got, or others under the names of `InferenceEngine.
+        generate`. Raises `PromptError` or `ConfigError` before anything is sent, and what the
+        engine raises.
+        """
+        from verl.workers.rollout.replica import TokenOutput
+
+        for name, value in {"image_data": image_data, "video_data": video_data, **others}.items():
+            if value is not None and value != []:
+                raise ConfigError.of(name, "agent loops take text only here; leave it out.")
+        work = self._answer(self._request(prompt_ids, sampling_params))
+        try:
+            answering = asyncio.run_coroutine_threadsafe(work, self._engine)
+        except RuntimeError:  # the engine's event loop is closed
+            work.close()
+            raise EngineDeadError("The engine was shut down.") from None
+        answer = await asyncio.wrap_future(answering)
+        return TokenOutput(token_ids=[*answer.token_ids], log_probs=[*answer.logprobs])
+
+    def _request(self, prompt_ids: Any, sampling_params: Mapping[str, Any]) -> Request:
+        """Build the next request; each has a seed of its own, the first one the row's."""
+        ids, limits = id_list(prompt_ids, "prompt_ids"), self._model.limits
+        if unknown := [token for token in ids if not 0 <= token < limits.vocabulary]:
+            raise PromptError(f"prompt_ids has {unknown[0]}, outside the model's vocabulary.")
+        if len(ids) >= limits.total:
+            raise PromptError(
+                f"prompt_ids has {len(ids)} tokens; within the limit of {limits.total} "
+                "(rollout.max_model_len) that leaves no room for an answer."
+            )
+        params = request_params(sampling_params, self._params, self._model)
+        most = min(params.max_tokens, limits.total - len(ids))
+        seed = params.seed
+        if seed is not None and self._asked:
+            seed = derived_seed(seed, -self._asked)
+        self._asked += 1
+        least = min(params.min_tokens, most)
+        return Request(
+            ids, dataclasses.replace(params, max_tokens=most, min_tokens=least, seed=seed)
+        )
+
+    async def _answer(self, request: Request) -> RequestOutput:
+        if self._ended:
+            raise RequestFailure("The row has ended, and its agent loop's requests with it.")
+        task: Any = asyncio.current_task()
+        self._running.add(task)
+        try:
+            answer = await self._turn(request)
+        except (ConfigError, EngineDeadError, EngineRefusal) as failure:
+            if not self.fatal.done():
+                self.fatal.set_result(failure)
+            raise
+        finally:
+            self._running.discard(task)
+        self.sampled.append(Sampled(request.token_ids, answer))
+        self.progressed()
+        return answer
+
+    async def end(self) -> None:
+        """Abort what still runs, and refuse what comes later: the loop may not have ended."""
+        self._ended = True
+        self.fatal.cancel()
+        running = [*self._running]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -1,0 +1,55 @@
+"""The sampling parameters that agent loops get and give, as verl's dict."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.request.keywords import KEYWORDS, checked
+from _inf.types import ModelInfo, SamplingParams
+
+# What verl 0.6.1 gives to `run` (`agent_loop.py`, `generate_sequences`), and `top_k`, as 0.9 does.
+GIVEN = ("temperature", "top_p", "top_k", "repetition_penalty")
+ENGINES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}  # SGLang's names
+FIELDS = {field.name for field in dataclasses.fields(SamplingParams)}
+# Those of one request; the others ask for more than verl's answer can hold.
+TAKEN = [
+    name
+    for name, keyword in KEYWORDS.items()
+    if name in FIELDS and not keyword.one_turn and name != "seed"
+]
+
+
+def loop_params(params: SamplingParams) -> dict[str, Any]:
+    """Return the `sampling_params` of `AgentLoopBase.run`."""
+    return {**{name: getattr(params, name) for name in GIVEN}, "logprobs": True}
+
+
+def request_params(
+    given: Mapping[str, Any], row: SamplingParams, model: ModelInfo
+) -> SamplingParams:
+    """Return the parameters of a request: the row's, and in their place what the loop gives.
+
+    `logprobs` is accepted: answers always have them. Raises `ConfigError`.
+    """
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        name = ENGINES.get(key, key)
+        if name not in TAKEN and key != "logprobs":
+            hint = did_you_mean(name, TAKEN) or f"; there are {', '.join(TAKEN)}."
+            raise ConfigError.of(
+                f"sampling_params.{key}", f"a request of an agent loop cannot have it{hint}"
+            )
+        if key != "logprobs" and value is not None:
+            values[name] = checked(name, value, model.limits.vocabulary)
+    if isinstance(logprobs := given.get("logprobs"), int) and logprobs > 1:
+        raise ConfigError.of(
+            "sampling_params.logprobs", f"{shown(logprobs)}: an answer has those of its own ids."
+        )
+    if "stop_token_ids" in values or "ignore_eos" in values:
+        own = values.get("stop_token_ids", set(row.stop_token_ids) - model.eos_token_ids)
+        ends = () if values.get("ignore_eos", row.ignore_eos) else model.eos_token_ids
+        values["stop_token_ids"] = sorted({*own, *ends})
+    return dataclasses.replace(row, **values)
