@@ -90,6 +90,7 @@ USED_VALUES: dict[str, Any] = {
     "cudagraph_capture_sizes": [1, 2],
     "max_model_len": 5000,
     "multi_turn.tool_config_path": "tools.yaml",
+    "agent.agent_loop_config_path": "loops.yaml",
     "multi_turn.interaction_config_path": "interactions.yaml",
     "multi_turn.max_assistant_turns": 3,
     "multi_turn.max_user_turns": 3,
@@ -108,6 +109,7 @@ def fields(name: str) -> dict[str, str]:
 
 def test_page_for_verl_users_has_each_key_of_verls_once() -> None:
     keys = {"val_kwargs": "SamplingConfig", "multi_turn": "MultiTurnConfig"}
+    keys["agent"] = "AgentLoopConfig"
     expected = [
         path
         for key in fields("RolloutConfig")
@@ -126,7 +128,7 @@ def test_page_for_verl_users_says_what_the_code_does(path: str, verdict: str) ->
         values = [USED_VALUES[path]] if path in USED_VALUES else OTHERS[type(default)]
         (value, *_) = [v for v in values if v != default] or values
         document = at(path, value)
-        if path.endswith("_config_path"):
+        if path.startswith("multi_turn.") and path.endswith("_config_path"):
             document["multi_turn"]["enable"] = True
         read_config({"rollout": document}, {})
         return
@@ -149,7 +151,7 @@ def test_page_for_verl_users_says_what_the_code_does(path: str, verdict: str) ->
 
 
 SECTIONS = """
-agent: {num_workers: 4}
+agent.custom_async_server: {path: x}
 trace: {token2text: true}
 server: {max_attempts: 4}
 prometheus: {port: 9091}

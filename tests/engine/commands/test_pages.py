@@ -72,17 +72,19 @@ def engine_of(block: str) -> dict[str, Any]:
     return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
 
 
-def test_page_of_tools_prints_what_its_comments_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Blocks that begin with a file's name are that file; one engine, the last, runs the others."""
-    page = "docs/tools.md"
+def run_page(
+    page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[list[str], list[str]]:
+    """Run a page's Python; return what it printed, and what its comments say that it prints.
+
+    Blocks that begin with a file's name are that file; one engine, the last, runs the others.
+    """
     python = blocks(page, "python")
     for block in [*python, *blocks(page, "yaml")]:
         if file := re.match(r"# ([a-z_]+\.(py|yaml))\n", block):
-            (tmp_path / file[1]).write_text(block)
-    (tmp_path / "tests").symlink_to(ROOT / "tests")
-    monkeypatch.chdir(tmp_path)
+            (folder / file[1]).write_text(block)
+    (folder / "tests").symlink_to(ROOT / "tests")
+    monkeypatch.chdir(folder)
     programs = [block for block in python if not re.match(r"# [a-z_]+\.py\n", block)]
     path = list(sys.path)
     with InferenceEngine(**engine_of(programs[-1])) as engine:
@@ -93,6 +95,20 @@ def test_page_of_tools_prints_what_its_comments_say(
             exec(compile(block, page, "exec"), names)
     said = capsys.readouterr().out.splitlines()
     expected = re.findall(r"^print\(.*\)  # (.*)$", "".join(programs), re.M)
+    return said, expected
+
+
+def test_page_of_tools_prints_what_its_comments_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, expected = run_page("docs/tools.md", tmp_path, monkeypatch, capsys)
     assert len(expected) == 5
     assert said[:5] == expected
     assert [line.split(" | ")[0] for line in said[5:]] == ["user", "assistant"] * 2
+
+
+def test_page_of_agent_loops_prints_what_its_comments_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said, expected = run_page("docs/agent_loops.md", tmp_path, monkeypatch, capsys)
+    assert len(expected) == 3 and said == expected

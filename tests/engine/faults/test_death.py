@@ -133,3 +133,23 @@ def test_stopped_scheduler_is_reported_as_hung_and_killed(mortal: InferenceEngin
     with pytest.raises(EngineDeadError, match=said):
         mortal.generate("Are you there?")
     assert until(lambda: not scheduler.is_running(), 5)
+
+
+# ─── Under an agent loop ───
+
+
+def test_death_reaches_the_caller_of_an_agent_loop_that_catches_everything(
+    mortal: InferenceEngine, answer: Answer
+) -> None:
+    from tests.support import agent_loops  # it imports verl's, which takes seconds
+
+    rows: Any = {"agent_loop": agent_loops.CatchesAll, "agent_kwargs": {"index": 1}}
+    with concurrent.futures.ThreadPoolExecutor() as threads:
+        call = threads.submit(mortal.generate, ["One", "Two"], **rows, **LONG, timeout=60)
+        assert until(lambda: in_flight(mortal) == 2, 30)
+        os.kill(mortal.rollout.host.children[0].pid, signal.SIGKILL)
+        failure = call.exception(timeout=30)
+    assert isinstance(failure, EngineDeadError) and "exit code -9" in str(failure)
+    mortal.restart()
+    again = mortal.generate(**QUESTION, agent_loop="single_turn_agent")
+    assert again.token_ids == answer

@@ -1,0 +1,132 @@
+"""Rows of agent loops held against what was sampled, made up; real ones are in
+`tests/engine/answers/test_agent_loops.py`."""
+
+from __future__ import annotations
+
+import math
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from _inf.agent_loops.audit import Sampled, unsampled, warn_of_unsampled
+from _inf.agent_loops.result import answered_row
+from _inf.types import RequestOutput
+
+PROMPT, STOP = [1, 2, 3], 9
+TOKENIZER: Any = SimpleNamespace(decode=lambda ids, **kwargs: f"<{ids[0]}>")
+
+
+def sampled(prompt: list[int], ids: list[int]) -> Sampled:
+    logprobs = [-token / 10 for token in ids]
+    return Sampled(prompt, RequestOutput(ids, logprobs, finish_reason="stop", matched_stop=STOP))
+
+
+# Two turns with two ids of the template between them.
+REQUESTS = [sampled(PROMPT, [4, 5, 9]), sampled([*PROMPT, 4, 5, 9, 6, 7], [8, 9])]
+IDS, MASK = [4, 5, 9, 6, 7, 8, 9], [1, 1, 1, 0, 0, 1, 1]
+
+
+def row(
+    ids: list[int], mask: list[int], requests: list[Sampled] = REQUESTS, **more: Any
+) -> RequestOutput:
+    given = {
+        "prompt_ids": PROMPT,
+        "response_ids": ids,
+        "response_mask": mask,
+        "response_logprobs": None,
+        "multi_modal_data": None,
+        "reward_score": None,
+        "num_turns": 4,
+        "extra_fields": {},
+    }
+    return answered_row("mine", SimpleNamespace(**(given | more)), requests, (8, 16))
+
+
+@pytest.mark.parametrize(
+    ("ids", "mask", "places"),
+    [
+        (IDS, MASK, []),
+        (IDS[:6], MASK[:6], []),  # cut within an answer, as verl's own loops do
+        (IDS, [0, *MASK[1:]], [0]),  # a sampled id lost its mask
+        (IDS, [1, 1, 1, 1, 0, 1, 1], [3]),  # an id of the template got one
+        # The first answer was rendered again: from its second id on nothing was sampled there.
+        ([4, 6, 9, 6, 7, 8, 9], MASK, [1, 2, 5, 6]),
+        ([4, 5, 5, 9, 6, 7, 8, 9], [1, 1, 1, 1, 0, 0, 1, 1], [2, 3, 6, 7]),
+        # The template's ids differ from those of the second request: its answer is another's.
+        ([4, 5, 9, 6, 6, 8, 9], MASK, [5, 6]),
+        ([7, 7], [1, 1], [0, 1]),
+        ([], [], []),
+    ],
+)
+def test_places_that_were_not_sampled(ids: list[int], mask: list[int], places: list[int]) -> None:
+    assert unsampled([*PROMPT, *ids], len(PROMPT), mask, REQUESTS) == places
+
+
+def test_requests_of_other_prompts_and_answers_that_were_not_kept_do_not_count() -> None:
+    beside = [sampled([1, 2], [7, 7]), sampled([5], [4]), sampled(PROMPT, [4, 8])]
+    assert unsampled([*PROMPT, *IDS], len(PROMPT), MASK, [*beside, *REQUESTS]) == []
+    retried = [sampled(PROMPT, [7, 9]), *REQUESTS]
+    assert unsampled([*PROMPT, *IDS], len(PROMPT), MASK, retried) == []
+
+
+def test_any_exact_row_is_exact_and_any_changed_id_is_found() -> None:
+    drawn = random.Random(5)
+    for _ in range(300):
+        whole, mask, requests = list(PROMPT), [], []
+        for _turn in range(drawn.randint(1, 4)):
+            between = [drawn.randrange(20) for _ in range(drawn.randrange(4))]
+            ids = [drawn.randrange(20) for _ in range(drawn.randint(1, 6))]
+            requests.append(sampled([*whole, *between], ids))
+            whole += between + ids
+            mask += [0] * len(between) + [1] * len(ids)
+        start, end = len(PROMPT), len(PROMPT) + drawn.randint(1, len(mask))
+        assert unsampled(whole[:end], start, mask[: end - start], requests) == []
+        place = drawn.randrange(len(mask))
+        changed = [*whole]
+        changed[start + place] += 100
+        later = [n for n in range(place, len(mask)) if mask[n]]
+        assert unsampled(changed, start, mask, requests) == later
+
+
+def test_row_ends_as_its_last_request_did() -> None:
+    whole = row(IDS, MASK)
+    assert (whole.finish_reason, whole.matched_stop) == ("stop", STOP)
+    assert whole.transcript is not None and whole.transcript.answer_ids == [8, 9]
+    cut = row(IDS[:6], MASK[:6])
+    assert (cut.finish_reason, cut.matched_stop) == ("length", None)
+    assert cut.transcript is not None and cut.transcript.answer_ids == [8]
+    after_a_tool = row([*IDS, 6, 6], [*MASK, 0, 0])
+    assert after_a_tool.transcript is not None
+    assert after_a_tool.transcript.answer_ids == [8, 9] and after_a_tool.matched_stop == STOP
+    unknown = row([7, 7, 5, 6], [1, 1, 0, 1])
+    assert unknown.transcript is not None and unknown.transcript.answer_ids == [6]
+    assert (unknown.finish_reason, unknown.matched_stop) == ("stop", None)
+    assert row([], [], []).finish_reason == "stop"
+
+
+def test_log_probs_are_the_loops_own_or_the_recorded_ones() -> None:
+    recorded = row(IDS, MASK)
+    assert recorded.logprobs == [-0.4, -0.5, -0.9, -0.8, -0.9]
+    assert recorded.transcript is not None
+    assert recorded.transcript.logprobs == [-0.4, -0.5, -0.9, 0.0, 0.0, -0.8, -0.9]
+    own = row(IDS, MASK, response_logprobs=[-1.0] * 7)
+    assert own.logprobs == [-1.0] * 5
+    unsampled_first = row([7, 5, 9], [1, 1, 1])
+    assert all(map(math.isnan, unsampled_first.logprobs))
+
+
+def test_warning_names_the_loop_and_the_first_place() -> None:
+    outputs = [row(IDS, MASK), row(IDS, MASK[:5] + [0, 1]), row([7, 7], [1, 1])]
+    with pytest.warns(UserWarning) as caught:
+        warn_of_unsampled(outputs, TOKENIZER)
+    [said] = [str(each.message) for each in caught]
+    assert said.startswith("agent loop mine: in 2 of 3 rows ")
+    assert "in row 1 at 1 of 7 ids. The first is token 5 of the response, in turn" in said
+    assert "'<8>' (id 8) was sampled there and has mask 0" in said
+
+
+def test_exact_rows_and_others_warn_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    warn_of_unsampled([row(IDS, MASK), RequestOutput([1], [-1.0])], TOKENIZER)
+    assert not recwarn.list

@@ -1,0 +1,484 @@
+"""Agent loops as users of verl write them, on the real engines: verl's own, right ones and wrong
+ones (`tests/support/agent_loops.py`). An engine that dies under them: `faults/test_death.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from _inf.agent_loops.loading import KnownLoops
+from _inf.config import load_config
+from inf import ConfigError, GenerationTimeout, InferenceEngine, PromptError
+from tests.support import agent_loops as loops
+from tests.support.refusals import refused
+from tests.support.scripts import until
+from tests.support.tiny import tiny_model
+from tests.support.tool_calling import GREETED, GREETING, TOOL_MODEL, answer, question
+
+ROOT = Path(__file__).parents[3]
+PROMPTS = ["One", "Two two", "Three three three", "Four"]
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
+SAMPLED: dict[str, Any] = {"temperature": 1.0, "seed": 3, "n": 2, "max_tokens": 12}
+SIZES: dict[str, Any] = {"dtype": "float32", "prompt_length": 512, "response_length": 128}
+
+
+@pytest.fixture(scope="module")
+def hf() -> Iterator[InferenceEngine]:
+    rollout = {"name": "hf", **SIZES}
+    with InferenceEngine(model_path=str(tiny_model()), rollout=rollout) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def remote(tiny: InferenceEngine) -> Iterator[InferenceEngine]:
+    """On `inf serve`, with token ids."""
+    with tiny.serve() as server:
+        with InferenceEngine(
+            base_url=server.base_url,
+            model_path=str(tiny_model()),
+            tokenizer_path=str(tiny_model()),
+            rollout={"name": "openai", "prompt_length": 512, "response_length": 128},
+        ) as engine:
+            yield engine
+
+
+@pytest.fixture(params=["tiny", "hf", "remote"])
+def backend(request: pytest.FixtureRequest) -> InferenceEngine:
+    engine: InferenceEngine = request.getfixturevalue(request.param)
+    return engine
+
+
+# ─── The same on every backend ───
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_verls_single_turn_gives_the_rows_of_generate(
+    backend: InferenceEngine, params: dict[str, Any]
+) -> None:
+    plain = backend.generate(PROMPTS, **params)
+    looped = backend.generate(PROMPTS, agent_loop="single_turn_agent", **params)
+    assert looped.token_ids == plain.token_ids and looped.completions == plain.completions
+    for one, other in zip(looped, plain, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+        assert one.prompt_token_ids == other.prompt_token_ids
+        for name in ("finish_reason", "matched_stop", "prompt_index", "sample_index"):
+            assert one.metadata[name] == other.metadata[name]
+        assert (one.metadata["agent_loop"], one.metadata["unsampled_ids"]) == (
+            "single_turn_agent",
+            0,
+        )
+
+
+def test_exact_loop_of_two_turns_is_found_exact(backend: InferenceEngine) -> None:
+    again = {"role": "user", "content": loops.Loop.again}
+    for row in backend.generate(PROMPTS, agent_loop=loops.Exact, **GREEDY):
+        ids, mask, logprobs = row.response
+        about, cut = row.metadata, mask.index(0)
+        assert about["unsampled_ids"] == 0 and "unsampled_at" not in about
+        assert (about["agent_loop"], about["num_turns"], row.messages) == ("exact", 4, None)
+        assert about["response_mask"][: len(mask)] == mask
+        assert row.token_ids == [i for i, bit in zip(ids, mask, strict=True) if bit]
+        text = backend.tokenizer.decode(ids)
+        assert f"<|im_start|>user\n{again['content']}<|im_end|>\n<|im_start|>assistant" in text
+        last = len(mask) - mask[::-1].index(0)
+        said = {"prompt_token_ids": [*(row.prompt_token_ids or []), *ids[:last]]}
+        second = backend.generate(said, **GREEDY)[0]
+        assert second.token_ids == ids[last:] and cut == 12
+        assert logprobs is not None and second.logprobs == pytest.approx(logprobs[last:], abs=1e-3)
+
+
+def test_one_call_has_several_loops_and_each_row_its_columns(backend: InferenceEngine) -> None:
+    named = {"_target_": "tests.support.agent_loops.Columns", "name": "counter", "limit": 7}
+    output = backend.generate(
+        PROMPTS[:2],
+        agent_loop=[named, loops.Exact],
+        agent_kwargs=[{"index": 5, "extra_info": {"x": 1}}, None],
+        n=2,
+        temperature=0.5,
+        max_tokens=8,
+    )
+    assert [row.metadata["agent_loop"] for row in output] == ["counter"] * 2 + ["exact"] * 2
+    first = output[1]
+    fields = first.metadata["extra_fields"]
+    assert fields["columns"] == {"index": 5, "extra_info": {"x": 1}}
+    assert fields["own"] == {"name": "counter", "limit": 7}
+    assert fields["params"]["temperature"] == 0.5 and fields["params"]["logprobs"] is True
+    assert first.metadata["reward_scores"] == {"reward_score": 0.5}
+
+
+# ─── What is not sampled is found ───
+
+
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [(loops.RendersAgain, "was not sampled there"), (loops.LosesMask, "was sampled there and has")],
+)
+def test_loop_whose_mask_lies_is_named_with_the_first_place(
+    kind: type, first: str, tiny: InferenceEngine
+) -> None:
+    with pytest.warns(UserWarning, match=f"agent loop {kind.__name__}: in 4 of 4 rows .*{first}"):
+        output = tiny.generate(PROMPTS, agent_loop=kind, **GREEDY)
+    for row in output:
+        ids, mask, _ = row.response
+        places = row.metadata["unsampled_at"]
+        assert row.metadata["unsampled_ids"] == len(places) > 0
+        assert all(0 <= place < len(ids) for place in places)
+        if kind is loops.LosesMask:
+            assert places == [0] and mask[0] == 0
+        else:
+            assert all(mask[place] == 1 for place in places)
+
+
+def test_requests_beside_the_row_do_not_count(tiny: InferenceEngine) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        output = tiny.generate(PROMPTS, agent_loop=loops.Side, **SAMPLED)
+    assert [row.metadata["unsampled_ids"] for row in output] == [0] * len(output)
+
+
+def test_log_probs_that_a_loop_leaves_out_are_the_recorded_ones(tiny: InferenceEngine) -> None:
+    own = tiny.generate(PROMPTS, agent_loop=loops.Exact, **GREEDY)
+    recorded = tiny.generate(PROMPTS, agent_loop=loops.WithoutLogProbs, **GREEDY)
+    assert recorded.token_ids == own.token_ids
+    for one, other in zip(recorded, own, strict=True):
+        assert one.response[2] == pytest.approx(other.response[2], abs=1e-4)
+
+
+# ─── A trainer's batch ───
+
+
+def test_rollout_batch_has_the_loops_rows(tiny: InferenceEngine) -> None:
+    call: dict[str, Any] = {
+        "agent_loop": loops.Columns,
+        "agent_kwargs": {"index": 1},
+        "temperature": 1.0,
+        "seed": [3, 4, 5, 6],
+        "n": 2,
+        "max_tokens": 12,
+    }
+    batch, output = tiny.rollout_batch(PROMPTS, **call), tiny.generate(PROMPTS, **call)
+    tensors, columns = batch.batch, batch.non_tensor_batch
+    assert len(tensors) == 8 and "messages" not in columns
+    for place, row in enumerate(output):
+        ids, mask, _ = row.response
+        assert tensors["responses"][place][: len(ids)].tolist() == ids
+        assert tensors["response_mask"][place].sum() == sum(mask)
+        prompt = row.prompt_token_ids or []
+        assert tensors["prompts"][place][-len(prompt) :].tolist() == prompt
+    assert columns["reward_scores"].tolist() == [{"reward_score": 0.5}] * 8
+    assert columns["__num_turns__"].tolist() == [2] * 8
+    assert columns["extra_fields"][0]["columns"] == {"index": 1}
+
+
+# ─── A loop's faults are its row's ───
+
+
+WRONG = {
+    "raises": "ValueError: the game is over",
+    "exits": "SystemExit: 3",
+    "cancels": "the agent loop cancelled its own task",
+    "none": "run.. returned None: prompt_ids must be a list of ints",
+    "mask": "response_mask: 1 values for 2 response_ids",
+    "twos": "response_mask: its values must be 0 and 1",
+    "logprobs": "response_logprobs: 1 values for 2 response_ids",
+    "long": "response_ids: 9999 ids are above 128.*rollout.response_length",
+    "long prompt": "prompt_ids: 9999 ids are above 512.*rollout.prompt_length",
+    "image": "multi_modal_data: agent loops take text only",
+    "asks with an image": "image_data: agent loops take text only",
+    "asks for nothing": "prompt_ids is empty",
+    "asks for an unknown token": "prompt_ids has 1000000000, outside the model's vocabulary",
+    "asks for too much": "99999 tokens; within the limit of .* leaves no room",
+    "asks with an unknown parameter": "sampling_params.temprature: .* did you mean 'temperature'",
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_row_of_a_loop_that_fails_is_aborted_alone(how: str, hf: InferenceEngine) -> None:
+    rows = [{"how": how}, {}]
+    output = hf.generate(PROMPTS[:2], agent_loop=loops.Wrong, agent_kwargs=rows, **GREEDY)
+    failed, right = output
+    assert re.search(WRONG[how], failed.metadata["error"]), failed.metadata["error"]
+    assert failed.finish_reason == "abort" and failed.token_ids == []
+    assert failed.prompt_token_ids  # so that a batch of it has a prompt
+    assert "error" not in right.metadata and right.completion_tokens > 0
+
+
+def test_row_without_a_request_is_empty(hf: InferenceEngine) -> None:
+    how = {"how": "no request"}
+    [row] = hf.generate("One", agent_loop=loops.Wrong, agent_kwargs=how, **GREEDY)
+    assert (row.token_ids, row.completion, row.finish_reason) == ([], "", "stop")
+
+
+def test_sampling_parameters_of_a_request_may_be_the_loops_own(tiny: InferenceEngine) -> None:
+    def answered(**params: Any) -> list[int]:
+        keywords = {"agent_kwargs": {"params": params}, "temperature": 0, "max_tokens": 9}
+        return tiny.generate("One", agent_loop=loops.Sampling, **keywords).token_ids[0]
+
+    whole = tiny.generate("One", temperature=0, max_tokens=9).token_ids[0]
+    assert answered() == whole and len(whole) == 9
+    assert answered(max_new_tokens=3) == answered(max_tokens=3) == whole[:3]
+    assert answered(stop_token_ids=[whole[4]]) == whole[: whole.index(whole[4]) + 1]
+    banned = answered(logit_bias={whole[0]: -100})
+    assert banned[0] != whole[0]
+
+
+# ─── Threads, time and cancellation ───
+
+
+def test_loop_that_blocks_its_thread_does_not_block_the_engine(tiny: InferenceEngine) -> None:
+    with ThreadPoolExecutor() as threads:
+        blocked = threads.submit(
+            tiny.generate, PROMPTS[:2], agent_loop=loops.Blocks, timeout=60, **GREEDY
+        )
+        time.sleep(0.2)
+        done = 0
+        while not blocked.done() and done < 3:
+            tiny.generate("Two", temperature=0, max_tokens=2)
+            done += 1
+        assert done == 3 and not blocked.done()
+        assert len(blocked.result(60)) == 2
+
+
+def test_timeout_cancels_loops_that_catch_everything(tiny: InferenceEngine) -> None:
+    loops.CatchesAll.cancelled.clear()
+    rows = [{"index": 1}, {"index": 2}]
+    with pytest.raises(GenerationTimeout):
+        tiny.generate(
+            PROMPTS[:2], agent_loop=loops.CatchesAll, agent_kwargs=rows, timeout=0.5, **GREEDY
+        )
+    assert until(lambda: sorted(loops.CatchesAll.cancelled) == [1, 2], 30)
+    assert tiny.generate("One", **GREEDY).token_ids  # nothing is in its way
+
+
+def test_request_that_a_loop_leaves_behind_ends_with_its_row(tiny: InferenceEngine) -> None:
+    loops.Late.left.clear()
+    tiny.generate(PROMPTS[:2], agent_loop=loops.Late, temperature=0, max_tokens=128)
+    assert until(lambda: all(each.done() for each in loops.Late.left), 30)
+    assert len(loops.Late.left) == 2
+    assert all(each.cancelled() or each.exception() for each in loops.Late.left)
+
+
+def test_cancelling_agenerate_cancels_its_loops(tiny: InferenceEngine) -> None:
+    async def begun_and_cancelled() -> None:
+        rows = {"agent_loop": loops.CatchesAll, "agent_kwargs": {"index": 4}}
+        call = asyncio.ensure_future(tiny.agenerate("One", **rows, **GREEDY))
+        await asyncio.sleep(0.5)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    loops.CatchesAll.cancelled.clear()
+    asyncio.run(begun_and_cancelled())
+    assert until(lambda: loops.CatchesAll.cancelled == [4], 30)
+
+
+def test_over_sample_rate_gives_the_last_rows_up(
+    hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(hf.config.to_dict(), {"rollout": {"over_sample_rate": 0.5}})
+    monkeypatch.setattr(hf, "config", config)
+    loops.CatchesAll.cancelled.clear()
+    output = hf.generate(
+        PROMPTS[:2],
+        agent_loop=[loops.Exact, loops.CatchesAll],
+        agent_kwargs={"index": 9},
+        timeout=60,
+        **GREEDY,
+    )
+    assert [row.finish_reason == "abort" for row in output] == [False, True]
+    assert output[1].metadata["limit"] == "over_sample_rate"
+    assert until(lambda: loops.CatchesAll.cancelled == [9], 30)
+
+
+# ─── Names, files and refusals ───
+
+
+def test_call_that_cannot_run_its_loop_is_refused_before_anything_is_sent(
+    hf: InferenceEngine,
+) -> None:
+    def says(sentence: str, key: str = "agent_loop", **call: Any) -> None:
+        with refused(ConfigError, sentence, key=key):
+            hf.generate("One", **call)
+
+    exact: dict[str, Any] = {"agent_loop": loops.Exact}
+    before = hf.stats()["requests"]
+    says(
+        "no agent loop has the name 'tool_agnt'; did you mean 'tool_agent'", agent_loop="tool_agnt"
+    )
+    says("3 is not a name, a class, or a mapping", agent_loop=3)
+    says("is not a subclass of verl's AgentLoopBase", agent_loop=dict)
+    says("os.path has no nope", agent_loop={"_target_": "os.path.nope"})
+    says("cannot be imported: ModuleNotFoundError", agent_loop={"_target_": "no_such.Loop"})
+    says("_partial_ cannot be set", agent_loop={"_target_": "os.path", "_partial_": True})
+    says("cannot be made: TypeError", agent_loop=loops.NeedsMore)
+    says("no agent loop runs", key="agent_kwargs", agent_kwargs={"index": 1})
+    says(
+        "messages are those of the prompt",
+        "agent_kwargs.raw_prompt",
+        agent_kwargs={"raw_prompt": []},
+    )
+    says("cannot be used with agent_loop", key="regex", regex="a", **exact)
+    says("each request", key="max_tokens_per_turn", max_tokens_per_turn=3, **exact)
+    says("has its own", key="tools", tools=[loops.add], **exact)
+    with refused(PromptError, "agent loops render messages", index=0):
+        hf.generate({"prompt_token_ids": [5, 6]}, **exact)
+    with refused(ConfigError, "prompt 1 has none", key="agent_loop"):
+        hf.generate(["One", "Two"], agent_loop=[loops.Exact, None])
+    with refused(ConfigError, r"stream\(\) runs no agent loop", key="agent_loop"):
+        hf.stream("One", **exact)
+    assert hf.stats()["requests"] == before
+
+
+def test_generate_inside_a_loop_is_refused_where_it_would_wait_for_itself(
+    hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loops.Calls, "engine", hf, raising=False)
+    [row] = hf.generate("One", agent_loop=loops.Calls, timeout=60, **GREEDY)
+    assert "await agenerate() there" in row.metadata["error"]
+    whole = hf.generate("One", agent_loop=loops.Exact, **GREEDY).token_ids
+    [awaits] = hf.generate("One", agent_loop=loops.Awaits, timeout=60, **GREEDY)
+    assert awaits.metadata["extra_fields"]["inner"] == whole
+
+
+FILE = """
+- name: mine
+  _target_: my_loops.Mine
+  limit: 7
+  nested:
+    deep: [1, 2]
+"""
+MODULE = """
+from tests.support.agent_loops import Columns
+
+class Mine(Columns):
+    def __init__(self, *args, nested, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.own = self.own | {"deep": list(nested.deep)}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a module, which is imported once."""
+    folder = tmp_path_factory.mktemp("loops")
+    (folder / "my_loops.py").write_text(MODULE)
+    return folder
+
+
+def config_of_file(folder: Path, text: str, **agent: Any) -> dict[str, Any]:
+    path = folder / "loops.yaml"
+    path.write_text(text)
+    return {"name": "hf", **SIZES, "agent": {"agent_loop_config_path": str(path), **agent}}
+
+
+def loop_threads() -> int:
+    return sum(thread.name == "inf-agent-loops" for thread in threading.enumerate())
+
+
+def test_default_loop_of_a_config_runs_unless_a_call_has_tools(folder: Path) -> None:
+    before, rollout = loop_threads(), config_of_file(folder, FILE, default_agent_loop="mine")
+    with InferenceEngine(model_path=str(tiny_model()), rollout=rollout) as engine:
+        [row] = engine.generate("One", agent_kwargs={"index": 2}, **GREEDY)
+        assert row.metadata["agent_loop"] == "mine"
+        own = row.metadata["extra_fields"]["own"]
+        assert own == {"name": "mine", "limit": 7, "deep": [1, 2]}
+        assert row.metadata["extra_fields"]["columns"] == {"index": 2}
+        other = engine.generate("One", agent_loop="exact", **GREEDY)[0]
+        assert other.metadata["agent_loop"] == "exact"
+        assert "agent_loop" not in engine.generate("One", tools=[], **GREEDY)[0].metadata
+        with refused(ConfigError, r"pass tools=\[\]", key="agent_loop"):
+            engine.stream("One")
+        assert loop_threads() == before + 1
+        seen = weakref.ref(engine)
+    assert until(lambda: loop_threads() == before, 30)
+    del engine
+    gc.collect()
+    assert seen() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nothing", "it must be a list of agent loops"),
+        ("[]", "it must be a list of agent loops"),
+        ("- [", "cannot be read"),
+        ("- name: a", "entry 0: it must have a name and a _target_"),
+        ("- 3", "entry 0: it must have a name and a _target_"),
+        (FILE + FILE, "entry 1: an earlier entry has the name 'mine'"),
+        ("- {name: single_turn_agent, _target_: a.B}", "is verl's own loop"),
+        (
+            "- {name: a, _target_: my_loops.Mein}",
+            "has no Mein; did you mean 'Mine'",
+        ),
+        (
+            "- {name: a, _target_: my_loops.Mine, tokenizer: x}",
+            "tokenizer cannot be",
+        ),
+        ("- {name: a, _target_: nowhere.Mine}", "nowhere cannot be imported"),
+    ],
+)
+def test_file_of_loops_is_refused_by_its_entry(text: str, says: str, folder: Path) -> None:
+    rollout = config_of_file(folder, text)
+    config = load_config({"rollout": rollout}, {})
+    with refused(ConfigError, says, key="rollout.agent.agent_loop_config_path"):
+        KnownLoops(config)
+
+
+def test_default_loop_must_have_a_name_that_is_known(folder: Path) -> None:
+    rollout = config_of_file(folder, FILE, default_agent_loop="mien")
+    with refused(ConfigError, "did you mean 'mine'", key="rollout.agent.default_agent_loop"):
+        InferenceEngine(model_path=str(tiny_model()), rollout=rollout)
+
+
+# ─── verl's own loop with tools ───
+
+
+@pytest.fixture(scope="module")
+def callers() -> Iterator[list[InferenceEngine]]:
+    """Two engines on the model that calls tools; the second one's loop has other limits."""
+    rollout = {"name": "hf", "dtype": "float32", "do_sample": False, "prompt_length": 1024}
+    engines = []
+    for length in (512, 24):
+        turns = {"enable": True, "tool_config_path": str(ROOT / "tools.yaml")}
+        own = {**rollout, "response_length": length, "multi_turn": turns}
+        engines.append(InferenceEngine(model_path=str(TOOL_MODEL), rollout=own))
+    yield engines
+    for engine in engines:
+        engine.shutdown()
+
+
+def test_verls_tool_loop_runs_the_configs_tools_and_renders_as_it_does_in_a_trainer(
+    callers: list[InferenceEngine],
+) -> None:
+    """verl 0.6.1 cuts a system prompt that this template does not have off each later message, and
+    with it the `<|im_start|>user` of a tool's result (docs/agent_loops.md)."""
+    prompts, engine = [question("12 * 7"), GREETING], callers[0]
+    ours, verls = engine.generate(prompts), engine.generate(prompts, agent_loop="tool_agent")
+    assert ours[0].completion == answer("84") != verls[0].completion
+    assert verls[1].completion == ours[1].completion == GREETED
+    assert verls[1].response[:2] == ours[1].response[:2]
+    one, other = (engine.tokenizer.decode(row.response[0]) for row in (ours[0], verls[0]))
+    assert one.partition("<|im_start|>user")[0].rstrip() == other.partition("84")[0].rstrip()
+    assert "<|im_start|>user\n<tool_response>\n84" in one and "<tool_response>" not in other
+    about = verls[0].metadata
+    assert about["unsampled_ids"] == 0 and about["num_turns"] == 4
+    assert about["extra_fields"] == {"turn_scores": [], "tool_rewards": [0.0]}
+
+
+def test_two_engines_do_not_share_a_loops_limits(callers: list[InferenceEngine]) -> None:
+    lengths = [
+        len(engine.generate(question("12 * 7"), agent_loop="tool_agent")[0].response[0])
+        for engine in callers
+    ]
+    assert lengths[0] > 24 >= lengths[1]
