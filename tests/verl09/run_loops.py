@@ -34,7 +34,7 @@ REWARDED = [  # the loop, what the user says, the right answer
     ("tool_agent", "Hello.", "there"),
     ("tool_agent", "What is 12 * 7? Never stop.", "84"),  # until response_length cuts it
 ]
-# A batch of their own: verl 0.9.1 fails where only some loops of a batch give the reward themselves.
+# A batch of their own: verl 0.9.1 fails where only some loops of a batch give rewards themselves.
 GUESSING = [("guessing_agent", "Guess the number.", number) for number in "756"]
 SAMPLES = 2  # of each row that is not greedy
 
