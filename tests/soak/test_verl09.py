@@ -15,12 +15,14 @@ import pytest
 from _inf.apps.serve.server import InferenceServer
 from inf import InferenceEngine
 from tests.support.figures import Figures
-from tests.support.pages import ROOT
+from tests.support.pages import ROOT, blocks
 from tests.support.tool_calling import GREETING, GUESSES, TOOL_MODEL, answer, question
 
 pytestmark = pytest.mark.soak
 
+EXAMPLE = ROOT / "examples" / "verl_client.py"
 VERL09 = ROOT / "tests" / "verl09"
+RECORD = VERL09 / "greedy_rows.json"
 INSTALL_SECONDS = 3600.0  # packages of 7 GB, where none is cached
 RUN_SECONDS = 600.0
 WITHIN = 1e-5  # of a log prob
@@ -50,12 +52,12 @@ def server(engine_with_tools: InferenceEngine) -> Iterator[InferenceServer]:
         yield server
 
 
-def run(python: Path, *arguments: str) -> str:
-    """What a program says in that environment, which knows nothing of this one."""
-    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def run(python: Path, *arguments: str, folder: Path = ROOT) -> str:
+    """What a program says that runs in `folder`, in that environment; it can import the example."""
     done = subprocess.run(
         [str(python), *arguments],
-        env=own | {"HF_HUB_OFFLINE": "1"},
+        cwd=folder,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(EXAMPLE.parent)},
         capture_output=True,
         text=True,
         timeout=RUN_SECONDS,
@@ -105,6 +107,13 @@ def test_rows_of_verls_loops_are_the_traces_of_their_request_ids(
     figures("verl 0.9.1", "largest difference of a log prob", furthest)
 
 
+def test_greedy_rows_are_those_on_record(rows: list[dict[str, Any]]) -> None:
+    """`RECORD` is for tests that have no verl 0.9.1."""
+    record = json.loads(RECORD.read_text())
+    kept = [{name: row[name] for name in record[0]} for row in rows if row["greedy"]]
+    assert kept == record
+
+
 def test_greedy_rows_are_what_the_engine_answers(
     rows: list[dict[str, Any]], engine_with_tools: InferenceEngine
 ) -> None:
@@ -145,7 +154,16 @@ def test_the_example_runs_prompts_and_prints_their_traces(
     python: Path, server: InferenceServer
 ) -> None:
     before = server.sessions()
-    example = str(ROOT / "examples" / "verl_client.py")
-    said = run(python, example, server.base_url, str(TOOL_MODEL), GREETING)
+    said = run(python, str(EXAMPLE), server.base_url, str(TOOL_MODEL), GREETING)
     assert "Hello there.<|im_end|>\n{'token_ids': [" in said
     assert server.sessions() == before  # it has taken them
+
+
+def test_programs_of_the_page_run(python: Path, server: InferenceServer, tmp_path: Path) -> None:
+    for block in blocks("docs/agent_loops_verl09.md", "python"):
+        here = block.replace("http://127.0.0.1:8000", server.base_url)
+        here = here.replace("tests/tool_model", str(TOOL_MODEL))
+        (tmp_path / block.split()[1]).write_text(here)
+    said = run(python, "run.py", folder=tmp_path)
+    assert "torch.Size([2, 512]) [4 2]\n" in said
+    assert said.count("[1, 1, 1") == 2

@@ -80,7 +80,7 @@ def as_objects(
 ) -> list[dict[str, Any]]:
     found = []
     prompt_length = output.batch["prompts"].shape[1]
-    for index, (loop, said, _) in enumerate(rows):
+    for index, (loop, said, answer) in enumerate(rows):
         tensors = output.batch[index]
         attention = tensors["attention_mask"].bool()
         response = attention[prompt_length:]
@@ -88,6 +88,7 @@ def as_objects(
             {
                 "loop": loop,
                 "prompt": said,
+                "answer": answer,
                 "greedy": greedy,
                 "request_id": output.non_tensor_batch["request_id"][index],
                 "prompt_ids": tensors["prompts"][attention[:prompt_length]].tolist(),
