@@ -1,0 +1,169 @@
+"""The agent loops of a real verl 0.9.1, in an environment of its own, against `engine.serve()`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from _inf.apps.serve.server import InferenceServer
+from inf import InferenceEngine
+from tests.support.figures import Figures
+from tests.support.pages import ROOT, blocks
+from tests.support.tool_calling import GREETING, GUESSES, TOOL_MODEL, answer, question
+
+pytestmark = pytest.mark.soak
+
+EXAMPLE = ROOT / "examples" / "verl_client.py"
+VERL09 = ROOT / "tests" / "verl09"
+RECORD = VERL09 / "greedy_rows.json"
+INSTALL_SECONDS = 3600.0  # packages of 7 GB, where none is cached
+RUN_SECONDS = 600.0
+WITHIN = 1e-5  # of a log prob
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """The interpreter with verl 0.9.1; it is kept for the next run."""
+    folder = ROOT / "build" / "verl09"
+    command = ["bash", str(VERL09 / "install.sh"), str(folder)]
+    subprocess.run(
+        command, env=os.environ | {"PYTHON": sys.executable}, check=True, timeout=INSTALL_SECONDS
+    )
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def engine_with_tools() -> Iterator[InferenceEngine]:
+    rollout = {"dtype": "float32", "prompt_length": 1024, "response_length": 256}
+    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def server(engine_with_tools: InferenceEngine) -> Iterator[InferenceServer]:
+    with engine_with_tools.serve() as server:
+        yield server
+
+
+def run(python: Path, *arguments: str, folder: Path = ROOT) -> str:
+    """What a program says that runs in `folder`, in that environment; it can import the example."""
+    done = subprocess.run(
+        [str(python), *arguments],
+        cwd=folder,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(EXAMPLE.parent)},
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def rows(
+    python: Path, server: InferenceServer, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
+    """The rows that the loops of verl 0.9.1 gave, as `tests/verl09/run_loops.py` writes them."""
+    out = tmp_path_factory.mktemp("verl09") / "rows.json"
+    run(python, str(VERL09 / "run_loops.py"), server.base_url, str(TOOL_MODEL), str(out))
+    found: list[dict[str, Any]] = json.loads(out.read_text())
+    return found
+
+
+def greedy(rows: list[dict[str, Any]], loop: str, prompt: str) -> list[dict[str, Any]]:
+    return [
+        row for row in rows if (row["loop"], row["prompt"], row["greedy"]) == (loop, prompt, True)
+    ]
+
+
+def test_rows_of_verls_loops_are_the_traces_of_their_request_ids(
+    rows: list[dict[str, Any]], server: InferenceServer, figures: Figures
+) -> None:
+    assert len({row["request_id"] for row in rows}) == len(rows)
+    cut, furthest = 0, 0.0
+    for row in rows:
+        [trace] = server.traces(row["request_id"])
+        length = len(row["response_ids"])
+        cut += length < len(trace.token_ids)
+        assert row["prompt_ids"] == trace.prompt_token_ids, row
+        assert row["response_ids"] == trace.token_ids[:length], row
+        assert row["response_mask"] == trace.response_mask[:length], row
+        assert row["logprobs"] == pytest.approx(trace.logprobs[:length], rel=0, abs=WITHIN), row
+        pairs = zip(row["logprobs"], trace.logprobs, strict=False)
+        furthest = max(furthest, *(abs(own - recorded) for own, recorded in pairs))
+    assert cut >= 1  # verl cut a row at response_length, and only verl
+    assert {row["loop"] for row in rows if 0 in row["response_mask"]} == {
+        "tool_agent",
+        "guessing_agent",
+    }
+    figures("verl 0.9.1", "rows equal to their traces", len(rows))
+    figures("verl 0.9.1", "largest difference of a log prob", furthest)
+
+
+def test_greedy_rows_are_those_on_record(rows: list[dict[str, Any]]) -> None:
+    """`RECORD` is for tests that have no verl 0.9.1."""
+    record = json.loads(RECORD.read_text())
+    kept = [{name: row[name] for name in record[0]} for row in rows if row["greedy"]]
+    assert kept == record
+
+
+def test_greedy_rows_are_what_the_engine_answers(
+    rows: list[dict[str, Any]], engine_with_tools: InferenceEngine
+) -> None:
+    [single] = greedy(rows, "single_turn_agent", GREETING)
+    output = engine_with_tools.generate(GREETING, temperature=0)
+    assert single["response_ids"] == output.token_ids[0]
+
+    def calculator(expression: str) -> str:
+        """
+        Calculates.
+
+        Args:
+            expression: Two numbers and the operator between them.
+        """
+        return {"12 * 7": "84"}[expression]
+
+    [called] = greedy(rows, "tool_agent", question("12 * 7"))
+    output = engine_with_tools.generate(question("12 * 7"), tools=[calculator], temperature=0)
+    [about] = output.metadata
+    length = len(called["response_ids"])
+    assert output.completions == [answer("84")]
+    assert called["response_ids"] == about["response_ids"][:length]
+    assert called["response_mask"] == about["response_mask"][:length]
+    assert sum(called["response_mask"]) == sum(about["response_mask"])
+
+
+def test_a_loop_of_ones_own_plays_its_turns_and_its_reward_is_the_rows(
+    rows: list[dict[str, Any]], engine_with_tools: InferenceEngine
+) -> None:
+    played = greedy(rows, "guessing_agent", "Guess the number.")
+    assert [row["reward"] for row in played] == [1.0, 1.0, 0.0]
+    assert [row["num_turns"] for row in played] == [4, 2, 4]
+    text = engine_with_tools.tokenizer.decode(played[0]["response_ids"])
+    assert text.startswith(GUESSES[0]) and text.endswith(f"{GUESSES[1]}<|im_end|>")
+
+
+def test_the_example_runs_prompts_and_prints_their_traces(
+    python: Path, server: InferenceServer
+) -> None:
+    before = server.sessions()
+    said = run(python, str(EXAMPLE), server.base_url, str(TOOL_MODEL), GREETING)
+    assert "Hello there.<|im_end|>\n{'token_ids': [" in said
+    assert server.sessions() == before  # it has taken them
+
+
+def test_programs_of_the_page_run(python: Path, server: InferenceServer, tmp_path: Path) -> None:
+    for block in blocks("docs/agent_loops_verl09.md", "python"):
+        here = block.replace("http://127.0.0.1:8000", server.base_url)
+        here = here.replace("tests/tool_model", str(TOOL_MODEL))
+        (tmp_path / block.split()[1]).write_text(here)
+    said = run(python, "run.py", folder=tmp_path)
+    assert "torch.Size([2, 512]) [4 2]\n" in said
+    assert said.count("[1, 1, 1") == 2
