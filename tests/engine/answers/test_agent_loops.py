@@ -131,6 +131,9 @@ def test_loop_whose_mask_lies_is_named_with_the_first_place(
 ) -> None:
     with pytest.warns(UserWarning, match=f"agent loop {kind.__name__}: in 4 of 4 rows .*{first}"):
         output = tiny.generate(PROMPTS, agent_loop=kind, **GREEDY)
+    if kind is loops.RendersAgain:
+        with pytest.warns(UserWarning), refused(ConfigError, "gave no log probs, and ids that"):
+            tiny.rollout_batch(PROMPTS, agent_loop=kind, **GREEDY)
     for row in output:
         ids, mask, _ = row.response
         places = row.metadata["unsampled_at"]
