@@ -47,7 +47,11 @@ class Service:
         self.sessions = Sessions()
         self.model = engine.config.model_name
         self._about = {"id": self.model, "created": int(time.time()), "object": "model"}
-        self._about |= {"owned_by": "inf", "max_model_len": engine.model.limits.total}
+        limits = engine.model.limits
+        self._about |= {"owned_by": "inf", "max_model_len": limits.total}
+        # Ours: the limit of a first prompt, and that of an answer without `max_tokens`.
+        self._about |= {"prompt_length": limits.prompt}
+        self._about |= {"response_length": engine.config.rollout.response_length}
 
     # ─── /v1 ───
 
