@@ -12,7 +12,7 @@ import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from _inf.apps.openai_format import NamedTool
+from _inf.apps.openai_format import NamedTool, UnknownKeyError
 from _inf.apps.serve.sessions import Start
 from _inf.conversation.rules import Rules, rules_for
 from _inf.errors import ConfigError, shown
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from inf import InferenceEngine
 
 MAX_ROWS = 1024  # of a request: prompts times choices
+MAX_SCORED = 4_000_000  # log probs of prompts in a response, which are held as Python's numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +39,8 @@ class ServedCall:
 
     prompt_ids: of each choice, within the limits. params: `generate`'s keywords for all choices;
     own: those of each. rules: the tools, and how their calls are read. forced: the grammar makes
-    the answer the JSON text of a call. session: the request's, if it has one; starts: where each
-    choice belongs in it.
+    the answer the JSON text of a call. one_call: only the first call of an answer is kept. session:
+    the request's, if it has one; starts: where each choice belongs in it.
     """
 
     engine: InferenceEngine
@@ -49,6 +50,7 @@ class ServedCall:
     own: Sequence[Mapping[str, Any]]
     rules: Rules
     forced: bool
+    one_call: bool
     session: Session | None
     starts: Sequence[Start]
 
@@ -74,9 +76,12 @@ def served_call(
     keywords: Mapping[str, Any],
     tool_choice: str | NamedTool | None,
     session: Session | None = None,
+    *,
+    one_call: bool = False,
 ) -> ServedCall:
     """Prepare a request; checks what `generate` cannot: the number of choices, lengths, a forced
-    call. keywords: `generate`'s. Raises as it does."""
+    call. keywords: `generate`'s. tool_choice: "none" shows the tools, and finds no calls. Raises as
+    `generate` does."""
     params = dict(keywords)
     n, asked = checked("n", params.pop("n", 1)), params.pop("max_tokens", None)
     most = None if asked is None else checked("max_tokens", asked)
@@ -84,9 +89,12 @@ def served_call(
     if (rows := len(tokenized) * n) > MAX_ROWS:
         said = f"{len(tokenized)} prompts with {n} choices each are {rows} rows"
         raise ConfigError.of("n", f"{said}; at most {MAX_ROWS} can be asked for at once")
+    _check_scored(params.get("prompt_logprobs"), n * sum(len(each.token_ids) for each in tokenized))
     forced = tool_choice not in (None, "auto", "none")
     if forced:
         params["json_schema"] = _call_schema(tool_choice, list(rules.tools.values()), params)
+    if tool_choice == "none":
+        rules = dataclasses.replace(rules, tools={})
     default, total = engine.config.rollout.response_length, engine.model.limits.total
     limits = [most or min(default, total - len(prompt.token_ids)) for prompt in tokenized]
     own: list[dict[str, int]] = [{"max_tokens": each} for each in limits for _ in range(n)]
@@ -97,7 +105,7 @@ def served_call(
     params |= {"tools": [], "n": 1, "progress": False}
     ids = [prompt.token_ids for prompt in tokenized for _ in range(n)]
     places = [start for start in starts for _ in range(n)]
-    return ServedCall(engine, n, ids, params, own, rules, forced, session, places)
+    return ServedCall(engine, n, ids, params, own, rules, forced, one_call, session, places)
 
 
 def _prompts(
@@ -119,6 +127,9 @@ def _prompts(
     template = rules.template
     if template is None:
         raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")
+    effort = "reasoning_effort"
+    if effort in given and effort not in str(engine.tokenizer.chat_template):
+        raise UnknownKeyError.of(effort, "the model's chat template does not read it; leave it out")
     limits, side = engine.model.limits, params.pop("truncate_prompt", None)
     if max_tokens is None and (side or limits.truncate):  # a prompt that is cut leaves this room
         max_tokens = min(engine.config.rollout.response_length, limits.total - limits.prompt)
@@ -146,6 +157,12 @@ def _turn(form: Form, limits: Limits, session: Session | None) -> Form:
         return form
     ids = cast("list[int]", form)
     return LaterTurn(ids) if session.completion(ids).answer else ids
+
+
+def _check_scored(likeliest: bool | int | None, tokens: int) -> None:
+    if (scored := int(likeliest or 0) * tokens) > MAX_SCORED:
+        said = f"{tokens} tokens of prompts have {scored} likeliest ones together"
+        raise ConfigError.of("prompt_logprobs", f"{said}; at most {MAX_SCORED} can be asked for")
 
 
 def _call_schema(
