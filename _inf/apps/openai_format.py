@@ -102,11 +102,12 @@ class Keywords(RequestBody):
     def keywords(self) -> dict[str, Any]:
         """Return `generate`'s keywords; tools are schemas, whose calls the caller must run."""
         same = {name: value for name, value in self if name in KEYWORDS and name != "logprobs"}
+        none = self.tool_choice == "none" and not same.get("tools")  # not the config's either
         renamed: dict[str, Any] = {
             "logprobs": self.top_logprobs or None,
             "max_tokens": self.max_completion_tokens,
             "json_schema": self._schema(),
-            "tools": [] if self.tool_choice == "none" else None,
+            "tools": [] if none else None,
         }
         pairs = [*same.items(), *renamed.items()]
         return {name: value for name, value in pairs if value is not None}

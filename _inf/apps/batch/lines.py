@@ -34,7 +34,7 @@ COPIED_KEYS = ("id", "metadata", "custom_id")  # of any form: they are copied to
 @dataclasses.dataclass(frozen=True)
 class Job:
     """A prompt with its own parameters, and `row`, which makes the output row of its answer.
-    tool_choice: "required" or the tool that must be called; None if no call is asked for."""
+    tool_choice: "required" or the tool that must be called, or "none" of those shown; else None."""
 
     line: int
     prompt: Any
@@ -188,8 +188,10 @@ def _job(about: Answering, rollouts: bool) -> Job:
                 '{"prompt": ...}, {"messages": ...} and {"custom_id": ..., "body": ...}'
             )
     row = partial(_rollout, about, prompt) if rollouts else partial(form.row, about)
-    choice = None if keys.tool_choice in ("auto", "none") else keys.tool_choice
-    return Job(about.line, prompt, row, keys.keywords(), about.copied, choice)
+    params = keys.keywords()
+    plain = ("auto",) if params.get("tools") else ("auto", "none")
+    choice = None if keys.tool_choice in plain else keys.tool_choice
+    return Job(about.line, prompt, row, params, about.copied, choice)
 
 
 def _rollout(about: Answering, prompt: Any, output: GenerationOutput) -> dict[str, Any]:

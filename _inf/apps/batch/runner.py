@@ -87,9 +87,11 @@ async def answer_one(
     try:
         if job.tool_choice is None:
             output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
-        else:  # by a grammar, as `inf serve` does
+        else:  # by a grammar, or with tools that are shown only, as `inf serve` does
             call = served_call(engine, [job.prompt], own, job.tool_choice)
-            output = GenerationOutput([_with_call(row) for row in await call.answer()])
+            output = await call.answer()
+            if call.forced:
+                output = GenerationOutput([_with_call(row) for row in output])
     except GenerationTimeout as failure:
         return error_row(job, "timeout", str(failure)), 0
     except RequestFailure as failure:

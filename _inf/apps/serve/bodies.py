@@ -112,8 +112,6 @@ class ServedKeywords(Keywords):
 
     def keywords(self) -> dict[str, Any]:
         given = super().keywords()
-        if (tools := getattr(self, "tools", None)) is not None:  # "none" too shows them
-            given["tools"] = tools
         if given.get("top_k") == 0:
             given["top_k"] = -1
         if self.structured_outputs is not None:
