@@ -11,8 +11,10 @@ from _inf.apps.agent_loops import loop_versions
 from _inf.apps.eval.dataset import AGENT_NAME, Example
 from _inf.apps.eval.reward_version import RewardVersion
 from _inf.config import Config
+from _inf.conversation.plan import check_turns
 from _inf.errors import ConfigError
 from _inf.request.keywords import checked
+from _inf.request.sampling import ANY_MODEL, resolve
 
 KWARGS = "agent_kwargs"
 
@@ -53,12 +55,15 @@ class AgentRows:
             key, default = DEFAULT_KEY, config.rollout.agent.default
         asked = {} if default is None else {key: default}
         for each in examples:
-            if (name := each.agent_name) is not None and name not in asked.values():
-                asked[f"row {each.number}: {AGENT_NAME}"] = name
+            own = each.agent_name
+            if own is not None and own not in asked.values():
+                asked[f"row {each.number}: {AGENT_NAME}"] = own
         if KWARGS in given and not asked:
             raise ConfigError.of(
                 KWARGS, f"no agent loop runs; set {KEYWORD}, or give the rows {AGENT_NAME}."
             )
+        if asked:
+            _check_keywords(params, config, next(iter(asked)))
         versions = loop_versions(config, asked)
         found = cls(
             default,
@@ -92,3 +97,18 @@ class AgentRows:
         """The keywords by which a report and a file name them."""
         named = {} if self.default_name is None else {KEYWORD: self.default_name}
         return {**named, KWARGS: dict(self.kwargs)} if self.kwargs else named
+
+
+def _check_keywords(params: Mapping[str, Any], config: Config, key: str) -> None:
+    """Refuse keywords that no row with a loop can have, of which `key` asks for the first."""
+    later = (KWARGS, *("tools_kwargs", "interaction_kwargs"))  # those are the engine's to refuse
+    asked = {name: value for name, value in params.items() if name not in later}
+    try:
+        sampling = resolve({**asked, KEYWORD: "any"}, config.rollout, 1, ANY_MODEL)
+        if sampling.tools:
+            raise ConfigError.of("tools", "an agent loop has its own; leave tools out.")
+        check_turns(sampling, {}, ())
+    except ConfigError as failure:
+        if key in (KEYWORD, DEFAULT_KEY):
+            raise
+        raise ConfigError(f"{key}: {failure}", key=failure.key) from None

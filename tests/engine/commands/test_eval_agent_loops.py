@@ -21,6 +21,7 @@ from tests.conftest import TINY
 from tests.support import agent_loops_for_eval as loops
 from tests.support.json_lines import read, write
 from tests.support.tiny import tiny_model
+from tests.support.tool_calling import CALCULATOR
 
 PARAMS: dict[str, Any] = {"max_tokens": 6}
 OPTIONS = ("--max-tokens", 6)
@@ -46,8 +47,13 @@ def rows(count: int, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
-def half(**rest: Any) -> float:
-    return 0.5
+def half() -> Callable[..., float]:
+    """A reward. Inside a function, so that its process need not import this module."""
+
+    def reward(**rest: Any) -> float:
+        return 0.5
+
+    return reward
 
 
 @pytest.fixture
@@ -67,7 +73,7 @@ def test_parquets_columns_go_to_run_as_verls_trainer_gives_them(
     data = rows(3, level=2)
     data[1]["agent_name"] = "scores_itself"
     pandas.DataFrame(data).to_parquet(tmp_path / "test.parquet")
-    own = {"agent_loop": "two_turns", "agent_kwargs": {"judge": "own"}, "reward": half, **PARAMS}
+    own = {"agent_loop": "two_turns", "agent_kwargs": {"judge": "own"}, "reward": half(), **PARAMS}
     report = inf.evaluate(tiny, tmp_path / "test.parquet", **own)
     assert [row["agent_loop"] for row in report.rows] == ["two_turns", "scores_itself", "two_turns"]
     columns = report.rows[2]["extra_fields"]["columns"]
@@ -84,7 +90,7 @@ def test_parquets_columns_go_to_run_as_verls_trainer_gives_them(
 def test_samples_of_a_row_have_seeds_of_their_own_and_rows_without_a_name_no_loop(
     tiny: InferenceEngine,
 ) -> None:
-    data, sampled = rows(2), {"n": 3, "temperature": 1.0, "seed": 5, "reward": half, **PARAMS}
+    data, sampled = rows(2), {"n": 3, "temperature": 1.0, "seed": 5, "reward": half(), **PARAMS}
     data[1]["agent_name"] = "two_turns"
     first, second = (inf.evaluate(tiny, pandas.DataFrame(data), **sampled) for _ in range(2))
     assert [row["response_ids"] for row in first.rows] == [
@@ -176,7 +182,7 @@ def test_unsampled_ids_are_counted_and_said_once(on_tiny: Ran, folder: Path) -> 
 
 def test_in_python_unsampled_ids_are_one_warning(tiny: InferenceEngine) -> None:
     with pytest.warns(UserWarning) as found:
-        inf.evaluate(tiny, rows(3), agent_loop="renders_again", reward=half, **PARAMS)
+        inf.evaluate(tiny, rows(3), agent_loop="renders_again", reward=half(), **PARAMS)
     [said] = [str(each.message) for each in found]
     assert said.startswith("3 of 3 answers of agent loops have ")
 
@@ -229,7 +235,7 @@ def test_file_of_another_version_of_its_loop_is_refused_by_name(
     asked = listing.stats()["requests"]
     code, _, err = evaluated(*chosen)
     assert code == 0 and "resumed 1 of 3 answers" in err
-    assert listing.stats()["requests"] == asked + 4
+    assert listing.stats()["requests"] == asked + 2
     module, entries = files / "loops_of_a_file.py", files / "loops.yaml"
     texts = {path: path.read_text() for path in (module, entries)}
     module.write_text(f"{texts[module]}\n# a comment\n")
@@ -246,19 +252,16 @@ def test_file_of_another_version_of_its_loop_is_refused_by_name(
         path.write_text(texts[path])
     assert evaluated(*chosen)[0] == 0
     code, _, err = evaluated()
-    assert code == 2 and "begun with agent loop listed='version" in err and "now it is" in err
+    assert code == 2 and "and now it is agent loop listed=None" in err
     assert evaluated(*chosen, "--restart")[0] == 0
 
 
-def test_file_of_a_run_without_loops_is_resumed_as_before(
-    on_tiny: Ran, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_of_a_run_without_loops_is_resumed_as_before(on_tiny: Ran, folder: Path) -> None:
     command = ["eval", "rows.jsonl", "--reward", "reward.py", *OPTIONS]
     assert on_tiny(*command)[0] == 0
     about = json.loads(Path("eval.meta.json").read_text())
-    # Of the rows as they were kept before columns were read.
-    before = "1d0a"
-    assert about["data"].startswith(before)
+    # Of these rows before there were columns and agent loops in them.
+    assert about["data"].startswith("073714598961304ba7baaa42")
     assert not [name for name in about if "agent" in name]
     code, _, err = on_tiny(*command, "--agent-loop", "two_turns")
     assert code == 2 and "begun with agent loop two_turns=None" in err
@@ -283,9 +286,10 @@ def test_file_of_a_run_without_loops_is_resumed_as_before(
         (
             {"json_schema": {"type": "object"}},
             {"agent_name": "two_turns"},
-            "row 0, agent_name two_turns: json_schema: cannot be used with agent_loop",
+            "row 0: agent_name: json_schema: cannot be used with agent_loop",
         ),
-        ({"agent_loop": "two_turns", "tools": [half]}, {}, "tools: an agent loop has its own"),
+        ({"tools": [CALCULATOR]}, {"agent_name": "two_turns"}, "tools: an agent loop has its own"),
+        ({"agent_loop": "two_turns", "tools_kwargs": {"a": {}}}, {}, "tools_kwargs"),
     ],
 )
 def test_what_no_loop_can_answer_is_refused(
@@ -293,7 +297,7 @@ def test_what_no_loop_can_answer_is_refused(
 ) -> None:
     asked = tiny.stats()["requests"]
     with pytest.raises(ConfigError, match=says):
-        inf.evaluate(tiny, rows(2, **more), reward=half, **params)
+        inf.evaluate(tiny, rows(2, **more), reward=half(), **params)
     assert tiny.stats()["requests"] == asked
 
 
@@ -321,7 +325,7 @@ def test_batch_writes_the_default_loops_rows_in_each_form(
             {"custom_id": "a", "body": {"messages": asked}},
         ]
         write(folder / "in.jsonl", lines)
-        config = ["-c", files / "default.yaml", *OPTIONS]
+        config = ["-c", files / "default.yaml", *OPTIONS, "--temperature", 0]
         code, _, err = command("batch", "in.jsonl", "out.jsonl", *config)
         first, second, third = read(folder / "out.jsonl")
         assert code == 0
