@@ -59,12 +59,8 @@ def depends_on(versions: Iterable[RewardVersion]) -> dict[str, str]:
     is that of this run alone."""
     entries = {}
     for version in versions:
-        unknown = ""
-        if version.unknown:
-            unknown = (
-                f", which uses {', '.join(version.unknown)}, of which nobody can say whether it is "
-                f"the same in another run than this one ({secrets.token_hex(4)})"
-            )
+        alone = f", of this run alone ({secrets.token_hex(4)}): cannot compare "
+        unknown = alone + ", ".join(version.unknown) if version.unknown else ""
         entries[version.name] = f"version {version.digest}{unknown}"
     return entries
 

@@ -110,8 +110,9 @@ class EvalReport:
         return (
             f"{self.unsampled_rows} of {sum(self.agent_loops.values())} answers of agent loops "
             f"have {self.unsampled_ids} ids whose mask is not that of what was sampled; the first "
-            f"is of {first}: token {place} of the response, {row['response_texts'][place]!r}, "
-            f"{what}. A trainer would learn from other ids than the model's (docs/agent_loops.md)."
+            f"is of {first}: token {place} of the response, {row['response_texts'][place]!r} "
+            f"(id {row['response_ids'][place]}), {what}. A trainer would learn "
+            "from other ids than the model's (docs/agent_loops.md)."
         )
 
     def __str__(self) -> str:

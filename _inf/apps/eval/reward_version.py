@@ -172,9 +172,11 @@ def _digest(value: Any, modules: _OwnModules) -> str:
 def _unreadable(name: str, reward: Any, modules: _OwnModules) -> list[str]:
     """The values that the reward uses itself and that cannot be read, else the reward's name."""
     known = {name: reward}
-    if isinstance(reward, types.FunctionType):
-        variables = inspect.getclosurevars(reward)
-        known |= {**variables.globals, **variables.nonlocals}
+    functions = vars(reward).values() if isinstance(reward, type) else [reward]
+    for function in functions:
+        if isinstance(function, types.FunctionType):
+            variables = inspect.getclosurevars(function)
+            known |= {**variables.globals, **variables.nonlocals}
     found = []
     for variable, value in known.items():
         try:

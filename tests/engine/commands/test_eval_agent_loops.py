@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas
 import pytest
@@ -54,6 +55,20 @@ def half() -> Callable[..., float]:
         return 0.5
 
     return reward
+
+
+def defined(value: str) -> type:
+    """An agent loop of a notebook's cell, whose score is an expression."""
+    cell = f"""
+class Own(Loop):
+    async def run(self, sampling_params, **row):
+        output = await Loop.run(self, sampling_params, **row)
+        output.reward_score = {value}
+        return output
+"""
+    names = {"__name__": "__main__", "Loop": loops.Loop, "score": 0.25, "lock": threading.Lock()}
+    exec(cell, names)
+    return cast(type, names["Own"])
 
 
 @pytest.fixture
@@ -265,6 +280,23 @@ def test_file_of_a_run_without_loops_is_resumed_as_before(on_tiny: Ran, folder: 
     assert not [name for name in about if "agent" in name]
     code, _, err = on_tiny(*command, "--agent-loop", "two_turns")
     assert code == 2 and "begun with agent loop two_turns=None" in err
+
+
+def test_loop_of_a_program_is_known_by_its_code_and_one_that_cannot_be_read_is_not_resumed(
+    tiny: InferenceEngine, tmp_path: Path
+) -> None:
+    def again(kind: type) -> Any:
+        out, reward = tmp_path / "run", half()
+        return inf.evaluate(tiny, rows(2), agent_loop=kind, reward=reward, out=out, **PARAMS)
+
+    again(defined("score"))
+    assert again(defined("score")).answers_kept == 2
+    with pytest.raises(ConfigError, match="begun with agent loop Own='version .*--restart"):
+        again(defined("1 - score"))
+    (tmp_path / "run.jsonl").unlink()
+    again(defined("score if lock else 0"))
+    with pytest.raises(ConfigError, match=r"of this run alone \(.*\): cannot compare lock"):
+        again(defined("score if lock else 0"))
 
 
 # ─── What is refused, before anything is asked ───
