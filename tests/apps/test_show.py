@@ -184,6 +184,8 @@ def test_ids_of_an_agent_loop_that_were_not_sampled_are_marked_and_the_legend_sa
 ) -> None:
     seen = opened("loop")
     assert seen.texts("#detail .unsampled") == [" see", "42 "]
+    said = "sampled · 3 tokens · 1 of them not sampled there · mean log prob -0.27"
+    assert seen.texts("#detail .caption")[1] == said
     facts = dict(zip(seen.texts("#detail dt"), seen.texts("#detail dd"), strict=True))
     assert (facts["agent loop"], facts["unsampled ids"]) == ("game", "2")
     listed = seen.texts("#list button > .number:first-child")

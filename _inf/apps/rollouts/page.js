@@ -78,7 +78,9 @@ function sampled(row, begin, end) {
   const section = element("section");
   const logprobs = row.logprobs && row.logprobs.slice(begin, end);
   const mean = logprobs && logprobs.reduce((sum, each) => sum + each, 0) / logprobs.length;
-  const about = logprobs ? ` · mean log prob ${number(mean, 3)}` : "";
+  const others = [...row.unsampled].filter((place) => begin <= place && place < end).length;
+  const about = (others ? ` · ${others} of them not sampled there` : "")
+    + (logprobs ? ` · mean log prob ${number(mean, 3)}` : "");
   section.append(element("p", "caption", `sampled · ${end - begin} tokens${about}`));
   const box = element("div", "text");
   for (let place = begin; place < end; place++) {
