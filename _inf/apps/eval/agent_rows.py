@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from _inf.agent_loops.loading import DEFAULT_KEY, KEYWORD
 from _inf.apps.agent_loops import loop_versions
@@ -13,8 +13,11 @@ from _inf.apps.eval.reward_version import RewardVersion
 from _inf.config import Config
 from _inf.conversation.plan import check_turns
 from _inf.errors import ConfigError
-from _inf.request.keywords import checked
+from _inf.request.keywords import GenerateParams, checked
 from _inf.request.sampling import ANY_MODEL, resolve
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
 
 KWARGS = "agent_kwargs"
 
@@ -83,6 +86,20 @@ class AgentRows:
                     f"row {each.number} has a column of that name; give it another name, or leave "
                     "one of the two out.",
                 )
+
+    def check_engine(
+        self, engine: InferenceEngine, examples: Sequence[Example], params: Mapping[str, Any]
+    ) -> None:
+        """Refuse once, not per row, what this engine cannot do for rows with an `agent_name`."""
+        named = next((each for each in examples if each.agent_name is not None), None)
+        if named is None:
+            return
+        asked = {**params, KEYWORD: named.agent_name}
+        try:
+            engine.generate([], **cast(GenerateParams, asked))
+        except ConfigError as failure:
+            said = f"row {named.number}: {AGENT_NAME}: {failure}"
+            raise ConfigError(said, key=failure.key) from None
 
     def of_row(self, example: Example) -> Any:
         """Return the loop of a row, as it was asked for; None: none."""

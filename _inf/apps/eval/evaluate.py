@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from anyio.from_thread import start_blocking_portal
 
@@ -33,7 +33,6 @@ from _inf.apps.rollouts.sources import answer_fields
 from _inf.apps.tally import Tally
 from _inf.config import Config
 from _inf.errors import ConfigError
-from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import effective_params, greedy_unless_asked
 from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
@@ -208,7 +207,7 @@ class EvalRun:
             pool = stack.enter_context(portal.wrap_async_context_manager(self.pool))
             if stored.to_answer:
                 engine = stack.enter_context(start())
-                self._check_loops(engine)
+                self._agents.check_engine(engine, self.examples, self.params)
                 jobs = [self._job(line, engine) for line in stored.to_answer]
                 answering = partial(answer_each, engine, jobs, self.params)
             loops = self._agents.versions
@@ -221,18 +220,6 @@ class EvalRun:
         loops = bool(self._agents.versions)
         rows = [vars(each) if loops else each.answered_without_a_loop for each in self.examples]
         return hashlib.sha256(json.dumps(rows, default=repr).encode()).hexdigest()
-
-    def _check_loops(self, engine: InferenceEngine) -> None:
-        """Refuse keywords and a backend that a row's own agent loop cannot have, once."""
-        named = next((each for each in self.examples if each.agent_name), None)
-        if named is None:
-            return
-        asked = {**self.params, "agent_loop": named.agent_name}
-        try:
-            engine.generate([], **cast(GenerateParams, asked))
-        except ConfigError as failure:
-            name = named.agent_name
-            raise ConfigError(f"row {named.number}, agent_name {name}: {failure}") from None
 
     def _about(self) -> dict[str, Any]:
         """What the answers depend on. A row says itself which reward function scored it."""
