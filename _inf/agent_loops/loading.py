@@ -64,7 +64,16 @@ class KnownLoops:
         if isinstance(asked, type):
             return AgentLoop(_registered_name(asked), _checked(asked, key), OmegaConf.create({}))
         if not isinstance(asked, str):
-            return _loop(OmegaConf.create(dict(asked)), None, key, None)
+            try:
+                entry = OmegaConf.create(dict(asked))
+            except Exception as failure:
+                why = error_text(failure).splitlines()[0]
+                raise ConfigError.of(
+                    key,
+                    f"{why}; its values must be those of a YAML file. Give objects in "
+                    "agent_kwargs, or a class that knows them.",
+                ) from failure
+            return _loop(entry, None, key, None)
         if asked in self._entries:
             return _loop(self._entries[asked], asked, key, self._file)
         registry = verl_module()._agent_loop_registry

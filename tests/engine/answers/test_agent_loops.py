@@ -192,6 +192,7 @@ def test_rollout_batch_has_the_loops_rows(tiny: InferenceEngine) -> None:
 WRONG = {
     "raises": "ValueError: the game is over",
     "exits": "SystemExit: 3",
+    "raises what is no Exception": "BaseException: odd",
     "cancels": "the agent loop cancelled its own task",
     "none": "run.. returned None: prompt_ids must be a list of ints",
     "mask": "response_mask: 1 values for 2 response_ids",
@@ -217,6 +218,11 @@ def test_row_of_a_loop_that_fails_is_aborted_alone(how: str, hf: InferenceEngine
     assert failed.finish_reason == "abort" and failed.token_ids == []
     assert failed.prompt_token_ids  # so that a batch of it has a prompt
     assert "error" not in right.metadata and right.completion_tokens > 0
+
+
+def test_loop_may_check_that_its_server_manager_is_verls(hf: InferenceEngine) -> None:
+    [row] = hf.generate("One", agent_loop=loops.GivesItsClient, **GREEDY)
+    assert row.token_ids == hf.generate("One", **GREEDY).token_ids[0]
 
 
 def test_row_without_a_request_is_empty(hf: InferenceEngine) -> None:
@@ -264,6 +270,17 @@ def test_timeout_cancels_loops_that_catch_everything(tiny: InferenceEngine) -> N
         )
     assert until(lambda: sorted(loops.CatchesAll.cancelled) == [1, 2], 30)
     assert tiny.generate("One", **GREEDY).token_ids  # nothing is in its way
+
+
+def test_loop_that_ends_its_event_loop_does_not_hold_up_itself_or_others(
+    tiny: InferenceEngine,
+) -> None:
+    two = [loops.LeavesExit, loops.Exact]
+    output = tiny.generate(PROMPTS[:2], agent_loop=two, timeout=30, **GREEDY)
+    assert (
+        output.token_ids
+        == tiny.generate(PROMPTS[:2], agent_loop=[loops.GivesItsClient, two[1]], **GREEDY).token_ids
+    )
 
 
 def test_request_that_a_loop_leaves_behind_ends_with_its_row(tiny: InferenceEngine) -> None:
@@ -327,6 +344,10 @@ def test_call_that_cannot_run_its_loop_is_refused_before_anything_is_sent(
     says("cannot be imported: ModuleNotFoundError", agent_loop={"_target_": "no_such.Loop"})
     says("_partial_ cannot be set", agent_loop={"_target_": "os.path", "_partial_": True})
     says("cannot be made: TypeError", agent_loop=loops.NeedsMore)
+    says("cannot be made: SystemExit: 4", agent_loop=loops.Exits, timeout=30)
+    says("cannot be made: TypeError.*'tag'", agent_loop=loops.TaggedLoop)
+    target = {"_target_": "tests.support.agent_loops.Columns", "limit": object()}
+    says("Value 'object' is not .*; its values must be those of a YAML", agent_loop=target)
     says("no agent loop runs", key="agent_kwargs", agent_kwargs={"index": 1})
     says(
         "messages are those of the prompt",
@@ -479,6 +500,16 @@ def test_verls_tool_loop_runs_the_configs_tools_and_renders_as_it_does_in_a_trai
     about = verls[0].metadata
     assert about["unsampled_ids"] == 0 and about["num_turns"] == 4
     assert about["extra_fields"] == {"turn_scores": [], "tool_rewards": [0.0]}
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("tool_agent", ""), (loops.WithTools, "my own class")])
+def test_stdout_has_nothing_of_verls_tool_loop(
+    kind: Any, shown: str, callers: list[InferenceEngine], capfd: pytest.CaptureFixture[str]
+) -> None:
+    template = {"chat_template_kwargs": {"for": shown}}  # so that the class is new
+    callers[1].generate(GREETING, agent_loop=kind, **template)
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith(shown)
 
 
 def test_two_engines_do_not_share_a_loops_limits(callers: list[InferenceEngine]) -> None:
