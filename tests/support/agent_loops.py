@@ -188,6 +188,8 @@ class Wrong(Loop):
                 await self.ask([10**9], sampling_params)
             case "asks for too much":
                 await self.ask([1] * 99999, sampling_params)
+            case "asks for two":
+                await self.ask(prompt, sampling_params | {"n": 2})
             case "asks with an unknown parameter":
                 await self.ask(prompt, sampling_params | {"temprature": 1})
             case "no request":

@@ -205,6 +205,7 @@ WRONG = {
     "asks for nothing": "prompt_ids is empty",
     "asks for an unknown token": "prompt_ids has 1000000000, outside the model's vocabulary",
     "asks for too much": "99999 tokens; within the limit of .* leaves no room",
+    "asks for two": "sampling_params.n: a request of an agent loop cannot have it",
     "asks with an unknown parameter": "sampling_params.temprature: .* did you mean 'temperature'",
 }
 
@@ -238,6 +239,8 @@ def test_sampling_parameters_of_a_request_may_be_the_loops_own(tiny: InferenceEn
 
     whole = tiny.generate("One", temperature=0, max_tokens=9).token_ids[0]
     assert answered() == whole and len(whole) == 9
+    texts = {"skip_special_tokens": False, "no_stop_trim": True, "include_stop_str_in_output": True}
+    assert answered(n=1, **texts) == whole
     assert answered(max_new_tokens=3) == answered(max_tokens=3) == whole[:3]
     assert answered(stop_token_ids=[whole[4]]) == whole[: whole.index(whole[4]) + 1]
     banned = answered(logit_bias={whole[0]: -100})
@@ -451,6 +454,7 @@ def test_default_loop_of_a_config_runs_unless_a_call_has_tools(folder: Path) -> 
             "- {name: a, _target_: my_loops.Mine, tokenizer: x}",
             "tokenizer cannot be",
         ),
+        ("- {name: '${oc.env:NO_SUCH}', _target_: a.B}", "entry 0: .*'NO_SUCH' not found"),
         ("- {name: a, _target_: nowhere.Mine}", "nowhere cannot be imported"),
     ],
 )
