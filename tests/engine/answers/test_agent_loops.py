@@ -213,7 +213,9 @@ WRONG = {
 @pytest.mark.parametrize("how", WRONG)
 def test_row_of_a_loop_that_fails_is_aborted_alone(how: str, hf: InferenceEngine) -> None:
     rows = [{"how": how}, {}]
-    output = hf.generate(PROMPTS[:2], agent_loop=loops.Wrong, agent_kwargs=rows, **GREEDY)
+    says = f"agent loop Wrong: 1 of 2 rows failed and are empty; the first is row 0: .*{WRONG[how]}"
+    with pytest.warns(UserWarning, match=f"(?s){says}"):
+        output = hf.generate(PROMPTS[:2], agent_loop=loops.Wrong, agent_kwargs=rows, **GREEDY)
     failed, right = output
     assert re.search(WRONG[how], failed.metadata["error"]), failed.metadata["error"]
     assert failed.finish_reason == "abort" and failed.token_ids == []
@@ -373,7 +375,8 @@ def test_generate_inside_a_loop_is_refused_where_it_would_wait_for_itself(
     hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loops.Calls, "engine", hf, raising=False)
-    [row] = hf.generate("One", agent_loop=loops.Calls, timeout=60, **GREEDY)
+    with pytest.warns(UserWarning, match="agent loop Calls: 1 of 1 rows failed"):
+        [row] = hf.generate("One", agent_loop=loops.Calls, timeout=60, **GREEDY)
     assert "await agenerate() there" in row.metadata["error"]
     whole = hf.generate("One", agent_loop=loops.Exact, **GREEDY).token_ids
     [awaits] = hf.generate("One", agent_loop=loops.Awaits, timeout=60, **GREEDY)
