@@ -131,7 +131,7 @@ class GenerationRow:
             about |= {"response_ids": ids, "response_mask": mask}
             about["executed_tool_calls"] = about.pop("tool_calls", [])
         if "extra_fields" in about:
-            about["extra_fields"] = _with_text_keys(about["extra_fields"])
+            about["extra_fields"] = _json_keys(about["extra_fields"])
         text = json.dumps(row | about, default=_plain)
         plain: dict[str, Any] = json.loads(text, parse_constant=lambda constant: None)
         return plain
@@ -160,11 +160,12 @@ def html_table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
     return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in [head, *body] if cells) + "</table>"
 
 
-def _with_text_keys(value: Any) -> Any:
-    """Give mappings of any keys those that JSON can have."""
+def _json_keys(value: Any) -> Any:
+    """Make keys that JSON has not, such as numpy's integers and tuples, to text."""
     if isinstance(value, Mapping):
-        return {str(key): _with_text_keys(each) for key, each in value.items()}
-    return [*map(_with_text_keys, value)] if isinstance(value, list | tuple) else value
+        plain = str | int | float | None
+        return {k if isinstance(k, plain) else str(k): _json_keys(v) for k, v in value.items()}
+    return [_json_keys(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: object) -> Any:

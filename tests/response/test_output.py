@@ -196,6 +196,20 @@ def test_likeliest_tokens_of_a_prompt_have_its_own_token_and_go_into_tables(
     assert decoded(tokenizer, *rows, n=2, prompt_logprobs=True).top_prompt_logprobs is None
 
 
+@pytest.mark.parametrize("fields", [{}, {np.int64(7): [{(1, 2): np.arange(2)}], "b": object()}])
+def test_extra_fields_of_any_kind_are_json_and_go_through_parquet(
+    fields: dict[Any, Any], tokenizer: Any, tmp_path: Path
+) -> None:
+    said = Transcript(ids=[9], mask=[1], logprobs=[-1.0], agent_loop="mine", extra_fields=fields)
+    answered = decoded(tokenizer, dataclasses.replace(row([9]), transcript=said))
+    [kept] = answered.to_dict()
+    if fields:
+        assert kept["extra_fields"]["7"] == [{"(1, 2)": [0, 1]}]
+    answered.save(tmp_path / "rows.parquet")
+    [read] = pyarrow.parquet.read_table(tmp_path / "rows.parquet").to_pylist()
+    assert json.loads(read["extra_fields"]) == kept["extra_fields"]
+
+
 def test_seed_in_a_rows_metadata_is_its_samples_own(tokenizer: Any) -> None:
     rows = [row([9]) for _ in range(4)]
     answered = decoded(tokenizer, *rows, n=2, seed=[None, 7])
