@@ -21,7 +21,7 @@ from _inf.agent_loops.audit import warn_of_failures, warn_of_unsampled
 from _inf.backends.registry import check_supported
 from _inf.backends.running import RunningEngine
 from _inf.config import Config
-from _inf.conversation.plan import PreparedCall, call_rules
+from _inf.conversation.plan import PreparedCall, call_environments, call_rules
 from _inf.errors import (
     ConfigError,
     EngineDeadError,
@@ -142,9 +142,10 @@ class InferenceEngine(RunningEngine):
         sampling = resolve(params, self.config.rollout, len(forms), self.model)
         loops = self._agents.of_call(sampling)
         rules = call_rules(sampling, self.config, self._configured, self.model)
+        environments = call_environments(sampling, self.config, self._configured, self.model)
         most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
         tokenized = tokenize(forms, rules.template, self.model.limits, most, side)
-        return PreparedCall(tokenized, sampling, rules, self._agents, loops)
+        return PreparedCall(tokenized, sampling, rules, self._agents, loops, environments)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
         backend, sampling = self._backend, call.sampling

@@ -105,11 +105,13 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class TurnOptions:
-    """The options of one prompt's conversation besides sampling, with verl's names. agent_loop: as
-    it was asked for; None runs none."""
+    """The options of one prompt's conversation besides sampling, with verl's names, and TRL's
+    `environment_factory`. agent_loop: as it was asked for; None runs none."""
 
     agent_loop: Any = None
     agent_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    environment_factory: Any = None
+    environment_kwargs: Mapping[str, Any] = field(default_factory=dict)
     max_tokens_per_turn: int | None = None
     tools_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     interaction_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -221,7 +223,7 @@ class RequestOutput:
     kept: per generated token, the ids that the filters left and their log probs, if requested.
     routed_experts: an int32 array, tokens but the last x layers x k, prompt included, if requested.
     transcript: of a conversation with more than one turn or with tools, and of an agent loop.
-    prompt_token_ids: of an agent loop, which renders its prompt itself.
+    prompt_token_ids: of a row that rendered its prompt itself.
     text, calls: from a backend without a tokenizer, in place of token ids.
     """
 

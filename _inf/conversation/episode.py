@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from _inf.conversation.environments import Environment
 from _inf.conversation.rules import Rules, answered_calls
+from _inf.errors import RequestFailure
 from _inf.request.seeds import derived_seed
 from _inf.tools.definition import call_fault
 from _inf.tools.execution import Executed, execute
@@ -28,9 +31,15 @@ class Episode:
     """One row while it runs; used on one thread."""
 
     def __init__(
-        self, prompt: Prompt, params: SamplingParams, turns: TurnOptions, rules: Rules
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        turns: TurnOptions,
+        rules: Rules,
+        environment: Environment | None = None,
     ) -> None:
         self.name = str(uuid.uuid4())
+        self.environment = environment
         self.rules = rules
         self.turns = turns
         self.prompt_ids = list(prompt.token_ids)
@@ -56,6 +65,26 @@ class Episode:
     def tokens(self) -> int:
         """How many were sampled so far."""
         return sum(self.mask)
+
+    async def enter_environment(self) -> None:
+        """Reset the row's environment; its methods become tools of the row, and the prompt is
+        rendered with them and with what it shows."""
+        assert self.environment is not None
+        tools, self.messages = await self.environment.start(self.messages)
+        bound = {**self.rules.tools, **{tool.name: tool for tool in tools}}
+        self.rules = dataclasses.replace(self.rules, tools=bound)
+        self._render_prompt()
+
+    def _render_prompt(self) -> None:
+        limits, template = self.rules.model.limits, self.rules.template
+        assert template is not None
+        self.prompt_ids = template.prompt(self.messages, 0)
+        for most, key in ((limits.prompt, "prompt_length"), (limits.total - 1, "max_model_len")):
+            if len(self.prompt_ids) > most:
+                raise RequestFailure(
+                    f"with what the environment shows the prompt has {len(self.prompt_ids)} tokens;"
+                    f" at most {most} fit (rollout.{key})"
+                )
 
     def next_request(self) -> Request:
         """The request of the next turn, within all limits; each turn derives its own seed."""
@@ -137,6 +166,13 @@ class Episode:
 
     def end(self, finish_reason: str, limit: str | None) -> None:
         self.finish_reason, self.limit, self.over = finish_reason, limit, True
+
+    async def run_calls(self) -> list[Executed]:
+        """Run the calls of `to_run`: at once, or, on an environment, one after the other."""
+        calls = range(len(self.to_run))
+        if self.environment is None:
+            return await asyncio.gather(*map(self.run, calls))
+        return [await self.run(index) for index in calls]
 
     async def run(self, index: int) -> Executed:
         """Run one call of `to_run`; never raises, and its text is safe to put into a prompt."""
@@ -239,6 +275,7 @@ class Episode:
             finish_reason=self.finish_reason,
             matched_stop=next((answer.matched_stop for answer in last), None),
             prompt_tokens=len(self.prompt_ids),
+            prompt_token_ids=None if self.environment is None else self.prompt_ids,
             completion_tokens=len(sampled),
             cached_tokens=sum(answer.cached_tokens for answer in first),
             weight_version=max((a.weight_version for a in last), default=weight_version),
@@ -274,6 +311,9 @@ class TextEpisode(Episode):
         self.mask += [1] * answer.completion_tokens
 
     def _append_template_tokens(self, index: int) -> None:
+        """Nothing: the server renders."""
+
+    def _render_prompt(self) -> None:
         """Nothing: the server renders."""
 
     def output(self, weight_version: int) -> RequestOutput:

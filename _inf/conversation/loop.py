@@ -15,9 +15,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from _inf.conversation.environments import NAME as ENVIRONMENT
+from _inf.conversation.environments import REWARD
 from _inf.conversation.episode import Episode
 from _inf.conversation.rules import DEFAULT_INTERACTION
-from _inf.errors import ConfigError, EngineDeadError, EngineRefusal, RequestFailure, ToolError
+from _inf.errors import (
+    ConfigError,
+    EngineDeadError,
+    EngineRefusal,
+    RequestFailure,
+    ToolError,
+    error_text,
+)
 from _inf.tools.execution import with_timeout
 from _inf.types import Report, RequestOutput, Turn
 
@@ -107,8 +116,7 @@ async def _turns(
         if episode.over:
             break
         if episode.to_run:
-            calls = range(len(episode.to_run))
-            episode.add_tool_results(await asyncio.gather(*map(episode.run, calls)))
+            episode.add_tool_results(await episode.run_calls())
         elif lifecycle.interaction is None or not episode.may_add_user_message(len(rewards)):
             break
         else:
@@ -133,7 +141,10 @@ class Lifecycle:
         self.interaction: Any = episode.rules.interactions[self._name] if self._kwargs else None
 
     async def start(self) -> None:
-        """Create the tools and start the interaction; a failure ends the row."""
+        """Reset the environment, create the tools and start the interaction; a failure ends the
+        row."""
+        if self._episode.environment is not None:
+            await self._episode.enter_environment()
         await asyncio.gather(*map(self._create, self._tools))
         if self.interaction is not None:
             self._started.append(self.interaction)
@@ -157,7 +168,18 @@ class Lifecycle:
 
     async def rewards(self) -> dict[str, Any]:
         rewards = await asyncio.gather(*(self._of(tool, "calc_reward") for tool in self._tools))
-        return {tool.name: reward for tool, reward in zip(self._tools, rewards, strict=True)}
+        named = {tool.name: reward for tool, reward in zip(self._tools, rewards, strict=True)}
+        return {**named, **await self._of_environment()}
+
+    async def _of_environment(self) -> dict[str, Any]:
+        if (environment := self._episode.environment) is None:
+            return {}
+        try:
+            reward = await environment.reward()
+        except Exception as failure:
+            self._episode.error = self._episode.error or f"{REWARD}: {error_text(failure)}"
+            return {}
+        return {} if reward is None else {ENVIRONMENT: reward}
 
     async def end(self) -> None:
         """Release the tools that were created, and finalize the interaction if it was started and

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from _inf.agent_loops.calls import AgentLoops
 from _inf.agent_loops.loading import AgentLoop
 from _inf.config import Config
+from _inf.conversation.environments import Environment, EnvironmentKind, environment_kinds
 from _inf.conversation.episode import Episode, TextEpisode
 from _inf.conversation.interactions import ConfiguredTools
 from _inf.conversation.loop import run_episode, run_rows
@@ -16,6 +17,7 @@ from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, answered_calls, 
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.keywords import KEYWORDS
 from _inf.request.sampling import Sampling
+from _inf.tools.definition import as_tool, listed_tools
 from _inf.types import (
     ModelInfo,
     Prompt,
@@ -32,18 +34,25 @@ NOT_OF_AGENT_LOOPS = {
     "tools_kwargs": "give it in agent_kwargs",
     "interaction_kwargs": 'give it in agent_kwargs, as {"extra_info": {"interaction_kwargs": ...}}',
     "max_tokens_per_turn": "max_tokens is of each request of a loop",
+    "environment_factory": "a loop has its own",
 }
 
 
 def call_rules(
-    sampling: Sampling, config: Config, configured: ConfiguredTools, model: ModelInfo
+    sampling: Sampling,
+    config: Config,
+    configured: ConfiguredTools,
+    model: ModelInfo,
+    own: Sequence[Tool] = (),
 ) -> Rules:
-    """Return the rules of a call; its own `tools` are used in place of the configured ones."""
+    """Return the rules of a call; its own `tools` are used in place of the configured ones, and
+    those of an environment, `own`, beside either."""
     tools = configured.tools if sampling.tools is None else sampling.tools
     if sampling.asks("agent_loop"):
         if sampling.tools:
             raise ConfigError.of("tools", "an agent loop has its own; leave tools out.")
         tools = []
+    tools = listed_tools([*tools, *own], "tools", as_tool) if own else tools
     rules = rules_for(tools, sampling.chat_template_kwargs, config, model)
     check_turns(sampling, rules.tools, configured.interactions)
     if rules.template is not None and any(tool.executable for tool in tools):
@@ -51,11 +60,24 @@ def call_rules(
     return dataclasses.replace(rules, interactions=configured.interactions)
 
 
+def call_environments(
+    sampling: Sampling, config: Config, configured: ConfiguredTools, model: ModelInfo
+) -> list[tuple[EnvironmentKind, Rules]]:
+    """Return each prompt's environment with the rules of its rows; none if the call has none."""
+    made: dict[int, Rules] = {}
+    kinds = environment_kinds(sampling.turns)
+    for kind in kinds:
+        if id(kind) not in made:
+            made[id(kind)] = call_rules(sampling, config, configured, model, kind.tools)
+    return [(kind, made[id(kind)]) for kind in kinds]
+
+
 @dataclasses.dataclass(frozen=True)
 class PreparedCall:
     """A completely checked call; nothing in it is refused after the first request is sent.
 
     loops: the agent loop of each prompt, if they have any; agents: those of the engine.
+    environments: of each prompt, if they have any, each with the rules of its rows.
     """
 
     prompts: list[Prompt]
@@ -63,6 +85,7 @@ class PreparedCall:
     rules: Rules
     agents: AgentLoops
     loops: Sequence[AgentLoop]
+    environments: Sequence[tuple[EnvironmentKind, Rules]] = ()
 
     def __post_init__(self) -> None:
         """Refuse token ids and plain text in a call with tools, interactions or agent loops."""
@@ -74,10 +97,11 @@ class PreparedCall:
                     "have; send messages, or pass tools=[].",
                     index=index,
                 )
-            if self.loops and prompt.truncated_tokens:
+            if (self.loops or self.environments) and prompt.truncated_tokens:
                 raise PromptError(
-                    f"prompt {index} is longer than rollout.prompt_length, and an agent loop "
-                    "renders it whole, whatever truncate_prompt says; shorten it.",
+                    f"prompt {index} is longer than rollout.prompt_length, and with an agent loop "
+                    "or an environment it is rendered whole, whatever truncate_prompt says; shorten"
+                    " it.",
                     index=index,
                 )
 
@@ -85,7 +109,8 @@ class PreparedCall:
     def has_turns(self) -> bool:
         """Whether its rows are conversations, which may have several turns."""
         asks = self.sampling.asks
-        return bool(self.rules.tools or self.loops) or asks("interaction_kwargs")
+        ours = bool(self.rules.tools or self.environments) or asks("interaction_kwargs")
+        return ours or bool(self.loops)
 
     @property
     def rows(self) -> int:
@@ -117,9 +142,15 @@ class PreparedCall:
     def episodes(self) -> list[Episode]:
         """Return one episode per row; the `n` samples of a prompt are next to each other."""
         kind = TextEpisode if self.rules.template is None else Episode
-        prompts, turns, n = self.prompts, self.sampling.turns, self.sampling.n
-        rows = enumerate(self.sampling.rows())
-        return [kind(prompts[row // n], p, turns[row // n], self.rules) for row, p in rows]
+        timeout, episodes = self.rules.config.tool_timeout, []
+        for row, params in enumerate(self.sampling.rows()):
+            index = row // self.sampling.n
+            turns, rules, environment = self.sampling.turns[index], self.rules, None
+            if self.environments:
+                made, rules = self.environments[index]
+                environment = Environment(made, turns.environment_kwargs, timeout)
+            episodes.append(kind(self.prompts[index], params, turns, rules, environment))
+        return episodes
 
     def requests(self) -> list[Request]:
         """Return one request per row; for a conversation, that of its first turn."""
@@ -180,6 +211,8 @@ def check_turns(
         more_turns[f"tools ({', '.join(tools)})"] = "pass tools=[]"
     if sampling.asks("interaction_kwargs"):
         more_turns["interaction_kwargs"] = "leave interaction_kwargs out"
+    if sampling.asks("environment_factory"):
+        more_turns["environment_factory"] = "leave environment_factory out"
     if not more_turns and sampling.asks("max_tokens_per_turn"):
         raise ConfigError.of(
             "max_tokens_per_turn",

@@ -58,6 +58,9 @@ class GenerateParams(TypedDict, total=False):
         agent_loop: verl's agent loop that answers. A name, a class, or `{"_target_": ...}`
             (docs/agent_loops.md). Its requests have max_tokens each.
         agent_kwargs: Columns of the row, for the agent loop's run(). As verl gives them.
+        environment_factory: Makes an environment for each row, whose methods are its tools. As in
+            TRL; a dict of them is chosen from by the column `environment` (docs/environments.md).
+        environment_kwargs: Columns of the row, for the environment's reset(). Beside `prompt`.
     One value for the whole call:
         n: Samples per prompt. With a warning if they are greedy and so all the same.
         num_beams: Beam search, on rollout.name hf. Above 1 the `n` rows of a prompt are the best of
@@ -103,6 +106,8 @@ class GenerateParams(TypedDict, total=False):
     max_tokens_per_turn: Ints
     agent_loop: str | type | Mapping[str, Any] | Sequence[Any] | None
     agent_kwargs: Kwargs
+    environment_factory: Callable[[], Any] | Mapping[str, Any] | Sequence[Any] | None
+    environment_kwargs: Kwargs
     n: int | None
     num_beams: int | None
     tools: Sequence[Any] | None
@@ -192,6 +197,12 @@ PER_PROMPT: Mapping[str, Keyword] = {
         values.agent_kwargs,
         feature="agent_loop",
         not_streamed="stream() runs no agent loop; use generate()",
+    ),
+    "environment_factory": Keyword(
+        values.factories, feature="turn", not_streamed="stream() has one turn; use generate()"
+    ),
+    "environment_kwargs": Keyword(
+        values.mapping, feature="turn", not_streamed="stream() has one turn; use generate()"
     ),
 }
 PER_CALL: Mapping[str, Keyword] = {

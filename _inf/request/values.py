@@ -170,3 +170,15 @@ def agent_kwargs(name: str, value: Any) -> dict[str, Any]:
     if "raw_prompt" in columns:
         raise ConfigError.of(f"{name}.raw_prompt", "the messages are those of the prompt.")
     return columns
+
+
+def factories(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if not value:
+            raise ConfigError.of(name, "{} has no factory.")
+        for key, each in mapping(name, value).items():
+            factories(f"{name}.{key}", each)
+        return dict(value)
+    if not callable(value):
+        raise ConfigError.of(name, f"{shown(value)} cannot be called to make an environment.")
+    return value

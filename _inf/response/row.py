@@ -15,6 +15,8 @@ from _inf.types import Message, ToolCall, Transcript
 # What a backend's output says of a row, and so does the last chunk of a stream.
 OF_OUTPUT = "matched_stop prompt_tokens completion_tokens cached_tokens weight_version".split()
 
+# Of `reward_scores`: those that no tool gave.
+NO_TOOLS = ("user_turn_rewards", "environment")
 # The metadata of every row.
 ALWAYS_SAID = (
     "finish_reason matched_stop matched_stop_text prompt_tokens completion_tokens cached_tokens "
@@ -100,7 +102,7 @@ class GenerationRow:
                 about["unsampled_at"] = list(said.unsampled)
             about["extra_fields"] = dict(said.extra_fields)
         elif said is not None:
-            rewards = {k: v for k, v in said.reward_scores.items() if k != "user_turn_rewards"}
+            rewards = {k: v for k, v in said.reward_scores.items() if k not in NO_TOOLS}
             about |= {"num_turns": said.num_turns, "response_tokens": len(said.ids)}
             about |= {"limit": said.limit, "tool_calls": said.calls}
             about |= {"tool_rewards": rewards, "reward_scores": said.reward_scores}

@@ -74,7 +74,14 @@ async def execute(
 async def with_timeout(work: Awaitable[T], timeout: float) -> T:
     """Await a tool's or an interaction's own code, in a task of its own: it may be cancelled from
     within, which is an error like any other, and no cancellation of the row."""
-    task = asyncio.ensure_future(work)
+
+    async def without_exit() -> T:
+        try:
+            return await work
+        except (SystemExit, KeyboardInterrupt) as end:  # would end the engine's event loop
+            raise RuntimeError(error_text(end)) from end
+
+    task = asyncio.ensure_future(without_exit())
     try:
         await asyncio.wait({task}, timeout=timeout)
     finally:
@@ -108,14 +115,19 @@ async def _run(
             call = functools.partial(tool.function, **arguments)
         else:
             return Executed(error="nothing here executes it")
-        value = call() if _is_async(call.func) else await _on_thread(call)
-        value = await value if inspect.isawaitable(value) else value
-        return _executed(value, verl=tool.verl is not None)
+        return _executed(await call_user_code(call), verl=tool.verl is not None)
     except BaseException as failure:  # SystemExit would end the loop
         try:
             return Executed(error=error_text(failure))
         except Exception:  # its __str__ raises
             return Executed(error=type(failure).__name__)
+
+
+async def call_user_code(call: Callable[[], Any]) -> Any:
+    """Call an `async` function here, and any other one on a thread of its own."""
+    function = call.func if isinstance(call, functools.partial) else call
+    value = call() if _is_async(function) else await _on_thread(call)
+    return await value if inspect.isawaitable(value) else value
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

@@ -48,6 +48,8 @@ UNUSABLE = {
     "n": "a chat has one answer to each message; leave it out",
     "progress": "a chat shows no bar; leave it out",
     "tools": "a chat has those of its config; set rollout.multi_turn.tool_config_path",
+    "environment_factory": "a chat has no environments; leave it out",
+    "environment_kwargs": "a chat has no environments; leave it out",
 }
 ONLY_JSON = dict.fromkeys(
     ("logprobs", "prompt_logprobs", "sampling_mask", "return_routed_experts"),

@@ -11,6 +11,7 @@ from _inf.apps.cli.options import DefaultCommand, Options, first_errors, takes_o
 from _inf.apps.eval import gsm8k
 from _inf.apps.eval.compare import compare_runs
 from _inf.apps.eval.dataset import read_examples
+from _inf.apps.eval.environments import factory_of_file
 from _inf.apps.eval.evaluate import EvalRun
 from _inf.apps.eval.presets import PRESETS, preset_rows
 from _inf.apps.eval.reward import SECONDS, RewardPool
@@ -78,6 +79,10 @@ def data(
         str | None,
         typer.Option(metavar="NAME", help="verl's agent loop of rows without an agent_name."),
     ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="A factory of environments, as TRL's."),
+    ] = None,
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Answers per row.")] = 1,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first LIMIT rows.")] = None,
     shuffle_seed: Annotated[int | None, typer.Option(help="Shuffle the rows first.")] = None,
@@ -109,6 +114,8 @@ def data(
         if tool:
             raise ConfigError("--tool: an agent loop has its own tools; leave one of the two out.")
         call.params["agent_loop"] = agent_loop
+    if environment is not None:
+        call.params["environment_factory"] = factory_of_file(environment)
     judge = gsm8k.compute_score if source == GSM8K and reward is None else reward
     rows, name = _rows(source, file, shots, shots_from, tool)
     run = EvalRun(

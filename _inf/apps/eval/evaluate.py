@@ -24,9 +24,12 @@ from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import OnError, answer_each
 from _inf.apps.eval.agent_rows import KWARGS, AgentRows
 from _inf.apps.eval.dataset import Example, check_for_verls_reward, read_examples
+from _inf.apps.eval.environments import ENVIRONMENT, environment_version
+from _inf.apps.eval.environments import KEYWORD as FACTORY
 from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.reward import SECONDS, RewardPool
 from _inf.apps.eval.reward_process import RewardFunction
+from _inf.apps.eval.reward_version import RewardVersion
 from _inf.apps.eval.reward_worker import RewardError
 from _inf.apps.eval.scoring import Stored, answer_and_score, stored_answers
 from _inf.apps.rollouts.sources import answer_fields
@@ -70,7 +73,8 @@ def evaluate(
     reward: `compute_score(data_source, solution_str, ground_truth, extra_info)`, sync or async,
         which returns a number or a dict with `score`; also as "FILE.py:NAME". By default verl's
         `default_compute_score`. It is loaded before anything is asked. An answer to which its
-        agent loop gave a `reward_score` has that one.
+        agent loop gave a `reward_score` has that one; without `reward`, an answer that was given
+        in an environment has the environment's.
     reward_timeout: seconds for one call of it.
     reward_workers: the processes that call it; by default one for each core, at most 8. A process
         has one call of a sync function under way, or up to 32 of an async one. 0: a thread of this
@@ -82,7 +86,8 @@ def evaluate(
         Stored answers stay when the reward has changed, and are scored again.
     rescore: score all stored answers again: where the reward depends on something that is neither
         its code nor a value that it uses, such as a file that it reads.
-    params: `generate`'s keywords. `agent_kwargs` are columns for all rows, which none of them has.
+    params: `generate`'s keywords. With `environment_factory` an environment's `reset` gets the
+        columns of its row. `agent_kwargs` are columns for all rows, which none of them has.
 
     Raises `ConfigError` for data, a reward or keywords of another form, before anything is sent. An
     answer that cannot be given or scored is a row with an `error`, and counts in `unscored`; a
@@ -134,8 +139,9 @@ class EvalRun:
             if value is not None and value < 1:
                 raise ConfigError.of(name, f"it must be at least 1, not {value}.")
         self._agents = AgentRows.of(self.examples, self.config, self.params)
-        self._digest = self._digest_of_data()
         self.params.pop(KWARGS, None)  # a row's own have them
+        self._environment = environment_version(self.params)
+        self._digest = self._digest_of_data()
         tools = self.params.get("tools")
         self._schemas = None if tools is None else [tool.schema for tool in as_tools(tools)]
         self.examples = self.examples[: self.limit]
@@ -149,7 +155,8 @@ class EvalRun:
                 "n", f"{self.n} greedy answers of one prompt are all the same; give a temperature."
             )
         for each in self.examples if self.pool.is_verls else ():
-            if self._agents.of_row(each) is None:  # a loop may score the row itself
+            # A loop, or an environment, may score the row itself.
+            if self._agents.of_row(each) is None and self._environment is None:
                 check_for_verls_reward(each)
 
     def run(
@@ -164,7 +171,7 @@ class EvalRun:
         version = self.pool.version
         with OutputFile(Path(f"{self.stem}.jsonl")) as file:
             file.begin(self._about(), self.restart)
-            stored = stored_answers(file, self._wanted, version, self.rescore)
+            stored = stored_answers(file, self._wanted, version, self._scores, self.rescore)
             if stored.answers:
                 tell(str(stored))
             tally = Tally(self._wanted, stored.rewards, stored.answers, PROGRESS, tell)
@@ -210,22 +217,31 @@ class EvalRun:
                 self._agents.check_engine(engine, self.examples, self.params)
                 jobs = [self._job(line, engine) for line in stored.to_answer]
                 answering = partial(answer_each, engine, jobs, self.params)
-            loops = self._agents.versions
-            todo = (stored.to_score, self._arguments, answering, loops, tally, named)
+            own = {**self._agents.versions}
+            if self._scores is not None:
+                own[ENVIRONMENT] = self._scores
+            todo = (stored.to_score, self._arguments, answering, own, tally, named)
             portal.call(answer_and_score, file, pool, *todo)
 
+    @property
+    def _scores(self) -> RewardVersion | None:
+        """The environment, if its rewards count: a reward function that was given comes first."""
+        return self._environment if self.pool.is_verls else None
+
     def _digest_of_data(self) -> str:
-        """Without the columns that only agent loops get, if there is none: files that were begun
-        before these were read are resumed."""
-        loops = bool(self._agents.versions)
-        rows = [vars(each) if loops else each.answered_without_a_loop for each in self.examples]
+        """Without the columns that only agent loops and environments get, if there is none: files
+        that were begun before these were read are resumed."""
+        read = bool(self._agents.versions or self._environment)
+        rows = [vars(each) if read else each.answered_without_a_loop for each in self.examples]
         return hashlib.sha256(json.dumps(rows, default=repr).encode()).hexdigest()
 
     def _about(self) -> dict[str, Any]:
         """What the answers depend on. A row says itself which reward function scored it."""
         params = {**self.params, "timeout": None, "tools": self._schemas, **self._agents.about}
+        params.pop(FACTORY, None)  # it is known by its version
+        environments = [self._environment] if self._environment else []
         return {
-            **depends_on(self._agents.versions.values()),
+            **depends_on([*self._agents.versions.values(), *environments]),
             **fingerprint.of_config(self.config),
             "parameters": params,
             "n": self.n,
@@ -266,17 +282,21 @@ class EvalRun:
             tools=bool(turns.tool_config_path if given is None else given),
             interactions=turns.interaction_config_path is not None,
         )
+        if self._environment is not None:
+            params["environment_kwargs"] = example.columns
         return Job(line, example.prompt, row, params, about)
 
     def _arguments(self, row: dict[str, Any]) -> dict[str, Any]:
         """What the reward function gets for a row with an answer; an agent loop's `extra_fields`
         are merged as verl 0.6.1 does (`experimental/reward/reward_loop/naive.py`)."""
         example = self._example(row["line"])
-        if self.pool.is_verls and self._agents.of_row(example) is not None:
+        looped = self._agents.of_row(example) is not None
+        if self.pool.is_verls and (looped or self._environment is not None):
             try:
                 check_for_verls_reward(example)
             except ConfigError as failure:
-                raise RewardError(f"the agent loop gave no reward_score, and {failure}") from None
+                gave = "agent loop gave no reward_score" if looped else "environment gave no reward"
+                raise RewardError(f"the {gave}, and {failure}") from None
         turns = {
             "num_turns": row.get("num_turns"),
             "rollout_reward_scores": row.get("reward_scores", {}),

@@ -11,6 +11,7 @@ from typing import Any
 
 from _inf.apps.batch.output_file import OutputFile, is_error
 from _inf.apps.batch.runner import Keep, OnError, keep_in
+from _inf.apps.eval.environments import ENVIRONMENT
 from _inf.apps.eval.reward import Reward, RewardPool
 from _inf.apps.eval.reward_version import RewardVersion
 from _inf.apps.eval.reward_worker import RewardError
@@ -44,14 +45,23 @@ class Stored:
         return said + again
 
 
-def stored_answers(file: OutputFile, wanted: int, version: RewardVersion, rescore: bool) -> Stored:
-    """Look through the rows of the first `wanted` lines. rescore: keep no reward."""
+def stored_answers(
+    file: OutputFile,
+    wanted: int,
+    version: RewardVersion,
+    own: RewardVersion | None,
+    rescore: bool,
+) -> Stored:
+    """Look through the rows of the first `wanted` lines. own: that of an environment that scores
+    its rows. rescore: keep no reward."""
     answered, to_score, old = set(), [], 0
     for row in file.rows():
         if (line := row["line"]) <= wanted and "completion_tokens" in row:
             answered.add(line)
             has_reward = row.get("reward") is not None
-            same = scored_by_its_loop(row) or version.scored(row.get("scored_by"))
+            scored_by = row.get("scored_by")
+            by_own = own is not None and own.scored(scored_by)
+            same = scored_by_its_loop(row) or by_own or version.scored(scored_by)
             if rescore or not has_reward or not same:
                 to_score.append(line)
                 old += has_reward
@@ -83,12 +93,13 @@ async def answer_and_score(
     lines: list[int],
     arguments: Callable[[Row], dict[str, Any]],
     answering: Callable[[Keep], Awaitable[None]] | None,
-    loops: Mapping[str, RewardVersion],
+    own: Mapping[str, RewardVersion],
     tally: Tally,
     on_error: OnError,
 ) -> None:
     """Score the stored answers of `lines`, and those that `answering` makes meanwhile. arguments:
-    those of the reward function for a stored answer. loops: the agent loops of names."""
+    those of the reward function for a stored answer. own: the agent loops of names that score rows
+    themselves, and the environment, if it does."""
     waiting: asyncio.Queue[int | None] = asyncio.Queue()
     for line in lines:
         waiting.put_nowait(line)
@@ -111,7 +122,7 @@ async def answer_and_score(
 
     async def score() -> None:
         while (line := await waiting.get()) is not None:
-            keep_last(line, await _scored(file.row(line), arguments, pool, loops), 0)
+            keep_last(line, await _scored(file.row(line), arguments, pool, own), 0)
 
     with tally.showing():
         await asyncio.gather(answer(), *(score() for _ in range(pool.at_once)))
@@ -121,12 +132,15 @@ async def _scored(
     row: Row,
     arguments: Callable[[Row], dict[str, Any]],
     pool: RewardPool,
-    loops: Mapping[str, RewardVersion],
+    own: Mapping[str, RewardVersion],
 ) -> Row:
     answer = {name: row[name] for name in row if name not in ("error", "reward_extra", "scored_by")}
     try:
         if scored_by_its_loop(row):
-            reward, scored_by = _own_reward(row), str(loops[row["agent_loop"]])
+            reward, scored_by = _own_reward(row), str(own[row["agent_loop"]])
+        elif ENVIRONMENT in own and ENVIRONMENT in row.get("reward_scores", {}):
+            reward = Reward.of(row["reward_scores"][ENVIRONMENT])
+            scored_by = str(own[ENVIRONMENT])
         else:
             reward, scored_by = await pool.score(arguments(row)), str(pool.version)
     except RewardError as failure:

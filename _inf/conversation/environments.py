@@ -1,0 +1,127 @@
+"""Environments of rows, with the contract of TRL's `environment_factory` (`trl/trainer/
+grpo_trainer.py`, 1.10): a fresh object for each row, whose public methods are its tools.
+
+TRL keeps a pool of objects and resets them; here each row makes its own. There an environment that
+raises ends the training step, here its row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from _inf.errors import ConfigError, ToolError, did_you_mean, error_text, shown
+from _inf.tools.definition import as_tool
+from _inf.tools.execution import call_user_code, with_timeout
+from _inf.types import Message, Tool, TurnOptions
+
+KEYWORD, COLUMNS, NAME = "environment_factory", "environment_kwargs", "environment"
+RESET, REWARD = "reset", "get_reward"
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentKind:
+    """A factory, and the tools of what it makes, which a row binds to its own object. routed:
+    whether the factory was chosen by a column, which `reset` does not get then."""
+
+    factory: Callable[[], Any]
+    tools: Sequence[Tool]
+    routed: bool
+
+
+def environment_kinds(turns: Sequence[TurnOptions]) -> list[EnvironmentKind]:
+    """Return the kind of each prompt's environment; none if the call has no factory.
+
+    Makes one object of each kind, for its tools, as TRL does. Raises `ConfigError` and `ToolError`.
+    """
+    kinds: list[EnvironmentKind] = []
+    known = functools.cache(_kind)
+    for index, each in enumerate(turns):
+        factory, columns = each.environment_factory, each.environment_kwargs
+        if factory is None:
+            if columns:
+                said = f"{COLUMNS}: no environment gets it; set {KEYWORD}."
+                raise ConfigError(said, key=COLUMNS, index=index)
+        elif not isinstance(factory, Mapping):
+            kinds.append(known(factory, KEYWORD))
+        elif (name := columns.get(NAME)) in list(factory):  # `name` may be of any type
+            kinds.append(known(factory[name], f"{KEYWORD}.{name}"))
+        else:
+            hint = did_you_mean(str(name), factory) or f"; there are {', '.join(factory)}."
+            raise ConfigError(
+                f"{COLUMNS}.{NAME}: {shown(name)} of prompt {index} is not an environment{hint}",
+                key=f"{COLUMNS}.{NAME}",
+                index=index,
+            )
+    if kinds and len(kinds) < len(turns):
+        raise ConfigError.of(KEYWORD, "in one call all prompts have an environment, or none has.")
+    return kinds
+
+
+def _kind(factory: Callable[[], Any], where: str) -> EnvironmentKind:
+    try:
+        made = factory()
+        methods = _methods(made)
+    except Exception as failure:
+        raise ConfigError.of(where, f"it cannot be made: {error_text(failure)}.") from failure
+    if RESET not in methods:
+        raise ConfigError.of(where, f"{type(made).__name__} has no method {RESET}().")
+    tools = [
+        as_tool(method, f"{where}: {type(made).__name__}.{name}()")
+        for name, method in methods.items()
+        if name not in (RESET, REWARD)
+    ]
+    return EnvironmentKind(factory, tools, routed=where != KEYWORD)
+
+
+def _methods(environment: object) -> dict[str, Callable[..., Any]]:
+    members = inspect.getmembers(environment, inspect.ismethod)
+    return {name: method for name, method in members if not name.startswith("_")}
+
+
+class Environment:
+    """The environment of one row. timeout: seconds for each of its methods."""
+
+    def __init__(self, kind: EnvironmentKind, columns: Mapping[str, Any], timeout: float) -> None:
+        self._kind, self._columns, self._timeout = kind, dict(columns), timeout
+        self._methods: dict[str, Callable[..., Any]] = {}
+
+    async def start(self, messages: Sequence[Message]) -> tuple[list[Tool], list[Message]]:
+        """Make and reset it; return its tools, and the messages with what `reset` returned at the
+        end of the last one. Raises what its code raises."""
+        made = await self._call(self._kind.factory)
+        self._methods = _methods(made)
+        columns = {"prompt": [dict(each) for each in messages], **self._columns}
+        if self._kind.routed:
+            columns.pop(NAME, None)
+        observation = await self._call(functools.partial(self._methods[RESET], **columns))
+        tools = [
+            dataclasses.replace(tool, function=self._methods[tool.name])
+            for tool in self._kind.tools
+        ]
+        return tools, _with_observation(messages, observation)
+
+    async def reward(self) -> float | None:
+        """What `get_reward` returns; None without one, or of a row that did not begin."""
+        if REWARD not in self._methods:
+            return None
+        reward = float(await self._call(self._methods[REWARD]))
+        if not math.isfinite(reward):
+            raise ToolError(f"{REWARD}() returned {reward}, which is not a finite number.")
+        return reward
+
+    async def _call(self, call: Callable[[], Any]) -> Any:
+        return await with_timeout(call_user_code(call), self._timeout)
+
+
+def _with_observation(messages: Sequence[Message], observation: object) -> list[Message]:
+    if observation is None:
+        return list(messages)
+    if not isinstance(observation, str):
+        raise ToolError(f"{RESET}() returned {shown(observation)}; it must be a str or None.")
+    content = messages[-1].get("content") or ""
+    return [*messages[:-1], {**messages[-1], "content": content + observation}]

@@ -1,0 +1,198 @@
+"""Environments (TRL's contract) on the real engine, with a model that really calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from _inf.config import load_config
+from inf import ConfigError, InferenceEngine, PromptError, ToolError
+from tests.support import environments as kinds
+from tests.support.refusals import refused
+from tests.support.tool_calling import FAILED, GREETED, GREETING, TOOL_MODEL, answer, question
+
+PRODUCT, BOTH = question("12 * 7"), question("12 * 7", "3 + 4")
+
+
+@pytest.fixture(scope="module")
+def caller() -> Iterator[InferenceEngine]:
+    rollout = {"name": "hf", "dtype": "float32", "do_sample": False}
+    lengths = {"prompt_length": 1024, "response_length": 512}
+    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout | lengths) as engine:
+        yield engine
+
+
+def test_methods_are_the_tools_and_the_reward_is_the_environments(caller: InferenceEngine) -> None:
+    output = caller.generate([PRODUCT, BOTH, GREETING], environment_factory=kinds.Sums)
+    assert output.completions == [answer("84"), answer("84", "7"), GREETED]
+    assert [row.metadata["reward_scores"]["environment"] for row in output] == [1.0, 2.0, 0.0]
+    assert [row.metadata["tool_rewards"] for row in output] == [{}] * 3
+    [call] = output.metadata[0]["tool_calls"]
+    assert (call["name"], call["result"], call["error"]) == ("calculator", "84", None)
+    # The same ids as with the method alone.
+    plain = caller.generate([PRODUCT], tools=[kinds.Sums().calculator])
+    assert output[0].response[:2] == plain[0].response[:2]
+    assert output[0].prompt_token_ids == plain[0].prompt_token_ids
+
+
+def test_each_row_has_an_environment_of_its_own(caller: InferenceEngine) -> None:
+    before = kinds.Counter.made
+    output = caller.generate(
+        [PRODUCT, BOTH], environment_factory=kinds.Counter, n=3, temperature=0.01, seed=1
+    )
+    said = [[call["result"] for call in row.metadata["tool_calls"]] for row in output]
+    assert said == [["11"]] * 3 + [["11", "12"]] * 3
+    assert kinds.Counter.made == before + 1 + 6  # one for the tools' schemas
+    assert "environment" not in output.metadata[0]["reward_scores"]
+
+
+def test_what_reset_shows_ends_the_prompt(caller: InferenceEngine) -> None:
+    columns = [{"shows": " 12 * 7?"}, {"shows": " 12 + 7?", "index": 4}]
+    call: dict[str, Any] = {"environment_factory": kinds.Sums, "environment_kwargs": columns}
+    output = caller.generate(["What is"] * 2, **call)
+    assert output.completions == [answer("84"), answer("19")]
+    assert [row.messages[0]["content"] for row in output if row.messages] == [
+        "What is 12 * 7?",
+        "What is 12 + 7?",
+    ]
+    same = caller.generate([PRODUCT], tools=[kinds.Sums().calculator])
+    assert output[0].prompt_token_ids == same[0].prompt_token_ids
+    assert output.metadata[0]["prompt_tokens"] == len(same[0].prompt_token_ids or [])
+    batch = caller.rollout_batch(["What is"] * 2, **call)
+    for row, prompt in zip(output, batch.batch["prompts"], strict=True):
+        ids = row.prompt_token_ids or []
+        assert prompt[-len(ids) :].tolist() == ids
+    assert [each["environment"] for each in batch.non_tensor_batch["reward_scores"]] == [1.0, 1.0]
+
+
+def test_a_column_chooses_among_several(caller: InferenceEngine) -> None:
+    factory = {"sums": kinds.Sums, "counts": kinds.Counter, "later": kinds.AsyncSums}
+    rows = [{"environment": "sums"}, {"environment": "counts"}, {"environment": "later"}]
+    output = caller.generate([PRODUCT] * 3, environment_factory=factory, environment_kwargs=rows)
+    assert output.completions == [answer("84"), answer("11"), answer("5")]
+
+
+def test_calls_of_a_turn_run_one_after_the_other(caller: InferenceEngine) -> None:
+    [row] = caller.generate(BOTH, environment_factory=kinds.AsyncSums)
+    assert len(row.metadata["tool_calls"]) == 2
+    assert row.metadata["reward_scores"]["environment"] == 1.0  # the most at once
+
+
+def test_reset_gets_the_row_with_its_prompt(caller: InferenceEngine) -> None:
+    made: list[kinds.Sums] = []
+
+    def factory() -> kinds.Sums:
+        made.append(kinds.Sums())
+        return made[-1]
+
+    columns = {"index": 3, "environment": "sums"}
+    prompt = [{"role": "user", "content": PRODUCT}]
+    caller.generate(PRODUCT, environment_factory=factory, environment_kwargs=columns)
+    assert made[-1].row == {"prompt": prompt, **columns}
+    caller.generate(PRODUCT, environment_factory={"sums": factory}, environment_kwargs=columns)
+    assert made[-1].row == {"prompt": prompt, "index": 3}  # the choice is not the row's
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("raises", "ValueError: no such game"),
+        ("exits", "SystemExit: 3"),
+        ("hangs", "TimeoutError: no answer within 0.5 seconds"),
+        ("number", r"reset\(\) returned 3; it must be a str or None"),
+        ("long", r"the prompt has \d+ tokens; at most 1024 fit \(rollout.prompt_length\)"),
+    ],
+)
+def test_environment_that_does_not_begin_ends_its_row_alone(
+    how: str, error: str, caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(caller.config.to_dict(), {"tool_timeout": 0.5})
+    monkeypatch.setattr(caller, "config", config)
+    rows = [{"how": how}, {"how": "well"}]
+    output = caller.generate(
+        [PRODUCT] * 2, environment_factory=kinds.Wrong, environment_kwargs=rows
+    )
+    failed, right = output
+    assert failed.finish_reason == "abort" and failed.token_ids == []
+    assert re.search(error, failed.metadata["error"])
+    assert right.completion == answer("84") and "error" not in right.metadata
+
+
+@pytest.mark.parametrize(
+    ("how", "completion", "error"),
+    [
+        ("tool raises", FAILED, None),
+        ("reward raises", answer("84"), "get_reward: ValueError: no reward"),
+        ("reward nan", answer("84"), "get_reward: .* not a finite number"),
+    ],
+)
+def test_fault_after_the_beginning_keeps_the_row(
+    how: str, completion: str, error: str | None, caller: InferenceEngine
+) -> None:
+    [row] = caller.generate(
+        PRODUCT, environment_factory=kinds.Wrong, environment_kwargs={"how": how}
+    )
+    assert row.completion == completion and row.finish_reason == "stop"
+    said = row.metadata.get("error")
+    assert said is None if error is None else re.match(error, said)
+    assert ("environment" in row.metadata["reward_scores"]) == (error is None)
+
+
+def test_tools_of_the_call_are_beside_the_environments(caller: InferenceEngine) -> None:
+    def calculator(expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: The expression.
+        """
+        return "1"
+
+    with refused(ToolError, "the name 'calculator' is taken by"):
+        caller.generate(PRODUCT, tools=[calculator], environment_factory=kinds.Sums)
+
+
+def test_call_that_cannot_have_its_environment_is_refused(caller: InferenceEngine) -> None:
+    def says(sentence: str, key: str | None, kind: Any = ConfigError, **call: Any) -> None:
+        with refused(kind, sentence, key=key):
+            caller.generate(PRODUCT, **call)
+
+    name, columns = "environment_factory", "environment_kwargs"
+    says("cannot be called", name, environment_factory=3)
+    says("has no factory", name, environment_factory={})
+    says("cannot be called", f"{name}.a", environment_factory={"a": 3})
+    says("WithoutReset has no method reset", name, environment_factory=kinds.WithoutReset)
+    says("cannot be made: OSError: no display", name, environment_factory=kinds.CannotBeMade)
+    says("no environment gets it", columns, environment_kwargs={"a": 1})
+    routed = {"sums": kinds.Sums}
+    says("None of prompt 0 is not an env", f"{columns}.environment", environment_factory=routed)
+    says(
+        "did you mean 'sums'",
+        f"{columns}.environment",
+        environment_factory=routed,
+        environment_kwargs={"environment": "sum"},
+    )
+    says("leave environment_factory out", "regex", regex="a", environment_factory=kinds.Sums)
+    says("a loop has its own", name, environment_factory=kinds.Sums, agent_loop="tool_agent")
+    says(r"Undocumented.move\(\)", None, ToolError, environment_factory=kinds.Undocumented)
+    with refused(ConfigError, "use generate", key=name):
+        caller.stream(PRODUCT, environment_factory=kinds.Sums)
+    with refused(PromptError, index=0):
+        caller.generate({"text": "What is"}, environment_factory=kinds.Sums)
+
+
+def test_environment_on_a_server_of_texts(caller: InferenceEngine) -> None:
+    with caller.serve() as server:
+        with InferenceEngine(
+            base_url=server.base_url, model_path=str(TOOL_MODEL), rollout={"name": "openai"}
+        ) as remote:
+            [row] = remote.generate(
+                "What is",
+                environment_factory=kinds.Sums,
+                environment_kwargs={"shows": " 12 * 7?"},
+                temperature=0,
+            )
+    assert row.completion == answer("84")
+    assert row.metadata["reward_scores"]["environment"] == 1.0

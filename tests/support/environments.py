@@ -1,0 +1,134 @@
+"""Environments with TRL's contract for the model that calls a calculator (`tool_calling`), right
+ones and each kind of wrong one. They use nothing of this project."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Any
+
+
+class Sums:
+    """Calculates. The reward is how often."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.row: dict[str, Any] = {}
+
+    def reset(self, **row: Any) -> str | None:
+        self.row = row
+        return row.get("shows")
+
+    def calculator(self, expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: The expression.
+        """
+        self.calls.append(expression)
+        one, operator, other = expression.split()
+        sums = {"+": int(one) + int(other), "*": int(one) * int(other)}
+        return str(sums[operator])
+
+    def get_reward(self) -> float:
+        return float(len(self.calls))
+
+    def _own(self) -> None:
+        """No tool."""
+
+
+class AsyncSums:
+    """The same in coroutines; says how many calls ran at once."""
+
+    def __init__(self) -> None:
+        self.running = self.most = 0
+
+    async def reset(self, **row: Any) -> None:
+        await asyncio.sleep(0)
+
+    async def calculator(self, expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: The expression.
+        """
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0.05)
+        self.running -= 1
+        return "5"
+
+    async def get_reward(self) -> float:
+        return float(self.most)
+
+
+class Counter:
+    """Without a reward; remembers its own calls."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+        self.count = 0
+
+    def reset(self, **row: Any) -> None:
+        self.count = 10
+
+    def calculator(self, expression: str) -> int:
+        """Counts.
+
+        Args:
+            expression: Anything.
+        """
+        self.count += 1
+        return self.count
+
+
+class Wrong(Sums):
+    """Does what its row says, in place of a right answer."""
+
+    def reset(self, **row: Any) -> Any:
+        self.how = row["how"]
+        match self.how:
+            case "raises":
+                raise ValueError("no such game")
+            case "exits":
+                raise SystemExit(3)
+            case "hangs":
+                time.sleep(3)
+            case "number":
+                return 3
+            case "long":
+                return " many" * 2000
+        return None
+
+    def calculator(self, expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: The expression.
+        """
+        if self.how == "tool raises":
+            raise ValueError("the calculator is broken")
+        return super().calculator(expression)
+
+    def get_reward(self) -> float:
+        if self.how == "reward raises":
+            raise ValueError("no reward")
+        return math.nan if self.how == "reward nan" else 1.0
+
+
+class WithoutReset:
+    pass
+
+
+class Undocumented:
+    def reset(self, **row: Any) -> None: ...
+
+    def move(self, where: str) -> None: ...
+
+
+class CannotBeMade:
+    def __init__(self) -> None:
+        raise OSError("no display")
