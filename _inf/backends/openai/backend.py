@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
-from _inf.backends.base import OnHost
+from _inf.backends.base import OnHost, check_finite
 from _inf.backends.openai.client import Server, current_call
 from _inf.backends.openai.failures import prompt_name
 from _inf.backends.openai.sglang_server import GenerateForm, WeightsFolder
@@ -52,7 +52,10 @@ class OpenAIBackend(OnHost):
     ) -> list[RequestOutput]:
         for request in requests:
             self.form.sent(request)  # refuses what it cannot express
-        return self.converse(lambda: self._generate(requests, report), cancel)
+        outputs = self.converse(lambda: self._generate(requests, report), cancel)
+        for number, output in enumerate(outputs):
+            check_finite(output.prompt_logprobs, number)
+        return outputs
 
     async def _generate(
         self, requests: Sequence[Request], report: Report | None
@@ -80,7 +83,6 @@ class OpenAIBackend(OnHost):
             current_call.set(object())
             put(await self._answered(request, put))
 
-        self.form.sent(request)
         return self.host.submit(answer(), cancel)
 
     async def turn(self, request: Request) -> RequestOutput:

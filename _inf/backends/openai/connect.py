@@ -82,17 +82,22 @@ def _model(config: Config) -> ModelInfo:
 
 
 def _tokenizer(path: str, trusted: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer. That of a model or a class which this Transformers does not know is read from
-    its tokenizer.json, which says everything but special cases of the class."""
+    """The tokenizer. One whose class or model this Transformers does not know is read from its
+    tokenizer.json, which has all but its class's own Python code."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
     try:
         return AutoTokenizer.from_pretrained(path, **trusted)
-    except Exception:
-        try:
-            return PreTrainedTokenizerFast.from_pretrained(path)
-        except Exception:  # of the two failures the first one says what is missing
-            pass
+    except Exception as failure:
+        if "trust_remote_code" in str(failure):  # it has code of its own, which may not be run
+            raise
+        with contextlib.suppress(Exception):  # of the two failures the first says what is missing
+            more = get_tokenizer_config(path).get("extra_special_tokens")
+            # Transformers 5 writes a list there, and 4.57 wants a dict.
+            listed = {"extra_special_tokens": {}, "additional_special_tokens": more}
+            given = listed if isinstance(more, list) else {}
+            return PreTrainedTokenizerFast.from_pretrained(path, **given)
         raise
 
 

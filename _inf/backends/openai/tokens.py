@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _inf.backends.base import check_finite
 from _inf.backends.openai.text import Answer, OpenAIAnswer, TextForm, openai_params
 from _inf.errors import ConfigError
 from _inf.request.keywords import NEUTRAL
@@ -48,6 +47,10 @@ def _neutral(params: SamplingParams, names: Sequence[str]) -> bool:
     return all(getattr(params, name) == NEUTRAL[name] for name in names)
 
 
+def _has_grammar(params: SamplingParams) -> bool:
+    return params.json_schema is not None or params.regex is not None
+
+
 class TokenForm:
     """/completions with `return_token_ids`. Rows whose log probs are not ours have none."""
 
@@ -80,6 +83,8 @@ class TokenForm:
             body["prompt_logprobs"] = params.top_prompt_logprobs
         if params.regex is not None:
             body["structured_outputs"] = {"regex": params.regex}
+        if _has_grammar(params):
+            body["ignore_eos"] = False  # with it vLLM's row goes on, freely, when the grammar ends
         return "/completions", body
 
     def answer(self, request: Request) -> Answer:
@@ -108,7 +113,7 @@ class TokenAnswer(OpenAIAnswer):
         self.of_prompt = choice.get("prompt_logprobs") or self.of_prompt
         self.weight_version = choice.get("weight_version") or self.weight_version
         ids, stop = list(self.token_ids), self.stop
-        if stop is None and ids and ids[-1] in params.stop_token_ids:
+        if stop is None and ids and (ids[-1] in params.stop_token_ids or _has_grammar(params)):
             stop = ids[-1]  # vLLM does not name the model's own EOS
         row = RequestOutput(
             token_ids=ids,
@@ -146,7 +151,6 @@ class TokenAnswer(OpenAIAnswer):
             own = named[token] if entry else None
             known.append(-math.inf if own is not None and own <= MINUS_INFINITY else own)
             tops.append(_likeliest(named, most) if entry else None)
-        check_finite(known, self.request.prompt_index)
         return dataclasses.replace(row, prompt_logprobs=known, top_prompt_logprobs=tops)
 
 
