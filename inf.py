@@ -238,8 +238,9 @@ class InferenceEngine(RunningEngine):
         1 = sampled), `input_ids`, `attention_mask`, `position_ids` (rows x (P + R)),
         `rollout_log_probs` (rows x R, 0 where the mask is 0); `uid`, `completions`, `prompt_index`,
         `finish_reason`, `weight_version`; after tools or interactions `messages`, `reward_scores`
-        and `__num_turns__` (verl's names). Raises what `generate` does, and `ConfigError` if
-        `max_tokens` is above R, rows of one prompt would be the same, or `uid` or `extra` is wrong.
+        and `__num_turns__` (verl's names); of agent loops `extra_fields` and no `messages`.
+        Raises what `generate` does, and `ConfigError` if `max_tokens` is above R, rows of one
+        prompt would be the same, or `uid` or `extra` is wrong.
         """
         check_supported(self._backend, {"rollout_batch()": True})
         call = self._prepare(prompts, params)

@@ -7,9 +7,9 @@ for each row, which takes 4 ms; here it is found once for a call.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ class AgentLoop:
     kind: type
     kwargs: DictConfig
     file: str | None = None
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The keywords as YAML."""
+        return str(OmegaConf.to_yaml(self.kwargs))
 
 
 class KnownLoops:
@@ -113,7 +118,9 @@ def _loop(entry: DictConfig, name: str | None, key: str, file: str | None) -> Ag
     where = f"{file}: {target}" if file else target
     try:
         with quiet.third_party(), interpreter_left_alone():
-            find_module = importlib.import_module if file is None else partial(import_beside, file)
+            find_module = (
+                importlib.import_module if file is None else functools.partial(import_beside, file)
+            )
             module = find_module(module_name)
     except Exception as failure:
         why = f"{module_name or 'its module'} cannot be imported: {error_text(failure)}."

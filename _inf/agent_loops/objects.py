@@ -16,7 +16,6 @@ from omegaconf import DictConfig, OmegaConf
 from _inf.agent_loops.loading import TARGET, AgentLoop, verl_module
 from _inf.config import Config
 from _inf.errors import ConfigError, error_text
-from _inf.runtime import quiet
 from _inf.types import ModelInfo
 
 
@@ -42,9 +41,12 @@ class LoopObjects:
             self._trainer_configs[given] = trainer_config(self._config, self.model, template)
         config = verl_module()._DummyConfig(config=self._trainer_configs[given])
         kind, kwargs = self._class_of(loop, given), loop.kwargs
+        # Of `init_class` of verl's own loops; it hides what other threads print meanwhile.
+        prints = loop.kind.__module__.startswith("verl.") and not kind._class_initialized
+        hidden = contextlib.redirect_stdout(io.StringIO()) if prints else contextlib.nullcontext()
         try:
-            with quiet.third_party(), contextlib.redirect_stdout(io.StringIO()):  # verl prints
-                if TARGET in OmegaConf.to_yaml(kwargs):  # objects, which verl too makes for a row
+            with hidden:
+                if TARGET in loop.text:  # objects, which verl too makes for each row
                     import hydra
 
                     kwargs = hydra.utils.instantiate(kwargs)
@@ -60,11 +62,11 @@ class LoopObjects:
                 "agent_loop", f"{loop.name} cannot be made: {error_text(failure)}."
             ) from failure
 
-    def _class_of(self, loop: AgentLoop, given: str) -> type:
+    def _class_of(self, loop: AgentLoop, given: str) -> Any:
         """Return a subclass for this engine, these keywords and this template: verl's
         `ToolAgentLoop` keeps tools, limits and tokenizer in its class, for the whole process
         (`tool_agent_loop.py`, `init_class`)."""
-        key = (loop.kind, OmegaConf.to_yaml(loop.kwargs), given)
+        key = (loop.kind, loop.text, given)
         if key not in self._classes:
             body = {"_class_initialized": False, "__module__": loop.kind.__module__}
             self._classes[key] = type(loop.kind)(loop.kind.__name__, (loop.kind,), body)

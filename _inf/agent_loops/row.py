@@ -79,9 +79,9 @@ class AgentRow:
 
     async def _answered(self) -> Any:
         """verl's `AgentLoopOutput`; on the loops' thread."""
-        messages, kwargs = copy.deepcopy((self._prompt.messages, dict(self._kwargs)))
+        params, messages = loop_params(self._params), copy.deepcopy(self._prompt.messages)
         try:
-            return await self._object.run(loop_params(self._params), raw_prompt=messages, **kwargs)
+            return await self._object.run(params, raw_prompt=messages, **self._kwargs)
         except (SystemExit, KeyboardInterrupt) as end:  # would end the thread's event loop
             raise RequestFailure(error_text(end)) from end
 

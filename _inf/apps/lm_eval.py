@@ -166,6 +166,7 @@ class InfLM(TemplateLM):
             max_tokens=limit,
             stop=[text for text in until if text] or None,
             progress=False,
+            tools=[],
             **params,
         )
         ends = handle_stop_sequences(until, self.tokenizer.decode(self.eot_token_id))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic_core import from_json
@@ -31,6 +31,10 @@ def json_object(text: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"it is not a JSON object: {shown(value)}")
     return value
+
+
+class UnknownKeyError(ConfigError):
+    """A key that a request does not have; `key` is its whole path."""
 
 
 class RequestBody(BaseModel):
@@ -98,11 +102,12 @@ class Keywords(RequestBody):
     def keywords(self) -> dict[str, Any]:
         """Return `generate`'s keywords; tools are schemas, whose calls the caller must run."""
         same = {name: value for name, value in self if name in KEYWORDS and name != "logprobs"}
+        none = self.tool_choice == "none" and not same.get("tools")  # not the config's either
         renamed: dict[str, Any] = {
             "logprobs": self.top_logprobs or None,
             "max_tokens": self.max_completion_tokens,
             "json_schema": self._schema(),
-            "tools": [] if self.tool_choice == "none" else None,
+            "tools": [] if none else None,
         }
         pairs = [*same.items(), *renamed.items()]
         return {name: value for name, value in pairs if value is not None}
@@ -145,13 +150,13 @@ def read(form: type[FormT], value: object) -> FormT:
         return form.model_validate(value)
     except ValidationError as failure:
         error = failure.errors()[0]
-    # For members of a union and items of a list, only the key is named.
-    in_body = error["loc"][:1] == ("body",)
-    key = ".".join(map(str, error["loc"][: 1 + in_body]))
+    path, known = _known_path(form, error["loc"])
+    key = ".".join(path)
     match error["type"]:
         case "extra_forbidden":
-            known = ChatRequest if in_body else form
-            reason = f"unknown{did_you_mean(str(error['loc'][-1]), known.model_fields)}"
+            word = str(error["loc"][-1])
+            key = ".".join([*path, word])
+            raise UnknownKeyError.of(key, f"unknown{did_you_mean(word, known)}")
         case "value_error":  # of a validator: a `ConfigError`
             said, above = error["ctx"]["error"], f"{key}." if key else ""
             raise ConfigError(f"{above}{said}", key=f"{above}{said.key}")
@@ -160,6 +165,25 @@ def read(form: type[FormT], value: object) -> FormT:
         case _:
             reason = f"{shown(error['input'])}: {error['msg']}"
     raise ConfigError.of(key, reason)
+
+
+def _known_path(
+    form: type[BaseModel], place: Sequence[int | str]
+) -> tuple[list[str], Sequence[str]]:
+    """Return the keys on the way to a place in a body, without members of unions and items of
+    lists, and the keys of the last object on it."""
+    path: list[str] = []
+    for name in map(str, place):
+        fields = {field.alias or name: field for name, field in form.model_fields.items()}
+        if name not in fields:
+            break
+        path.append(name)
+        kinds = [fields[name].annotation, *get_args(fields[name].annotation)]
+        inner = [each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)]
+        if not inner:
+            break
+        form = inner[0]
+    return path, [field.alias or name for name, field in form.model_fields.items()]
 
 
 def message(row: GenerationRow) -> dict[str, Any]:
@@ -197,18 +221,24 @@ def choices(
 
 
 def token_logprobs(
-    row: GenerationRow | StreamChunk, tokenizer: Tokenizer, likeliest: int | None
+    row: GenerationRow | StreamChunk,
+    tokenizer: Tokenizer,
+    likeliest: int | None,
+    *,
+    as_ids: bool = False,
 ) -> dict[str, Any] | None:
     """Return an entry for every generated token, including the stop token; `likeliest` as in
-    `ChatRequest`. None if a server gives no log probs by our definition."""
+    `ChatRequest`, as_ids as in `token_name`. None if a server gives no log probs by our
+    definition."""
     ids, logprobs = row.token_ids or [], row.logprobs
     if likeliest is None or logprobs is None or any(map(math.isnan, logprobs)):
         return None
     tops = row.top_logprobs or [{} for _ in ids]
     content = []
     for token, logprob, top in zip(ids, logprobs, tops, strict=True):
-        named = [_token(*item, tokenizer) for item in list(top.items())[:likeliest]]
-        content.append({**_token(token, logprob, tokenizer), "top_logprobs": named})
+        named = [_token(*each, tokenizer, as_ids=as_ids) for each in list(top.items())[:likeliest]]
+        entry = _token(token, logprob, tokenizer, as_ids=as_ids)
+        content.append({**entry, "top_logprobs": named})
     return {"content": content, "refusal": None}
 
 
@@ -217,10 +247,19 @@ def token_text(token: int, tokenizer: Tokenizer) -> str:
     return str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
 
 
-def _token(token: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
+def token_name(token: int, tokenizer: Tokenizer, *, as_ids: bool) -> str:
+    """Return how log probs name a token: by its text, or by its id in vLLM's form
+    (`return_tokens_as_token_ids`), because texts are not unique."""
+    return f"token_id:{token}" if as_ids else token_text(token, tokenizer)
+
+
+def _token(token: int, logprob: float, tokenizer: Tokenizer, *, as_ids: bool) -> dict[str, Any]:
     text = token_text(token, tokenizer)
     part = "\N{REPLACEMENT CHARACTER}" in text  # part of a character
-    return {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
+    entry = {"token": text, "logprob": logprob, "bytes": None if part else list(text.encode())}
+    if as_ids:  # newer releases of vLLM have the number too
+        entry |= {"token": token_name(token, tokenizer, as_ids=True), "token_id": token}
+    return entry
 
 
 def usage(rows: Sequence[GenerationRow | RequestOutput], n: int) -> dict[str, Any]:

@@ -25,6 +25,11 @@ FORMS = (
 )
 
 
+class LaterTurn(list[Any]):
+    """Messages or token ids of a conversation that goes on: only `max_model_len` bounds them, and
+    not `prompt_length`."""
+
+
 def normalize(prompts: object) -> list[Form]:
     """Return messages, token ids or plain text per prompt; `"text"` is one user message.
 
@@ -107,7 +112,8 @@ def _one(prompt: object, index: int) -> Form:
 def _ids_or_text(prompt: Mapping[str, Any], index: int) -> list[int] | str:
     keys = set(prompt)
     if keys == {TOKEN_IDS}:
-        return id_list(prompt[TOKEN_IDS], f"prompt {index}: {TOKEN_IDS}")
+        ids = id_list(prompt[TOKEN_IDS], f"prompt {index}: {TOKEN_IDS}")
+        return LaterTurn(ids) if isinstance(prompt[TOKEN_IDS], LaterTurn) else ids
     if keys != {TEXT}:
         named = shown(sorted(prompt, key=lambda key: shown(key).strip("'")))
         raise PromptError(f"prompt {index} is a mapping with the keys {named}; {FORMS}.")

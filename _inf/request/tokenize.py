@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 
 from _inf.errors import PromptError, PromptTooLongError, at_fault, shown
-from _inf.request.prompts import TOKEN_IDS, Form, as_list, id_list, kind
+from _inf.request.prompts import TOKEN_IDS, Form, LaterTurn, as_list, id_list, kind
 from _inf.request.template import Template
 from _inf.types import Limits, Prompt, Side, Tokenizer
 
@@ -29,12 +30,17 @@ def tokenize(
     limits = replace(limits, truncate=truncate or limits.truncate)
     tokenized = []
     for index, prompt in enumerate(prompts):
+        most = None if max_tokens is None else max_tokens[index]
+        own = limits
+        if isinstance(prompt, LaterTurn):
+            room = max(1, limits.total - (most or 1))
+            own = replace(limits, prompt=room if limits.truncate else sys.maxsize)
         with at_fault(index=index):
-            one = _tokenized(prompt, template, limits, index)
-            if max_tokens is not None:
-                most, length = max_tokens[index], len(one.token_ids)
-                remedy = f"At most max_tokens={limits.total - length} fits."
-                check_room(index, length, most, limits, f"max_tokens={most}", remedy)
+            one = _tokenized(prompt, template, own, index)
+            if most is not None:
+                left = limits.total - len(one.token_ids)
+                remedy = f"At most max_tokens={left} fits." if left > 0 else "Shorten the prompt."
+                check_room(index, len(one.token_ids), most, limits, f"max_tokens={most}", remedy)
             tokenized.append(one)
     return tokenized
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import html
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from _inf.errors import shown
@@ -130,6 +130,8 @@ class GenerationRow:
             ids, mask, _ = self.response
             about |= {"response_ids": ids, "response_mask": mask}
             about["executed_tool_calls"] = about.pop("tool_calls", [])
+        if "extra_fields" in about:
+            about["extra_fields"] = _with_text_keys(about["extra_fields"])
         text = json.dumps(row | about, default=_plain)
         plain: dict[str, Any] = json.loads(text, parse_constant=lambda constant: None)
         return plain
@@ -156,6 +158,13 @@ def html_table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
         for row in rows
     ]
     return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in [head, *body] if cells) + "</table>"
+
+
+def _with_text_keys(value: Any) -> Any:
+    """Give mappings of any keys those that JSON can have."""
+    if isinstance(value, Mapping):
+        return {str(key): _with_text_keys(each) for key, each in value.items()}
+    return [*map(_with_text_keys, value)] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: object) -> Any:

@@ -95,7 +95,10 @@ def trainer_batch(
     """Build the batch. `widths`: tokens of the prompts and the responses; `given`: columns with a
     value per prompt, repeated for its rows."""
     if None in output.logprobs:
-        raise ConfigError(f"rollout_batch(): {OTHER_LOGPROBS}")
+        loop = output.rows[output.logprobs.index(None)].metadata.get("agent_loop")
+        unsampled = f"agent loop {loop} gave no log probs, and ids that were not sampled."
+        why = unsampled if loop else OTHER_LOGPROBS
+        raise ConfigError(f"rollout_batch(): {why}")
     rows, n = output.rows, len(output) // len(given["uid"])
     columns: dict[str, list[Any]] = {
         "completions": output.completions,

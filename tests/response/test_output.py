@@ -411,6 +411,17 @@ def test_dicts_are_plain_json_without_padding(tokenizer: Any) -> None:
     assert (said["limit"], cut["limit"], cut["error"]) == (None, "max_tokens", "e")
 
 
+def test_what_an_agent_loop_returned_is_json_too(tokenizer: Any) -> None:
+    fields = {"a": [{(1, 2): np.float32(3)}], "b": {4: {"c"}}}
+    talk = conversation(agent_loop="mine", unsampled=[1], extra_fields=fields)
+    answered = decoded(tokenizer, row([10, 11], transcript=talk))
+    [plain] = answered.to_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["extra_fields"] == {"a": [{"(1, 2)": 3.0}], "b": {"4": "{'c'}"}}
+    assert (plain["agent_loop"], plain["unsampled_ids"], plain["unsampled_at"]) == ("mine", 1, [1])
+    assert "executed_tool_calls" not in plain or plain["executed_tool_calls"] == []
+
+
 def test_reward_that_is_no_number_is_null_in_json(tokenizer: Any, tmp_path: Path) -> None:
     talk = conversation(reward_scores={"f": float("nan"), "g": -np.inf})
     answered = decoded(tokenizer, row([10, 11], transcript=talk))

@@ -9,16 +9,18 @@ import hmac
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import APIRoute
 from prometheus_client import generate_latest
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.routing import BaseRoute
 
 from _inf.apps.serve.bodies import RewardBody, read_body
 from _inf.apps.serve.calls import served_call
@@ -28,6 +30,14 @@ from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.prometheus import Metrics, WatchRequests
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses, Responses
 from _inf.apps.serve.sessions import Sessions
+from _inf.apps.serve.token_responses import SglangResponses, TokensResponses
+from _inf.apps.serve.tokenizer_routes import (
+    DetokenizeBody,
+    TokenizeBody,
+    detokenized,
+    tokenized,
+    tokenizer_info,
+)
 from _inf.errors import EngineDeadError, shown
 
 if TYPE_CHECKING:
@@ -35,6 +45,14 @@ if TYPE_CHECKING:
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 DONE = "data: [DONE]\n\n"
+NOT_FOUND = 404
+SESSION = "/sessions/{session}"
+ANSWERS: Mapping[str, type[Responses[Any]]] = {
+    "/v1/chat/completions": ChatResponses,
+    "/v1/completions": CompletionResponses,
+    "/inference/v1/generate": TokensResponses,
+    "/generate": SglangResponses,
+}
 
 
 class Service:
@@ -47,7 +65,11 @@ class Service:
         self.sessions = Sessions()
         self.model = engine.config.model_name
         self._about = {"id": self.model, "created": int(time.time()), "object": "model"}
-        self._about |= {"owned_by": "inf", "max_model_len": engine.model.limits.total}
+        limits = engine.model.limits
+        self._about |= {"owned_by": "inf", "max_model_len": limits.total}
+        # Ours: the limit of a first prompt, and that of an answer without `max_tokens`.
+        self._about |= {"prompt_length": limits.prompt}
+        self._about |= {"response_length": engine.config.rollout.response_length}
 
     # ─── /v1 ───
 
@@ -63,14 +85,15 @@ class Service:
             message = f"model: there is only {self.model!r}."
             raise RequestError(404, message, key="model", code="model_not_found")
 
-    async def answer(self, kind: type[Responses], request: Request) -> Response:
+    async def answer(self, kind: type[Responses[Any]], request: Request) -> Response:
         body = await asyncio.to_thread(read_body, kind.form, await read_bytes(request))
         self._check_model(body.model)
         self.keeper.check()
         name = request.path_params.get("session")
         session = None if name is None else self.sessions.of_request(name)
         asked = (body.prompts(), body.keywords(), body.tool_choice, session)
-        call = await asyncio.to_thread(served_call, self.engine, *asked)
+        one = body.parallel_tool_calls is False
+        call = await asyncio.to_thread(served_call, self.engine, *asked, one_call=one)
         responses = kind(call, body, self.model)
         if body.stream:
             events = self._events(responses, request.url.path)
@@ -89,16 +112,16 @@ class Service:
         responses.record()
         return Response(text, media_type="application/json")
 
-    async def _events(self, responses: Responses, path: str) -> AsyncGenerator[str, None]:
+    async def _events(self, responses: Responses[Any], path: str) -> AsyncGenerator[str, None]:
         """The text of a stream's events; those before the first chunk come with that chunk's."""
         begun = False
         try:
             streams = await asyncio.to_thread(responses.call.streams)
             async with contextlib.aclosing(merged(streams)) as chunks:
                 async for row, chunk in chunks:
-                    events = responses.events(responses.choices[row], chunk)
-                    if not begun:
-                        events, begun = responses.first_events() + events, True
+                    events = [] if begun else responses.first_events()
+                    events += responses.events(responses.choices[row], chunk)
+                    begun = True
                     if chunk.metadata is not None:
                         self.keeper.answered()
                     if events:
@@ -112,6 +135,21 @@ class Service:
             return
         responses.record()
         yield "".join(f"data: {event}\n\n" for event in responses.last_events()) + DONE
+
+    # ─── The tokenizer ───
+
+    async def tokenize(self, request: Request) -> Response:
+        body = read_body(TokenizeBody, await read_bytes(request))
+        self._check_model(body.model)
+        return JSONResponse(await asyncio.to_thread(tokenized, self.engine, body))
+
+    async def detokenize(self, request: Request) -> Response:
+        body = read_body(DetokenizeBody, await read_bytes(request))
+        self._check_model(body.model)
+        return JSONResponse(await asyncio.to_thread(detokenized, self.engine, body))
+
+    async def tokenizer_info(self) -> Response:
+        return JSONResponse(tokenizer_info(self.engine))
 
     # ─── /sessions ───
 
@@ -145,31 +183,49 @@ class Service:
 def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
     """Build the application. Without an `api_key` it answers only requests to this machine's own
     names, and none that a web page of another site sends."""
-    app = FastAPI(openapi_url=None, exception_handlers={HTTPException: _refuse_route})
     own_names = [*LOOPBACK_NAMES, f"[{host}]" if ":" in host else host]
     router = APIRouter(dependencies=[Depends(_guard(api_key, own_names))])
-    chat = partial(service.answer, ChatResponses)
-    completion = partial(service.answer, CompletionResponses)
-    for prefix in ("/v1", "/sessions/{session}/v1"):
-        router.add_api_route(f"{prefix}/chat/completions", chat, methods=["POST"])
-        router.add_api_route(f"{prefix}/completions", completion, methods=["POST"])
-        router.add_api_route(f"{prefix}/models", service.models)
-        router.add_api_route(f"{prefix}/models/{{name:path}}", service.one_model)
-    router.add_api_route("/sessions/{session}/traces", service.traces)
-    router.add_api_route("/sessions/{session}/reward", service.reward, methods=["POST"])
-    router.add_api_route("/sessions/{session}", service.delete_session, methods=["DELETE"])
+    for prefix in ("", SESSION):
+        for path, kind in ANSWERS.items():
+            router.add_api_route(prefix + path, partial(service.answer, kind), methods=["POST"])
+        for path in ("/v1/models", "/v1/models/"):
+            router.add_api_route(prefix + path, service.models)
+        router.add_api_route(f"{prefix}/v1/models/{{name:path}}", service.one_model)
+        router.add_api_route(f"{prefix}/tokenize", service.tokenize, methods=["POST"])
+        router.add_api_route(f"{prefix}/detokenize", service.detokenize, methods=["POST"])
+        router.add_api_route(f"{prefix}/tokenizer_info", service.tokenizer_info)
+    router.add_api_route(f"{SESSION}/traces", service.traces)
+    router.add_api_route(f"{SESSION}/reward", service.reward, methods=["POST"])
+    router.add_api_route(SESSION, service.delete_session, methods=["DELETE"])
     router.add_api_route("/metrics", service.totals)
+    for_all = APIRouter()
+    for_all.add_api_route("/health", service.health, methods=["GET", "HEAD"])
+    refuse = partial(_refuse_route, _named([*router.routes, *for_all.routes]))
+    app = FastAPI(openapi_url=None, exception_handlers={HTTPException: refuse})
     app.include_router(router)
-    app.add_api_route("/health", service.health)
+    app.include_router(for_all)
     if api_key is None:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=own_names)
     app.add_middleware(WatchRequests, metrics=service.metrics)
     return app
 
 
-async def _refuse_route(request: Request, failure: HTTPException) -> Response:
-    where = f"{request.method} {request.url.path}"
-    raise RequestError(failure.status_code, f"{where}: {failure.detail}")
+async def _refuse_route(routes: str, request: Request, failure: HTTPException) -> Response:
+    said = f"{request.method} {request.url.path}: {failure.detail}."
+    if failure.status_code == NOT_FOUND:
+        said += f" The routes are {routes}."
+    raise RequestError(failure.status_code, said, headers=failure.headers)
+
+
+def _named(routes: Sequence[BaseRoute]) -> str:
+    """The routes in a sentence; those that sessions have too are named once."""
+    known = [route for route in routes if isinstance(route, APIRoute)]
+    also = {f"{SESSION}{route.path}" for route in known}
+    return ", ".join(
+        f"{'|'.join(sorted(route.methods or ()))} {route.path}"
+        for route in known
+        if route.path not in also and not route.path.endswith("/")
+    )
 
 
 def _guard(api_key: str | None, own_names: Sequence[str]) -> Callable[[Request], Awaitable[None]]:

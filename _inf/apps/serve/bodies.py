@@ -1,34 +1,78 @@
-"""The bodies of requests: their fields and bounds. Values that `generate` checks are checked
-there."""
+"""The bodies of requests in OpenAI's form: their fields and bounds. Values that `generate` checks
+are checked there. Fields that OpenAI does not have are vLLM's (main at 002032e,
+`entrypoints/openai/completion/protocol.py` and `chat_completion/protocol.py`)."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
 from _inf.apps.openai_format import ChatRequest, Keywords, RequestBody, json_object, read
 from _inf.errors import ConfigError
+from _inf.request.keywords import checked
 
 MAX_CHOICES = 128  # of a prompt, as OpenAI's
+MAX_PROMPT_LOGPROBS = 128  # for each token
 
 BodyT = TypeVar("BodyT", bound=RequestBody)
+Choices = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
+Likeliest = Annotated[int, Field(ge=0, le=20)]
+Scored = Annotated[int, Field(ge=0, le=MAX_PROMPT_LOGPROBS)]
 
 
 class StreamOptions(RequestBody):
+    """continuous_usage_stats: the usage so far in each event."""
+
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: Literal[False] | None = None  # there is none
+
+    @model_validator(mode="after")
+    def _refuse_alone(self) -> StreamOptions:
+        if self.continuous_usage_stats and not self.include_usage:
+            raise ConfigError.of("continuous_usage_stats", 'it needs "include_usage": true')
+        return self
+
+
+class StructuredOutputs(RequestBody):
+    """What the answer must match: one of the three."""
+
+    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: Annotated[list[str], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _refuse_several(self) -> StructuredOutputs:
+        given = [name.strip("_") for name, value in self if value is not None]
+        if len(given) != 1:
+            said = f"{' and '.join(given)} are set" if given else "it is missing"
+            raise ConfigError.of(given[1] if given else "json", f"{said}; give one grammar")
+        for name, value in self.keywords().items():
+            checked(name, value)
+        return self
+
+    def keywords(self) -> dict[str, Any]:
+        if self.json_ is not None:
+            return {"json_schema": self.json_}
+        return {"regex": self.regex or "|".join(map(re.escape, self.choice or ()))}
 
 
 class ServedKeywords(Keywords):
-    """The fields that both routes have besides the sampling parameters; the names that OpenAI does
-    not have are vLLM's."""
+    """The fields that both routes have besides the sampling parameters."""
 
     model: str | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    n: Choices | None = None
+    best_of: int | None = None
     stream: bool | None = None  # type: ignore[assignment]
     stream_options: StreamOptions | None = None
     return_token_ids: bool = False
-    prompt_logprobs: Literal[0] | None = None
+    return_tokens_as_token_ids: bool = False
+    prompt_logprobs: Scored | None = None
+    structured_outputs: StructuredOutputs | None = None
+    parallel_tool_calls: bool | None = None  # type: ignore[assignment]
+    reasoning_effort: str | None = None
     user: Any = None  # it has no effect
 
     @model_validator(mode="after")
@@ -37,6 +81,17 @@ class ServedKeywords(Keywords):
             raise ConfigError.of("stream_options", 'it needs "stream": true')
         if self.prompt_logprobs is not None and self.stream:
             raise ConfigError.of("prompt_logprobs", "a stream does not give them")
+        return self
+
+    @model_validator(mode="after")
+    def _refuse_several_of_a_kind(self) -> ServedKeywords:
+        if self.best_of not in (None, self.n or 1):
+            said = f"answers are not ranked, so it can only be n, which is {self.n or 1}"
+            raise ConfigError.of("best_of", said)
+        also = {"json_schema", "regex"} & super().keywords().keys()
+        if self.structured_outputs is not None and also:
+            said = f"{' and '.join(sorted(also & {'regex'}) or ['response_format'])} is set too"
+            raise ConfigError.of("structured_outputs", f"{said}; remove one of them")
         return self
 
     @field_validator("chat_template_kwargs", check_fields=False)
@@ -50,9 +105,23 @@ class ServedKeywords(Keywords):
             )
         return kwargs
 
+    @property
+    def scored(self) -> int | None:
+        """How many likely tokens to list beside each of the prompt's; None: no log probs."""
+        return self.prompt_logprobs
+
     def keywords(self) -> dict[str, Any]:
-        scored = {} if self.prompt_logprobs is None else {"prompt_logprobs": True}
-        return super().keywords() | scored
+        given = super().keywords()
+        if given.get("top_k") == 0:
+            given["top_k"] = -1
+        if self.structured_outputs is not None:
+            given |= self.structured_outputs.keywords()
+        if self.scored is not None:
+            given["prompt_logprobs"] = self.scored or True
+        if self.reasoning_effort is not None:
+            own = given.get("chat_template_kwargs", {})
+            given["chat_template_kwargs"] = {"reasoning_effort": self.reasoning_effort, **own}
+        return given
 
 
 class ChatBody(ServedKeywords, ChatRequest):
@@ -62,24 +131,35 @@ class ChatBody(ServedKeywords, ChatRequest):
         return [self.messages]
 
 
+OF_CHATS = ("tools", "tool_choice", "chat_template_kwargs", "parallel_tool_calls")
+
+
 class CompletionBody(ServedKeywords):
-    """The body of `/v1/completions`. prompt: text or token ids, or several of them."""
+    """The body of `/v1/completions`. prompt: text or token ids, or several of them. echo: the text
+    and the log probs begin with the prompt's."""
 
     prompt: str | list[int] | list[str] | list[list[int]]
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None  # type: ignore[assignment]
-    echo: Literal[False] | None = None
+    logprobs: Likeliest | None = None  # type: ignore[assignment]
+    echo: bool = False
 
     @model_validator(mode="after")
     def _refuse_fields_of_chats(self) -> CompletionBody:
-        for name in ("tools", "tool_choice", "chat_template_kwargs"):
+        for name in (*OF_CHATS, "reasoning_effort"):
             if getattr(self, name) is not None:
                 raise ConfigError.of(name, "only /v1/chat/completions has it")
+        if self.echo and self.stream:
+            raise ConfigError.of("echo", "a stream does not give it")
         return self
 
     @property
     def likeliest(self) -> int | None:
         """How many likely tokens to list beside each sampled one; None: no log probs."""
         return self.logprobs
+
+    @property
+    def scored(self) -> int | None:
+        asked = [self.prompt_logprobs, self.logprobs if self.echo else None]
+        return max((each for each in asked if each is not None), default=None)
 
     def keywords(self) -> dict[str, Any]:
         return super().keywords() | ({"logprobs": self.logprobs} if self.logprobs else {})

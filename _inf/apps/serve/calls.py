@@ -12,32 +12,35 @@ import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from _inf.apps.openai_format import NamedTool
+from _inf.apps.openai_format import NamedTool, UnknownKeyError
+from _inf.apps.serve.sessions import Start
 from _inf.conversation.rules import Rules, rules_for
 from _inf.errors import ConfigError, shown
 from _inf.request.keywords import GenerateParams, checked
-from _inf.request.prompts import normalize
+from _inf.request.prompts import Form, LaterTurn, normalize
 from _inf.request.seeds import derived_seed, prompt_seed
 from _inf.request.tokenize import tokenize
 from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
 from _inf.tools.definition import as_tools
-from _inf.types import Message, Prompt, Tool
+from _inf.types import Limits, Message, Prompt, Tool
 
 if TYPE_CHECKING:
-    from _inf.apps.serve.sessions import Session, Start
+    from _inf.apps.serve.sessions import Session
     from inf import InferenceEngine
 
 MAX_ROWS = 1024  # of a request: prompts times choices
+MAX_SCORED = 4_000_000  # log probs of prompts in a response, which are held as Python's numbers
 
 
 @dataclasses.dataclass(frozen=True)
 class ServedCall:
     """A checked request. Its choices are prompt-major: `n` for each prompt.
 
-    prompt_ids: of each choice. params: `generate`'s keywords for all choices; own: those of each.
-    rules: the tools, and how their calls are read. forced: the grammar makes the answer the JSON
-    text of a call. session: the request's, if it has one; starts: where each choice belongs in it.
+    prompt_ids: of each choice, within the limits. params: `generate`'s keywords for all choices;
+    own: those of each. rules: the tools, and how their calls are read. forced: the grammar makes
+    the answer the JSON text of a call. one_call: only the first call of an answer is kept. session:
+    the request's, if it has one; starts: where each choice belongs in it.
     """
 
     engine: InferenceEngine
@@ -47,12 +50,13 @@ class ServedCall:
     own: Sequence[Mapping[str, Any]]
     rules: Rules
     forced: bool
+    one_call: bool
     session: Session | None
     starts: Sequence[Start]
 
     async def answer(self) -> GenerationOutput:
         """Answer all choices in one call; cancelling it aborts them in the engine."""
-        prompts = [{"prompt_token_ids": ids} for ids in self.prompt_ids]
+        prompts = [{"prompt_token_ids": LaterTurn(ids)} for ids in self.prompt_ids]
         own = {name: [each[name] for each in self.own] for name in self.own[0]}
         keywords = cast(GenerateParams, {**self.params, **own})
         return await self.engine.agenerate(prompts, **keywords)
@@ -62,7 +66,7 @@ class ServedCall:
         streams: list[Any] = []
         for ids, own in zip(self.prompt_ids, self.own, strict=True):
             params = cast(GenerateParams, {**self.params, **own})
-            streams.append(self.engine.astream({"prompt_token_ids": ids}, **params))
+            streams.append(self.engine.astream({"prompt_token_ids": LaterTurn(ids)}, **params))
         return streams
 
 
@@ -72,19 +76,25 @@ def served_call(
     keywords: Mapping[str, Any],
     tool_choice: str | NamedTool | None,
     session: Session | None = None,
+    *,
+    one_call: bool = False,
 ) -> ServedCall:
     """Prepare a request; checks what `generate` cannot: the number of choices, lengths, a forced
-    call. keywords: `generate`'s. Raises as it does."""
+    call. keywords: `generate`'s. tool_choice: "none" shows the tools, and finds no calls. Raises as
+    `generate` does."""
     params = dict(keywords)
     n, asked = checked("n", params.pop("n", 1)), params.pop("max_tokens", None)
     most = None if asked is None else checked("max_tokens", asked)
-    tokenized, rules, starts = _prompts(engine, prompts, params, most or 1, session)
+    tokenized, rules, starts = _prompts(engine, prompts, params, most, session)
     if (rows := len(tokenized) * n) > MAX_ROWS:
         said = f"{len(tokenized)} prompts with {n} choices each are {rows} rows"
         raise ConfigError.of("n", f"{said}; at most {MAX_ROWS} can be asked for at once")
+    _check_scored(params.get("prompt_logprobs"), n * sum(len(each.token_ids) for each in tokenized))
     forced = tool_choice not in (None, "auto", "none")
     if forced:
         params["json_schema"] = _call_schema(tool_choice, list(rules.tools.values()), params)
+    if tool_choice == "none":
+        rules = dataclasses.replace(rules, tools={})
     default, total = engine.config.rollout.response_length, engine.model.limits.total
     limits = [most or min(default, total - len(prompt.token_ids)) for prompt in tokenized]
     own: list[dict[str, int]] = [{"max_tokens": each} for each in limits for _ in range(n)]
@@ -95,38 +105,64 @@ def served_call(
     params |= {"tools": [], "n": 1, "progress": False}
     ids = [prompt.token_ids for prompt in tokenized for _ in range(n)]
     places = [start for start in starts for _ in range(n)]
-    return ServedCall(engine, n, ids, params, own, rules, forced, session, places)
+    return ServedCall(engine, n, ids, params, own, rules, forced, one_call, session, places)
 
 
 def _prompts(
     engine: InferenceEngine,
     prompts: Sequence[Any],
     params: dict[str, Any],
-    max_tokens: int,
+    max_tokens: int | None,
     session: Session | None,
 ) -> tuple[list[Prompt], Rules, list[Start]]:
     """Return the prompts, which leave room for `max_tokens`, the rules with the request's tools,
-    and where its answers belong in the session; takes the keywords about these out of `params`."""
+    and where its answers belong in the session; takes the keywords about these out of `params`.
+
+    `prompt_length` bounds first turns only: not messages with an answer or a tool's result, nor
+    ids that go on from an answer of the session.
+    """
     name = "chat_template_kwargs"
     tools, given = params.pop("tools", []), params.pop(name, {})
     rules = rules_for(as_tools(tools), checked(name, given), engine.config, engine.model)
     template = rules.template
     if template is None:
         raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")
+    effort = "reasoning_effort"
+    if effort in given and effort not in str(engine.tokenizer.chat_template):
+        raise UnknownKeyError.of(effort, "the model's chat template does not read it; leave it out")
     limits, side = engine.model.limits, params.pop("truncate_prompt", None)
+    if max_tokens is None and (side or limits.truncate):  # a prompt that is cut leaves this room
+        max_tokens = min(engine.config.rollout.response_length, limits.total - limits.prompt)
     forms = normalize(prompts)
-    most = [max_tokens] * len(forms)
+    most = [max_tokens or 1] * len(forms)
     is_chat = bool(forms[0]) and isinstance(forms[0][0], Mapping)
-    if session is None or not is_chat:
+    if not is_chat:
+        forms = [_turn(form, limits, session) for form in forms]
         tokenized = tokenize(forms, template, limits, most, side)
-        starts = [session.completion(each.token_ids) for each in tokenized if session]
-        return tokenized, rules, starts
+        return tokenized, rules, [session.completion(p.token_ids) for p in tokenized if session]
     messages = cast("list[Message]", forms[0])
-    context = hashlib.sha256(json.dumps([tools, given]).encode()).hexdigest()
-    start = session.chat(messages, context, template)
+    start = Start(messages)
+    if session is not None:
+        context = hashlib.sha256(json.dumps([tools, given]).encode()).hexdigest()
+        start = session.chat(messages, context, template)
     form = messages if start.ids is None else start.ids
-    tokenized = tokenize([form], template, limits, most, side)
-    return tokenized, rules, [start]
+    if any(message["role"] in ("assistant", "tool") for message in messages):
+        form = LaterTurn(form)
+    return tokenize([form], template, limits, most, side), rules, [start]
+
+
+def _turn(form: Form, limits: Limits, session: Session | None) -> Form:
+    """Mark a long prompt of ids that goes on from an answer of the session."""
+    if isinstance(form, str) or session is None or len(form) <= limits.prompt:
+        return form
+    ids = cast("list[int]", form)
+    return LaterTurn(ids) if session.completion(ids).answer else ids
+
+
+def _check_scored(likeliest: bool | int | None, tokens: int) -> None:
+    if (scored := int(likeliest or 0) * tokens) > MAX_SCORED:
+        said = f"{tokens} tokens of prompts have {scored} likeliest ones together"
+        raise ConfigError.of("prompt_logprobs", f"{said}; at most {MAX_SCORED} can be asked for")
 
 
 def _call_schema(

@@ -46,6 +46,7 @@ class Choice:
         self.output = RequestOutput()
         self.text_offset = 0  # of the next token's text, for log probs in the old form
         self._text = ""
+        self.top_logprobs: list[dict[int, float]] = []  # so far
         self._special: int | None = None  # where the first special token stands in the text
         self._sent = 0
 
@@ -58,6 +59,7 @@ class Choice:
         self._text += chunk.text
         self.output.token_ids.extend(chunk.token_ids)
         self.output.logprobs.extend(chunk.logprobs)
+        self.top_logprobs.extend(chunk.top_logprobs or ())
         certain = self._certain() if chunk.finish_reason is None else self._end(chunk)
         new, self._sent = certain[self._sent :], max(self._sent, len(certain))
         return new
@@ -92,21 +94,31 @@ class Choice:
         self.message = {**assistant(content, calls, ids), "refusal": None}
         return content
 
+    @property
+    def text(self) -> str:
+        """The text so far, with the calls in it."""
+        return self._text
+
     def _parsed(self) -> tuple[str, list[ToolCall]]:
-        """The text outside calls, with the white space that it begins with, and the calls."""
+        """The text outside calls, with the white space that it begins with, and the calls. A call
+        of a tool that the request does not have stays text."""
         if self.call.forced:
             calls = forced_call(self._text)
             return "" if calls else self._text, calls
         if not self.call.rules.tools:
             return self._text, []
         parsed = answered_calls(self.output, self.call.rules)
-        if not parsed.calls:
+        tools = self.call.rules.tools
+        calls = [call for call in parsed.calls if call.name in tools]
+        if not calls:
             return self._text, []
         thought, end, outside = parsed.content.rpartition(THOUGHT_ENDS)
         if outside:
             text = self._text.rpartition(THOUGHT_ENDS)[2]
             outside = text[: len(text) - len(text.lstrip())] + outside.lstrip()
-        return thought + end + outside, parsed.calls
+        others = [call.raw_text for call in parsed.calls if call.name not in tools]
+        content = "\n".join([*filter(None, [thought + end + outside]), *others])
+        return content, calls[: 1 if self.call.one_call else None]
 
 
 def forced_call(text: str) -> list[ToolCall]:

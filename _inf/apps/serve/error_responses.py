@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Mapping
 from concurrent.futures import CancelledError  # of a call, when its engine is stopped
 from typing import Any
 
+from _inf.apps.openai_format import UnknownKeyError
 from _inf.errors import (
     ConfigError,
     EngineDeadError,
@@ -21,16 +23,25 @@ logger = logging.getLogger("inf.serve")
 
 ABANDONED = 499  # nginx's: the client closed the connection
 HEADERS = {503: {"Retry-After": "5"}, 401: {"WWW-Authenticate": "Bearer"}}
+# The field that has the prompt, by the end of the path; of chats it is `messages`.
+PROMPTS = {"/v1/completions": "prompt", "/v1/generate": "token_ids", "/tokenize": "prompt"}
+PROMPTS |= {"/generate": "input_ids", "/detokenize": "tokens"}
 
 
 class RequestError(InferenceError):
-    """A refusal with a status of its own. code: OpenAI's name for it."""
+    """A refusal with a status of its own. code: OpenAI's name for it. headers: of the response."""
 
     def __init__(
-        self, status: int, message: str, *, key: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        key: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message, key=key)
-        self.status, self.code = status, code
+        self.status, self.code, self.headers = status, code, headers
 
 
 def error_of(failure: Exception, path: str) -> tuple[int, dict[str, Any]]:
@@ -45,8 +56,11 @@ def error_of(failure: Exception, path: str) -> tuple[int, dict[str, Any]]:
             status, code = failure.status, failure.code
         case PromptError():
             too_long = isinstance(failure, PromptTooLongError)
-            status, param = 400, "prompt" if path.endswith("/v1/completions") else "messages"
+            ends = [field for end, field in PROMPTS.items() if path.endswith(end)]
+            status, param = 400, next(iter(ends), "messages")
             code = "context_length_exceeded" if too_long else None
+        case UnknownKeyError():
+            status, param, code = 400, failure.key, "unknown_parameter"
         case ConfigError() | ToolError():
             status = 400
         case EngineDeadError() | CancelledError():  # its own message has the engine's log
@@ -60,3 +74,8 @@ def error_of(failure: Exception, path: str) -> tuple[int, dict[str, Any]]:
             logger.error("A request failed with %s:\n%s", type(failure).__name__, where)
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return status, {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def headers_of(failure: Exception, status: int) -> Mapping[str, str] | None:
+    own = failure.headers if isinstance(failure, RequestError) else None
+    return own or HEADERS.get(status)

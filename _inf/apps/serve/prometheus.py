@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from _inf.apps.serve.error_responses import ABANDONED, HEADERS, error_of
+from _inf.apps.serve.error_responses import ABANDONED, error_of, headers_of
 from _inf.errors import InferenceError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class WatchRequests:
             code, body = error_of(failure, scope["path"])
             if status is not None:  # the server closes the connection
                 raise InferenceError("A response ended before its end.") from None
-            await JSONResponse(body, code, HEADERS.get(code))(scope, receive, noted)
+            await JSONResponse(body, code, headers_of(failure, code))(scope, receive, noted)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.requests.labels(route, str(status or ABANDONED)).inc()

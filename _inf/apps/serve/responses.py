@@ -9,49 +9,58 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
-from _inf.apps.openai_format import token_logprobs, token_text, usage
+from _inf.apps.openai_format import token_logprobs, token_name, token_text, usage
 from _inf.apps.serve.bodies import ChatBody, CompletionBody
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
+from _inf.apps.serve.token_bodies import SglangBody, TokensBody
+from _inf.response.decode import decoded_text
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 
 JSON = dict[str, Any]
+OF_AN_END = ("finish_reason", "stop_reason", "weight_version")
 
 
-class Responses:
-    """What the responses to both routes share. model: the name of the served model."""
+BodyT = TypeVar("BodyT", ChatBody, CompletionBody, TokensBody, SglangBody)
 
-    form: type[ChatBody | CompletionBody]
+
+class Responses(Generic[BodyT]):
+    """What the responses to all routes share. model: the name of the served model."""
+
+    form: type[BodyT]
     prefix: str
     name: str  # the `object` of a response
     event_name: str  # and of a stream's events
 
-    def __init__(self, call: ServedCall, body: ChatBody | CompletionBody, model: str) -> None:
-        self.call, self.body = call, body
+    def __init__(self, call: ServedCall, body: BodyT, model: str) -> None:
+        self.call = call
+        self.body: BodyT = body
         self.choices = [Choice(call, row) for row in range(len(call.own))]
         self._tokenizer = call.rules.model.tokenizer
         name = f"{self.prefix}-{uuid.uuid4().hex}"
         self._about = {"id": name, "created": int(time.time()), "model": model}
-        self._usage_asked = bool(body.stream_options and body.stream_options.include_usage)
+        asked = body.stream_options
+        self._usage_asked = bool(asked and asked.include_usage)
+        self._usage_so_far = bool(asked and asked.continuous_usage_stats)
 
     def _text(self, name: str, choices: Sequence[JSON], **more: Any) -> str:
         value = {**self._about, "object": name, "choices": choices, **more}
         return json.dumps(value, allow_nan=False)
 
     def _event(self, *choices: JSON, **more: Any) -> str:
-        usage = {"usage": None} if self._usage_asked else {}
+        usage = {"usage": self._running_usage()} if self._usage_asked else {}
         return self._text(self.event_name, choices, **(usage | more))
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
-        parts = [
-            {**self._part(choice, whole_chunk(row)), **self._prompt_logprobs(choice, row)}
-            for choice, row in zip(self.choices, rows, strict=True)
-        ]
+        parts = [self._whole(*each) for each in zip(self.choices, rows, strict=True)]
         return self._text(self.name, parts, usage=self._usage())
+
+    def _whole(self, choice: Choice, row: GenerationRow) -> JSON:
+        return {**self._part(choice, whole_chunk(row)), **self._prompt_logprobs(choice, row)}
 
     def first_events(self) -> list[str]:
         return []
@@ -82,22 +91,59 @@ class Responses:
             about["token_ids"] = chunk.token_ids
         return about
 
+    def _content_logprobs(self, chunk: StreamChunk) -> JSON | None:
+        """The log probs in the form of OpenAI's chats."""
+        as_ids = self.body.return_tokens_as_token_ids
+        return token_logprobs(chunk, self._tokenizer, self.body.likeliest, as_ids=as_ids)
+
     def _usage(self) -> JSON:
         return usage([choice.output for choice in self.choices], self.call.n)
 
+    def _running_usage(self) -> JSON | None:
+        if not self._usage_so_far:
+            return None
+        prompt = sum(map(len, self.call.prompt_ids[:: self.call.n]))
+        sampled = sum(len(choice.output.token_ids) for choice in self.choices)
+        total = {"total_tokens": prompt + sampled}
+        return {"prompt_tokens": prompt, "completion_tokens": sampled, **total}
+
     def _prompt_logprobs(self, choice: Choice, row: GenerationRow) -> JSON:
-        """Each prompt token's own log prob in vLLM's form, without a rank."""
-        if self.body.prompt_logprobs is None or row.prompt_logprobs is None:
+        """The prompt's log probs in vLLM's form (`Logprob`). The rank of a token that is not among
+        the likeliest k is k + 1, which is the least that it can be."""
+        most = self.body.prompt_logprobs
+        if most is None or row.prompt_logprobs is None:
             return {}
-        entries: list[JSON | None] = []
         ids = self.call.prompt_ids[choice.index]
-        for token, value in zip(ids, row.prompt_logprobs, strict=True):
-            about = {"logprob": value, "decoded_token": token_text(token, self._tokenizer)}
-            entries.append(None if value is None else {str(token): about})
+        entries: list[JSON | None] = []
+        for token, value, top in _scored(ids, row):
+            named = {} if value is None else _likeliest(top, most, token, value)
+            about = {
+                str(each): {
+                    "logprob": logprob,
+                    "rank": rank if most else None,
+                    "decoded_token": token_text(each, self._tokenizer),
+                }
+                for rank, (each, logprob) in enumerate(named.items(), 1)
+            }
+            entries.append(about or None)
         return {"prompt_logprobs": entries}
 
 
-class ChatResponses(Responses):
+def _scored(
+    ids: Sequence[int], row: GenerationRow
+) -> list[tuple[int, float | None, Mapping[int, float]]]:
+    """Each prompt token, its log prob, and the likeliest tokens at its place, if asked for."""
+    values = row.prompt_logprobs or [None for _ in ids]
+    tops = row.top_prompt_logprobs or [{} for _ in ids]
+    return [(t, value, top or {}) for t, value, top in zip(ids, values, tops, strict=True)]
+
+
+def _likeliest(top: Mapping[int, float], most: int, token: int, logprob: float) -> dict[int, float]:
+    """The likeliest tokens at a place, at most so many, and the one that stands there."""
+    return {**dict(itertools.islice(top.items(), most)), token: logprob}
+
+
+class ChatResponses(Responses[ChatBody]):
     form = ChatBody
     prefix, name, event_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
@@ -123,6 +169,10 @@ class ChatResponses(Responses):
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
         part = self._part(choice, chunk)
+        if "tool_calls" in part["delta"]:  # clients take a call as complete at the next event
+            end = {name: part.pop(name) for name in OF_AN_END}
+            last = {"index": choice.index, "delta": {}, "logprobs": None, **end}
+            return [self._event({**part, "finish_reason": None}), self._event(last)]
         says = ("delta", "token_ids", "logprobs", "finish_reason")
         return [self._event(part)] if any(part.get(name) for name in says) else []
 
@@ -131,36 +181,67 @@ class ChatResponses(Responses):
         delta: JSON = {"content": content} if content else {}
         if calls := choice.message.get("tool_calls"):
             delta["tool_calls"] = [{"index": n, **call} for n, call in enumerate(calls)]
-        logprobs = token_logprobs(chunk, self._tokenizer, self.body.likeliest)
+        logprobs = self._content_logprobs(chunk)
         return {**self._named(choice, chunk), "delta": delta, "logprobs": logprobs}
 
 
-class CompletionResponses(Responses):
+class CompletionResponses(Responses[CompletionBody]):
     form = CompletionBody
     prefix, name, event_name = "cmpl", "text_completion", "text_completion"
+
+    def _whole(self, choice: Choice, row: GenerationRow) -> JSON:
+        if not self.body.echo:
+            return super()._whole(choice, row)
+        prompt = _scored(self.call.prompt_ids[choice.index], row)
+        scored = self._old_form(choice, prompt)
+        part = super()._whole(choice, row)
+        if scored is not None and part["logprobs"] is not None:
+            part["logprobs"] = {name: scored[name] + part["logprobs"][name] for name in scored}
+        return {**part, "text": self._prompt_text(choice) + part["text"]}
+
+    def _prompt_text(self, choice: Choice) -> str:
+        given = self.body.prompts()[choice.index // self.call.n]
+        if "text" in given:
+            return str(given["text"])
+        skip = self.body.keywords().get("skip_special_tokens", True)
+        ids = given["prompt_token_ids"]
+        return decoded_text(ids, self._tokenizer, skip_special_tokens=skip)
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         begins = not choice.output.token_ids
         part = {"text": choice.add(chunk), **self._named(choice, chunk)}
         if self.body.return_token_ids and begins:
             part["prompt_token_ids"] = self.call.prompt_ids[choice.index]
-        return {**part, "logprobs": self._logprobs(choice, chunk)}
+        tops = chunk.top_logprobs or [{} for _ in chunk.token_ids]
+        tokens = [*zip(chunk.token_ids, chunk.logprobs, tops, strict=True)]
+        return {**part, "logprobs": self._old_form(choice, tokens)}
 
-    def _logprobs(self, choice: Choice, chunk: StreamChunk) -> JSON | None:
-        """The log probs in the form of OpenAI's completions. Of likely tokens with one text the
-        likeliest is given."""
-        if self.body.likeliest is None or any(map(math.isnan, chunk.logprobs)):
+    def _old_form(
+        self, choice: Choice, tokens: Sequence[tuple[int, float | None, Mapping[int, float]]]
+    ) -> JSON | None:
+        """The log probs in the form of OpenAI's completions: of each token, and of the likeliest at
+        its place. Of those with one text the likeliest is given. None stands for the first token
+        of a prompt."""
+        most = self.body.likeliest
+        if most is None or any(value is not None and math.isnan(value) for _, value, _ in tokens):
             return None
-        texts = [token_text(token, self._tokenizer) for token in chunk.token_ids]
+        texts = [token_text(token, self._tokenizer) for token, *_ in tokens]
         offsets = [*itertools.accumulate(map(len, texts), initial=choice.text_offset)]
         choice.text_offset = offsets.pop()
-        tops: list[dict[str, float]] = [{} for _ in texts]
-        for named, top in zip(tops, chunk.top_logprobs or (), strict=False):
-            for token, logprob in top.items():
-                named.setdefault(token_text(token, self._tokenizer), logprob)
+        tops: list[dict[str, float] | None] = []
+        for token, value, top in tokens:
+            likely = _likeliest(top, most, token, value) if value is not None and top else {}
+            named: dict[str, float] = {}
+            for each, logprob in likely.items():
+                named.setdefault(self._name(each), logprob)
+            tops.append(None if value is None else named)
         return {
-            "tokens": texts,
-            "token_logprobs": chunk.logprobs,
+            "tokens": [self._name(token) for token, *_ in tokens],
+            "token_logprobs": [value for _, value, _ in tokens],
             "top_logprobs": tops,
             "text_offset": offsets,
         }
+
+    def _name(self, token: int) -> str:
+        as_ids = self.body.return_tokens_as_token_ids
+        return token_name(token, self._tokenizer, as_ids=as_ids)

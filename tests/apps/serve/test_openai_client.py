@@ -48,6 +48,13 @@ def model(tiny_client: OpenAI) -> str:
     return model.id
 
 
+def test_model_says_its_limits(tiny: InferenceEngine, tiny_client: OpenAI) -> None:
+    [about] = list[Any](tiny_client.models.list().data)
+    rollout = tiny.config.rollout
+    assert about.max_model_len == rollout.prompt_length + rollout.response_length
+    assert (about.prompt_length, about.response_length) == (512, 128)
+
+
 # ─── Chat ───
 
 

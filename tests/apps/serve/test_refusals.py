@@ -17,6 +17,7 @@ from _inf.apps.serve.bodies import ChatBody, CompletionBody
 from _inf.apps.serve.connections import MAX_BODY_BYTES
 from _inf.apps.serve.responses import ChatResponses
 from _inf.apps.serve.server import InferenceServer
+from _inf.apps.serve.token_bodies import SglangBody, TokensBody
 from inf import ConfigError, InferenceEngine
 from tests.support.serve_clients import client
 
@@ -61,8 +62,13 @@ def error(response: httpx.Response) -> dict[str, Any]:
         (COMPLETION, {"prompt": [[99999]]}, "prompt"),
         (COMPLETION, {"prompt": [1, "a"]}, "prompt"),
         (COMPLETION, {"prompt": ["a"] * 9, "n": 128}, "n"),
+        (
+            COMPLETION,
+            {"prompt": [[5] * 500] * 8, "n": 128, "prompt_logprobs": 128},
+            "prompt_logprobs",
+        ),
         (COMPLETION, {"tools": [TOOL]}, "tools"),
-        (COMPLETION, {"echo": True}, "echo"),
+        (COMPLETION, {"echo": 1}, "echo"),
         (COMPLETION, {"logprobs": 21}, "logprobs"),
         (COMPLETION, {"best_of": 2}, "best_of"),
     ],
@@ -122,15 +128,22 @@ def test_body_that_cannot_be_read_is_refused(body: bytes, status: int, http: htt
 
 WRONG_VALUES = st.sampled_from([{"?": []}, [{"?": 1}], [[None]]])  # of any field
 FIELDS = "messages temperature top_p top_k n max_tokens seed stop stop_token_ids logit_bias "
-FIELDS += "response_format tools tool_choice stream stream_options logprobs prompt model"
+FIELDS += "response_format tools tool_choice stream stream_options logprobs prompt model echo "
+FIELDS += "structured_outputs prompt_logprobs best_of parallel_tool_calls reasoning_effort "
+FIELDS += "return_tokens_as_token_ids token_ids input_ids sampling_params return_logprob rid"
+FORMS: list[tuple[str, Any, dict[str, Any]]] = [
+    (CHAT, ChatBody, {"messages": ASK, "max_tokens": 1}),
+    (COMPLETION, CompletionBody, {"prompt": "Hi", "max_tokens": 1}),
+    ("/inference/v1/generate", TokensBody, {"token_ids": [5], "sampling_params": {}}),
+    ("/generate", SglangBody, {"input_ids": [5]}),
+]
 
 
 @st.composite
 def bad_bodies(draw: Any) -> tuple[str, bytes]:
     """A route, and a body that it must refuse."""
-    route, form = draw(st.sampled_from([(CHAT, ChatBody), (COMPLETION, CompletionBody)]))
-    body: dict[str, Any] = {"messages": ASK} if route == CHAT else {"prompt": "Hi"}
-    body["max_tokens"] = 1
+    route, form, given = draw(st.sampled_from(FORMS))
+    body = dict(given)
     known = sorted(form.model_fields.keys() & FIELDS.split())
     match draw(st.sampled_from(["value", "key", "text", "missing"])):
         case "value":
@@ -139,7 +152,7 @@ def bad_bodies(draw: Any) -> tuple[str, bytes]:
             names = st.text(min_size=1).filter(lambda name: name not in form.model_fields)
             body[draw(names)] = draw(st.integers() | st.text())
         case "missing":
-            del body["messages" if route == CHAT else "prompt"]
+            del body[next(iter(body))]
         case "text":
             text = json.dumps(body).encode()
             return route, text[: draw(st.integers(0, len(text) - 1))]
@@ -154,7 +167,9 @@ def test_bad_bodies_are_refused_and_then_requests_are_answered(
     @given(case=bad_bodies())
     def refuses(case: tuple[str, bytes]) -> None:
         route, body = case
-        response = http.post(route, content=body)
+        root = str(http.base_url).rstrip("/")
+        url = root + route if route in (CHAT, COMPLETION) else root.removesuffix("/v1") + route
+        response = http.post(url, content=body)
         assert 400 <= response.status_code < 500, (response.status_code, response.text)
         assert error(response)["message"]
 

@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from _inf.apps.serve.calls import served_call
+from _inf.apps.serve.choice import Choice
 from _inf.apps.serve.server import InferenceServer
+from _inf.response.streaming import StreamChunk
+from inf import InferenceEngine
 from tests.support.serve_clients import client, joined_chat, whole_chat
 from tests.support.tool_calling import (
     ALOUD,
@@ -17,7 +21,9 @@ from tests.support.tool_calling import (
     GREETED,
     GREETING,
     THINKING,
+    UNKNOWN_TOOL,
     answer,
+    call,
     question,
 )
 
@@ -59,7 +65,7 @@ def test_caller_runs_the_tool_and_the_model_goes_on(openai: OpenAI) -> None:
         (question("12 * 7"), "", 1),
         (question("12 * 7", "3 + 4"), "", 2),
         (question("12 * 7") + ALOUD, THINKING, 1),
-        (question("12 * 7") + BROKEN_JSON, "", 1),
+        (question("12 * 7") + BROKEN_JSON, call("12 * 7", BROKEN_JSON), 0),
         (GREETING, GREETED, 0),
     ],
 )
@@ -87,8 +93,55 @@ def test_calls_cut_by_a_limit_are_text(openai: OpenAI) -> None:
     assert "<tool_call>" in choice.message.content
 
 
-def test_tool_choice_none_shows_no_tools(openai: OpenAI) -> None:
+def test_tool_choice_none_shows_the_tools_and_finds_no_calls(openai: OpenAI) -> None:
+    auto, none = (
+        ask(openai, user(question("12 * 7")), tool_choice=choice) for choice in ("auto", "none")
+    )
     plain = ask(openai, user(question("12 * 7")), tools=[], tool_choice="none")
-    hidden = ask(openai, user(question("12 * 7")), tool_choice="none")
-    assert hidden.choices[0].message == plain.choices[0].message
-    assert hidden.choices[0].finish_reason == "stop"
+    assert none.usage.prompt_tokens == auto.usage.prompt_tokens > plain.usage.prompt_tokens
+    [choice] = none.choices
+    assert (choice.message.tool_calls, choice.finish_reason) == (None, "stop")
+    assert "<tool_call>" in choice.message.content and "12 * 7" in choice.message.content
+
+
+@pytest.mark.parametrize("parallel", [True, False])
+def test_one_call_is_kept_where_calls_may_not_be_parallel(parallel: bool, openai: OpenAI) -> None:
+    text = user(question("12 * 7", "3 + 4"))
+    whole = ask(openai, text, parallel_tool_calls=parallel)
+    chunks = ask(openai, text, parallel_tool_calls=parallel, stream=True)
+    expressions = ["12 * 7", "3 + 4"] if parallel else ["12 * 7"]
+    for [choice], _ in (whole_chat(whole), joined_chat(chunks)):
+        found = [json.loads(arguments)["expression"] for _, arguments in choice.calls]
+        assert (found, choice.text, choice.finish_reason) == (expressions, "", "tool_calls")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_call_of_a_tool_that_the_request_lacks_stays_text(stream: bool, openai: OpenAI) -> None:
+    answer = ask(openai, user(question("12 * 7") + UNKNOWN_TOOL), stream=stream)
+    [choice], _ = joined_chat(answer) if stream else whole_chat(answer)
+    assert (choice.calls, choice.finish_reason) == ([], "stop")
+    assert choice.text.startswith("<tool_call>") and '"abacus"' in choice.text
+
+
+def test_text_beside_a_call_has_the_calls_of_tools_that_the_request_lacks(
+    caller: InferenceEngine,
+) -> None:
+    said = f"Aloud. {call('1 + 1', UNKNOWN_TOOL)} {call('2 + 2')}"
+    served = served_call(caller, [user("Hi")], {"tools": TOOLS}, "auto")
+    choice = Choice(served, 0)
+    ids = caller.tokenizer(said)["input_ids"]
+    choice.add(StreamChunk(said, ids, "stop", [0.0] * len(ids), None, {"matched_stop": None}))
+    assert [each["function"]["name"] for each in choice.message["tool_calls"]] == ["calculator"]
+    assert choice.message["content"] == f"Aloud.\n{call('1 + 1', UNKNOWN_TOOL)}"
+
+
+def test_openais_helper_sees_where_a_streamed_call_ends(openai: OpenAI) -> None:
+    [model] = openai.models.list().data
+    asked = {"messages": user(question("12 * 7", "3 + 4")), "temperature": 0, "tools": TOOLS}
+    with openai.chat.completions.stream(model=model.id, **asked) as stream:
+        done = [each for each in stream if each.type == "tool_calls.function.arguments.done"]
+    assert [each.name for each in done] == ["calculator"] * 2
+    *_, calls, last = ask(openai, asked["messages"], stream=True)
+    assert calls.choices[0].delta.tool_calls and calls.choices[0].finish_reason is None
+    assert last.choices[0].delta.model_dump(exclude_none=True) == {}
+    assert (last.choices[0].finish_reason, last.choices[0].stop_reason) == ("tool_calls", None)

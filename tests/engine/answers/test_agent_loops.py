@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import re
 import threading
 import time
@@ -21,6 +22,7 @@ from _inf.agent_loops.loading import KnownLoops
 from _inf.config import load_config
 from inf import ConfigError, GenerationTimeout, InferenceEngine, PromptError
 from tests.support import agent_loops as loops
+from tests.support.agent_loop_guessing import GuessingLoop
 from tests.support.refusals import refused
 from tests.support.scripts import until
 from tests.support.tiny import tiny_model
@@ -129,6 +131,9 @@ def test_loop_whose_mask_lies_is_named_with_the_first_place(
 ) -> None:
     with pytest.warns(UserWarning, match=f"agent loop {kind.__name__}: in 4 of 4 rows .*{first}"):
         output = tiny.generate(PROMPTS, agent_loop=kind, **GREEDY)
+    if kind is loops.RendersAgain:
+        with pytest.warns(UserWarning), refused(ConfigError, "gave no log probs, and ids that"):
+            tiny.rollout_batch(PROMPTS, agent_loop=kind, **GREEDY)
     for row in output:
         ids, mask, _ = row.response
         places = row.metadata["unsampled_at"]
@@ -482,3 +487,26 @@ def test_two_engines_do_not_share_a_loops_limits(callers: list[InferenceEngine])
         for engine in callers
     ]
     assert lengths[0] > 24 >= lengths[1]
+
+
+def test_unchanged_loop_gives_the_greedy_ids_that_it_gives_under_verl_0_9_1(
+    callers: list[InferenceEngine],
+) -> None:
+    """What they are there: `tests/soak/test_verl09.py`, which holds the record against the real
+    one."""
+    record = json.loads((ROOT / "tests/verl09/greedy_rows.json").read_text())
+    named = {"guessing_agent": GuessingLoop, "single_turn_agent": "single_turn_agent"}
+    rows = [row for row in record if row["loop"] in named]
+    output = callers[0].generate(
+        [row["prompt"] for row in rows],
+        agent_loop=[named[row["loop"]] for row in rows],
+        agent_kwargs=[{"number": row["answer"]} for row in rows],
+    )
+    assert {row["num_turns"] for row in rows} == {2, 4}
+    for ours, theirs in zip(output, rows, strict=True):
+        assert ours.prompt_token_ids == theirs["prompt_ids"]
+        assert ours.response[:2] == (theirs["response_ids"], theirs["response_mask"])
+        assert ours.metadata["unsampled_ids"] == 0
+        if theirs["loop"] == "guessing_agent":
+            assert ours.metadata["reward_scores"] == {"reward_score": theirs["reward"]}
+            assert ours.metadata["num_turns"] == theirs["num_turns"]

@@ -1,0 +1,168 @@
+"""The bodies of the routes that take token ids, in the forms of vLLM (main at 00388f6,
+`entrypoints/serve/disagg/protocol.py`, `sampling_params.py`) and SGLang (0.5.9,
+`managers/io_struct.py`, `sampling/sampling_params.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import create_model, model_validator
+
+from _inf.apps.openai_format import RequestBody
+from _inf.apps.serve.bodies import Choices, Likeliest, Scored, StreamOptions, StructuredOutputs
+from _inf.errors import ConfigError
+from _inf.request.keywords import KEYWORDS
+
+# Their names of `generate`'s keywords; those that do not begin with another one are the same.
+_SAME = (
+    "temperature top_p top_k min_p stop stop_token_ids ignore_eos presence_penalty "
+    "frequency_penalty repetition_penalty logit_bias skip_special_tokens"
+).split()
+VLLM = {**{name: name for name in _SAME}, "max_tokens": "max_tokens", "min_tokens": "min_tokens"}
+VLLM |= {"seed": "seed"}
+SGLANG = {**{name: name for name in _SAME}, "max_new_tokens": "max_tokens"}
+SGLANG |= {"min_new_tokens": "min_tokens", "sampling_seed": "seed"}
+SGLANG |= {"json_schema": "json_schema", "regex": "regex"}
+
+FormT = TypeVar("FormT", bound="_Sampling")
+
+
+class _Sampling(RequestBody):
+    """Sampling parameters. names: `generate`'s of the fields that it has."""
+
+    names: ClassVar[Mapping[str, str]]
+    n: Choices | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> _Sampling:
+        for name, value in self._given().items():
+            keyword = KEYWORDS[self.names[name]]
+            if not keyword.of_tokens and not (name == "top_k" and value == 0):
+                keyword.check(name, value)
+        return self
+
+    def _given(self) -> dict[str, Any]:
+        return {name: value for name, value in self if name in self.names and value is not None}
+
+    def keywords(self) -> dict[str, Any]:
+        """Return `generate`'s keywords."""
+        given = {self.names[name]: value for name, value in self._given().items()}
+        if given.get("top_k") == 0:
+            given["top_k"] = -1
+        return given | ({} if self.n is None else {"n": self.n})
+
+
+def _with_names(form: type[FormT]) -> type[FormT]:
+    """Add the fields that `names` lists."""
+    fields: dict[str, Any] = {
+        theirs: (KEYWORDS[ours].kind | None, None) for theirs, ours in form.names.items()
+    }
+    return create_model(form.__name__, __base__=form, __module__=form.__module__, **fields)
+
+
+@_with_names
+class VllmSampling(_Sampling):
+    names = VLLM
+    logprobs: Likeliest | None = None
+    prompt_logprobs: Scored | None = None
+    structured_outputs: StructuredOutputs | None = None
+    # They concern the text, which is not in the response, the ids, which always are, and how the
+    # engine sends rows.
+    return_token_ids: Any = None
+    detokenize: Any = None
+    spaces_between_special_tokens: Any = None
+    output_kind: Any = None
+
+    def keywords(self) -> dict[str, Any]:
+        given = super().keywords()
+        if self.logprobs:
+            given["logprobs"] = self.logprobs
+        if self.prompt_logprobs is not None:
+            given["prompt_logprobs"] = self.prompt_logprobs or True
+        return given | (self.structured_outputs.keywords() if self.structured_outputs else {})
+
+
+@_with_names
+class SglangSampling(_Sampling):
+    names = SGLANG
+    # Accepted only at the value without effect.
+    spaces_between_special_tokens: Literal[True] | None = None
+    no_stop_trim: Literal[False] | None = None
+
+
+class _TokensIn(RequestBody):
+    """What `ServedKeywords` has and these routes do not."""
+
+    tool_choice: ClassVar[None] = None
+    parallel_tool_calls: ClassVar[None] = None
+    return_token_ids: ClassVar[bool] = True
+    return_tokens_as_token_ids: ClassVar[bool] = True
+    stream: bool = False
+
+
+class TokensBody(_TokensIn):
+    """The body of vLLM's `/inference/v1/generate`. cache_salt, priority: without effect, because
+    the prefix cache is emptied with each update of the weights, and there is one queue."""
+
+    token_ids: list[int]
+    sampling_params: VllmSampling
+    model: str | None = None
+    request_id: str | None = None
+    stream_options: StreamOptions | None = None
+    cache_salt: Any = None
+    priority: Any = None
+
+    @model_validator(mode="after")
+    def _refuse_outside_streams(self) -> TokensBody:
+        if self.stream_options is not None and not self.stream:
+            raise ConfigError.of("stream_options", 'it needs "stream": true')
+        if self.prompt_logprobs is not None and self.stream:
+            raise ConfigError.of("sampling_params", "prompt_logprobs: a stream does not give them")
+        return self
+
+    @property
+    def likeliest(self) -> int | None:
+        return self.sampling_params.logprobs
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        return self.sampling_params.prompt_logprobs
+
+    def prompts(self) -> list[Any]:
+        return [{"prompt_token_ids": self.token_ids}]
+
+    def keywords(self) -> dict[str, Any]:
+        return self.sampling_params.keywords()
+
+
+class SglangBody(_TokensIn):
+    """The body of SGLang's `/generate`."""
+
+    model: ClassVar[None] = None
+    stream_options: ClassVar[None] = None
+    prompt_logprobs: ClassVar[None] = None
+    input_ids: list[int] | list[list[int]]
+    sampling_params: SglangSampling = SglangSampling()
+    return_logprob: bool = False
+    logprob_start_len: Literal[-1] | None = None  # only of the answer
+    top_logprobs_num: Likeliest = 0
+    return_text_in_logprobs: bool = False
+    rid: str | None = None
+
+    @property
+    def is_batch(self) -> bool:
+        return isinstance(next(iter(self.input_ids), 0), list)
+
+    def prompts(self) -> list[Any]:
+        each: list[Any] = list(self.input_ids) if self.is_batch else [self.input_ids]
+        return [{"prompt_token_ids": ids} for ids in each]
+
+    @property
+    def likeliest(self) -> int | None:
+        return self.top_logprobs_num if self.return_logprob else None
+
+    def keywords(self) -> dict[str, Any]:
+        return self.sampling_params.keywords() | (
+            {"logprobs": self.likeliest} if self.likeliest else {}
+        )

@@ -1,0 +1,103 @@
+"""Makes the responses of the routes that take token ids: vLLM's (main at 0001948,
+`entrypoints/serve/disagg/serving.py`) and SGLang's (0.5.9, `managers/tokenizer_manager.py`)."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from _inf.apps.openai_format import token_text
+from _inf.apps.serve.calls import ServedCall
+from _inf.apps.serve.choice import Choice, whole_chunk
+from _inf.apps.serve.responses import JSON, Responses
+from _inf.apps.serve.token_bodies import SglangBody, TokensBody
+from _inf.response.row import GenerationRow
+from _inf.response.streaming import StreamChunk
+
+
+class TokensResponses(Responses[TokensBody]):
+    """Of vLLM's route: the form of its completions, without text."""
+
+    form = TokensBody
+    prefix, name, event_name = "generate-tokens", "", ""
+
+    def _text(self, name: str, choices: Sequence[JSON], **more: Any) -> str:
+        about = {"request_id": self.body.request_id or self._about["id"]}
+        return json.dumps({**about, "choices": choices, **more}, allow_nan=False)
+
+    def whole(self, rows: Sequence[GenerationRow]) -> str:
+        pairs = zip(self.choices, rows, strict=True)
+        parts = [self._part(choice, whole_chunk(row)) for choice, row in pairs]
+        scored = self._prompt_logprobs(self.choices[0], rows[0])
+        return self._text("", parts, usage=self._usage(), **scored)
+
+    def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
+        choice.add(chunk)
+        return {**self._named(choice, chunk), "logprobs": self._content_logprobs(chunk)}
+
+
+class SglangResponses(Responses[SglangBody]):
+    """Of SGLang's route: a dict for each answer, or a list of them for several. Each event of a
+    stream has all tokens so far."""
+
+    form = SglangBody
+    prefix, name, event_name = "generate", "", ""
+
+    def __init__(self, call: ServedCall, body: SglangBody, model: str) -> None:
+        super().__init__(call, body, model)
+        self._begun = time.monotonic()
+        self._single = not body.is_batch and call.n == 1
+
+    def whole(self, rows: Sequence[GenerationRow]) -> str:
+        pairs = zip(self.choices, rows, strict=True)
+        parts = [self._part(choice, whole_chunk(row)) for choice, row in pairs]
+        return json.dumps(parts[0] if self._single else parts, allow_nan=False)
+
+    def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
+        index = {} if self._single else {"index": choice.index}
+        return [json.dumps({**self._part(choice, chunk), **index}, allow_nan=False)]
+
+    def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
+        choice.add(chunk)
+        output, ids = choice.output, choice.output.token_ids
+        rid = self.body.rid or self._about["id"]
+        about: JSON = {
+            "id": rid if self._single else f"{rid}_{choice.index}",
+            "finish_reason": _why(choice),
+            "prompt_tokens": len(self.call.prompt_ids[choice.index]),
+            "completion_tokens": len(ids),
+            "cached_tokens": output.cached_tokens,
+            "weight_version": str(output.weight_version),
+        }
+        if choice.finish_reason is not None:
+            about["e2e_latency"] = time.monotonic() - self._begun
+        if self.body.return_logprob:
+            about["input_token_logprobs"] = []
+            about["output_token_logprobs"] = [
+                self._entry(*each) for each in zip(ids, output.logprobs, strict=True)
+            ]
+            if most := self.body.top_logprobs_num:
+                about["output_top_logprobs"] = [
+                    [self._entry(*item) for item in list(top.items())[:most]]
+                    for top in choice.top_logprobs
+                ]
+        return {"text": choice.text, "output_ids": ids, "meta_info": about}
+
+    def _entry(self, token: int, logprob: float) -> list[Any]:
+        asked = self.body.return_text_in_logprobs
+        text = token_text(token, self._tokenizer) if asked else None
+        return [None if math.isnan(logprob) else logprob, token, text]
+
+
+def _why(choice: Choice) -> JSON | None:
+    """Why an answer ended, in SGLang's form (0.5.9, `managers/schedule_batch.py`)."""
+    match choice.finish_reason:
+        case None:
+            return None
+        case "length":
+            return {"type": "length", "length": len(choice.output.token_ids)}
+        case reason:
+            return {"type": reason, "matched": choice.output.matched_stop}

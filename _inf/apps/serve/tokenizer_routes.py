@@ -1,0 +1,87 @@
+"""What the server answers about its tokenizer, in vLLM's form (main at 030ea52,
+`entrypoints/serve/tokenize/protocol.py`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from pydantic import model_validator
+
+from _inf.apps.openai_format import RequestBody
+from _inf.conversation.rules import rules_for
+from _inf.errors import ConfigError
+from _inf.request.keywords import checked
+from _inf.request.prompts import normalize
+from _inf.response.decode import decoded_text
+from _inf.tools.definition import as_tools
+from _inf.types import Message
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
+
+SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "model_max_length")
+
+
+class TokenizeBody(RequestBody):
+    """prompt: text, or in its place messages for the chat template. add_special_tokens: to text,
+    such as a BOS; the template writes its own."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+    # Accepted only at the value without effect.
+    add_generation_prompt: Literal[True] | None = None
+    continue_final_message: Literal[False] | None = None
+
+    @model_validator(mode="after")
+    def _refuse_two_prompts(self) -> TokenizeBody:
+        if (self.prompt is None) == (self.messages is None):
+            raise ConfigError.of("prompt", "give either prompt or messages")
+        for name in ("tools", "chat_template_kwargs"):
+            if self.prompt is not None and getattr(self, name) is not None:
+                raise ConfigError.of(name, "only messages have it")
+        if self.messages is not None and self.add_special_tokens:
+            raise ConfigError.of("add_special_tokens", "the chat template writes its own")
+        if "chat_template" in (self.chat_template_kwargs or {}):
+            raise ConfigError.of("chat_template_kwargs", "a request cannot bring a template")
+        return self
+
+
+class DetokenizeBody(RequestBody):
+    model: str | None = None
+    tokens: list[int]
+
+
+def tokenized(engine: InferenceEngine, body: TokenizeBody) -> dict[str, Any]:
+    if body.prompt is not None:
+        special = body.add_special_tokens is not False
+        ids = engine.tokenizer(body.prompt, add_special_tokens=special)["input_ids"]
+    else:
+        [messages] = cast("list[list[Message]]", normalize([body.messages]))
+        kwargs = checked("chat_template_kwargs", body.chat_template_kwargs or {})
+        rules = rules_for(as_tools(body.tools or []), kwargs, engine.config, engine.model)
+        assert rules.template is not None  # an engine without a tokenizer is not served
+        ids = rules.template.prompt(messages, 0)
+    texts = engine.tokenizer.convert_ids_to_tokens(ids) if body.return_token_strs else None
+    limit = engine.model.limits.total
+    return {"tokens": ids, "count": len(ids), "max_model_len": limit, "token_strs": texts}
+
+
+def detokenized(engine: InferenceEngine, body: DetokenizeBody) -> dict[str, Any]:
+    """The text of token ids, with special tokens."""
+    vocabulary = engine.model.limits.vocabulary
+    for index, token in enumerate(body.tokens):
+        if not 0 <= token < vocabulary:
+            said = f"{token} is outside the model's vocabulary of {vocabulary} tokens"
+            raise ConfigError.of(f"tokens[{index}]", said)
+    return {"prompt": decoded_text(body.tokens, engine.tokenizer, skip_special_tokens=False)}
+
+
+def tokenizer_info(engine: InferenceEngine) -> dict[str, Any]:
+    tokenizer = engine.tokenizer
+    about = {name: getattr(tokenizer, name, None) for name in SPECIAL}
+    return {"tokenizer_class": type(tokenizer).__name__, **about}
