@@ -112,7 +112,7 @@ def test_start_finds_out_what_a_server_offers(server: ScriptedServer, vllm: Vllm
     with connected(server) as engine:
         server.seen.clear()
         for call in (lambda: engine.score("a", "b"), lambda: engine.generate("a", logprobs=1)):
-            with refused(ConfigError, "does not offer it; .* or openai on vLLM does"):
+            with refused(ConfigError, "does not offer it; .* or openai on vLLM or inf serve does"):
                 call()
     assert server.seen == []
 
