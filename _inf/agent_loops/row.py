@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
+import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from _inf.agent_loops.audit import Sampled
@@ -92,7 +94,7 @@ class AgentRow:
         except asyncio.CancelledError:
             self.abort(None, "the agent loop cancelled its own task")
         except BaseException as failure:  # what run() raised, on another thread
-            self.abort(None, error_text(failure))
+            self.abort(None, error_text(failure) + _raised_at(failure, self._loop.kind))
 
     def abort(self, limit: str | None, error: str | None = None) -> None:
         """Drop everything of a row that was given up."""
@@ -107,3 +109,18 @@ class AgentRow:
         versions = [each.answer.weight_version for each in self._sampled]
         version = max(versions, default=weight_version)
         return dataclasses.replace(self._output, weight_version=version)
+
+
+def _raised_at(failure: BaseException, kind: type) -> str:
+    """Return the last place of the loop's own module that an exception came through, as
+    " (my_loop.py, line 41)", or nothing."""
+    for raised in (failure, failure.__cause__):  # of SystemExit only the second has a place
+        frames = traceback.walk_tb(raised.__traceback__ if raised else None)
+        lines = [
+            f" ({Path(frame.f_code.co_filename).name}, line {line})"
+            for frame, line in frames
+            if frame.f_globals.get("__name__") == kind.__module__
+        ]
+        if lines:
+            return lines[-1]
+    return ""

@@ -190,8 +190,8 @@ def test_rollout_batch_has_the_loops_rows(tiny: InferenceEngine) -> None:
 
 
 WRONG = {
-    "raises": "ValueError: the game is over",
-    "exits": "SystemExit: 3",
+    "raises": r"ValueError: the game is over \(agent_loops.py, line \d+\)",
+    "exits": r"SystemExit: 3 \(agent_loops.py, line \d+\)",
     "raises what is no Exception": "BaseException: odd",
     "cancels": "the agent loop cancelled its own task",
     "none": "run.. returned None: prompt_ids must be a list of ints",
