@@ -2,8 +2,8 @@
 
     python examples/grpo_sums.py  # after: pip install reasoning-gym
 
-The embedded model sees one solved sum, and learns to answer in its form and to calculate; the
-reward is the task's own score. It prints how many greedy answers to 40 sums of another seed are
+The embedded model sees one solved sum, and learns first to answer in its form; the reward is the
+task's own score. It prints how many greedy answers to 40 sums of another seed are
 right, before and after. The curve goes to grpo_sums.png. Two CPU cores need a minute a step.
 """
 
