@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,16 @@ def test_question_without_an_answer_is_counted_and_asked_again_and_then_no_engin
     assert not Path("tensorboard_log").exists()  # nothing is logged unless it is asked
 
 
-@pytest.mark.parametrize("option", [["--shots", "2"], ["--tool"], ["--data", "a.jsonl"]])
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--shots", "2"],
+        ["--tool"],
+        ["--data", "a.jsonl"],
+        ["--size", "2"],
+        ["--data-seed", "0"],
+    ],
+)
 def test_option_of_a_benchmark_is_refused_for_a_file(
     option: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,12 +86,26 @@ def test_option_of_a_benchmark_is_refused_for_a_file(
     assert f"{option[0]}: it is an option of" in capfd.readouterr().err
 
 
+def test_task_of_reasoning_gym_without_the_package_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)  # where it is installed too
+    assert main(["eval", "rg:chain_sum"]) == 2
+    said = "rg:chain_sum: reasoning-gym is not installed: pip install 'inf-engine[reasoning-gym]'"
+    assert said in capfd.readouterr().err
+    assert main(["eval", "rg:chain_sum", "--data", "a.jsonl"]) == 2
+    assert "--data: it is an option of gsm8k" in capfd.readouterr().err
+    assert Stub.starts == 0
+
+
 def test_help_of_the_command_has_its_options_and_its_benchmarks(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["eval", "--help"]) == 0
     said = capfd.readouterr().out
-    assert all(word in said for word in ("--reward-workers", "--rescore", "gsm8k", "compare"))
+    assert all(
+        word in said for word in ("--reward-workers", "--rescore", "gsm8k", "rg:NAME", "compare")
+    )
 
 
 # ── Trackers: `--log`, through verl's own `Tracking` ──

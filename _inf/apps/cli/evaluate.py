@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from _inf.apps.cli.options import DefaultCommand, Options, first_errors, takes_options
-from _inf.apps.eval import gsm8k
+from _inf.apps.eval import gsm8k, reasoning_tasks
 from _inf.apps.eval.compare import compare_runs
 from _inf.apps.eval.dataset import read_examples
 from _inf.apps.eval.environments import factory_of_file
 from _inf.apps.eval.evaluate import EvalRun
 from _inf.apps.eval.presets import PRESETS, preset_rows
 from _inf.apps.eval.reward import SECONDS, RewardPool
+from _inf.apps.eval.reward_process import RewardFunction
 from _inf.apps.eval.tracking import check_tracker, global_step, log_metrics
 from _inf.errors import ConfigError
 from _inf.runtime.progress import say
 
 GSM8K = "gsm8k"
 BENCHMARKS = (GSM8K, *PRESETS)
+NAMED = ", ".join((*BENCHMARKS, reasoning_tasks.FORM))
 PLOT = typer.Option(help="Draw them into this file.", show_default=False)
 
 
@@ -33,7 +36,7 @@ eval_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Measure a model: inf eval DATA, a file of rows in verl's form, or a benchmark:\n"
-    f"{', '.join(BENCHMARKS)}.",
+    f"{NAMED}.",
     subcommand_metavar="DATA | BENCHMARK | compare ...",
 )
 
@@ -45,8 +48,7 @@ def data(
         str,
         typer.Argument(
             metavar="DATA",
-            help="Rows of verl's form (.parquet, .jsonl, .json), or a benchmark: "
-            f"{', '.join(BENCHMARKS)}.",
+            help=f"Rows of verl's form (.parquet, .jsonl, .json), or a benchmark: {NAMED}.",
         ),
     ],
     prompt_key: Annotated[str, typer.Option(help="The key of the prompts.")] = "prompt",
@@ -64,6 +66,21 @@ def data(
     tool: Annotated[
         bool, typer.Option("--tool", help="gsm8k: use Gsm8kTool and a calculator.")
     ] = False,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="rg: questions of each task.", show_default=str(reasoning_tasks.SIZE)
+        ),
+    ] = None,
+    data_seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=reasoning_tasks.MAX_SEED,
+            help="rg: the seed of the questions.",
+            show_default=str(reasoning_tasks.SEED),
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="The stem of the files.", show_default="eval, or the benchmark's name"),
@@ -116,15 +133,14 @@ def data(
         call.params["agent_loop"] = agent_loop
     if environment is not None:
         call.params["environment_factory"] = factory_of_file(environment)
-    judge = gsm8k.compute_score if source == GSM8K and reward is None else reward
-    rows, name = _rows(source, file, shots, shots_from, tool)
+    benchmark = _benchmark(source, file, shots, shots_from, tool, size, data_seed)
     run = EvalRun(
-        read_examples(rows, prompt_key=prompt_key, shuffle_seed=shuffle_seed),
-        name,
-        out or Path(source if source in BENCHMARKS else "eval"),
+        read_examples(benchmark.rows, prompt_key=prompt_key, shuffle_seed=shuffle_seed),
+        benchmark.name,
+        out or benchmark.out,
         config,
         call.params | ({"tools": gsm8k.tools()} if tool else {}),
-        RewardPool(judge, reward_timeout, reward_workers),
+        RewardPool(benchmark.reward if reward is None else reward, reward_timeout, reward_workers),
         n=n,
         limit=limit,
         rescore=rescore,
@@ -149,23 +165,52 @@ def data(
         raise typer.Exit(1)
 
 
-def _rows(
-    source: str, file: Path | None, shots: int, shots_from: Path | None, tool: bool
-) -> tuple[Any, str]:
-    """What `read_examples` reads, and its name in the report."""
-    given = {"shots": shots, "shots-from": shots_from, "tool": tool, "data": file}
-    for name, value in given.items():
-        of = BENCHMARKS if name == "data" else [GSM8K]
-        if value and source not in of:
-            raise ConfigError(f"--{name}: it is an option of {', '.join(of)}, not of {source}.")
+@dataclasses.dataclass(frozen=True)
+class _Benchmark:
+    """rows: what `read_examples` reads. name: theirs in the report. out: the stem of the files.
+    reward: None for verl's."""
+
+    rows: Any
+    name: str
+    out: Path
+    reward: RewardFunction | None = None
+
+
+def _benchmark(
+    source: str,
+    file: Path | None,
+    shots: int,
+    shots_from: Path | None,
+    tool: bool,
+    size: int | None,
+    data_seed: int | None,
+) -> _Benchmark:
+    of_gsm8k = {"shots": shots, "shots-from": shots_from, "tool": tool}
+    is_task = source.startswith(reasoning_tasks.PREFIX)
+    for given, fits, whose in (
+        (of_gsm8k, source == GSM8K, GSM8K),
+        ({"data": file}, source in BENCHMARKS, ", ".join(BENCHMARKS)),
+        ({"size": size, "data-seed": data_seed is not None}, is_task, reasoning_tasks.FORM),
+    ):
+        asked = [name for name, value in given.items() if value]
+        if asked and not fits:
+            raise ConfigError(f"--{asked[0]}: it is an option of {whose}, not of {source}.")
+    if is_task:
+        size = size or reasoning_tasks.SIZE
+        seed = reasoning_tasks.SEED if data_seed is None else data_seed
+        rows, reward = reasoning_tasks.load(source, size, seed)
+        stem = "rg" if "," in source else source.replace(":", "-")
+        return _Benchmark(rows, f"{source}, size {size}, seed {seed}", Path(stem), reward)
     if source == GSM8K:
         problems = gsm8k.load(file, "test")
         examples = gsm8k.examples(problems, shots, shots_from)
-        name = str(file or gsm8k.HUB) + (f", {shots} examples before each" if shots else "")
-        return gsm8k.rows(problems, examples, tool=tool), name
+        about = str(file or gsm8k.HUB) + (f", {shots} examples before each" if shots else "")
+        rows = gsm8k.rows(problems, examples, tool=tool)
+        return _Benchmark(rows, about, Path(source), gsm8k.compute_score)
     if source in PRESETS:
-        return preset_rows(source, file), str(file or PRESETS[source].hub)
-    return source, source
+        about = str(file or PRESETS[source].hub)
+        return _Benchmark(preset_rows(source, file), about, Path(source))
+    return _Benchmark(source, source, Path("eval"))
 
 
 @eval_app.command()

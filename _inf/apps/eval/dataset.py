@@ -141,7 +141,10 @@ def hub_rows(repository: str, name: str) -> list[Any]:
 
 
 def verl_row(
-    data_source: str, prompt: list[dict[str, str]], truth: str, extra_info: Mapping[Any, Any]
+    data_source: str,
+    prompt: list[dict[str, str]],
+    truth: str | None,
+    extra_info: Mapping[Any, Any],
 ) -> dict[str, Any]:
     return {
         "data_source": data_source,

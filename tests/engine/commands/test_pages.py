@@ -48,7 +48,7 @@ def test_python_of_the_page_on_evaluation_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    own_reward, program = blocks("docs/evaluation.md", "python")
+    own_reward, program, *_ = blocks("docs/evaluation.md", "python")
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(own_reward, "docs/evaluation.md", "exec"), names)
     row = {"prompt": "Hello", "data_source": "own", "reward_model": {"ground_truth": "e"}}

@@ -1,0 +1,203 @@
+"""`inf eval rg:NAME` with the real reasoning-gym, in a folder of its own beside our environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inf
+from _inf.apps.cli import main
+from _inf.apps.eval import reasoning_tasks
+from _inf.apps.eval.reasoning_tasks import SOURCE, ScoreAnswer
+from _inf.apps.eval.reward_version import version_of
+from inf import ConfigError, InferenceEngine, InferenceError
+from tests.support.json_lines import read
+from tests.support.pages import ROOT, blocks
+from tests.support.reference import Transformers
+from tests.support.stub_engine import StubEngine
+from tests.support.tiny import tiny_model
+
+pytestmark = pytest.mark.soak
+
+INSTALL_SECONDS = 600.0
+WITHOUT_ANSWER = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
+SIZE = 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _package() -> Iterator[None]:
+    """reasoning-gym after our own packages; the folder is kept for the next run."""
+    folder = ROOT / "build" / "reasoning_gym"
+    command = ["bash", "tests/support/environment.sh", "tests/reasoning_gym/requirements.txt"]
+    subprocess.run(
+        [*command, str(folder)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHON": sys.executable},
+        check=True,
+        timeout=INSTALL_SECONDS,
+    )
+    [packages] = folder.glob("lib/python3*/site-packages")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path, str(packages)])
+        yield
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, Any]]:
+    """The first questions of all tasks."""
+    from reasoning_gym.factory import DATASETS
+
+    names = sorted(DATASETS.keys() - {"composite"})
+    assert len(names) > 100
+    found, _ = reasoning_tasks.load(f"rg:{','.join(names)}", SIZE, 7)
+    assert [row["data_source"] for row in found[::SIZE]] == [SOURCE + name for name in names]
+    return found
+
+
+def scored(row: dict[str, Any], said: str) -> dict[str, Any]:
+    truth = row["reward_model"]["ground_truth"]
+    return ScoreAnswer("0")(row["data_source"], said, truth, row["extra_info"])
+
+
+def test_right_answer_of_each_task_scores_1_and_any_other_text_has_a_score(
+    rows: list[dict[str, Any]],
+) -> None:
+    for row in map(json.loads, map(json.dumps, rows)):  # as a process gets them
+        truth, task = row["reward_model"]["ground_truth"], row["data_source"]
+        assert (truth is None) == (task.removeprefix(SOURCE) in WITHOUT_ANSWER)
+        if truth is not None:
+            right = scored(row, f"<answer>no</answer> then <answer>\n{truth}</answer>")
+            assert right["score"] == 1 and right["answered"] == 1 and "raised" not in right, task
+        for said in ("No tags.", "<answer>wrong</answer>", "<answer>42</answer>"):
+            found = scored(row, said)
+            assert 0 <= found["score"] <= 1, (task, said)
+            assert found["answered"] == ("<answer>" in said)
+            json.dumps(found)
+
+
+def test_questions_of_each_task_are_the_same_after_each_start(rows: list[dict[str, Any]]) -> None:
+    names = ",".join(row["data_source"].removeprefix(SOURCE) for row in rows[::SIZE])
+    again, _ = reasoning_tasks.load(f"rg:{names}", SIZE, 7)
+    assert again == rows
+    other, _ = reasoning_tasks.load("rg:gcd", SIZE, 1000)  # question 0 of seed 8 is 1 of 7
+    assert other[0]["prompt"] not in [row["prompt"] for row in rows]
+
+
+def test_questions_are_those_of_the_packages_own_data_set_with_its_prompt() -> None:
+    from reasoning_gym import create_dataset
+    from reasoning_gym.utils import SYSTEM_PROMPTS
+
+    found, _ = reasoning_tasks.load("rg:chain_sum", 3, 5)
+    theirs = [each["question"] for each in create_dataset("chain_sum", size=3, seed=5)]
+    assert [row["prompt"][1]["content"] for row in found] == theirs
+    assert {row["prompt"][0]["content"] for row in found} == {SYSTEM_PROMPTS["default"]}
+
+
+def test_score_that_raises_is_0_and_says_why(rows: list[dict[str, Any]]) -> None:
+    [row, *_] = (row for row in rows if row["data_source"] == f"{SOURCE}prime_factorization")
+    found = scored(row, "<answer>wrong</answer>")
+    assert found["score"] == 0 and "ValueError" in found["raised"]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("rg:chain_sums", "no task 'chain_sums'; did you mean 'chain_sum'?"),
+        ("rg:zzz", "no task 'zzz'. It has ab, acre"),
+        ("rg:composite", "no task 'composite'"),
+        ("rg:gcd,", "no task ''"),
+        ("rg:gcd,gcd", "named twice"),
+    ],
+)
+def test_wrong_name_is_refused(source: str, said: str) -> None:
+    with pytest.raises(ConfigError) as failure:
+        reasoning_tasks.load(source, 1, 1)
+    assert source in str(failure.value) and said in str(failure.value)
+
+
+def test_package_that_fails_or_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InferenceError, match="made no questions: AssertionError"):
+        reasoning_tasks.load("rg:coin_flip", 0, 1)
+    monkeypatch.setattr(reasoning_tasks, "SECONDS", 0.05)
+    with pytest.raises(InferenceError, match=r"not made within 0.05 s; ask for fewer \(--size\)"):
+        reasoning_tasks.load("rg:gcd", 1, 1)
+
+
+def test_another_release_scores_stored_answers_again() -> None:
+    releases = [version_of(ScoreAnswer(each)) for each in ("0.1.25", "0.1.25", "0.1.26")]
+    assert releases[0] == releases[1] and releases[0].digest != releases[2].digest
+    assert not releases[0].unknown
+
+
+class Sums(StubEngine):
+    """Answers each sum rightly, or with the wrong form."""
+
+    async def answer(self, prompt: list[Any], number: int) -> str:
+        terms = prompt[1]["content"].rsplit(":", 1)[1].removesuffix("=")
+        return f"<answer>{eval(terms)}</answer>" if number % 2 else "I do not know."
+
+
+def test_command_scores_resumes_and_the_file_alone_repeats_the_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inf, "InferenceEngine", Sums)
+    monkeypatch.setattr(Sums, "starts", 0)
+    monkeypatch.chdir(tmp_path)
+    command = ["eval", "rg:chain_sum", "--size", "8", "--data-seed", "3", "--json"]
+    assert main([*command, "--limit", "4"]) == 0
+    assert main(command) == 0 and Sums.starts == 2
+    summary = json.loads(capfd.readouterr().out.rpartition("\n{\n")[2].join(("{", "")))
+    assert (summary["answers"], summary["answers_kept"], summary["unscored"]) == (8, 4, 0)
+    assert summary["data"] == "rg:chain_sum, size 8, seed 3"
+    found = read(Path("rg-chain_sum.jsonl"))
+    means = [summary["metrics"][f"val-core/{SOURCE}chain_sum/reward/mean@1"]]
+    means += [summary["metrics"][f"val-aux/{SOURCE}chain_sum/answered/mean@1"]]
+    assert means == [0.5, 0.5]
+
+    assert {row["reward_extra"]["answered"] for row in found} == {0.0, 1.0}
+    *_, program = blocks("docs/evaluation.md", "python")
+    exec(compile(program, "docs/evaluation.md", "exec"), {})  # it asserts each score
+    assert main(["eval", "compare", "rg-chain_sum.jsonl", "rg-chain_sum.jsonl"]) == 0
+    assert "equal: 8" in capfd.readouterr().out
+    other = [*command[:-3], "--data-seed", "4"]
+    assert main(other) == 2  # other questions in the same file
+    assert "data" in capfd.readouterr().err
+
+
+def test_embedded_model_is_asked_and_scored(engine: InferenceEngine) -> None:
+    found, reward = reasoning_tasks.load("rg:chain_sum,leg_counting", 3, 1)
+    report = inf.evaluate(
+        engine,
+        found,
+        reward=reward,
+        n=2,
+        temperature=1.0,
+        seed=1,
+        max_tokens=24,
+        regex=r"<answer>[0-9]{1,3}</answer>",
+    )
+    assert report.unscored == 0 and len(report.rows) == 12
+    for row in report.rows:
+        again = scored(found[row["number"]], row["completion"])
+        assert again["answered"] == 1 and again["score"] == row["reward"]
+        assert row["data_source"] == found[row["number"]]["data_source"]
+
+
+def test_example_trains_on_the_tasks_own_score(mortal: InferenceEngine) -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "grpo_sums.py"))
+    task = example["sums"](3, 2)
+    right = [f"<answer>{entry['answer']}</answer>" for entry in task]
+    assert example["scores"](task, [right[0], "no", right[1], right[1]], 2) == [1, 0, 1, 1]
+    model = Transformers.of(tiny_model()).model
+    version = mortal.generate("Hi", max_tokens=1).metadata[0]["weight_version"]
+    curve = example["train"](mortal, model, 2, 1e-3)
+    assert len(curve) == 2 and 0 <= example["right"](mortal) <= 40
+    assert mortal.generate("Hi", max_tokens=1).metadata[0]["weight_version"] == version + 2
