@@ -17,7 +17,7 @@ import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from _inf.agent_loops.audit import warn_of_unsampled
+from _inf.agent_loops.audit import warn_of_failures, warn_of_unsampled
 from _inf.backends.registry import check_supported
 from _inf.backends.running import RunningEngine
 from _inf.config import Config
@@ -157,6 +157,7 @@ class InferenceEngine(RunningEngine):
             else:
                 outputs = backend.generate(call.requests(), cancel, report)
         self._stats.add_rows(outputs)
+        warn_of_failures(outputs)
         warn_of_unsampled(outputs, self.tokenizer)
         return outputs
 

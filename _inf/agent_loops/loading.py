@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from _inf.config import Config
 from _inf.config.schema import SINGLE_TURN
@@ -64,7 +65,16 @@ class KnownLoops:
         if isinstance(asked, type):
             return AgentLoop(_registered_name(asked), _checked(asked, key), OmegaConf.create({}))
         if not isinstance(asked, str):
-            return _loop(OmegaConf.create(dict(asked)), None, key, None)
+            try:
+                entry = OmegaConf.create(dict(asked))
+            except Exception as failure:
+                why = error_text(failure).splitlines()[0]
+                raise ConfigError.of(
+                    key,
+                    f"{why}; its values must be those of a YAML file. Give objects in "
+                    "agent_kwargs, or a class that knows them.",
+                ) from failure
+            return _loop(entry, None, key, None)
         if asked in self._entries:
             return _loop(self._entries[asked], asked, key, self._file)
         registry = verl_module()._agent_loop_registry
@@ -98,9 +108,13 @@ def _file_entries(path: str) -> dict[str, DictConfig]:
         raise ConfigError.of(FILE_KEY, f"{path}: it must be a list of agent loops.")
     entries: dict[str, DictConfig] = {}
     for index, entry in enumerate(listed):
-        name, target = (entry.get(NAME), entry.get(TARGET)) if OmegaConf.is_dict(entry) else (0, 0)
-        fault = ""
-        if not isinstance(name, str) or not isinstance(target, str):
+        fault, name, target = "", None, None
+        try:
+            if OmegaConf.is_dict(entry):
+                name, target = entry.get(NAME), entry.get(TARGET)
+        except OmegaConfBaseException as failure:  # of an interpolation, such as ${oc.env:NAME}
+            fault = error_text(failure).splitlines()[0]
+        if not fault and not (isinstance(name, str) and isinstance(target, str)):
             fault = f"it must have a {NAME} and a {TARGET}, module.Class"
         elif name in entries:
             fault = f"an earlier entry has the name {name!r}"

@@ -8,6 +8,7 @@ import copy
 import importlib.resources
 import io
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from _inf.agent_loops.loading import TARGET, AgentLoop, verl_module
 from _inf.config import Config
 from _inf.errors import ConfigError, error_text
+from _inf.runtime.quiet import stdout_to
 from _inf.types import ModelInfo
 
 
@@ -40,12 +42,10 @@ class LoopObjects:
         if given not in self._trainer_configs:
             self._trainer_configs[given] = trainer_config(self._config, self.model, template)
         config = verl_module()._DummyConfig(config=self._trainer_configs[given])
-        kind, kwargs = self._class_of(loop, given), loop.kwargs
-        # Of `init_class` of verl's own loops; it hides what other threads print meanwhile.
-        prints = loop.kind.__module__.startswith("verl.") and not kind._class_initialized
-        hidden = contextlib.redirect_stdout(io.StringIO()) if prints else contextlib.nullcontext()
+        kwargs = loop.kwargs
         try:
-            with hidden:
+            kind = self._class_of(loop, given)
+            with stdout_clean(kind):
                 if TARGET in loop.text:  # objects, which verl too makes for each row
                     import hydra
 
@@ -57,7 +57,7 @@ class LoopObjects:
                     processor=None,
                     **{name: kwargs[name] for name in kwargs},
                 )
-        except Exception as failure:
+        except (Exception, SystemExit, KeyboardInterrupt) as failure:
             raise ConfigError.of(
                 "agent_loop", f"{loop.name} cannot be made: {error_text(failure)}."
             ) from failure
@@ -71,6 +71,16 @@ class LoopObjects:
             body = {"_class_initialized": False, "__module__": loop.kind.__module__}
             self._classes[key] = type(loop.kind)(loop.kind.__name__, (loop.kind,), body)
         return self._classes[key]
+
+
+def stdout_clean(kind: Any) -> contextlib.AbstractContextManager[None]:
+    """Keep what verl's `ToolAgentLoop.init_class` prints once for a class off stdout, where answers
+    are: hide it of verl's own class; of a subclass, which may print too, show it on stderr."""
+    verls = [base for base in kind.__mro__[1:] if base.__module__.startswith("verl.")]
+    if kind._class_initialized or len(verls) < 2:  # all have AgentLoopBase
+        return contextlib.nullcontext()
+    own = kind.__mro__[1] is verls[0]
+    return stdout_to(io.StringIO() if own else sys.stderr)
 
 
 def trainer_config(config: Config, model: ModelInfo, template: Mapping[str, Any]) -> DictConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -111,3 +112,12 @@ class Requests:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+
+@functools.cache
+def server_manager_class() -> type[Requests]:
+    """`Requests` as a subclass of verl's class, for loops that check what they get, as pydantic
+    does in verl's own langgraph recipe. verl's constructor, which asks Ray, is not called."""
+    from verl.experimental.agent_loop.agent_loop import AsyncLLMServerManager
+
+    return type("Requests", (Requests, AsyncLLMServerManager), {})

@@ -15,7 +15,7 @@ from typing import Any
 from _inf.agent_loops.audit import Sampled
 from _inf.agent_loops.loading import AgentLoop
 from _inf.agent_loops.objects import LoopObjects
-from _inf.agent_loops.requests import Requests
+from _inf.agent_loops.requests import server_manager_class
 from _inf.agent_loops.result import answered_row
 from _inf.agent_loops.sampling import loop_params
 from _inf.errors import RequestFailure, error_text
@@ -57,7 +57,7 @@ class AgentRow:
         async def make() -> Any:
             return objects.make(self._loop, self._template, self._requests)
 
-        self._requests = Requests(self._params, objects.model, turn)
+        self._requests = server_manager_class()(self._params, objects.model, turn)
         self._sampled = self._requests.sampled
         self._object = await asyncio.wrap_future(thread.submit(make()))
 
@@ -91,7 +91,7 @@ class AgentRow:
             self._output = answered_row(self._loop.name, said, self._sampled, self._widths)
         except asyncio.CancelledError:
             self.abort(None, "the agent loop cancelled its own task")
-        except Exception as failure:
+        except BaseException as failure:  # what run() raised, on another thread
             self.abort(None, error_text(failure))
 
     def abort(self, limit: str | None, error: str | None = None) -> None:

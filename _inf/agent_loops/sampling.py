@@ -13,6 +13,11 @@ from _inf.types import ModelInfo, SamplingParams
 # What verl 0.6.1 gives to `run` (`agent_loop.py`, `generate_sequences`), and `top_k`, as 0.9 does.
 GIVEN = ("temperature", "top_p", "top_k", "repetition_penalty")
 ENGINES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}  # SGLang's names
+# SGLang's and vLLM's that change only texts; verl's answer is all sampled ids.
+OF_TEXTS = (
+    *("skip_special_tokens", "spaces_between_special_tokens"),
+    *("no_stop_trim", "include_stop_str_in_output"),
+)
 FIELDS = {field.name for field in dataclasses.fields(SamplingParams)}
 # Those of one request; the others ask for more than verl's answer can hold.
 TAKEN = [
@@ -32,10 +37,13 @@ def request_params(
 ) -> SamplingParams:
     """Return the parameters of a request: the row's, and in their place what the loop gives.
 
-    `logprobs` is accepted: answers always have them. Raises `ConfigError`.
+    `logprobs` is accepted: answers always have them; so is what would not change an answer, an `n`
+    of 1 and `OF_TEXTS`. Raises `ConfigError`.
     """
     values: dict[str, Any] = {}
     for key, value in given.items():
+        if key in OF_TEXTS or (key == "n" and value == 1):
+            continue
         name = ENGINES.get(key, key)
         if name not in TAKEN and key != "logprobs":
             hint = did_you_mean(name, TAKEN) or f"; there are {', '.join(TAKEN)}."

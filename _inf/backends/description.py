@@ -57,10 +57,10 @@ class BackendDescription:
 
     name: its `rollout.name`. launch: starts it, from a checked config; "module:function", because
     it is imported only then. modes, mode_of: what it supports and reads; of several modes,
-    `mode_of` says the index of a config's. faults: yields what is wrong with the config's keys that
-    only it reads. prepare: does what must be done before anything else is imported. restarting: a
-    context in which one engine ends and another starts. remote: whether a server at `base_url`
-    computes.
+    `mode_of` says the index of a config's, which a start can only find to be a later one with the
+    same keys. faults: yields what is wrong with the config's keys that only it reads. prepare: does
+    what must be done before anything else is imported. restarting: a context in which one engine
+    ends and another starts. remote: whether a server at `base_url` computes.
     """
 
     name: str

@@ -24,6 +24,7 @@ _NAMED_FILES = (
     "model_path",
     "rollout.multi_turn.tool_config_path",
     "rollout.multi_turn.interaction_config_path",
+    "rollout.agent.agent_loop_config_path",
 )
 
 Source: TypeAlias = str | os.PathLike[str] | Mapping[str, Any] | None

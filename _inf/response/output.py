@@ -29,7 +29,7 @@ COLUMN_TYPES = {
 }
 JSON_COLUMNS = (
     *("messages", "tool_calls", "executed_tool_calls", "tool_rewards", "reward_scores"),
-    *("top_logprobs", "top_prompt_logprobs"),
+    *("top_logprobs", "top_prompt_logprobs", "extra_fields"),
 )
 
 
@@ -142,7 +142,7 @@ class GenerationOutput:
         """Return a table with a row per answer and the columns of `to_dict`.
 
         A missing value is `pandas.NA`. Values without a fixed shape (`messages`, tool calls,
-        rewards) are JSON text, so that a column has one type.
+        rewards, `extra_fields`) are JSON text, so that a column has one type.
         """
         import pandas
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import html
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from _inf.errors import shown
@@ -132,6 +132,8 @@ class GenerationRow:
             ids, mask, _ = self.response
             about |= {"response_ids": ids, "response_mask": mask}
             about["executed_tool_calls"] = about.pop("tool_calls", [])
+        if "extra_fields" in about:
+            about["extra_fields"] = _json_keys(about["extra_fields"])
         text = json.dumps(row | about, default=_plain)
         plain: dict[str, Any] = json.loads(text, parse_constant=lambda constant: None)
         return plain
@@ -158,6 +160,14 @@ def html_table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
         for row in rows
     ]
     return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in [head, *body] if cells) + "</table>"
+
+
+def _json_keys(value: Any) -> Any:
+    """Make keys that JSON has not, such as numpy's integers and tuples, to text."""
+    if isinstance(value, Mapping):
+        plain = str | int | float | None
+        return {k if isinstance(k, plain) else str(k): _json_keys(v) for k, v in value.items()}
+    return [_json_keys(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: object) -> Any:

@@ -18,6 +18,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._name, self._lock = name, threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
@@ -28,28 +29,31 @@ class LoopThread:
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run `work` there, in a copy of the caller's context; to cancel the future cancels it."""
         with self._lock:
-            # A task that calls sys.exit() ends the loop, and with it the thread.
-            if self._loop is None or self._thread is None or not self._thread.is_alive():
-                self._loop = loop = asyncio.new_event_loop()
+            if self._loop is None:
+                loop, self._stopping = asyncio.new_event_loop(), threading.Event()
                 self._thread = threading.Thread(
-                    target=_run, args=(loop,), name=self._name, daemon=True
+                    target=_run, args=(loop, self._stopping), name=self._name, daemon=True
                 )
                 self._thread.start()
+                self._loop = loop
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def stop(self) -> None:
         """Cancel what runs there, and let the thread end after it; safe to call twice."""
         with self._lock:
             loop, self._loop = self._loop, None
+            self._stopping.set()
             if loop is not None:
-                with contextlib.suppress(RuntimeError):  # the loop has ended by itself
-                    loop.call_soon_threadsafe(loop.stop)
+                loop.call_soon_threadsafe(loop.stop)
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
+def _run(loop: asyncio.AbstractEventLoop, stopping: threading.Event) -> None:
     asyncio.set_event_loop(loop)
+    while not stopping.is_set():
+        # A task that calls sys.exit(), or loop.stop(), ends this; other calls have tasks there.
+        with contextlib.suppress(SystemExit, KeyboardInterrupt):
+            loop.run_forever()
     with contextlib.suppress(SystemExit, KeyboardInterrupt):
-        loop.run_forever()
         for task in (tasks := asyncio.all_tasks(loop)):
             task.cancel()
         loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))

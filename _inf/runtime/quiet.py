@@ -8,13 +8,15 @@ import ctypes
 import logging
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 from _inf.errors import ConfigError
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
+_stdout = threading.RLock()
 CHATTY = ("sglang", "transformers", "torchao", "torch", "verl", "asyncio", "ray.widgets.util")
 
 
@@ -80,6 +82,15 @@ def third_party() -> Iterator[None]:
         if (chatty := logging.getLogger(name)).level == logging.NOTSET:
             chatty.setLevel(logging.CRITICAL)  # our exceptions report the errors
     with no_warnings():
+        yield
+
+
+@contextlib.contextmanager
+def stdout_to(stream: IO[str]) -> Iterator[None]:
+    """Send what Python prints on stdout to `stream`, also what other threads print. One at a time:
+    the end of a `redirect_stdout` puts back what was there when it began, another thread's stream
+    too, and then that stays."""
+    with _stdout, contextlib.redirect_stdout(stream):
         yield
 
 

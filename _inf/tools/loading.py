@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from _inf.config.source import written_out
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
-from _inf.runtime.quiet import third_party
+from _inf.runtime.quiet import stdout_to, third_party
 from _inf.tools.definition import as_tool, checked_schema, listed_tools, refused, validated
 from _inf.types import Tool
 
@@ -74,7 +74,7 @@ def _tool(file: str | Path, entry: Any, where: str) -> Tool:
     config = _resolved_config(fields.config or {}, f"{where}.config")
     field = "tool_schema" if schema is None else "config"
     with refused(f"{where}: {tool_class.__name__} cannot be created with this {field}"):
-        with third_party(), contextlib.redirect_stdout(io.StringIO()):  # verl prints the schema
+        with third_party(), stdout_to(io.StringIO()):  # verl prints the schema
             tool = tool_class(config=config, tool_schema=verl_schema)
     if schema is None:
         return as_tool(tool, where)

@@ -141,6 +141,10 @@ def test_runs_scored_by_different_rewards_are_compared_with_that_said(tmp_path: 
     assert not other.same_reward and "Not scored by the same reward function" in said
     assert "A was scored by a.py:f 12ab" in said and "B was scored by a.py:f 34cd" in said
     assert json.loads(other.json())["scored_by"] == [["a.py:f 12ab"], ["a.py:f 34cd"]]
+    loop = [*by("agent loop game 1", 0.0)[:2], *by("a.py:f 12ab", 0.0)[2:]]  # some by their loop
+    assert compared(tmp_path, loop, loop).same_reward
+    edited = [*by("agent loop game 2", 0.0)[:2], *by("a.py:f 12ab", 0.0)[2:]]
+    assert not compared(tmp_path, loop, edited).same_reward
     for unsure in ("judge 12ab?", None):  # uses what cannot be compared; rows that do not say it
         found = compared(tmp_path, by(unsure, 0.0), by(unsure, 1.0))
         assert not found.same_reward and "Maybe not scored by the same" in found.table()

@@ -90,3 +90,25 @@ def test_data_of_another_form_is_refused_by_row_and_key(
         Path(name).write_text(text)
     with pytest.raises(ConfigError, match=said):
         read_examples(data)
+
+
+def test_columns_are_kept_for_agent_loops_as_verls_data_set_gives_them() -> None:
+    table = pandas.DataFrame(
+        [{**ROWS[1], "level": "hard", "agent_name": "game"}, {"prompt": "x", "raw_prompt": "y"}]
+    )
+    first, second = read_examples(table)
+    assert (first.agent_name, second.agent_name) == ("game", None)  # NaN in the table
+    info = ROWS[1]["extra_info"]
+    assert first.agent_kwargs == {
+        "uid": "0",
+        "data_source": "openai/gsm8k",
+        "ability": "math",
+        "reward_model": ROWS[1]["reward_model"],
+        "level": "hard",
+        "extra_info": info,
+        "index": 1,
+        "tools_kwargs": info["tools_kwargs"],
+        "interaction_kwargs": {},
+    }
+    assert second.agent_kwargs["extra_info"] == {} and second.agent_kwargs["index"] == 0
+    assert second.agent_kwargs["level"] is None and "raw_prompt" not in second.agent_kwargs

@@ -66,6 +66,7 @@ def test_row_without_an_id_has_its_line(tmp_path: Path) -> None:
         ({**ROW, "logprobs": [-0.1]}, "logprobs: 1 values for 3 response_ids; give one each"),
         ({**ROW, "prompt_texts": ["a"]}, "prompt_texts: 1 values for 2 prompt_token_ids"),
         ({**ROW, "response_mask": None}, "response_mask is missing"),
+        ({**ROW, "unsampled_at": [0, 3]}, "unsampled_at: 3 is no place among 3 response_ids"),
         ({**ROW, "response_mask": [1, 2, 1]}, "response_mask: its values are 0 and 1"),
         (b'{"completion": "\xff"}\n', "it is not JSON: "),
         (b'{"completion": "a', "it is not JSON (the file ends inside it)"),

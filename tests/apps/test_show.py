@@ -26,6 +26,8 @@ HOSTILE_FIELDS: list[dict[str, Any]] = [
     {"messages": [{"role": "user", "content": [{"type": HOSTILE, "text": HOSTILE}]}]},
     {"messages": [{"role": "assistant", "content": None, "tool_calls": HOSTILE, HOSTILE: 1}]},
 ]
+# Of an agent loop: " see" was not sampled where it stands, and "42 " was.
+LOOPED = {"agent_loop": "game", "unsampled_ids": 2, "unsampled_at": [1, 4], "messages": None}
 LOGPROBS = [-0.01, -0.2, -0.6, -1.5, -2.5, -6.0]  # one for each step of tint
 
 
@@ -107,6 +109,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ),
         "some": page([("a.jsonl", many[:40])]),
         "many": page([("a.jsonl", many)]),
+        "loop": page([("a.jsonl", as_rollouts([row(0, **LOOPED), row(1)]))]),
         "two": page([(HOSTILE, many[:10]), ("b.jsonl", beside)]),
         "notebook": f"<!DOCTYPE html><body>{many[1]._repr_html_()}",
     }
@@ -174,6 +177,31 @@ def test_token_is_tinted_by_its_log_prob_and_says_it_when_pointed_at(opened: Any
     seen.page.hover("#detail .token >> nth=4")
     said = 'token " is", id 108, log prob -2.5000, probability 8.21 %'
     assert seen.page.text_content("#readout") == said
+
+
+def test_ids_of_an_agent_loop_that_were_not_sampled_are_marked_and_the_legend_says_so(
+    opened: Any,
+) -> None:
+    seen = opened("loop")
+    assert seen.texts("#detail .unsampled") == [" see", "42 "]
+    said = "sampled · 3 tokens · 1 of them not sampled there · mean log prob -0.27"
+    assert seen.texts("#detail .caption")[1] == said
+    facts = dict(zip(seen.texts("#detail dt"), seen.texts("#detail dd"), strict=True))
+    assert (facts["agent loop"], facts["unsampled ids"]) == ("game", "2")
+    listed = seen.texts("#list button > .number:first-child")
+    assert listed == ["0.0 · length · 2 unsampled", "1.0 · stop"]
+    assert seen.page.is_visible("#unsampled")
+    colours = seen.page.eval_on_selector_all(
+        "#unsampled, #detail .unsampled, #scale li",
+        "all => all.map(each => getComputedStyle(each).backgroundColor)",
+    )
+    assert len(set(colours)) == 7 and colours.count(colours[-1]) == 3
+    for key, said in (("1", "not sampled there, but its mask is 1"), ("3", "its mask is 0")):
+        seen.page.hover(f"#detail .token >> nth={key}")
+        assert said in str(seen.page.text_content("#readout"))
+    seen.page.keyboard.press("j")
+    assert seen.texts("#detail .unsampled") == []
+    assert opened("some").page.is_hidden("#unsampled")
 
 
 def test_no_field_of_a_row_can_run_anything(opened: Any) -> None:
@@ -323,6 +351,9 @@ CONTRASTS = """() => {
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_has_contrast(scheme: str, opened: Any) -> None:
+    of_loop = opened("loop", scheme).page.evaluate(CONTRASTS)
+    assert {"token p1 unsampled", "sample unsampled"} <= set(of_loop)
+    assert {name: value for name, value in of_loop.items() if value < 4.5} == {}
     seen = opened("two", scheme)
     seen.page.fill("#search", "8")  # the row with an error
     seen.page.keyboard.press("Escape")

@@ -5,7 +5,10 @@ What `inf serve` gives is in `engine/test_backends.py`.
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,6 +23,7 @@ from tests.support.scripted_server import USAGE, Reply, ScriptedServer, scripted
 from tests.support.tiny import VOCABULARY, tiny_model
 
 IM_END = 2
+OWN_CODE = {"AutoTokenizer": ["own.Own", None]}
 ANSWER = [40, 41, 42]
 
 
@@ -191,6 +195,29 @@ def test_tokenizer_that_is_not_the_servers_is_refused_at_the_start(
     )
     with refused(ConfigError, "leave tokenizer_path out", key="tokenizer_path"):
         connected(server)
+
+
+def test_tokenizer_of_an_unknown_model_and_class_is_read_from_its_files(
+    vllm: VLLM, tmp_path: Path
+) -> None:
+    """As Transformers 5 writes them."""
+    shutil.copytree(tiny_model(), tmp_path, dirs_exist_ok=True)
+    newer = {"model_type": "newer", "text_config": {"vocab_size": VOCABULARY + 8}}
+    (tmp_path / "config.json").write_text(json.dumps(newer))
+    about = tmp_path / "tokenizer_config.json"
+    changed = {"tokenizer_class": "TokenizersBackend", "extra_special_tokens": ["<|im_start|>"]}
+    about.write_text(json.dumps({**json.loads(about.read_text()), **changed}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [IM_END, 9]}))
+    with scripted(vllm) as server, connected(server, tokenizer_path=str(tmp_path)) as engine:
+        limits, tokenizer = engine.model.limits, engine.tokenizer
+        assert limits.vocabulary == VOCABULARY + 8
+        assert engine.model.eos_token_ids == {IM_END, 9} <= {*tokenizer.all_special_ids, 9}
+        assert tokenizer.convert_tokens_to_ids("<|im_start|>") in tokenizer.all_special_ids
+        [row] = engine.generate([{"role": "user", "content": "Hi"}])
+        assert tokenizer.decode(row.prompt_token_ids).startswith("<|im_start|>user")
+        about.write_text(json.dumps({"tokenizer_class": "Own", "auto_map": OWN_CODE}))
+        with refused(ConfigError, "trust_remote_code", key="tokenizer_path"):
+            connected(server, tokenizer_path=str(tmp_path))
 
 
 def test_prompt_and_ids_are_checked_before_anything_is_sent(server: ScriptedServer) -> None:

@@ -196,6 +196,20 @@ def test_likeliest_tokens_of_a_prompt_have_its_own_token_and_go_into_tables(
     assert decoded(tokenizer, *rows, n=2, prompt_logprobs=True).top_prompt_logprobs is None
 
 
+@pytest.mark.parametrize("fields", [{}, {np.int64(7): [{(1, 2): np.arange(2)}], "b": object()}])
+def test_extra_fields_of_any_kind_are_json_and_go_through_parquet(
+    fields: dict[Any, Any], tokenizer: Any, tmp_path: Path
+) -> None:
+    said = Transcript(ids=[9], mask=[1], logprobs=[-1.0], agent_loop="mine", extra_fields=fields)
+    answered = decoded(tokenizer, dataclasses.replace(row([9]), transcript=said))
+    [kept] = answered.to_dict()
+    if fields:
+        assert kept["extra_fields"]["7"] == [{"(1, 2)": [0, 1]}]
+    answered.save(tmp_path / "rows.parquet")
+    [read] = pyarrow.parquet.read_table(tmp_path / "rows.parquet").to_pylist()
+    assert json.loads(read["extra_fields"]) == kept["extra_fields"]
+
+
 def test_seed_in_a_rows_metadata_is_its_samples_own(tokenizer: Any) -> None:
     rows = [row([9]) for _ in range(4)]
     answered = decoded(tokenizer, *rows, n=2, seed=[None, 7])
@@ -409,6 +423,17 @@ def test_dicts_are_plain_json_without_padding(tokenizer: Any) -> None:
     assert said["executed_tool_calls"][0]["reward"] == 0.5
     assert said["reward_scores"] == {"f": 0.5, "user_turn_rewards": [1.0]}
     assert (said["limit"], cut["limit"], cut["error"]) == (None, "max_tokens", "e")
+
+
+def test_what_an_agent_loop_returned_is_json_too(tokenizer: Any) -> None:
+    fields = {"a": [{(1, 2): np.float32(3)}], "b": {4: {"c"}}}
+    talk = conversation(agent_loop="mine", unsampled=[1], extra_fields=fields)
+    answered = decoded(tokenizer, row([10, 11], transcript=talk))
+    [plain] = answered.to_dict()
+    assert json.loads(json.dumps(plain)) == plain
+    assert plain["extra_fields"] == {"a": [{"(1, 2)": 3.0}], "b": {"4": "{'c'}"}}
+    assert (plain["agent_loop"], plain["unsampled_ids"], plain["unsampled_at"]) == ("mine", 1, [1])
+    assert "executed_tool_calls" not in plain or plain["executed_tool_calls"] == []
 
 
 def test_reward_that_is_no_number_is_null_in_json(tokenizer: Any, tmp_path: Path) -> None:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-import psutil
 import pytest
+import torch
 
-from inf import InferenceEngine
+from inf import ConfigError, InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
-from tests.support.reference import WITHIN
-from tests.support.scripts import START_SECONDS, environment, until
+from tests.support.reference import WITHIN, Transformers, assert_greedy
+from tests.support.refusals import refused
+from tests.support.servers import serving
 from tests.support.tiny import tiny_model
 
 pytestmark = pytest.mark.soak  # SGLang starts with all of its imports
@@ -46,35 +44,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("sglang")
     script = folder / "server.py"
     script.write_text(SERVER)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with open(folder / "log", "w") as log:
-        process = subprocess.Popen(
-            [sys.executable, str(script), str(port)],
-            env=environment(),
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        health = f"http://127.0.0.1:{port}/health"
-        assert until(lambda: answers(health) or process.poll() is not None, START_SECONDS)
-        assert process.poll() is None, (folder / "log").read_text()[-3000:]
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        for child in psutil.Process(process.pid).children(recursive=True):
-            child.kill()
-        process.kill()
-        process.wait()
-
-
-def answers(url: str) -> bool:
-    try:
-        urllib.request.urlopen(url, timeout=5)
-    except OSError:
-        return False
-    return True
+    with serving([sys.executable, str(script), "{PORT}"], folder) as address:
+        yield address
 
 
 def connected(address: str, **config: Any) -> InferenceEngine:
@@ -124,8 +95,6 @@ def test_greedy_rows_are_those_of_transformers(
 def test_sampled_rows_have_log_probs_by_our_definition(
     remote: InferenceEngine, local: InferenceEngine
 ) -> None:
-    import torch
-
     [row] = remote.generate(as_ids(PROMPTS[:1]), temperature=0.7, top_p=0.9, max_tokens=20)
     [logits] = local.get_logits(as_ids(PROMPTS[:1]), [row.token_ids])
     table = torch.log_softmax(logits / 0.7, dim=-1)
@@ -155,3 +124,28 @@ def test_text_goes_in_and_out(address: str, local: InferenceEngine) -> None:
         for name in ("finish_reason", "prompt_tokens", "completion_tokens"):
             assert [row[name] for row in ours.metadata] == [row[name] for row in theirs.metadata]
         assert "".join(chunk.text for chunk in engine.stream("Hi", **params)) == ours.completions[0]
+
+
+def test_new_weights_are_served_with_their_version(address: str) -> None:
+    other = Transformers.of(tiny_model(seed=5))
+    with connected(address, tokenizer_path=str(tiny_model())) as engine:
+        assert "update_weights" in engine.supports and engine.weight_version == 0
+        before = engine.generate(as_ids(PROMPTS), temperature=0, max_tokens=16)
+        broken = {**other.model.state_dict(), "lm_head.weight": torch.zeros(3)}
+        with refused(ConfigError, "lm_head.weight", key="weights"):
+            engine.update_weights(broken)
+        stream = engine.stream("a", max_tokens=400, ignore_eos=True)
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]  # the server may be ending it yet
+        assert engine.update_weights(other.model) == 1
+        assert engine.update_weights(other.model, version=9) == engine.weight_version == 9
+        output = engine.generate(as_ids(PROMPTS), temperature=0, max_tokens=16)
+        assert output.token_ids != before.token_ids
+        assert_greedy(other, PROMPTS, output, 16)
+        assert {row["weight_version"] for row in output.metadata} == {9}
+        with connected(address, tokenizer_path=str(tiny_model())) as second:
+            assert second.weight_version == 9
+            assert second.update_weights(Transformers.of(tiny_model()).model) == 10
+        output = engine.generate(as_ids(PROMPTS), temperature=0, max_tokens=16)
+        assert output.token_ids == before.token_ids
+        assert {row["weight_version"] for row in output.metadata} == {10}

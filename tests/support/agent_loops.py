@@ -10,7 +10,14 @@ import time
 from typing import Any
 from uuid import uuid4
 
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
+import pydantic
+from verl.experimental.agent_loop.agent_loop import (
+    AgentLoopBase,
+    AgentLoopOutput,
+    AsyncLLMServerManager,
+    register,
+)
+from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 
 SECONDS_BLOCKED = 1.5
 
@@ -152,6 +159,8 @@ class Wrong(Loop):
                 raise ValueError("the game is over")
             case "exits":
                 raise SystemExit(3)
+            case "raises what is no Exception":
+                raise BaseException("odd")
             case "cancels":
                 asyncio.current_task().cancel()
                 await asyncio.sleep(60)
@@ -179,6 +188,8 @@ class Wrong(Loop):
                 await self.ask([10**9], sampling_params)
             case "asks for too much":
                 await self.ask([1] * 99999, sampling_params)
+            case "asks for two":
+                await self.ask(prompt, sampling_params | {"n": 2})
             case "asks with an unknown parameter":
                 await self.ask(prompt, sampling_params | {"temprature": 1})
             case "no request":
@@ -229,6 +240,62 @@ class Late(Loop):
 class NeedsMore(Loop):
     def __init__(self, *args: Any, limit: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+
+
+class Exits(Loop):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise SystemExit(4)
+
+
+class LeavesExit(Loop):
+    """A task that it leaves on the loop ends it, or stops it."""
+
+    turns = 1
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
+        async def exits() -> None:
+            raise SystemExit(3)
+
+        left = asyncio.ensure_future(exits())
+        self.loop.call_soon(self.loop.stop)
+        await asyncio.sleep(0.05)
+        output = await super().run(sampling_params, **kwargs)
+        assert isinstance(left.exception(), SystemExit)
+        return output
+
+
+class Client(pydantic.BaseModel):
+    """What pydantic checks of verl's langgraph recipe."""
+
+    model_config = {"arbitrary_types_allowed": True}
+    client: AsyncLLMServerManager
+
+
+class GivesItsClient(Loop):
+    turns = 1
+
+    async def ask(self, ids: list[int], params: dict[str, Any]) -> Any:
+        client = Client(client=self.server_manager).client
+        return await client.generate("1", prompt_ids=ids, sampling_params=params)
+
+
+class Tagged(Loop):
+    def __init_subclass__(cls, *, tag: str) -> None:
+        super().__init_subclass__()
+
+
+class TaggedLoop(Tagged, tag="mine"):
+    """Cannot have a subclass without a tag."""
+
+
+class WithTools(ToolAgentLoop):
+    """A user's subclass, whose class verl's `init_class` prepares too."""
+
+    @classmethod
+    def init_class(cls, **kwargs: Any) -> None:
+        if not cls._class_initialized:
+            print("my own class begins")
+        super().init_class(**kwargs)
 
 
 class Calls(Loop):

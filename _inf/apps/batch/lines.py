@@ -28,6 +28,8 @@ from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.types import Tokenizer
 
+# Of the answer of an agent loop, in every form.
+OF_LOOPS = ("agent_loop", "num_turns", "unsampled_ids", "reward_scores", "extra_fields")
 COPIED_KEYS = ("id", "metadata", "custom_id")  # of any form: they are copied to the answer
 
 
@@ -109,12 +111,14 @@ class OpenAILine(_Line):
     body: ChatRequest
 
     def row(self, about: Answering, output: GenerationOutput) -> dict[str, Any]:
+        likeliest = self.body.likeliest
+        said = zip(choices(output, about.tokenizer, likeliest=likeliest), output, strict=True)
         content = {
             "id": f"chatcmpl-{about.line}",
             "object": "chat.completion",
             "created": int(time.time()),
             "model": about.model,
-            "choices": choices(output, about.tokenizer, likeliest=self.body.likeliest),
+            "choices": [choice | _of_loop(row) for choice, row in said],
             "usage": usage(output.rows, len(output)),
         }
         response = {"status_code": 200, "request_id": f"req-{about.line}", "body": content}
@@ -122,7 +126,24 @@ class OpenAILine(_Line):
 
 
 def _about(row: GenerationRow) -> dict[str, Any]:
-    return {"finish_reason": row.finish_reason, "usage": usage([row], 1)}
+    return {"finish_reason": row.finish_reason, "usage": usage([row], 1), **_of_loop(row)}
+
+
+def _of_loop(row: GenerationRow) -> dict[str, Any]:
+    """What an agent loop says of its answer."""
+    if row.transcript is None or row.transcript.agent_loop is None:
+        return {}
+    known = row.to_dict()
+    return {name: known[name] for name in OF_LOOPS if name in known}
+
+
+def unsampled_ids(row: Mapping[str, Any]) -> int:
+    """How many ids of an output row's agent loop have a mask that is not that of what was sampled,
+    in any form."""
+    body = (row.get("response") or {}).get("body") or {}
+    said = [row, row.get("metadata"), *(body.get("choices") or ())]
+    counts = [each.get("unsampled_ids") for each in said if isinstance(each, Mapping)]
+    return sum(count for count in counts if isinstance(count, int))
 
 
 def read_lines(source: Path) -> Iterator[tuple[int, bytes]]:
@@ -198,9 +219,12 @@ def _rollout(about: Answering, prompt: Any, output: GenerationOutput) -> dict[st
     [answer] = output
     name = about.copied.get("custom_id")
     asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    said: dict[str, Any] = {"messages": [*asked, message(answer)]}
+    if answer.transcript is not None and answer.transcript.agent_loop is not None:
+        said = {"prompt": asked}  # a loop does not say its turns
     return {
         **about.copied,
         "row_id": name if isinstance(name, str) else str(about.line),
-        "messages": [*asked, message(answer)],
+        **said,
         **answer_fields(answer, about.tokenizer),
     }

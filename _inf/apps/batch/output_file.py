@@ -83,7 +83,8 @@ class OutputFile:
                 f"{self.path} holds rows, but {self.meta.name} is missing or unreadable; "
                 "name another file, or empty it with --restart."
             ) from None
-        for name in {**about, **known}:
+        # What only one of the two runs has, such as an agent loop, explains other differences.
+        for name in sorted({**about, **known}, key=lambda name: name in about and name in known):
             if about.get(name) != known.get(name):
                 raise ConfigError(
                     f"{self.path} was begun with {name}={shown(known.get(name))}, and now it is "

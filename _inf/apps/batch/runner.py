@@ -61,7 +61,8 @@ async def answer_each(
             keep(job.line, *await answer_one(engine, job, params))
 
     at_once = calls_at_once(engine.config, engine.on_cpu)
-    with quiet.no_warnings("n: "):  # a greedy line's equal samples
+    # A greedy line's equal samples; ids of agent loops, which rows count (`unsampled_ids`).
+    with quiet.no_warnings("n: "), quiet.no_warnings("agent loop "):
         await asyncio.gather(*(worker() for _ in range(at_once)))
 
 
@@ -98,6 +99,10 @@ async def answer_one(
         return error_row(job, "server_error", str(failure)), 0
     except (PromptError, ConfigError, ToolError) as failure:
         return error_row(job, "invalid_request", failure.for_one_prompt()), 0
+    for row in output:
+        if (said := row.transcript) is not None and said.agent_loop and said.error:
+            reason = f"agent loop {said.agent_loop}: {said.error}"
+            return error_row(job, "agent_loop_error", reason), 0
     return job.row(output), sum(row.completion_tokens for row in output)
 
 

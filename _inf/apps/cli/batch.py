@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from _inf.apps.agent_loops import default_loop_depends
 from _inf.apps.batch import fingerprint
-from _inf.apps.batch.lines import check_custom_ids, parse
+from _inf.apps.batch.lines import check_custom_ids, parse, unsampled_ids
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import answer_each, keep_in, unanswered
 from _inf.apps.cli.options import Options, first_errors, takes_options
@@ -43,7 +44,11 @@ def batch(
     call = Options(options)
     config, params = call.load(), call.params
     check_custom_ids(source)
-    depends = {**fingerprint.of_config(config), "parameters": {**params, "timeout": None}}
+    depends: dict[str, Any] = {
+        **default_loop_depends(config),
+        **fingerprint.of_config(config),
+        "parameters": {**params, "timeout": None},
+    }
     depends |= {"rollouts": True} if rollouts else {}
     with OutputFile(out) as file:
         file.begin({**depends, "input": fingerprint.of_file(source)}, restart)
@@ -68,15 +73,29 @@ def batch(
                 f"inf: stopped; the same command resumes with the lines that {out} lacks", err=True
             )
             raise
-    _report(tally, file, before)
+        unsampled = _unsampled(file) if config.rollout.agent.default else ""
+    _report(tally, file, before, unsampled)
 
 
-def _report(tally: Tally, file: OutputFile, before: int) -> None:
+def _unsampled(file: OutputFile) -> str:
+    counts = [count for row in file.rows() if (count := unsampled_ids(row))]
+    if not counts:
+        return ""
+    return (
+        f"{len(counts)} answers of agent loops have {sum(counts)} ids whose mask is not that of "
+        "what was sampled (unsampled_ids in their rows); a trainer would learn from other ids than "
+        "the model's: docs/agent_loops.md"
+    )
+
+
+def _report(tally: Tally, file: OutputFile, before: int, unsampled: str) -> None:
     if tally.rows:
         done = f", {before} answered earlier" if before else ""
         typer.echo(f"{tally.rows} lines{tally.speed}{done}", err=True)
     else:
         typer.echo(f"nothing left to do: {before} lines were answered earlier", err=True)
+    if unsampled:
+        typer.echo(f"inf: {unsampled}", err=True)
     if file.failed:
         lines = "1 line has" if file.failed == 1 else f"{file.failed} lines have"
         typer.echo(f'inf: {lines} an "error" in {file.path}', err=True)

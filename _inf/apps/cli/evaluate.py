@@ -11,6 +11,7 @@ from _inf.apps.cli.options import DefaultCommand, Options, first_errors, takes_o
 from _inf.apps.eval import gsm8k
 from _inf.apps.eval.compare import compare_runs
 from _inf.apps.eval.dataset import read_examples
+from _inf.apps.eval.environments import factory_of_file
 from _inf.apps.eval.evaluate import EvalRun
 from _inf.apps.eval.presets import PRESETS, preset_rows
 from _inf.apps.eval.reward import SECONDS, RewardPool
@@ -74,6 +75,14 @@ def data(
             metavar="FILE.py[:NAME]", help="A reward function, compute_score of FILE; else verl's."
         ),
     ] = None,
+    agent_loop: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="verl's agent loop of rows without an agent_name."),
+    ] = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="A factory of environments, as TRL's."),
+    ] = None,
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Answers per row.")] = 1,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first LIMIT rows.")] = None,
     shuffle_seed: Annotated[int | None, typer.Option(help="Shuffle the rows first.")] = None,
@@ -101,6 +110,12 @@ def data(
     config = call.load()
     if log is not None:
         check_tracker(log)
+    if agent_loop is not None:
+        if tool:
+            raise ConfigError("--tool: an agent loop has its own tools; leave one of the two out.")
+        call.params["agent_loop"] = agent_loop
+    if environment is not None:
+        call.params["environment_factory"] = factory_of_file(environment)
     judge = gsm8k.compute_score if source == GSM8K and reward is None else reward
     rows, name = _rows(source, file, shots, shots_from, tool)
     run = EvalRun(
@@ -122,6 +137,9 @@ def data(
     typer.echo(f"rows and summary: {run.stem}.jsonl, {run.stem}.summary.json", err=True)
     if log is not None:
         log_metrics(log, report, run.stem.name, global_step(config.model_path))
+    if report.unsampled_ids:
+        see = f"inf show {run.stem}.jsonl marks them"
+        typer.echo(f"inf: {report.unsampled()} {see}.", err=True)
     if report.unscored:
         typer.echo(
             f'inf: {report.unscored} answers have no reward: "error" in their rows says why; the '

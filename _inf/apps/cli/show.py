@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from _inf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _inf.apps.rollouts import Rollout
 
 
 def show(
@@ -36,5 +40,11 @@ def show(
         target.write_text(page(loaded), encoding="utf-8")
     except OSError as failure:
         raise ConfigError(f"{target}: {failure.strerror}; name another page with --out.") from None
-    counts = ", ".join(f"{len(rollouts)} rows of {name}" for name, rollouts in loaded)
+    counts = ", ".join(f"{_counted(rollouts)} of {name}" for name, rollouts in loaded)
     typer.echo(f"{counts}: {target}", err=True)
+
+
+def _counted(rollouts: Sequence[Rollout]) -> str:
+    counts = [each.unsampled_ids for each in rollouts if each.unsampled_ids]
+    about = f" ({len(counts)} with {sum(counts)} unsampled ids)" if counts else ""
+    return f"{len(rollouts)} rows{about}"

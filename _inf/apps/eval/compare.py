@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from _inf.apps.agent_loops import LOOP
 from _inf.apps.eval.dataset import UNKNOWN_SOURCE
 from _inf.apps.eval.reward_version import UNSURE, digest_of
 from _inf.apps.json_lines import json_lines, json_text
@@ -92,9 +93,12 @@ class Comparison:
 
     @property
     def same_reward(self) -> bool:
-        """Whether one version of one reward function scored all answers of both."""
+        """Whether one version of one reward function, or agent loops that are the same in both,
+        scored all answers of both."""
         a, b = ({digest_of(name) for name in names} for names in self.scored_by)
-        return a == b and len(a) == 1 and not any(digest.endswith(UNSURE) for digest in a)
+        functions = {digest_of(name) for name in self.scored_by[0] if not name.startswith(LOOP)}
+        sure = not any(digest.endswith(UNSURE) for digest in a)
+        return bool(a) and a == b and len(functions) <= 1 and sure
 
     def json(self) -> str:
         return json_text(dataclasses.asdict(self), indent=1)

@@ -21,25 +21,53 @@ COLUMNS = (
     ("reward_model", dict, "an object"),
     ("extra_info", dict, "an object"),
     ("data_source", str, "a name"),
+    ("agent_name", str, "the name of an agent loop"),
 )
+AGENT_NAME = "agent_name"
+NOT_COLUMNS = (AGENT_NAME, "raw_prompt")  # verl takes the first one out, and writes the other
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
     """One row. number: its place in the data, from 0. extra_info: may have `tools_kwargs` and
-    `interaction_kwargs`."""
+    `interaction_kwargs`. agent_name: the agent loop of this row. columns: all but the prompt and
+    `agent_name`, as they are."""
 
     number: int
     prompt: Any
     data_source: str
     ground_truth: Any
     extra_info: dict[str, Any]
+    agent_name: str | None = None
+    columns: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def params(self, *, tools: bool, interactions: bool) -> dict[str, Any]:
         """The keywords of `generate` that the row brings. As verl's rollout, which gets them with
         every row, it leaves out those of tools or interactions that the call does not have."""
         used = {"tools_kwargs": tools, "interaction_kwargs": interactions}
         return {k: self.extra_info[k] for k, use in used.items() if use and self.extra_info.get(k)}
+
+    @property
+    def agent_kwargs(self) -> dict[str, Any]:
+        """What verl 0.6.1 gives to an agent loop's `run` besides the messages: all columns and
+        those that its data set (`utils/dataset/rl_dataset.py`, `__getitem__`) and its trainer
+        (`trainer/ppo/ray_trainer.py`, `_validate`) make. `uid`, which is random there, is the row's
+        number here."""
+        info = self.extra_info
+        return {
+            "uid": str(self.number),
+            **self.columns,
+            "extra_info": info,
+            "index": info.get("index", 0),
+            "tools_kwargs": info.get("tools_kwargs", {}),
+            "interaction_kwargs": info.get("interaction_kwargs", {}),
+        }
+
+    @property
+    def answered_without_a_loop(self) -> dict[str, Any]:
+        """What the answer depends on if no agent loop gets the columns."""
+        values = dataclasses.asdict(self)
+        return {name: values[name] for name in values if name not in ("agent_name", "columns")}
 
 
 def read_examples(
@@ -128,7 +156,9 @@ def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
     place = f"{where}, row {number}"
     if not isinstance(row, Mapping):
         raise ConfigError(f"{place}: it must be an object with named values, not {shown(row)}.")
-    row = plain(row)
+    values = plain(row)
+    # What a table lacks in some of its rows is NaN there.
+    row = {key: None if isinstance(v, float) and v != v else v for key, v in values.items()}
     if row.get(prompt_key) is None:
         raise ConfigError(
             f"{place}: the key {prompt_key!r} is missing; it has {', '.join(sorted(row))}. Name "
@@ -143,24 +173,25 @@ def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
         data_source=row.get("data_source") or UNKNOWN_SOURCE,
         ground_truth=(row.get("reward_model") or {}).get("ground_truth"),
         extra_info=row.get("extra_info") or {},
+        agent_name=row.get(AGENT_NAME) or None,
+        columns={k: v for k, v in row.items() if k not in (prompt_key, *NOT_COLUMNS)},
     )
 
 
-def check_for_verls_reward(examples: Sequence[Example]) -> None:
+def check_for_verls_reward(example: Example) -> None:
     """verl's `default_compute_score` chooses by data_source, and compares with a ground truth."""
-    for example in examples:
-        truth, known = example.ground_truth, example.data_source != UNKNOWN_SOURCE
-        if truth is None or not known:
-            lacks = "reward_model.ground_truth" if known else "data_source"
-            raise ConfigError(
-                f"row {example.number}: {lacks} is missing, which verl's default_compute_score "
-                "needs; add it, or give a reward function of your own."
-            )
-        if isinstance(truth, int | float):
-            raise ConfigError(
-                f"row {example.number}: reward_model.ground_truth is the number {truth}; verl's "
-                f'default_compute_score compares text: no answer would be right. Write "{truth}".'
-            )
+    truth, known = example.ground_truth, example.data_source != UNKNOWN_SOURCE
+    if truth is None or not known:
+        lacks = "reward_model.ground_truth" if known else "data_source"
+        raise ConfigError(
+            f"row {example.number}: {lacks} is missing, which verl's default_compute_score "
+            "needs; add it, or give a reward function of your own."
+        )
+    if isinstance(truth, int | float):
+        raise ConfigError(
+            f"row {example.number}: reward_model.ground_truth is the number {truth}; verl's "
+            f'default_compute_score compares text: no answer would be right. Write "{truth}".'
+        )
 
 
 def plain(value: Any) -> Any:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections import defaultdict
+from collections import Counter, defaultdict
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from _inf.apps.eval.metrics import metrics
+from _inf.apps.eval.scoring import scored_by_its_loop
 from _inf.apps.json_lines import json_text
 from _inf.errors import shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+OF_AGENT_LOOPS = ("agent_loops", "scored_by_loops", "unsampled_rows", "unsampled_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +27,8 @@ class EvalReport:
         `val-aux/...`), and beside them `.../pass@k` (unbiased) and `.../stderr@n`.
     rows: a dict per answer: `number` (of the data's row), `sample`, `data_source`, `prompt`,
         `ground_truth`, `completion`, `reward`, `reward_extra`, `finish_reason`, tokens; with tools
-        `messages` and `tool_calls`; `error` where there is no answer or no reward.
+        `messages` and `tool_calls`; with an agent loop `agent_loop`, `extra_fields` and
+        `unsampled_ids`; `error` where there is no answer or no reward.
     limit: of the data's rows; None for all. reward_version: of the function; it changes with its
         code and the values that it uses. parameters: all sampling keywords with the values used,
         also those from the config.
@@ -33,6 +37,9 @@ class EvalReport:
     tokens_per_second: of this run alone; None if an earlier run had answered all.
     answers_kept, rewards_kept: how many are of an earlier run. rescored_because: why stored answers
         with a reward were scored again, if they were.
+    agent_loops: how many answers each agent loop gave, by its name. scored_by_loops: how many of
+        them have the loop's own score. unsampled_rows, unsampled_ids: how many answers of agent
+        loops, and how many ids in them, have a mask that is not that of the sampled ids.
     """
 
     metrics: dict[str, float]
@@ -52,6 +59,10 @@ class EvalReport:
     answers_kept: int
     rewards_kept: int
     rescored_because: str | None
+    agent_loops: dict[str, int]
+    scored_by_loops: int
+    unsampled_rows: int
+    unsampled_ids: int
 
     @classmethod
     def of(cls, rows: list[dict[str, Any]], wanted: int, **about: Any) -> EvalReport:
@@ -59,6 +70,7 @@ class EvalReport:
         scored = [row for row in rows if row.get("reward") is not None]
         answered = [row for row in rows if "completion_tokens" in row]
         cut = sum(row.get("finish_reason") == "length" for row in answered)
+        unsampled = [row["unsampled_ids"] for row in answered if row.get("unsampled_ids")]
         return cls(
             metrics=metrics(scored, about["n"]),
             rows=rows,
@@ -66,12 +78,18 @@ class EvalReport:
             cut_by_length=cut / max(1, len(answered)),
             completion_tokens=sum(row["completion_tokens"] for row in answered),
             date=datetime.date.today().isoformat(),
+            agent_loops=Counter(row["agent_loop"] for row in answered if "agent_loop" in row),
+            scored_by_loops=sum(map(scored_by_its_loop, scored)),
+            unsampled_rows=len(unsampled),
+            unsampled_ids=sum(unsampled),
             **about,
         )
 
     def json(self) -> str:
-        """Everything but the rows."""
-        values = {k: v for k, v in vars(self).items() if k != "rows"} | {"answers": len(self.rows)}
+        """Everything but the rows; of agent loops only if they ran."""
+        left_out = ("rows", *(() if self.agent_loops else OF_AGENT_LOOPS))
+        values = {k: v for k, v in vars(self).items() if k not in left_out}
+        values["answers"] = len(self.rows)
         return json_text(values, indent=1, default=repr)
 
     def without_reward(self) -> str:
@@ -81,6 +99,20 @@ class EvalReport:
         first = f" The first: {reasons[0]}" if reasons else ""
         return (
             f"{self.unscored} answers have no reward{none}; 'error' in their rows says why.{first}"
+        )
+
+    def unsampled(self) -> str:
+        """Say how many answers of agent loops have ids that were not sampled there, and where."""
+        row = next(row for row in self.rows if row.get("unsampled_ids"))
+        place = row["unsampled_at"][0]
+        what = "was not sampled there" if row["response_mask"][place] else "has mask 0"
+        first = f"{row['agent_loop']}, row {row['number']}, sample {row['sample']}"
+        return (
+            f"{self.unsampled_rows} of {sum(self.agent_loops.values())} answers of agent loops "
+            f"have {self.unsampled_ids} ids whose mask is not that of what was sampled; the first "
+            f"is of {first}: token {place} of the response, {row['response_texts'][place]!r} "
+            f"(id {row['response_ids'][place]}), {what}. A trainer would learn "
+            "from other ids than the model's (docs/agent_loops.md)."
         )
 
     def __str__(self) -> str:
@@ -100,7 +132,15 @@ class EvalReport:
         if self.answers_kept:
             why = f"; scored again: {self.rescored_because}" if self.rescored_because else ""
             kept = [f"resumed: {self.answers_kept} answers, {self.rewards_kept} rewards{why}"]
-        return "\n".join([str(self), f"{counts}, {cut}", *kept, *lines])
+        return "\n".join([str(self), f"{counts}, {cut}", *self._of_loops(), *kept, *lines])
+
+    def _of_loops(self) -> list[str]:
+        loops = [f"{name} {count}" for name, count in sorted(self.agent_loops.items())]
+        own = f"; {self.scored_by_loops} scored by their loop" if self.scored_by_loops else ""
+        unsampled = ""
+        if self.unsampled_rows:
+            unsampled = f"; {self.unsampled_ids} unsampled ids in {self.unsampled_rows} answers"
+        return [f"answers of agent loops: {', '.join(loops)}{own}{unsampled}"] if loops else []
 
     def plot(self) -> Figure:
         """Draw the rewards and the lengths of the answers, by data source."""

@@ -17,14 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.from_thread import start_blocking_portal
 
+from _inf.apps.agent_loops import depends_on
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import Job
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import OnError, answer_each
+from _inf.apps.eval.agent_rows import KWARGS, AgentRows
 from _inf.apps.eval.dataset import Example, check_for_verls_reward, read_examples
+from _inf.apps.eval.environments import ENVIRONMENT, environment_version
+from _inf.apps.eval.environments import KEYWORD as FACTORY
 from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.reward import SECONDS, RewardPool
 from _inf.apps.eval.reward_process import RewardFunction
+from _inf.apps.eval.reward_version import RewardVersion
+from _inf.apps.eval.reward_worker import RewardError
 from _inf.apps.eval.scoring import Stored, answer_and_score, stored_answers
 from _inf.apps.rollouts.sources import answer_fields
 from _inf.apps.tally import Tally
@@ -62,10 +68,13 @@ def evaluate(
 
     data: a path (.parquet, .jsonl, .json), a `datasets.Dataset`, a pandas table or a list of rows
         with `prompt`, `data_source`, `reward_model.ground_truth` and `extra_info`, whose
-        `tools_kwargs` and `interaction_kwargs` the call gets.
+        `tools_kwargs` and `interaction_kwargs` the call gets. With an agent loop its `run` gets all
+        columns of the row; a row's `agent_name` names its own loop (docs/agent_loops.md).
     reward: `compute_score(data_source, solution_str, ground_truth, extra_info)`, sync or async,
         which returns a number or a dict with `score`; also as "FILE.py:NAME". By default verl's
-        `default_compute_score`. It is loaded before anything is asked.
+        `default_compute_score`. It is loaded before anything is asked. An answer to which its
+        agent loop gave a `reward_score` has that one; without `reward`, an answer that was given
+        in an environment has the environment's.
     reward_timeout: seconds for one call of it.
     reward_workers: the processes that call it; by default one for each core, at most 8. A process
         has one call of a sync function under way, or up to 32 of an async one. 0: a thread of this
@@ -77,11 +86,12 @@ def evaluate(
         Stored answers stay when the reward has changed, and are scored again.
     rescore: score all stored answers again: where the reward depends on something that is neither
         its code nor a value that it uses, such as a file that it reads.
-    params: `generate`'s keywords.
+    params: `generate`'s keywords. With `environment_factory` an environment's `reset` gets the
+        columns of its row. `agent_kwargs` are columns for all rows, which none of them has.
 
     Raises `ConfigError` for data, a reward or keywords of another form, before anything is sent. An
     answer that cannot be given or scored is a row with an `error`, and counts in `unscored`; a
-    warning says so.
+    warning says so, and another one that ids of agent loops were not sampled where they stand.
     """
     examples = read_examples(data, prompt_key=prompt_key, shuffle_seed=shuffle_seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -100,6 +110,8 @@ def evaluate(
         report = run.run(lambda: contextlib.nullcontext(engine))
     if report.unscored:
         warnings.warn(report.without_reward(), stacklevel=2)
+    if report.unsampled_ids:
+        warnings.warn(report.unsampled(), stacklevel=2)
     if report.rescored_because and not rescore:
         warnings.warn(f"answers were scored again: {report.rescored_because}", stacklevel=2)
     return report
@@ -126,8 +138,10 @@ class EvalRun:
         for name, value in (("n", self.n), ("limit", self.limit)):
             if value is not None and value < 1:
                 raise ConfigError.of(name, f"it must be at least 1, not {value}.")
-        rows = json.dumps([dataclasses.asdict(each) for each in self.examples], default=repr)
-        self._digest = hashlib.sha256(rows.encode()).hexdigest()
+        self._agents = AgentRows.of(self.examples, self.config, self.params)
+        self.params.pop(KWARGS, None)  # a row's own have them
+        self._environment = environment_version(self.params)
+        self._digest = self._digest_of_data()
         tools = self.params.get("tools")
         self._schemas = None if tools is None else [tool.schema for tool in as_tools(tools)]
         self.examples = self.examples[: self.limit]
@@ -140,8 +154,10 @@ class EvalRun:
             raise ConfigError.of(
                 "n", f"{self.n} greedy answers of one prompt are all the same; give a temperature."
             )
-        if self.pool.is_verls:
-            check_for_verls_reward(self.examples)
+        for each in self.examples if self.pool.is_verls else ():
+            # A loop, or an environment, may score the row itself.
+            if self._agents.of_row(each) is None and self._environment is None:
+                check_for_verls_reward(each)
 
     def run(
         self,
@@ -155,13 +171,14 @@ class EvalRun:
         version = self.pool.version
         with OutputFile(Path(f"{self.stem}.jsonl")) as file:
             file.begin(self._about(), self.restart)
-            stored = stored_answers(file, self._wanted, version, self.rescore)
+            stored = stored_answers(file, self._wanted, version, self._scores, self.rescore)
             if stored.answers:
                 tell(str(stored))
             tally = Tally(self._wanted, stored.rewards, stored.answers, PROGRESS, tell)
             if stored.to_answer or stored.to_score:
                 self._finish(file, stored, tally, start, on_error)
             rows = [row for row in file.rows() if row["line"] <= self._wanted]
+        tools = {"tools": self._schemas} if self._schemas else {}
         report = EvalReport.of(
             rows,
             self._wanted,
@@ -171,7 +188,7 @@ class EvalRun:
             reward=version.name,
             reward_version=version.digest,
             n=self.n,
-            parameters=self._used | ({"tools": self._schemas} if self._schemas else {}),
+            parameters=self._used | tools | self._agents.about,
             tokens_per_second=tally.tokens_per_second,
             answers_kept=stored.answers,
             rewards_kept=stored.rewards,
@@ -197,16 +214,36 @@ class EvalRun:
             pool = stack.enter_context(portal.wrap_async_context_manager(self.pool))
             if stored.to_answer:
                 engine = stack.enter_context(start())
+                self._agents.check_engine(engine, self.examples, self.params)
                 jobs = [self._job(line, engine) for line in stored.to_answer]
                 answering = partial(answer_each, engine, jobs, self.params)
-            todo = (stored.to_score, self._arguments, answering, tally, named)
+            own = {**self._agents.versions}
+            if self._scores is not None:
+                own[ENVIRONMENT] = self._scores
+            todo = (stored.to_score, self._arguments, answering, own, tally, named)
             portal.call(answer_and_score, file, pool, *todo)
+
+    @property
+    def _scores(self) -> RewardVersion | None:
+        """The environment, if its rewards count: a reward function that was given comes first."""
+        return self._environment if self.pool.is_verls else None
+
+    def _digest_of_data(self) -> str:
+        """Without the columns that only agent loops and environments get, if there is none: files
+        that were begun before these were read are resumed."""
+        read = bool(self._agents.versions or self._environment)
+        rows = [vars(each) if read else each.answered_without_a_loop for each in self.examples]
+        return hashlib.sha256(json.dumps(rows, default=repr).encode()).hexdigest()
 
     def _about(self) -> dict[str, Any]:
         """What the answers depend on. A row says itself which reward function scored it."""
+        params = {**self.params, "timeout": None, "tools": self._schemas, **self._agents.about}
+        params.pop(FACTORY, None)  # it is known by its version
+        environments = [self._environment] if self._environment else []
         return {
+            **depends_on([*self._agents.versions.values(), *environments]),
             **fingerprint.of_config(self.config),
-            "parameters": {**self.params, "timeout": None, "tools": self._schemas},
+            "parameters": params,
             "n": self.n,
             "data": self._digest,
         }
@@ -239,15 +276,27 @@ class EvalRun:
                 row["solution_str"] = solution
             return about | row
 
+        if self._agents.of_row(example) is not None:
+            return Job(line, example.prompt, row, self._agents.params(example), about)
         params = example.params(
             tools=bool(turns.tool_config_path if given is None else given),
             interactions=turns.interaction_config_path is not None,
         )
+        if self._environment is not None:
+            params["environment_kwargs"] = example.columns
         return Job(line, example.prompt, row, params, about)
 
     def _arguments(self, row: dict[str, Any]) -> dict[str, Any]:
-        """What the reward function gets for a row with an answer."""
+        """What the reward function gets for a row with an answer; an agent loop's `extra_fields`
+        are merged as verl 0.6.1 does (`experimental/reward/reward_loop/naive.py`)."""
         example = self._example(row["line"])
+        looped = self._agents.of_row(example) is not None
+        if self.pool.is_verls and (looped or self._environment is not None):
+            try:
+                check_for_verls_reward(example)
+            except ConfigError as failure:
+                gave = "agent loop gave no reward_score" if looped else "environment gave no reward"
+                raise RewardError(f"the {gave}, and {failure}") from None
         turns = {
             "num_turns": row.get("num_turns"),
             "rollout_reward_scores": row.get("reward_scores", {}),
@@ -256,7 +305,7 @@ class EvalRun:
             "data_source": example.data_source,
             "solution_str": row.get("solution_str", row.get("completion", "")),
             "ground_truth": example.ground_truth,
-            "extra_info": {**example.extra_info, **turns},
+            "extra_info": {**example.extra_info, **turns, **row.get("extra_fields", {})},
         }
 
 

@@ -105,7 +105,17 @@ def load(function: RewardFunction | str | None) -> RewardFunction:
         return default_compute_score  # type: ignore[no-any-return]
     if not isinstance(function, str):
         return function
-    path, _, name = function.rpartition(":")
+    found, known = of_file(function)
+    if not callable(found):
+        what = "no function" if found is None else "something else than a function"
+        name = function.rpartition(":")[2]
+        raise AttributeError(f"the file has {what} named {name!r}{did_you_mean(name, known)}")
+    return found  # type: ignore[no-any-return]
+
+
+def of_file(named: str) -> tuple[Any, list[str]]:
+    """What "FILE.py:NAME" names, None if there is none, and the names of the file's functions."""
+    path, _, name = named.rpartition(":")
     if (folder := str(Path(path).resolve().parent)) not in sys.path:
         sys.path.append(folder)
     spec = importlib.util.spec_from_file_location("custom_module", path)  # verl's name for it
@@ -113,12 +123,8 @@ def load(function: RewardFunction | str | None) -> RewardFunction:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    found = getattr(module, name, None)
-    if not callable(found):
-        known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        what = "no function" if found is None else "something else than a function"
-        raise AttributeError(f"the file has {what} named {name!r}{did_you_mean(name, known)}")
-    return found  # type: ignore[no-any-return]
+    known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+    return getattr(module, name, None), known
 
 
 def _check_keywords(function: RewardFunction) -> None:

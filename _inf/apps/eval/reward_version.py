@@ -1,4 +1,5 @@
-"""Says whether a reward function is still the one that scored a row.
+"""Says whether a reward function is still the one that scored a row, and an agent loop the one that
+answered it.
 
 A function is known by its code, its defaults, the values it closes over and the globals it reads,
 and so on for the functions and classes of the user's own that it uses. What a module of the user's
@@ -23,6 +24,7 @@ import itertools
 import sys
 import sysconfig
 import types
+from collections.abc import Iterable
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
@@ -64,9 +66,17 @@ def digest_of(scored_by: str | None) -> str:
     return (scored_by or "").rpartition(" ")[2]
 
 
-def version_of(reward: Any) -> RewardVersion:
-    """Describe a reward: a function, "FILE.py:NAME", or None for verl's."""
-    modules = _OwnModules()
+def version_of(
+    reward: Any, *, folder: Path | None = None, imports: Iterable[str] = ()
+) -> RewardVersion:
+    """Describe a reward, which is a function, "FILE.py:NAME", or None for verl's; or any class.
+
+    folder: where its modules are too, besides Python's path. imports: modules that it uses and that
+    are not seen in its code.
+    """
+    modules = _OwnModules(folder)
+    for module in imports:
+        modules.add(module)
     name, described, unknown = str(reward), reward, []
     if reward is None:
         name = "verl.utils.reward_score.default_compute_score"
@@ -88,8 +98,9 @@ class _OwnModules:
     """Digests the files of modules of the user's own, and of those that they import. An import
     whose name is computed while the code runs is not seen."""
 
-    def __init__(self) -> None:
-        self._path = [path for path in sys.path if _is_own_path(path)]
+    def __init__(self, folder: Path | None = None) -> None:
+        found = [*sys.path, *([str(folder.resolve())] if folder else [])]
+        self._path = [path for path in found if _is_own_path(path)]
         self._digests: dict[str, str] = {}
 
     def __str__(self) -> str:
@@ -161,9 +172,11 @@ def _digest(value: Any, modules: _OwnModules) -> str:
 def _unreadable(name: str, reward: Any, modules: _OwnModules) -> list[str]:
     """The values that the reward uses itself and that cannot be read, else the reward's name."""
     known = {name: reward}
-    if isinstance(reward, types.FunctionType):
-        variables = inspect.getclosurevars(reward)
-        known |= {**variables.globals, **variables.nonlocals}
+    functions = vars(reward).values() if isinstance(reward, type) else [reward]
+    for function in functions:
+        if isinstance(function, types.FunctionType):
+            variables = inspect.getclosurevars(function)
+            known |= {**variables.globals, **variables.nonlocals}
     found = []
     for variable, value in known.items():
         try:

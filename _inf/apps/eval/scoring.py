@@ -11,12 +11,14 @@ from typing import Any
 
 from _inf.apps.batch.output_file import OutputFile, is_error
 from _inf.apps.batch.runner import Keep, OnError, keep_in
-from _inf.apps.eval.reward import RewardPool
+from _inf.apps.eval.environments import ENVIRONMENT
+from _inf.apps.eval.reward import Reward, RewardPool
 from _inf.apps.eval.reward_version import RewardVersion
 from _inf.apps.eval.reward_worker import RewardError
 from _inf.apps.tally import Tally
 
 Row = dict[str, Any]
+OWN_SCORE = "reward_score"  # verl's name for that of an agent loop
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,18 +45,34 @@ class Stored:
         return said + again
 
 
-def stored_answers(file: OutputFile, wanted: int, version: RewardVersion, rescore: bool) -> Stored:
-    """Look through the rows of the first `wanted` lines. rescore: keep no reward."""
+def stored_answers(
+    file: OutputFile,
+    wanted: int,
+    version: RewardVersion,
+    own: RewardVersion | None,
+    rescore: bool,
+) -> Stored:
+    """Look through the rows of the first `wanted` lines. own: that of an environment that scores
+    its rows. rescore: keep no reward."""
     answered, to_score, old = set(), [], 0
     for row in file.rows():
         if (line := row["line"]) <= wanted and "completion_tokens" in row:
             answered.add(line)
             has_reward = row.get("reward") is not None
-            if rescore or not has_reward or not version.scored(row.get("scored_by")):
+            scored_by = row.get("scored_by")
+            by_own = own is not None and own.scored(scored_by)
+            same = scored_by_its_loop(row) or by_own or version.scored(scored_by)
+            if rescore or not has_reward or not same:
                 to_score.append(line)
                 old += has_reward
     to_answer = [line for line in range(1, wanted + 1) if line not in answered]
     return Stored(wanted, to_answer, to_score, _why(version, rescore) if old else None)
+
+
+def scored_by_its_loop(row: Mapping[str, Any]) -> bool:
+    """Whether an agent loop gave the score itself: verl 0.6.1 then asks no reward function
+    (`agent_loop.py`, `_run_agent_loop`)."""
+    return "agent_loop" in row and OWN_SCORE in (row.get("reward_scores") or {})
 
 
 def _why(version: RewardVersion, rescore: bool) -> str:
@@ -75,11 +93,13 @@ async def answer_and_score(
     lines: list[int],
     arguments: Callable[[Row], dict[str, Any]],
     answering: Callable[[Keep], Awaitable[None]] | None,
+    own: Mapping[str, RewardVersion],
     tally: Tally,
     on_error: OnError,
 ) -> None:
     """Score the stored answers of `lines`, and those that `answering` makes meanwhile. arguments:
-    those of the reward function for a stored answer."""
+    those of the reward function for a stored answer. own: the agent loops of names that score rows
+    themselves, and the environment, if it does."""
     waiting: asyncio.Queue[int | None] = asyncio.Queue()
     for line in lines:
         waiting.put_nowait(line)
@@ -102,18 +122,40 @@ async def answer_and_score(
 
     async def score() -> None:
         while (line := await waiting.get()) is not None:
-            keep_last(line, await _scored(file.row(line), arguments, pool), 0)
+            keep_last(line, await _scored(file.row(line), arguments, pool, own), 0)
 
     with tally.showing():
         await asyncio.gather(answer(), *(score() for _ in range(pool.at_once)))
 
 
-async def _scored(row: Row, arguments: Callable[[Row], dict[str, Any]], pool: RewardPool) -> Row:
+async def _scored(
+    row: Row,
+    arguments: Callable[[Row], dict[str, Any]],
+    pool: RewardPool,
+    own: Mapping[str, RewardVersion],
+) -> Row:
     answer = {name: row[name] for name in row if name not in ("error", "reward_extra", "scored_by")}
     try:
-        reward = await pool.score(arguments(row))
+        if scored_by_its_loop(row):
+            reward, scored_by = _own_reward(row), str(own[row["agent_loop"]])
+        elif ENVIRONMENT in own and ENVIRONMENT in row.get("reward_scores", {}):
+            reward = Reward.of(row["reward_scores"][ENVIRONMENT])
+            scored_by = str(own[ENVIRONMENT])
+        else:
+            reward, scored_by = await pool.score(arguments(row)), str(pool.version)
     except RewardError as failure:
         error = {"code": "reward_error", "message": str(failure)}
         return answer | {"reward": None, "error": error}
-    scored_by = str(pool.version)
     return answer | {"reward": reward.value, "reward_extra": reward.extra, "scored_by": scored_by}
+
+
+def _own_reward(row: Row) -> Reward:
+    """The score of a row's agent loop, with what verl takes for its function's other values
+    (`agent_loop.py`, `_postprocess`)."""
+    score, extra = row["reward_scores"][OWN_SCORE], row["extra_fields"].get("reward_extra_info")
+    if score is None:  # in JSON
+        raise RewardError(
+            f"agent loop {row['agent_loop']}: its reward_score is NaN or infinite; return a finite "
+            "number, or None for a reward function's."
+        )
+    return Reward(Reward.of(score).value, extra if isinstance(extra, dict) else {})

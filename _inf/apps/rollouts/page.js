@@ -38,10 +38,15 @@ function answersToModel(row) {
     .map((message) => message.content);
 }
 
-function notSampled(texts, caption, given) {
+function notSampled(texts, caption, given, marked = new Map()) {
   const section = element("section");
   section.append(element("p", "caption", `${caption} · ${texts.length} tokens`));
   const box = element("div", "text not-sampled");
+  if (marked.size) {
+    box.append(...texts.map((text, place) => marked.get(place) || text));
+    section.append(box);
+    return section;
+  }
   let rest = texts.join("");
   while (given.length && rest.includes(given[0])) {
     const content = given.shift();
@@ -54,24 +59,39 @@ function notSampled(texts, caption, given) {
   return section;
 }
 
+function tokenOf(row, place) {
+  const token = element("span", "token", row.response[place]);
+  token.tabIndex = -1;
+  token.classList.toggle("blank", /^\s*\n\s*$/.test(row.response[place]));
+  token.dataset.about = `token ${JSON.stringify(row.response[place])}, id ${row.ids[place]}`;
+  return token;
+}
+
+// What an agent loop returned with a mask that is not that of the ids that were sampled.
+function mark(token, why) {
+  token.classList.add("unsampled");
+  token.dataset.about += `, ${why}`;
+  return token;
+}
+
 function sampled(row, begin, end) {
   const section = element("section");
   const logprobs = row.logprobs && row.logprobs.slice(begin, end);
   const mean = logprobs && logprobs.reduce((sum, each) => sum + each, 0) / logprobs.length;
-  const about = logprobs ? ` · mean log prob ${number(mean, 3)}` : "";
+  const others = [...row.unsampled].filter((place) => begin <= place && place < end).length;
+  const about = (others ? ` · ${others} of them not sampled there` : "")
+    + (logprobs ? ` · mean log prob ${number(mean, 3)}` : "");
   section.append(element("p", "caption", `sampled · ${end - begin} tokens${about}`));
   const box = element("div", "text");
   for (let place = begin; place < end; place++) {
-    const token = element("span", "token", row.response[place]);
-    token.tabIndex = -1;
-    token.classList.toggle("blank", /^\s*\n\s*$/.test(row.response[place]));
-    let label = `token ${JSON.stringify(row.response[place])}, id ${row.ids[place]}`;
+    const token = tokenOf(row, place);
     if (logprobs) {
       const logprob = row.logprobs[place];
       token.classList.add(`p${tint(logprob)}`);
-      label += `, log prob ${logprob.toFixed(4)}, probability ${(100 * Math.exp(logprob)).toFixed(2)} %`;
+      token.dataset.about +=
+        `, log prob ${logprob.toFixed(4)}, probability ${(100 * Math.exp(logprob)).toFixed(2)} %`;
     }
-    token.dataset.about = label;
+    if (row.unsampled.has(place)) mark(token, "not sampled there, but its mask is 1");
     box.append(token);
   }
   section.append(box);
@@ -87,7 +107,13 @@ function tokens(row) {
     let end = begin;
     while (end < row.mask.length && row.mask[end] === row.mask[begin]) end++;
     if (row.mask[begin]) made.append(sampled(row, begin, end));
-    else made.append(notSampled(row.response.slice(begin, end), "tool, user or template", given));
+    else {
+      const places = [...row.unsampled].filter((place) => begin <= place && place < end);
+      const why = "sampled there, but its mask is 0";
+      const marked = new Map(places.map((place) => [place - begin, mark(tokenOf(row, place), why)]));
+      const texts = row.response.slice(begin, end);
+      made.append(notSampled(texts, "tool, user or template", given, marked));
+    }
     begin = end;
   }
   const first = made.querySelector(".token");
@@ -158,6 +184,8 @@ function entry(pair, place) {
   const rewards = pair.sides.map((row) => (row ? number(row.reward, 3) : "–")).join(" → ");
   const name = element("span", "number", `${pair.id} · ${finish(present[0])}`);
   if (present.some((row) => row.error)) name.append(" · ", element("span", "in-error", "error"));
+  const unsampled = present.reduce((sum, row) => sum + row.unsampled.size, 0);
+  if (unsampled) name.append(" · ", element("span", "in-error", `${unsampled} unsampled`));
   button.append(name);
   button.append(element("span", "number", rewards));
   button.append(element("span", "preview", present[0].preview));
@@ -282,6 +310,10 @@ for (const reason of [...new Set(reasons)].sort()) {
   const option = element("option", "", reason);
   option.value = reason;
   $("finish").append(option);
+}
+for (const row of rows.flatMap((pair) => pair.sides.filter(Boolean))) {
+  row.unsampled = new Set(row.unsampled);
+  if (row.unsampled.size) $("unsampled").hidden = false;
 }
 $("errors").disabled = !rows.some((pair) => pair.sides.some((row) => row && row.error));
 $("title").textContent = document.title = files.join(" and ");

@@ -28,6 +28,7 @@ FOLDED = {
     "reward_scores": "Reward scores",
     "tool_calls": "Tool calls",
     "timings": "Timings",
+    "extra_fields": "Extra fields",
     "extra": "Other keys",
 }
 
@@ -91,6 +92,7 @@ def _row(rollout: Rollout) -> dict[str, Any]:
         "response": _texts(rollout.response_texts, rollout.response_ids),
         "ids": rollout.response_ids,
         "mask": rollout.response_mask,
+        "unsampled": rollout.unsampled_at or [],
         "logprobs": None if logprobs is None else [round(each, 4) for each in logprobs],
         "messages": messages or None,
         "error": _text(error.get("message") if isinstance(error, dict) else error),
@@ -115,18 +117,22 @@ def _facts(rollout: Rollout) -> list[tuple[str, str]]:
         "sampled tokens": sampled,
         "weight version": rollout.weight_version,
         "turns": rollout.num_turns,
+        "agent loop": rollout.agent_loop,
+        "unsampled ids": rollout.unsampled_ids,
         **{name.replace("_", " "): rollout.extra.get(name) for name in SHOWN_FACTS},
     }
     return [(name, _text(value)) for name, value in values.items() if value is not None]
 
 
 def _messages(rollout: Rollout) -> list[dict[str, Any]]:
-    """The conversation; of a plain answer its prompt, where the row has that, and the answer."""
+    """The conversation; of a plain answer its prompt, where the row has that, and the answer. An
+    agent loop does not say its turns."""
     said: list[Any] = list(rollout.messages or [])
     if not said:
         prompt = rollout.extra.get("prompt")
         said = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
-        said = [*said, {"role": "assistant", "content": rollout.completion}]
+        if rollout.agent_loop is None:
+            said = [*said, {"role": "assistant", "content": rollout.completion}]
     return [
         {
             "role": _text(message.get("role")),

@@ -29,6 +29,7 @@ COLUMNS = {
     "messages": "messages",
     "reward_scores": "reward_scores",
     "__num_turns__": "num_turns",
+    "extra_fields": "extra_fields",
 }
 
 
@@ -45,6 +46,9 @@ class Rollout:
     prompt_texts, response_texts: the text of each id; joined, the whole text.
     completion: the text of the last answer. messages: the conversation.
     tool_calls: the calls that were run, each with its result and its seconds.
+    agent_loop: the name of the agent loop that answered. unsampled_at: the places in the response
+        where its mask is not that of the ids that were sampled; unsampled_ids: how many.
+        extra_fields: of its output.
     timings: seconds by name; `tools` is the sum of the calls'.
     prompt_length, response_length, pad_token_id: the widths and the padding of its `DataProto`.
     extra: the row's other keys, such as `data_source`.
@@ -65,6 +69,10 @@ class Rollout:
     finish_reason: str | None = None
     weight_version: int | None = None
     num_turns: int | None = None
+    agent_loop: str | None = None
+    unsampled_ids: int | None = None
+    unsampled_at: list[int] | None = None
+    extra_fields: dict[str, Any] | None = None
     timings: dict[str, float] | None = None
     uid: Any = None
     prompt_index: int | None = None
@@ -110,6 +118,11 @@ class Rollout:
             raise ConfigError(f"{where}: response_mask is missing; it says which ids were sampled.")
         if set(self.response_mask or ()) - {0, 1}:
             raise ConfigError(f"{where}: response_mask: its values are 0 and 1.")
+        places = range(len(self.response_ids or ()))
+        if wrong := [place for place in self.unsampled_at or () if place not in places]:
+            raise ConfigError(
+                f"{where}: unsampled_at: {wrong[0]} is no place among {len(places)} response_ids."
+            )
 
     def row(self) -> dict[str, Any]:
         """Return the row of the JSON form: all fields that are known, and the other keys."""
@@ -210,6 +223,6 @@ def _columns(rollouts: Sequence[Rollout], prompts: Sequence[list[int]]) -> dict[
             row["reward_scores"] = {"reward": rollout.reward}
     columns = {name: [row[name] for row in rows] for name in COLUMNS}
     known = {name: values for name, values in columns.items() if values != [None] * len(rows)}
-    if "reward_scores" in known:
-        known["reward_scores"] = [scores or {} for scores in known["reward_scores"]]
+    for name in known.keys() & {"reward_scores", "extra_fields"}:
+        known[name] = [each or {} for each in known[name]]
     return known

@@ -23,6 +23,11 @@ from _inf.response.trainer_batch import TENSORS
 from _inf.types import RequestOutput, Tokenizer, Trace
 
 LOGPROBS = "rollout_log_probs"
+# Keys of a row with turns that the form has under the same names.
+OF_TURNS = (
+    *("messages", "num_turns", "reward_scores", "limit"),
+    *("agent_loop", "unsampled_ids", "unsampled_at", "extra_fields"),
+)
 SCORES = ("token_level_scores", "rm_scores")  # verl's names for a reward at each token
 
 _alone: weakref.WeakKeyDictionary[Tokenizer, dict[int, str]] = weakref.WeakKeyDictionary()
@@ -109,13 +114,12 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
             "pad_token_id": tokenizer and tokenizer.pad_token_id,
         }
     if answer.transcript is not None:
-        row = answer.to_dict()  # tools may have put anything into a row; this is JSON
-        calls = row["executed_tool_calls"]
-        fields |= {
-            **{name: row[name] for name in ("messages", "num_turns", "reward_scores", "limit")},
-            "tool_calls": calls,
-            "timings": {"tools": sum(call["seconds"] for call in calls)} if calls else None,
-        }
+        row = answer.to_dict()  # tools and loops may have put anything into a row; this is JSON
+        fields |= {name: row.get(name) for name in OF_TURNS}
+        if answer.transcript.agent_loop is None:  # which does not say its calls
+            calls = row["executed_tool_calls"]
+            fields["tool_calls"] = calls
+            fields["timings"] = {"tools": sum(c["seconds"] for c in calls)} if calls else None
     known = {name: value for name, value in fields.items() if value is not None}
     return _with_texts(known, tokenizer)
 

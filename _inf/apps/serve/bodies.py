@@ -124,8 +124,36 @@ class ServedKeywords(Keywords):
         return given
 
 
+# What clients add to an answer's message, and send back with it: `parsed` and in its calls
+# `parsed_arguments`, which repeat its texts (openai 3.54.0, `.parse()` and `.stream()`), and the
+# response's other fields (litellm 1.106.2).
+ADDITIONS = ("parsed", "provider_specific_fields")
+
+
+def _as_answered(message: dict[str, Any]) -> dict[str, Any]:
+    """The message without what a client added to it."""
+    kept = {key: value for key, value in message.items() if key not in ADDITIONS}
+    calls = kept.get("tool_calls")
+    if isinstance(calls, list):
+        kept["tool_calls"] = [_without_parsed(call) for call in calls]
+    return kept
+
+
+def _without_parsed(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        return call
+    named = {key: value for key, value in function.items() if key != "parsed_arguments"}
+    return {**call, "function": named}
+
+
 class ChatBody(ServedKeywords, ChatRequest):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
+
+    @field_validator("messages")
+    @classmethod
+    def _leave_out_additions(cls, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [_as_answered(message) for message in messages]
 
     def prompts(self) -> list[Any]:
         return [self.messages]

@@ -67,12 +67,13 @@ class VllmSampling(_Sampling):
     logprobs: Likeliest | None = None
     prompt_logprobs: Scored | None = None
     structured_outputs: StructuredOutputs | None = None
-    # They concern the text, which is not in the response, the ids, which always are, and how the
-    # engine sends rows.
+    # They concern the text and the experts, which are not in the response, the ids, which always
+    # are, and how the engine sends rows.
     return_token_ids: Any = None
     detokenize: Any = None
     spaces_between_special_tokens: Any = None
     output_kind: Any = None
+    routed_experts_prompt_start: Any = None  # verifiers sends it from the second turn on
 
     def keywords(self) -> dict[str, Any]:
         given = super().keywords()

@@ -1,7 +1,8 @@
 """The backend on an OpenAI-compatible server: a cloud API, vLLM, SGLang's server, or `inf serve`.
 
-Requests and answers have three forms: OpenAI's (`text.py`), and with token ids (`tokens.py`) vLLM's
-and that of SGLang's `/generate`.
+Requests and answers have three forms: OpenAI's (`text.py`), and with token ids vLLM's (`tokens.py`)
+and that of SGLang's `/generate` (`sglang_server.py`). What a server of token ids offers is found
+out at the start (`find_form.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,23 @@ NEEDED = {"base_url": "the server's address", "model_path": "the model's name at
 _TEXT = frozenset({"stream", "turn", "json_schema", "seed", "logit_bias"})
 _READS = frozenset({"base_url", "api_key_env", "tokenizer_path", "hang_timeout"})
 TEXT_MODE = Mode("openai", _TEXT, _READS)
-# On vLLM and `inf serve`; SGLang's own server has others (`GenerateForm`).
+_TOKENS = _TEXT | {"token_ids", "agent_loop", "more_sampling"}
+# Every server of vLLM's form has these; a server that answers the probes of the others, those too.
 TOKEN_MODE = Mode(
     "openai with tokenizer_path",
-    supports=_TEXT | {"token_ids", "agent_loop", "more_sampling", "repetition_penalty"},
+    supports=_TOKENS | {"repetition_penalty"},
     reads=_READS | OF_TOKENS,
+)
+SCORES = frozenset({"score", "top_logprobs", "prompt_logprobs"})
+VLLM_MODE = Mode(
+    "openai on vLLM or inf serve", TOKEN_MODE.supports | SCORES | {"regex"}, TOKEN_MODE.reads
+)
+# SGLang's server ignores `repetition_penalty`, and seeds unless it was started for them. It updates
+# weights from a folder, so it must be on this machine.
+SGLANG_SERVER_MODE = Mode(
+    "openai on SGLang's server of this machine",
+    supports=_TOKENS - {"seed"} | {"regex", "update_weights"},
+    reads=TOKEN_MODE.reads,
 )
 
 
@@ -34,7 +47,7 @@ def _faults(config: Config) -> Faults:
 OPENAI = BackendDescription(
     name="openai",
     launch="_inf.backends.openai.connect:launch",
-    modes=(TEXT_MODE, TOKEN_MODE),
+    modes=(TEXT_MODE, TOKEN_MODE, VLLM_MODE, SGLANG_SERVER_MODE),
     mode_of=lambda config: int(config.tokenizer_path is not None),
     faults=_faults,
     remote=True,

@@ -12,14 +12,25 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
-from _inf.backends.base import OnHost
+from _inf.backends.base import OnHost, check_finite
 from _inf.backends.openai.client import Server, current_call
 from _inf.backends.openai.failures import prompt_name
+from _inf.backends.openai.sglang_server import GenerateForm, WeightsFolder
 from _inf.backends.openai.text import Answer, TextForm
-from _inf.backends.openai.tokens import GenerateForm, TokenForm
+from _inf.backends.openai.tokens import TokenForm
 from _inf.errors import ConfigError, PromptError, RequestFailure, shown
 from _inf.runtime.host import Host
-from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutput, Rows
+from _inf.types import (
+    CancelToken,
+    ModelInfo,
+    Put,
+    Report,
+    Request,
+    RequestOutput,
+    Rows,
+    SamplingParams,
+    Scored,
+)
 
 Form: TypeAlias = TextForm | TokenForm | GenerateForm
 
@@ -28,18 +39,23 @@ class OpenAIBackend(OnHost):
     """A server that answers requests over HTTP."""
 
     name, on_cpu = "openai", False
-    weight_version = 0  # a server does not tell
 
     def __init__(self, server: Server, form: Form, host: Host, model: ModelInfo) -> None:
         super().__init__(host, model)
         self.server, self.form, self.supports = server, form, form.supports
+        weights = form.weights if isinstance(form, GenerateForm) else None
+        self._weights: WeightsFolder | None = weights
+        self.weight_version = weights.version if weights else 0  # other servers do not tell
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
     ) -> list[RequestOutput]:
         for request in requests:
             self.form.sent(request)  # refuses what it cannot express
-        return self.converse(lambda: self._generate(requests, report), cancel)
+        outputs = self.converse(lambda: self._generate(requests, report), cancel)
+        for number, output in enumerate(outputs):
+            check_finite(output.prompt_logprobs, number)
+        return outputs
 
     async def _generate(
         self, requests: Sequence[Request], report: Report | None
@@ -71,6 +87,40 @@ class OpenAIBackend(OnHost):
 
     async def turn(self, request: Request) -> RequestOutput:
         return await self._answered(request)
+
+    def score(
+        self, sequences: Sequence[Scored], cancel: CancelToken, likeliest: int = 1
+    ) -> list[RequestOutput]:
+        """Score each sequence as the prompt of a request for one token, which is dropped."""
+        params = SamplingParams(
+            max_tokens=1, temperature=0, prompt_logprobs=True, top_prompt_logprobs=likeliest
+        )
+        requests = [Request(ids, params, index) for index, (ids, _) in enumerate(sequences)]
+        return [
+            RequestOutput(
+                prompt_logprobs=row.prompt_logprobs[start - 1 :],
+                top_prompt_logprobs=row.top_prompt_logprobs[start - 1 :],
+                finish_reason="length",
+                prompt_tokens=row.prompt_tokens,
+                weight_version=row.weight_version,
+            )
+            for row, (_, start) in zip(
+                self.generate(requests, cancel, None), sequences, strict=True
+            )
+        ]
+
+    def update_weights(self, weights: object, version: int | None) -> int:
+        from _inf.backends import new_weights  # PyTorch
+
+        self.check_process()
+        new_weights.check_version(version)
+        if self._weights is None:
+            raise NotImplementedError  # `supports` lacks it
+        tensors = new_weights.checked(weights, self._weights.expected)
+        new = self.weight_version + 1 if version is None else version
+        self.host.run_alone(self._weights.load(self.server, tensors, new))
+        self.weight_version = new
+        return new
 
     def converse(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
         async def call() -> list[RequestOutput]:

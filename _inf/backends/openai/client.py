@@ -45,10 +45,10 @@ class Server:
             ),
         )
 
-    async def look(self, path: str) -> None:
-        """Raise if the server is not there or refuses; an answer of any form is enough."""
+    async def look(self, path: str) -> Any:
+        """Raise if the server is not there or refuses; return its answer, of any form."""
         async with self._turn(None):
-            await self.client.get(path, cast_to=object, options={"max_retries": 1})
+            return await self.client.get(path, cast_to=object, options={"max_retries": 1})
 
     async def ask(self, path: str, body: Mapping[str, Any], prompt_index: int | None = None) -> Any:
         async with self._turn(prompt_index):

@@ -5,26 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from _inf.backends.model_info import eos_token_ids, limits_of, with_padding
-from _inf.backends.openai.backend import Form, OpenAIBackend
+from _inf.backends.openai.backend import OpenAIBackend
 from _inf.backends.openai.client import Server
-from _inf.backends.openai.failures import Access, AccessRefused
-from _inf.backends.openai.text import TextForm
-from _inf.backends.openai.tokens import GenerateForm, TokenForm
+from _inf.backends.openai.failures import Access
+from _inf.backends.openai.find_form import find_form
 from _inf.config import Config
-from _inf.errors import ConfigError, PromptError, RequestFailure, error_text, strip_punctuation
+from _inf.errors import ConfigError, error_text
 from _inf.request.values import MAX_INT32
 from _inf.runtime import quiet
 from _inf.runtime.fork import check_start
 from _inf.runtime.host import Host
 from _inf.types import CancelToken, Limits, ModelInfo, Tokenizer
-
-PROBE = "The quick brown fox jumps over"
-HOT = 2.0  # a temperature at which log probs differ from those at 1
-SAME = 1e-4  # of two log probs
-REFUSALS = (ConfigError, PromptError, RequestFailure)
 
 
 def launch(config: Config) -> OpenAIBackend:
@@ -43,8 +38,7 @@ def launch(config: Config) -> OpenAIBackend:
 
     server = host.start(build)
     try:
-        work = find_form(server, str(config.model_path), model.tokenizer)
-        form = host.run(work, CancelToken())
+        form = host.run(find_form(server, config, model), CancelToken())
     except BaseException:
         host.stop()
         raise
@@ -68,91 +62,59 @@ def _model(config: Config) -> ModelInfo:
     """The tokenizer and what is known beside it; nothing of it without `tokenizer_path`."""
     if config.tokenizer_path is None:
         return ModelInfo(None, frozenset(), Limits(MAX_INT32, MAX_INT32, MAX_INT32))
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
-
     path, trusted = config.tokenizer_path, {"trust_remote_code": config.trust_remote_code}
     try:
-        tokenizer = with_padding(AutoTokenizer.from_pretrained(path, **trusted))
+        tokenizer = with_padding(_tokenizer(path, trusted))
     except Exception as failure:
         raise ConfigError.of(
             "tokenizer_path",
             f"Transformers cannot load a tokenizer from {path}: {error_text(failure)}.",
         ) from failure
+    from transformers import GenerationConfig
+
     vocabulary, generation = len(tokenizer), None
     with contextlib.suppress(Exception):  # a folder of the tokenizer alone has neither
-        vocabulary = AutoConfig.from_pretrained(path, **trusted).get_text_config().vocab_size
+        vocabulary = _vocabulary(path, trusted) or vocabulary
+    with contextlib.suppress(Exception):
         generation = GenerationConfig.from_pretrained(path)
     eos = eos_token_ids(generation, tokenizer)
     return ModelInfo(tokenizer, eos, limits_of(config, vocabulary))
+
+
+def _tokenizer(path: str, trusted: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer. One whose class or model this Transformers does not know is read from its
+    tokenizer.json, which has all but its class's own Python code."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    try:
+        return AutoTokenizer.from_pretrained(path, **trusted)
+    except Exception as failure:
+        if "trust_remote_code" in str(failure):  # it has code of its own, which may not be run
+            raise
+        with contextlib.suppress(Exception):  # of the two failures the first says what is missing
+            more = get_tokenizer_config(path).get("extra_special_tokens")
+            # Transformers 5 writes a list there, and 4.57 wants a dict.
+            listed = {"extra_special_tokens": {}, "additional_special_tokens": more}
+            given = listed if isinstance(more, list) else {}
+            return PreTrainedTokenizerFast.from_pretrained(path, **given)
+        raise
+
+
+def _vocabulary(path: str, trusted: Mapping[str, Any]) -> int | None:
+    """The width of the model's logits, which may be more than the tokenizer's tokens."""
+    from transformers import AutoConfig, PretrainedConfig
+
+    try:
+        given = AutoConfig.from_pretrained(path, **trusted).get_text_config().to_dict()
+    except Exception:  # a model that this Transformers does not know
+        given, _ = PretrainedConfig.get_config_dict(path)
+        given = given.get("text_config", given)
+    size: int | None = given.get("vocab_size")
+    return size
 
 
 async def _until_end(server: Server) -> None:
     """Keep the connections until the host cancels what runs on its loop."""
     async with server.client:
         await asyncio.Event().wait()
-
-
-async def find_form(server: Server, model: str, tokenizer: Tokenizer) -> Form:
-    """Find out with one to three small requests which form of requests the server has; raises
-    `ConfigError` if none fits to the tokenizer.
-
-    Without a tokenizer the list of models is asked for, which finds a server that is not there and
-    a wrong key before the first call. With one the first route that answers with token ids is used;
-    where its answer tells how the server tokenizes a text, that is compared with the tokenizer.
-    """
-    if tokenizer is None:
-        try:
-            await server.look("/models")
-        except AccessRefused:
-            raise
-        except REFUSALS:  # a server may lack the route
-            pass
-        return TextForm(model)
-    ids = list(tokenizer(PROBE)["input_ids"])
-    reasons = []
-    for attempt in (_token_form, _generate_form):
-        try:
-            form, server_ids = await attempt(server, model, ids)
-        except AccessRefused:
-            raise
-        except REFUSALS as refusal:
-            reasons.append(strip_punctuation(refusal))
-        except (AttributeError, IndexError, KeyError, TypeError):
-            reasons.append("it answers in an unknown form")
-        else:
-            if server_ids not in (None, ids, len(ids)):
-                raise ConfigError.of(
-                    "tokenizer_path",
-                    f"the server reads {PROBE!r} as the tokens {server_ids}, this "
-                    f"tokenizer as {ids}; name the tokenizer of the server's model.",
-                )
-            return form
-    raise ConfigError.of(
-        "tokenizer_path",
-        f"{server.access.base_url} does not take and give token ids "
-        f"({'; '.join(reasons)}); leave tokenizer_path out to send it text.",
-    )
-
-
-async def _token_form(server: Server, model: str, ids: list[int]) -> tuple[Form, Any]:
-    """Return the form of /completions, and the server's ids of the probe."""
-    one = {"model": model, "max_tokens": 1, "logprobs": 0, "return_token_ids": True}
-    answer = await server.ask("/completions", {**one, "prompt": PROBE, "temperature": 0})
-    if not (choice := answer["choices"][0]).get("token_ids"):
-        raise ConfigError("/completions returns no token_ids")
-    hot = {**one, "prompt": ids, "temperature": HOT, "top_k": 1}  # the same token
-    second = (await server.ask("/completions", hot))["choices"][0]
-    logprobs = [each["logprobs"]["token_logprobs"][0] for each in (choice, second)]
-    tempered = max(logprobs) < -SAME and abs(logprobs[0] - logprobs[1]) > SAME
-    own = answer.get("prompt_token_ids") or choice.get("prompt_token_ids")
-    return TokenForm(model, tempered=tempered), own
-
-
-async def _generate_form(server: Server, model: str, ids: list[int]) -> tuple[Form, Any]:
-    """Return the form of /generate, and how many tokens the server's ids of the probe are."""
-    form = GenerateForm(server.access.base_url.removesuffix("/v1"))
-    one = {"text": PROBE, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
-    answer = await server.ask(form.url, one)
-    if not answer.get("output_ids"):
-        raise ConfigError("/generate returns no output_ids")
-    return form, (answer.get("meta_info") or {}).get("prompt_tokens")

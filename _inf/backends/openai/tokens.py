@@ -1,16 +1,14 @@
-"""The forms with token ids: vLLM's and that of SGLang's server."""
+"""vLLM's form with token ids, which `inf serve` has too."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _inf.backends.openai import TOKEN_MODE
 from _inf.backends.openai.text import Answer, OpenAIAnswer, TextForm, openai_params
-from _inf.errors import ConfigError, RequestFailure
+from _inf.errors import ConfigError
 from _inf.request.keywords import NEUTRAL
 from _inf.types import Request, RequestOutput, SamplingParams
 
@@ -18,47 +16,79 @@ from _inf.types import Request, RequestOutput, SamplingParams
 ALWAYS = ("top_p", "top_k", "min_p", "repetition_penalty", "min_tokens", "ignore_eos")
 ADJUST_LOGITS = (
     *("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
-    *("min_tokens", "json_schema"),
+    *("min_tokens", "json_schema", "regex"),
 )
+FILTERS = ("top_p", "top_k", "min_p")
+TOKEN = "token_id:"  # before an id where a token's text would stand
+MINUS_INFINITY = -9999.0  # in vLLM's JSON
+
+Tops = dict[int, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerLogprobs:
+    """Which log probs of sampled tokens a server gives: vLLM's `--logprobs-mode`.
+
+    tempered: of the logits after penalties and temperature, as ours are; vLLM's own default is of
+    the raw logits, which is the same only at temperature 1 (or 0) without penalties.
+    filtered: after `top_k`, `top_p` and `min_p` too, so that ours are those without filters.
+    """
+
+    tempered: bool
+    filtered: bool
+
+    def are_ours(self, params: SamplingParams) -> bool:
+        raw = params.temperature in (0, 1) and _neutral(params, ADJUST_LOGITS)
+        free = params.greedy or _neutral(params, FILTERS)
+        return (self.tempered or raw) and (free or not self.filtered)
+
+
+def _neutral(params: SamplingParams, names: Sequence[str]) -> bool:
+    return all(getattr(params, name) == NEUTRAL[name] for name in names)
+
+
+def _has_grammar(params: SamplingParams) -> bool:
+    return params.json_schema is not None or params.regex is not None
 
 
 class TokenForm:
-    """vLLM's form: /completions with `return_token_ids`, which `inf serve` has too.
+    """/completions with `return_token_ids`. Rows whose log probs are not ours have none."""
 
-    tempered: whether its log probs are of the logits after penalties and temperature, as ours are.
-    vLLM's are of the raw logits, which is the same only at temperature 1 (or 0) without penalties;
-    other rows have no log probs.
-    """
-
-    supports = TOKEN_MODE.supports
     in_stream = TextForm.in_stream
 
-    def __init__(self, model: str, *, tempered: bool) -> None:
-        self._model = model
-        self._tempered = tempered
+    def __init__(self, model: str, logprobs: ServerLogprobs, supports: frozenset[str]) -> None:
+        self._model, self._logprobs, self.supports = model, logprobs, supports
 
     def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
         params = request.params
-        return "/completions", {
+        if params.logprobs and not self._logprobs.are_ours(params):
+            raise ConfigError.of(
+                "logprobs",
+                "this server's log probs are those of other logits under these parameters "
+                "(docs/backends.md); leave logprobs out, or what changes the logits.",
+            )
+        body = {
             "model": self._model,
             "prompt": request.token_ids,
             "max_tokens": params.max_tokens,
-            "logprobs": 0,  # of the sampled token only
+            "logprobs": params.logprobs,  # 0: of the sampled token only
             "return_token_ids": True,
             **openai_params(params),
             **{name: getattr(params, name) for name in ALWAYS},
             "stop_token_ids": list(params.stop_token_ids),
         }
+        if params.logprobs:
+            body["return_tokens_as_token_ids"] = True
+        if params.prompt_logprobs:
+            body["prompt_logprobs"] = params.top_prompt_logprobs
+        if params.regex is not None:
+            body["structured_outputs"] = {"regex": params.regex}
+        if _has_grammar(params):
+            body["ignore_eos"] = False  # with it vLLM's row goes on, freely, when the grammar ends
+        return "/completions", body
 
     def answer(self, request: Request) -> Answer:
-        ours = self._tempered or _raw_logprobs_are_ours(request.params)
-        return TokenAnswer(request=request, ours=ours)
-
-
-def _raw_logprobs_are_ours(params: SamplingParams) -> bool:
-    return params.temperature in (0, 1) and all(
-        getattr(params, name) == NEUTRAL[name] for name in ADJUST_LOGITS
-    )
+        return TokenAnswer(request=request, ours=self._logprobs.are_ours(request.params))
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -69,26 +99,26 @@ class TokenAnswer(OpenAIAnswer):
     ours: bool
     token_ids: list[int] = dataclasses.field(default_factory=list)
     logprobs: list[float] = dataclasses.field(default_factory=list)
+    tops: list[Tops] = dataclasses.field(default_factory=list)
+    of_prompt: Sequence[Mapping[str, Any] | None] = ()
     stop: int | str | None = None
     weight_version: int = 0  # that `inf serve` names
 
     def __call__(self, chunk: Mapping[str, Any]) -> RequestOutput:
-        choice = self.choice(chunk)
+        choice, params = self.choice(chunk), self.request.params
         if new := choice.get("token_ids"):
-            own = choice["logprobs"]["token_logprobs"] if self.ours else [math.nan] * len(new)
-            self.token_ids += new
-            self.logprobs += own
+            self._add(new, choice)
         if (stop := choice.get("stop_reason")) is not None:
             self.stop = stop
+        self.of_prompt = choice.get("prompt_logprobs") or self.of_prompt
         self.weight_version = choice.get("weight_version") or self.weight_version
         ids, stop = list(self.token_ids), self.stop
-        if len(self.logprobs) != len(ids):
-            raise ValueError("it has not one log prob per token")
-        if stop is None and ids and ids[-1] in self.request.params.stop_token_ids:
+        if stop is None and ids and (ids[-1] in params.stop_token_ids or _has_grammar(params)):
             stop = ids[-1]  # vLLM does not name the model's own EOS
-        return RequestOutput(
+        row = RequestOutput(
             token_ids=ids,
             logprobs=list(self.logprobs),
+            top_logprobs=list(self.tops) if params.logprobs else None,
             finish_reason=self.finish_reason,
             matched_stop=stop if self.finish_reason == "stop" else None,
             prompt_tokens=len(self.request.token_ids),
@@ -96,58 +126,41 @@ class TokenAnswer(OpenAIAnswer):
             cached_tokens=self.cached_tokens,
             weight_version=self.weight_version,
         )
+        return self._with_prompt(row) if params.prompt_logprobs else row
+
+    def _add(self, new: Sequence[int], choice: Mapping[str, Any]) -> None:
+        most = self.request.params.logprobs
+        own = choice["logprobs"]["token_logprobs"] if self.ours else [math.nan] * len(new)
+        if len(own) != len(new):
+            raise ValueError("it has not one log prob per token")
+        self.token_ids += new
+        self.logprobs += own
+        for token, logprob, top in zip(
+            new, own, choice["logprobs"]["top_logprobs"] if most else (), strict=bool(most)
+        ):
+            named = {_id(name): value for name, value in top.items()}
+            self.tops.append({**_likeliest(named, most), token: logprob})
+
+    def _with_prompt(self, row: RequestOutput) -> RequestOutput:
+        """Add the log probs of the prompt's tokens, which are those of the raw logits; the first
+        token has none."""
+        most, known = self.request.params.top_prompt_logprobs, list[float | None]()
+        tops: list[Tops | None] = []
+        for token, entry in zip(self.request.token_ids, self.of_prompt, strict=True):
+            named = {int(each): about["logprob"] for each, about in (entry or {}).items()}
+            own = named[token] if entry else None
+            known.append(-math.inf if own is not None and own <= MINUS_INFINITY else own)
+            tops.append(_likeliest(named, most) if entry else None)
+        return dataclasses.replace(row, prompt_logprobs=known, top_prompt_logprobs=tops)
 
 
-class GenerateForm:
-    """The form of the route /generate of SGLang's server, read against 0.5.9, whose log probs are
-    by our definition. root: the server's address, without the /v1 of OpenAI's routes."""
-
-    # It ignores `repetition_penalty`, and seeds unless it was started for them.
-    supports = TokenForm.supports - {"seed", "repetition_penalty"} | {"regex"}
-    in_stream: Mapping[str, Any] = {}
-
-    def __init__(self, root: str) -> None:
-        self.url = f"{root}/generate"
-
-    def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
-        return self.url, {
-            "input_ids": request.token_ids,
-            "sampling_params": _sampling_params(request.params),
-            "return_logprob": True,
-        }
-
-    def answer(self, request: Request) -> Answer:
-        return functools.partial(_row, request)
+def _id(name: str) -> int:
+    if not name.startswith(TOKEN):
+        raise ValueError("it names tokens by their text")
+    return int(name.removeprefix(TOKEN))
 
 
-def _sampling_params(params: SamplingParams) -> dict[str, Any]:
-    if params.ignore_eos and params.stop_token_ids:
-        raise ConfigError.of(
-            "ignore_eos", "SGLang's server then ignores stop_token_ids too; leave one of them out."
-        )
-    same = (
-        *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
-        *("ignore_eos", "json_schema", "regex"),
-    )
-    named = {name: getattr(params, name) for name in same}
-    named |= {"stop": list(params.stop), "stop_token_ids": list(params.stop_token_ids)}
-    named["logit_bias"] = dict(params.logit_bias) or None
-    named |= {"max_new_tokens": params.max_tokens, "min_new_tokens": params.min_tokens}
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def _row(request: Request, chunk: Mapping[str, Any]) -> RequestOutput:
-    """Return the answer so far, which each chunk has from its beginning on."""
-    ids, about = list(chunk["output_ids"]), chunk["meta_info"]
-    reason = about["finish_reason"] or {}
-    if reason and reason["type"] == "abort":
-        raise RequestFailure(f"The server aborted the request: {reason.get('message')}.")
-    return RequestOutput(
-        token_ids=ids,
-        logprobs=[logprob for logprob, *_ in about["output_token_logprobs"]][: len(ids)],
-        finish_reason=reason.get("type"),
-        matched_stop=reason.get("matched"),
-        prompt_tokens=len(request.token_ids),
-        completion_tokens=len(ids),
-        cached_tokens=about.get("cached_tokens") or 0,
-    )
+def _likeliest(named: Tops, most: int) -> Tops:
+    """The `most` likeliest of these tokens, the likeliest first."""
+    possible = [each for each in named.items() if each[1] > MINUS_INFINITY]
+    return dict(sorted(possible, key=lambda each: -each[1])[:most])

@@ -18,7 +18,7 @@ from _inf.apps.serve.server import InferenceServer
 from _inf.apps.serve.sessions import MAX_SESSIONS, SESSION_SECONDS, Sessions
 from inf import ConfigError, InferenceEngine, InferenceError
 from tests.support.serve_clients import client, joined_chat, whole_chat
-from tests.support.tool_calling import CALCULATOR, GREETING, question
+from tests.support.tool_calling import CALCULATOR, GREETING, answer, question
 
 pytestmark = pytest.mark.engine
 EXTRA = {"extra_body": {"return_token_ids": True}}
@@ -135,6 +135,20 @@ def test_agent_with_tools_is_one_trace(caller: InferenceEngine, caller_server: A
     ]
     size = row.metadata["response_tokens"]
     assert row.metadata["response_mask"][:size].count(1) == trace.response_mask.count(1)
+
+
+def test_what_clients_add_to_an_answer_does_not_fork(caller_server: InferenceServer) -> None:
+    openai = session(caller_server, "added")
+    messages: list[Any] = [user(question("12 * 7"))]
+    message = said(ask(openai, messages, temperature=0, tools=[CALCULATOR])).to_dict()
+    [call] = message["tool_calls"]
+    call["function"]["parsed_arguments"] = {"expression": "12 * 7"}  # openai's `.parse()`
+    message |= {"parsed": {"a": 1}, "provider_specific_fields": {"refusal": None}}  # and litellm
+    messages += [message, {"role": "tool", "tool_call_id": call["id"], "content": "84"}]
+    last = said(ask(openai, messages, temperature=0, tools=[CALCULATOR]))
+    assert last.content == answer("84")
+    [trace] = caller_server.traces("added")
+    assert trace.finish_reasons == ["tool_calls", "stop"]
 
 
 # ─── Forks ───

@@ -43,7 +43,8 @@ def of_tokens(**sampling: Any) -> dict[str, Any]:
 def test_tokens_route_has_the_tokens_and_log_probs_of_generate(
     http: httpx.Client, tiny: InferenceEngine
 ) -> None:
-    body = of_tokens(n=2, seed=7, top_k=0, logprobs=1, detokenize=False, output_kind=2)
+    unused = {"detokenize": False, "output_kind": 2, "routed_experts_prompt_start": 2}
+    body = of_tokens(n=2, seed=7, top_k=0, logprobs=1, **unused)
     whole = http.post(TOKENS, json={**body, "request_id": "a", "cache_salt": "1"}).json()
     rows = tiny.generate(
         [{"prompt_token_ids": IDS}], n=2, seed=7, max_tokens=6, logprobs=1, **SAMPLED

@@ -192,6 +192,7 @@ def test_rollout_batch_has_the_loops_rows(tiny: InferenceEngine) -> None:
 WRONG = {
     "raises": "ValueError: the game is over",
     "exits": "SystemExit: 3",
+    "raises what is no Exception": "BaseException: odd",
     "cancels": "the agent loop cancelled its own task",
     "none": "run.. returned None: prompt_ids must be a list of ints",
     "mask": "response_mask: 1 values for 2 response_ids",
@@ -204,6 +205,7 @@ WRONG = {
     "asks for nothing": "prompt_ids is empty",
     "asks for an unknown token": "prompt_ids has 1000000000, outside the model's vocabulary",
     "asks for too much": "99999 tokens; within the limit of .* leaves no room",
+    "asks for two": "sampling_params.n: a request of an agent loop cannot have it",
     "asks with an unknown parameter": "sampling_params.temprature: .* did you mean 'temperature'",
 }
 
@@ -211,12 +213,19 @@ WRONG = {
 @pytest.mark.parametrize("how", WRONG)
 def test_row_of_a_loop_that_fails_is_aborted_alone(how: str, hf: InferenceEngine) -> None:
     rows = [{"how": how}, {}]
-    output = hf.generate(PROMPTS[:2], agent_loop=loops.Wrong, agent_kwargs=rows, **GREEDY)
+    says = f"agent loop Wrong: 1 of 2 rows failed and are empty; the first is row 0: .*{WRONG[how]}"
+    with pytest.warns(UserWarning, match=f"(?s){says}"):
+        output = hf.generate(PROMPTS[:2], agent_loop=loops.Wrong, agent_kwargs=rows, **GREEDY)
     failed, right = output
     assert re.search(WRONG[how], failed.metadata["error"]), failed.metadata["error"]
     assert failed.finish_reason == "abort" and failed.token_ids == []
     assert failed.prompt_token_ids  # so that a batch of it has a prompt
     assert "error" not in right.metadata and right.completion_tokens > 0
+
+
+def test_loop_may_check_that_its_server_manager_is_verls(hf: InferenceEngine) -> None:
+    [row] = hf.generate("One", agent_loop=loops.GivesItsClient, **GREEDY)
+    assert row.token_ids == hf.generate("One", **GREEDY).token_ids[0]
 
 
 def test_row_without_a_request_is_empty(hf: InferenceEngine) -> None:
@@ -232,6 +241,8 @@ def test_sampling_parameters_of_a_request_may_be_the_loops_own(tiny: InferenceEn
 
     whole = tiny.generate("One", temperature=0, max_tokens=9).token_ids[0]
     assert answered() == whole and len(whole) == 9
+    texts = {"skip_special_tokens": False, "no_stop_trim": True, "include_stop_str_in_output": True}
+    assert answered(n=1, **texts) == whole
     assert answered(max_new_tokens=3) == answered(max_tokens=3) == whole[:3]
     assert answered(stop_token_ids=[whole[4]]) == whole[: whole.index(whole[4]) + 1]
     banned = answered(logit_bias={whole[0]: -100})
@@ -264,6 +275,17 @@ def test_timeout_cancels_loops_that_catch_everything(tiny: InferenceEngine) -> N
         )
     assert until(lambda: sorted(loops.CatchesAll.cancelled) == [1, 2], 30)
     assert tiny.generate("One", **GREEDY).token_ids  # nothing is in its way
+
+
+def test_loop_that_ends_its_event_loop_does_not_hold_up_itself_or_others(
+    tiny: InferenceEngine,
+) -> None:
+    two = [loops.LeavesExit, loops.Exact]
+    output = tiny.generate(PROMPTS[:2], agent_loop=two, timeout=30, **GREEDY)
+    assert (
+        output.token_ids
+        == tiny.generate(PROMPTS[:2], agent_loop=[loops.GivesItsClient, two[1]], **GREEDY).token_ids
+    )
 
 
 def test_request_that_a_loop_leaves_behind_ends_with_its_row(tiny: InferenceEngine) -> None:
@@ -327,6 +349,10 @@ def test_call_that_cannot_run_its_loop_is_refused_before_anything_is_sent(
     says("cannot be imported: ModuleNotFoundError", agent_loop={"_target_": "no_such.Loop"})
     says("_partial_ cannot be set", agent_loop={"_target_": "os.path", "_partial_": True})
     says("cannot be made: TypeError", agent_loop=loops.NeedsMore)
+    says("cannot be made: SystemExit: 4", agent_loop=loops.Exits, timeout=30)
+    says("cannot be made: TypeError.*'tag'", agent_loop=loops.TaggedLoop)
+    target = {"_target_": "tests.support.agent_loops.Columns", "limit": object()}
+    says("Value 'object' is not .*; its values must be those of a YAML", agent_loop=target)
     says("no agent loop runs", key="agent_kwargs", agent_kwargs={"index": 1})
     says(
         "messages are those of the prompt",
@@ -349,7 +375,8 @@ def test_generate_inside_a_loop_is_refused_where_it_would_wait_for_itself(
     hf: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loops.Calls, "engine", hf, raising=False)
-    [row] = hf.generate("One", agent_loop=loops.Calls, timeout=60, **GREEDY)
+    with pytest.warns(UserWarning, match="agent loop Calls: 1 of 1 rows failed"):
+        [row] = hf.generate("One", agent_loop=loops.Calls, timeout=60, **GREEDY)
     assert "await agenerate() there" in row.metadata["error"]
     whole = hf.generate("One", agent_loop=loops.Exact, **GREEDY).token_ids
     [awaits] = hf.generate("One", agent_loop=loops.Awaits, timeout=60, **GREEDY)
@@ -430,6 +457,7 @@ def test_default_loop_of_a_config_runs_unless_a_call_has_tools(folder: Path) -> 
             "- {name: a, _target_: my_loops.Mine, tokenizer: x}",
             "tokenizer cannot be",
         ),
+        ("- {name: '${oc.env:NO_SUCH}', _target_: a.B}", "entry 0: .*'NO_SUCH' not found"),
         ("- {name: a, _target_: nowhere.Mine}", "nowhere cannot be imported"),
     ],
 )
@@ -479,6 +507,16 @@ def test_verls_tool_loop_runs_the_configs_tools_and_renders_as_it_does_in_a_trai
     about = verls[0].metadata
     assert about["unsampled_ids"] == 0 and about["num_turns"] == 4
     assert about["extra_fields"] == {"turn_scores": [], "tool_rewards": [0.0]}
+
+
+@pytest.mark.parametrize(("kind", "shown"), [("tool_agent", ""), (loops.WithTools, "my own class")])
+def test_stdout_has_nothing_of_verls_tool_loop(
+    kind: Any, shown: str, callers: list[InferenceEngine], capfd: pytest.CaptureFixture[str]
+) -> None:
+    template = {"chat_template_kwargs": {"for": shown}}  # so that the class is new
+    callers[1].generate(GREETING, agent_loop=kind, **template)
+    out, err = capfd.readouterr()
+    assert out == "" and err.startswith(shown)
 
 
 def test_two_engines_do_not_share_a_loops_limits(callers: list[InferenceEngine]) -> None:

@@ -161,13 +161,13 @@ def test_seed_gives_the_same_tokens_on_all(
 
 
 def test_likeliest_tokens_of_prompts_are_transformers(
-    tiny: InferenceEngine, hf: InferenceEngine, transformers: Transformers
+    tiny: InferenceEngine, hf: InferenceEngine, remote: InferenceEngine, transformers: Transformers
 ) -> None:
     """Prompts from the cache too; SGLang names the last id of a vocabulary 0 in its answers."""
     prompts = [[*ids, VOCABULARY - 1, 7] for ids in token_prompts(4, 60, seed=87)]
     tables = [torch.log_softmax(transformers.logits(ids[:1], ids[1:]), -1) for ids in prompts]
     params: dict[str, Any] = {"temperature": 0.7, "max_tokens": 3, "ignore_eos": True, "n": 2}
-    for engine in (tiny, hf):
+    for engine in (tiny, hf, remote):
         engine.generate(as_ids(prompts), max_tokens=1)
         output = engine.generate(as_ids(prompts), logprobs=2, prompt_logprobs=4, **params)
         for number, row in enumerate(output):
@@ -195,17 +195,21 @@ def assert_likeliest(table: torch.Tensor, ids: list[int], k: int, tops: Any) -> 
 
 
 def test_likeliest_tokens_of_a_score_are_those_of_its_logits(
-    tiny: InferenceEngine, hf: InferenceEngine
+    tiny: InferenceEngine, hf: InferenceEngine, remote: InferenceEngine
 ) -> None:
     prompts, answers = as_ids(PROMPTS[:4]), [[VOCABULARY - 1, 5], PROMPTS[6][:30], [], [9]]
     logits = hf.get_logits(prompts, answers)
-    for engine in (tiny, hf):
+    for engine in (tiny, hf, remote):
         plain = engine.score(prompts, answers)
         scored = engine.score(prompts, answers, top_logprobs=3)
         for own, score, ids, row in zip(plain, scored, answers, logits, strict=True):
             assert own.top_logprobs is None and score.is_greedy == own.is_greedy
             assert score.logprobs == pytest.approx(own.logprobs, abs=WITHIN)
             assert_likeliest(row[: len(ids)].log_softmax(-1), ids, 3, score.top_logprobs)
+        if engine is remote:  # a server lists fewer
+            with refused(ConfigError, key="prompt_logprobs"):
+                engine.score(prompts[0], [[5]], top_logprobs=VOCABULARY)
+            continue
         [whole] = engine.score(prompts[0], [[5]], top_logprobs=VOCABULARY)
         assert whole.top_logprobs and len(whole.top_logprobs[0]) == VOCABULARY
         assert sum(map(math.exp, whole.top_logprobs[0].values())) == pytest.approx(1, abs=WITHIN)
@@ -214,10 +218,10 @@ def test_likeliest_tokens_of_a_score_are_those_of_its_logits(
                 engine.score([], [], top_logprobs=value)
 
 
-def test_scores_are_the_same_on_both(tiny: InferenceEngine, hf: InferenceEngine) -> None:
+def test_scores_are_the_same_on_all(tiny: InferenceEngine, other: InferenceEngine) -> None:
     answers = [ids[: 1 + 3 * row] for row, ids in enumerate(reversed(PROMPTS))]
     answers[4] = []
-    ours, theirs = (engine.score(as_ids(PROMPTS), answers) for engine in (hf, tiny))
+    ours, theirs = (engine.score(as_ids(PROMPTS), answers) for engine in (other, tiny))
     for mine, yours, answer in zip(ours, theirs, answers, strict=True):
         assert mine.token_ids == answer and mine.is_greedy == yours.is_greedy
         assert mine.logprobs == pytest.approx(yours.logprobs, abs=WITHIN)
@@ -389,7 +393,8 @@ def test_what_only_another_backend_has_is_refused_with_that_backends_name(
 ) -> None:
     for call, has_it in (
         (remote.sleep, "sglang"),
-        (lambda: remote.generate("a", prompt_logprobs=1), "sglang or hf does"),
+        (lambda: remote.generate("a", sampling_mask=True), "sglang or hf does"),
+        (lambda: remote.update_weights({}), "or openai on SGLang's server of this machine does"),
         (lambda: tiny.get_logits("a", "b"), "hf"),
         (lambda: tiny.generate("a", num_beams=2), "hf"),
         (hf.sleep, "sglang"),

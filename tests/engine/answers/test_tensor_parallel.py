@@ -24,6 +24,7 @@ arguments = launch.server_arguments
 launch.server_arguments = lambda *given: arguments(*given) | {"tp_size": 1}
 from inf import InferenceEngine, InferenceError
 from transformers import AutoModelForCausalLM
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 
 faulthandler.dump_traceback_later(%(seconds)d, exit=True)  # a rank that waits without end
 model, rank, said = sys.argv[1], int(os.environ["RANK"]), {}
@@ -73,6 +74,11 @@ def interrupted():
         threading.Timer(0.5, _thread.interrupt_main).start()
     return engine.generate("long", max_tokens=3000, ignore_eos=True).token_ids
 
+class ReturnsALock(AgentLoopBase):
+    async def run(self, sampling_params, **kwargs):
+        return AgentLoopOutput(prompt_ids=[5], response_ids=[], response_mask=[], metrics={},
+                               extra_fields={"lock": threading.Lock()})
+
 nested = []
 rollout = {"dtype": "float32", "prompt_length": 512, "response_length": 128,
            "max_model_len": 3900, "enforce_eager": True, "free_cache_engine": True,
@@ -85,6 +91,7 @@ with InferenceEngine(model_path=model, rollout=rollout) as engine:
     says("timeout", lambda: engine.generate("long", timeout=0.4, **long).token_ids)
     says("timeout of a conversation", lambda: talk(timeout=0.02))
     says("conversation", talk)
+    says("lock", lambda: engine.generate("a", agent_loop=ReturnsALock).token_ids)
     says("interrupt", interrupted)
     says("stream", lambda: [c.token_ids for c in engine.stream("a", temperature=0, max_tokens=3)])
     says("score", lambda: len(engine.score("a", "b")))
@@ -129,13 +136,14 @@ def test_after_each_failure_both_ranks_get_the_rows_of_their_next_call(
     first, second = ranks
     after = {name: rows for name, rows in first.items() if name.startswith("after ")}
     assert {name: second[name] for name in after} == after
-    assert len({json.dumps(rows) for rows in after.values()}) == len(after) == 11
+    assert len({json.dumps(rows) for rows in after.values()}) == len(after) == 12
 
 
 def test_error_of_the_first_rank_is_that_of_all(ranks: list[dict[str, Any]]) -> None:
     for said in ranks:
         assert said["timeout"][0] == "GenerationTimeout"
         assert said["timeout of a conversation"][0] == "GenerationTimeout"
+        assert said["lock"][0] == "InferenceError" and "cannot pickle" in said["lock"][1]
         assert said["nan"][0] == "RequestFailure" and "nan" in said["nan"][1]
         for call in ("generate", "talk", "weights"):
             assert "asleep" in said[f"asleep {call}"][1]

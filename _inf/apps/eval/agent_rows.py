@@ -1,0 +1,131 @@
+"""Which agent loop answers which row of an evaluation, and with which columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from _inf.agent_loops.loading import DEFAULT_KEY, KEYWORD
+from _inf.apps.agent_loops import loop_versions
+from _inf.apps.eval.dataset import AGENT_NAME, Example
+from _inf.apps.eval.reward_version import RewardVersion
+from _inf.config import Config
+from _inf.conversation.plan import check_turns
+from _inf.errors import ConfigError
+from _inf.request.keywords import GenerateParams, checked
+from _inf.request.sampling import ANY_MODEL, resolve
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
+
+KWARGS = "agent_kwargs"
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentRows:
+    """The agent loops of an evaluation.
+
+    default: that of rows without an `agent_name`, as it was asked for; None: none. default_name:
+    its name. kwargs: what all loops get besides their row's columns. versions: of all loops, by
+    their names.
+    """
+
+    default: Any
+    default_name: str | None
+    kwargs: Mapping[str, Any]
+    versions: Mapping[str, RewardVersion]
+
+    @classmethod
+    def of(
+        cls, examples: Sequence[Example], config: Config, params: Mapping[str, Any]
+    ) -> AgentRows:
+        """Find the loops of `generate`'s keywords, of a config and of the rows.
+
+        Raises `ConfigError` with the keyword, the config key or the row.
+        """
+        given = {name: params[name] for name in (KEYWORD, KWARGS) if params.get(name) is not None}
+        for name, value in given.items():
+            if isinstance(value, list | tuple):
+                instead = f"the column {AGENT_NAME}" if name == KEYWORD else "columns"
+                raise ConfigError.of(
+                    name, f"it is one for all rows here; for each row its own, give {instead}."
+                )
+        given = {name: checked(name, value) for name, value in given.items()}
+        key: str = KEYWORD
+        default = given.get(KEYWORD)
+        if default is None and params.get("tools") is None:  # as `resolve` does
+            key, default = DEFAULT_KEY, config.rollout.agent.default
+        asked = {} if default is None else {key: default}
+        for each in examples:
+            own = each.agent_name
+            if own is not None and own not in asked.values():
+                asked[f"row {each.number}: {AGENT_NAME}"] = own
+        if KWARGS in given and not asked:
+            raise ConfigError.of(
+                KWARGS, f"no agent loop runs; set {KEYWORD}, or give the rows {AGENT_NAME}."
+            )
+        if asked:
+            _check_keywords(params, config, next(iter(asked)))
+        versions = loop_versions(config, asked)
+        found = cls(
+            default,
+            versions[key].loop if key in versions else None,
+            given.get(KWARGS, {}),
+            {each.loop: each.version for each in versions.values()},
+        )
+        found._check_columns(examples)
+        return found
+
+    def _check_columns(self, examples: Sequence[Example]) -> None:
+        for each in examples if self.kwargs else ():
+            if self.of_row(each) is not None and (both := self.kwargs.keys() & each.agent_kwargs):
+                name = sorted(both)[0]
+                raise ConfigError.of(
+                    f"{KWARGS}.{name}",
+                    f"row {each.number} has a column of that name; give it another name, or leave "
+                    "one of the two out.",
+                )
+
+    def check_engine(
+        self, engine: InferenceEngine, examples: Sequence[Example], params: Mapping[str, Any]
+    ) -> None:
+        """Refuse once, not per row, what this engine cannot do for rows with an `agent_name`."""
+        named = next((each for each in examples if each.agent_name is not None), None)
+        if named is None:
+            return
+        asked = {**params, KEYWORD: named.agent_name}
+        try:
+            engine.generate([], **cast(GenerateParams, asked))
+        except ConfigError as failure:
+            said = f"row {named.number}: {AGENT_NAME}: {failure}"
+            raise ConfigError(said, key=failure.key) from None
+
+    def of_row(self, example: Example) -> Any:
+        """Return the loop of a row, as it was asked for; None: none."""
+        return self.default if example.agent_name is None else example.agent_name
+
+    def params(self, example: Example) -> dict[str, Any]:
+        """The keywords of `generate` for a row that a loop answers."""
+        return {KEYWORD: self.of_row(example), KWARGS: {**self.kwargs, **example.agent_kwargs}}
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The keywords by which a report and a file name them."""
+        named = {} if self.default_name is None else {KEYWORD: self.default_name}
+        return {**named, KWARGS: dict(self.kwargs)} if self.kwargs else named
+
+
+def _check_keywords(params: Mapping[str, Any], config: Config, key: str) -> None:
+    """Refuse keywords that no row with a loop can have, of which `key` asks for the first."""
+    later = (KWARGS, *("tools_kwargs", "interaction_kwargs"))  # those are the engine's to refuse
+    asked = {name: value for name, value in params.items() if name not in later}
+    try:
+        sampling = resolve({**asked, KEYWORD: "any"}, config.rollout, 1, ANY_MODEL)
+        if sampling.tools:
+            raise ConfigError.of("tools", "an agent loop has its own; leave tools out.")
+        check_turns(sampling, {}, ())
+    except ConfigError as failure:
+        if key in (KEYWORD, DEFAULT_KEY):
+            raise
+        raise ConfigError(f"{key}: {failure}", key=failure.key) from None

@@ -1,0 +1,46 @@
+"""Environments of an evaluation: what answers depend on, and a factory out of a file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from _inf.apps.eval.reward_process import of_file
+from _inf.apps.eval.reward_version import DIGITS, RewardVersion, version_of
+from _inf.errors import ConfigError, error_text
+
+KEYWORD, KWARGS = "environment_factory", "environment_kwargs"
+ENVIRONMENT = "environment"  # before a name, and the key of the reward in `reward_scores`
+
+
+def environment_version(params: Mapping[str, Any]) -> RewardVersion | None:
+    """The version of a call's environments, by their code; None if it has none."""
+    if params.get(KWARGS) is not None:
+        raise ConfigError.of(KWARGS, "an environment gets the columns of its row; leave it out.")
+    factory = params.get(KEYWORD)
+    if factory is None:
+        return None
+    each = factory.values() if isinstance(factory, Mapping) else [factory]
+    versions = [version_of(one) for one in each]
+    whole = hashlib.sha256(" ".join(version.digest for version in versions).encode())
+    unknown = tuple(name for version in versions for name in version.unknown)
+    names = ", ".join(version.name for version in versions)
+    return RewardVersion(f"{ENVIRONMENT} {names}", whole.hexdigest()[:DIGITS], unknown)
+
+
+def factory_of_file(named: str) -> Any:
+    """A factory, or a dict of them, of "FILE.py:NAME"."""
+    file, _, name = named.rpartition(":")
+    if not file.endswith(".py") or not name.isidentifier():
+        raise ConfigError(f"--environment {named}: name a file and a factory, FILE.py:NAME.")
+    if not Path(file).is_file():
+        raise ConfigError(f"--environment {named}: there is no file {file}.")
+    try:
+        found, _ = of_file(named)
+    except Exception as failure:
+        raise ConfigError(f"--environment {named}: {error_text(failure)}.") from failure
+    if found is None:
+        raise ConfigError(f"--environment {named}: the file has nothing named {name!r}.")
+    return found

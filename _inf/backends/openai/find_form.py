@@ -1,0 +1,152 @@
+"""Finds out with a few small requests which form a server has, and what it offers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from _inf.backends.openai import SCORES, TOKEN_MODE
+from _inf.backends.openai.backend import Form
+from _inf.backends.openai.client import Server
+from _inf.backends.openai.failures import AccessRefused
+from _inf.backends.openai.sglang_server import GenerateForm, WeightsFolder
+from _inf.backends.openai.text import TextForm
+from _inf.backends.openai.tokens import ServerLogprobs, TokenForm
+from _inf.config import Config
+from _inf.errors import ConfigError, PromptError, RequestFailure, shown, strip_punctuation
+from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams
+
+PROBE = "The quick brown fox jumps over"
+HOT = 2.0  # a temperature at which log probs differ from those at 1
+SAME = 1e-4  # of two log probs
+REFUSALS = (ConfigError, PromptError, RequestFailure)
+UNKNOWN_FORM = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+SCORED = SamplingParams(
+    max_tokens=1, temperature=0, logprobs=2, prompt_logprobs=True, top_prompt_logprobs=2
+)
+DIGITS = SamplingParams(max_tokens=1, temperature=0, regex="7{3}")
+ROUNDING = 1e-2  # of a sum of probabilities, computed in bfloat16
+
+
+class NotLogprobs(ConfigError):
+    """What the server gives as log probs cannot be any."""
+
+
+async def find_form(server: Server, config: Config, model: ModelInfo) -> Form:
+    """Find out with one to five small requests which form of requests the server has; raises
+    `ConfigError` if none fits to the tokenizer.
+
+    Without a tokenizer the list of models is asked for, which finds a server that is not there and
+    a wrong key before the first call. With one the first route that answers with token ids is used;
+    where its answer tells how the server tokenizes a text, that is compared with the tokenizer.
+    """
+    if model.tokenizer is None:
+        try:
+            await server.look("/models")
+        except AccessRefused:
+            raise
+        except REFUSALS:  # a server may lack the route
+            pass
+        return TextForm(str(config.model_path))
+    ids = list(model.tokenizer(PROBE)["input_ids"])
+    reasons = []
+    for attempt in (_token_form, _generate_form):
+        try:
+            form, server_ids = await attempt(server, config, model, ids)
+        except (AccessRefused, NotLogprobs):
+            raise
+        except REFUSALS as refusal:
+            reasons.append(strip_punctuation(refusal))
+        except UNKNOWN_FORM:
+            reasons.append("it answers in an unknown form")
+        else:
+            if server_ids not in (None, ids, len(ids)):
+                raise ConfigError.of(
+                    "tokenizer_path",
+                    f"the server reads {PROBE!r} as the tokens {server_ids}, this "
+                    f"tokenizer as {ids}; name the tokenizer of the server's model.",
+                )
+            return form
+    raise ConfigError.of(
+        "tokenizer_path",
+        f"{server.access.base_url} does not take and give token ids "
+        f"({'; '.join(reasons)}); leave tokenizer_path out to send it text.",
+    )
+
+
+async def _token_form(
+    server: Server, config: Config, model: ModelInfo, ids: list[int]
+) -> tuple[Form, Any]:
+    """Return the form of /completions, and the server's ids of the probe."""
+    name = str(config.model_path)
+    one = {"model": name, "max_tokens": 1, "logprobs": 0, "return_token_ids": True}
+    answer = await server.ask("/completions", {**one, "prompt": PROBE, "temperature": 0})
+    if not (choice := answer["choices"][0]).get("token_ids"):
+        raise ConfigError("/completions returns no token_ids")
+    hot = {**one, "prompt": ids, "temperature": HOT, "top_k": 1}  # the same token
+    second = (await server.ask("/completions", hot))["choices"][0]
+    cold, heated = (each["logprobs"]["token_logprobs"][0] for each in (choice, second))
+    token = choice["token_ids"][0]
+    _check_logprobs([{token: cold}, {token: heated}])
+    own = answer.get("prompt_token_ids") or choice.get("prompt_token_ids")
+    form = TokenForm(name, _server_logprobs(cold, heated), TOKEN_MODE.supports)
+
+    if row := await _answered(server, form, ids, SCORED):
+        tables = [*row.top_prompt_logprobs, *(row.top_logprobs or ())]
+        _check_logprobs([table for table in tables if table], model.limits.vocabulary)
+        form.supports |= SCORES
+    row = await _answered(server, form, ids, DIGITS)
+    if row and set(model.tokenizer.decode(row.token_ids)) == {"7"}:
+        form.supports |= {"regex"}
+    return form, own
+
+
+async def _answered(
+    server: Server, form: TokenForm, ids: list[int], params: SamplingParams
+) -> RequestOutput | None:
+    """The answer to a probe; None if the server refuses it or answers in another form."""
+    request = Request(ids, params)
+    try:
+        return form.answer(request)(await server.ask(*form.sent(request)))
+    except AccessRefused:
+        raise
+    except (*REFUSALS, *UNKNOWN_FORM):
+        return None
+
+
+def _server_logprobs(cold: float, heated: float) -> ServerLogprobs:
+    """Which log probs the server gives, from those of one token at temperature 0, and at `HOT`
+    with `top_k` 1, after which no other token is left. Of a token that is certain already they say
+    nothing: then only those that are the same by every definition count as ours."""
+    if cold > -SAME:
+        return ServerLogprobs(tempered=False, filtered=True)
+    if heated > -SAME:
+        return ServerLogprobs(tempered=True, filtered=True)
+    return ServerLogprobs(tempered=abs(cold - heated) > SAME, filtered=False)
+
+
+def _check_logprobs(tables: list[dict[int, float]], vocabulary: int | None = None) -> None:
+    """Raise if the likeliest tokens' numbers cannot be log(softmax(logits)) of so many tokens."""
+    for table in tables:
+        total = math.fsum(math.exp(min(value, 1.0)) for value in table.values())
+        too_small = vocabulary is not None and max(table.values()) < -math.log(vocabulary) - 1
+        if total > 1 + ROUNDING or too_small:
+            raise NotLogprobs.of(
+                "base_url",
+                f"the server's log probs cannot be those of a softmax ({shown(table)}); start vLLM "
+                "with --logprobs-mode raw_logprobs or processed_logprobs.",
+            )
+
+
+async def _generate_form(
+    server: Server, config: Config, model: ModelInfo, ids: list[int]
+) -> tuple[Form, Any]:
+    """Return the form of /generate, and how many tokens the server's ids of the probe are."""
+    root = server.access.base_url.removesuffix("/v1")
+    one = {"text": PROBE, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+    answer = await server.ask(f"{root}/generate", one)
+    if not answer.get("output_ids"):
+        raise ConfigError("/generate returns no output_ids")
+    trusted = config.trust_remote_code
+    weights = await WeightsFolder.of(server, str(config.tokenizer_path), trusted)
+    return GenerateForm(root, weights), (answer.get("meta_info") or {}).get("prompt_tokens")

@@ -1,0 +1,191 @@
+"""SGLang's own server, read against 0.5.9: its route /generate, and new weights from a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import ipaddress
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from _inf.backends.openai import SGLANG_SERVER_MODE
+from _inf.backends.openai.client import Server
+from _inf.backends.openai.text import Answer
+from _inf.errors import ConfigError, InferenceError, PromptError, RequestFailure, error_text
+from _inf.types import Request, RequestOutput, SamplingParams
+
+if TYPE_CHECKING:
+    from _inf.backends.new_weights import ExpectedWeights, NamedTensors
+
+IDLE_SECONDS = 60.0  # for the server to end what was cancelled, and what other clients asked
+PAUSE_SECONDS = 0.2
+
+
+class GenerateForm:
+    """The form of the route /generate, whose log probs are by our definition. root: the server's
+    address, without the /v1 of OpenAI's routes. weights: None if it cannot be given new ones."""
+
+    in_stream: Mapping[str, Any] = {}
+
+    def __init__(self, root: str, weights: WeightsFolder | None = None) -> None:
+        self.url, self.weights = f"{root}/generate", weights
+        lacks = set() if weights else {"update_weights"}
+        self.supports = SGLANG_SERVER_MODE.supports - lacks
+
+    def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
+        return self.url, {
+            "input_ids": request.token_ids,
+            "sampling_params": _sampling_params(request.params),
+            "return_logprob": True,
+        }
+
+    def answer(self, request: Request) -> Answer:
+        return functools.partial(_row, request)
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightsFolder:
+    """New weights for a server that reads the files of this machine.
+
+    root: as in `GenerateForm`. config_of: the folder or the Hub id with the model's config.json.
+    version: of the weights that the server had at the start; 0 if it names no number.
+    """
+
+    root: str
+    config_of: str
+    trust_remote_code: bool
+    version: int
+
+    @classmethod
+    async def of(cls, server: Server, tokenizer_path: str, trust: bool) -> WeightsFolder | None:
+        """Ask the server for its model; None if it is another one's or on another machine."""
+        root = server.access.base_url.removesuffix("/v1")
+        if not _on_this_machine(root):
+            return None
+        try:
+            about = await server.look(f"{root}/model_info")
+            path = str(about["model_path"])
+        except (ConfigError, PromptError, RequestFailure, KeyError, TypeError):
+            return None
+        folder = path if Path(path).is_dir() else tokenizer_path
+        return cls(root, folder, trust, _version(about))
+
+    @functools.cached_property
+    def expected(self) -> ExpectedWeights:
+        """What the model's weights are; raises `ConfigError` if Transformers does not know it."""
+        from _inf.backends.new_weights import expected_weights  # PyTorch
+
+        return expected_weights(self._config, self.trust_remote_code)
+
+    @functools.cached_property
+    def _config(self) -> Any:
+        from transformers import AutoConfig
+
+        try:
+            return AutoConfig.from_pretrained(
+                self.config_of, trust_remote_code=self.trust_remote_code
+            )
+        except Exception as failure:
+            raise ConfigError.of(
+                "weights",
+                "they cannot be compared with the model's, because Transformers cannot load a "
+                f"config from {self.config_of}: {error_text(failure)}.",
+            ) from failure
+
+    async def load(self, server: Server, tensors: NamedTensors, version: int) -> None:
+        """Have the server load them while none of its requests runs.
+
+        The scheduler of 0.5.9 (`managers/scheduler_update_weights_mixin.py`) dies if requests run
+        when it empties the prefix cache after the update, and cancelled ones run a little longer.
+        """
+        with tempfile.TemporaryDirectory(prefix="inf-weights-") as folder:
+            await asyncio.to_thread(self._save, Path(folder), tensors)
+            await self._idle(server)
+            about = {"model_path": folder, "load_format": "auto", "weight_version": str(version)}
+            try:
+                await server.ask(f"{self.root}/update_weights_from_disk", about)
+            except (ConfigError, PromptError) as refusal:
+                raise InferenceError(
+                    f"The server did not load the weights ({refusal}) It reads the folder of "
+                    "TMPDIR as its own user; if it failed half way, update again with all weights."
+                ) from refusal
+
+    def _save(self, folder: Path, tensors: NamedTensors) -> None:
+        from safetensors.torch import save_file
+
+        self._config.save_pretrained(folder)
+        whole = {
+            name: each.full_tensor() if hasattr(each, "full_tensor") else each
+            for name, each in tensors
+        }
+        own = {name: each.detach().cpu().contiguous() for name, each in whole.items()}
+        for name, each in own.items():
+            if each.untyped_storage().nbytes() != each.nbytes:  # a part of another one's memory
+                own[name] = each.clone()
+        save_file(own, folder / "model.safetensors", metadata={"format": "pt"})
+
+    async def _idle(self, server: Server) -> None:
+        """Wait until the server empties its prefix cache, which it refuses while requests run."""
+        for _ in range(round(IDLE_SECONDS / PAUSE_SECONDS)):
+            try:
+                await server.ask(f"{self.root}/flush_cache", {})
+            except PromptError:  # a 400
+                await asyncio.sleep(PAUSE_SECONDS)
+            else:
+                return
+        raise InferenceError(
+            f"{self.root} was not without requests for {IDLE_SECONDS:.0f} s, and weights are not "
+            "changed under them; it keeps the weights that it has. End its other clients first."
+        )
+
+
+def _version(about: Mapping[str, Any]) -> int:
+    """The version of the weights; 0 if the server was given none."""
+    said = str(about.get("weight_version"))
+    return int(said) if said.isdecimal() else 0
+
+
+def _on_this_machine(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _sampling_params(params: SamplingParams) -> dict[str, Any]:
+    if params.ignore_eos and params.stop_token_ids:
+        raise ConfigError.of(
+            "ignore_eos", "SGLang's server then ignores stop_token_ids too; leave one of them out."
+        )
+    same = (
+        *("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty"),
+        *("ignore_eos", "json_schema", "regex"),
+    )
+    named = {name: getattr(params, name) for name in same}
+    named |= {"stop": list(params.stop), "stop_token_ids": list(params.stop_token_ids)}
+    named["logit_bias"] = dict(params.logit_bias) or None
+    named |= {"max_new_tokens": params.max_tokens, "min_new_tokens": params.min_tokens}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _row(request: Request, chunk: Mapping[str, Any]) -> RequestOutput:
+    """Return the answer so far, which each chunk has from its beginning on."""
+    ids, about = list(chunk["output_ids"]), chunk["meta_info"]
+    reason = about["finish_reason"] or {}
+    if reason and reason["type"] == "abort":
+        raise RequestFailure(f"The server aborted the request: {reason.get('message')}.")
+    return RequestOutput(
+        token_ids=ids,
+        logprobs=[logprob for logprob, *_ in about["output_token_logprobs"]][: len(ids)],
+        finish_reason=reason.get("type"),
+        matched_stop=reason.get("matched"),
+        prompt_tokens=len(request.token_ids),
+        completion_tokens=len(ids),
+        cached_tokens=about.get("cached_tokens") or 0,
+        weight_version=_version(about),
+    )

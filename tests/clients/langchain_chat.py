@@ -1,0 +1,56 @@
+"""langchain-openai: a bound tool, streams, log probs, and both forms of structured output."""
+
+from __future__ import annotations
+
+from checks import FACTS, KEY, Color, calculator, called_once, close, equal, seen
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+
+QUESTION, GREETING = FACTS["question"], FACTS["greeting"]
+
+
+model = ChatOpenAI(
+    model=FACTS["model"],
+    base_url=FACTS["base_url"],
+    api_key=KEY,
+    temperature=0,
+    max_retries=0,
+    timeout=60,
+)
+bound = model.bind_tools([tool(calculator)], parallel_tool_calls=False)
+
+asked = [HumanMessage(QUESTION["prompt"])]
+said = bound.invoke(asked)
+[call] = said.tool_calls
+equal((call["name"], call["args"]), ("calculator", {"expression": "12 * 7"}))
+result = calculator(**call["args"])
+called_once()
+later = [*asked, said, ToolMessage(result, tool_call_id=call["id"])]
+equal(bound.invoke(later).content, QUESTION["text"])
+
+joined = None
+for chunk in bound.stream(asked):
+    joined = chunk if joined is None else joined + chunk
+equal([(each["name"], each["args"]) for each in joined.tool_calls], [(call["name"], call["args"])])
+chunks = [chunk.content for chunk in bound.stream(later)]
+equal("".join(chunks), QUESTION["text"])
+assert len(chunks) > 2
+
+said = model.bind(logprobs=True, top_logprobs=2).invoke(GREETING["prompt"])
+equal(said.content, GREETING["text"])
+content = said.response_metadata["logprobs"]["content"]
+close([each["logprob"] for each in content], GREETING["logprobs"])
+equal(said.usage_metadata["input_tokens"], len(GREETING["prompt_ids"]))
+
+for method in ("json_schema", "function_calling"):
+    found = model.with_structured_output(Color, method=method).invoke(GREETING["prompt"])
+    assert isinstance(found, Color)
+
+seen(
+    "langchain-openai",
+    "a bound tool's call and its answer, plain and streamed",
+    "log probs",
+    "`with_structured_output` by `json_schema` and by `function_calling`",
+    "with `parallel_tool_calls: false`",
+)

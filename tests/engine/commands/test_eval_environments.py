@@ -1,0 +1,100 @@
+"""`inf.evaluate` and `inf eval` with environments, on a model that really calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inf
+from _inf.apps.cli import main
+from _inf.apps.eval.environments import factory_of_file
+from inf import ConfigError, InferenceEngine
+from tests.support import environments as kinds
+from tests.support.refusals import refused
+from tests.support.tool_calling import TOOL_MODEL, answer, question
+
+ROWS: list[dict[str, Any]] = [
+    {"prompt": question("12 * 7"), "index": 1},
+    {"prompt": question("12 * 7", "3 + 4"), "index": 2},
+    {"prompt": "What is", "shows": " 12 + 7?"},
+]
+FILE = str(Path(kinds.__file__))
+
+
+@pytest.fixture(scope="module")
+def caller() -> Iterator[InferenceEngine]:
+    rollout = {"name": "hf", "dtype": "float32", "do_sample": False}
+    lengths = {"prompt_length": 1024, "response_length": 512}
+    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout | lengths) as engine:
+        yield engine
+
+
+def length(
+    data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any]
+) -> float:
+    return float(len(solution_str) > 0) + extra_info["rollout_reward_scores"]["environment"]
+
+
+def test_rewards_are_the_environments_and_rows_resume(
+    caller: InferenceEngine, tmp_path: Path
+) -> None:
+    out = tmp_path / "rows"
+    call: dict[str, Any] = {"environment_factory": kinds.Sums, "out": out}
+    report = inf.evaluate(caller, ROWS, **call)
+    assert [row["reward"] for row in report.rows] == [1.0, 2.0, 1.0]
+    assert all(row["scored_by"].startswith("environment Sums ") for row in report.rows)
+    assert [row["completion"] for row in report.rows][::2] == [answer("84"), answer("19")]
+    assert report.metrics["val-core/unknown/reward/mean@1"] == pytest.approx(4 / 3)
+    before = caller.stats()["requests"]
+    again = inf.evaluate(caller, ROWS, **call)
+    assert again.rewards_kept == 3 and caller.stats()["requests"] == before
+    with refused(ConfigError, "environment Counter|environment Sums"):
+        inf.evaluate(caller, ROWS, **{**call, "environment_factory": kinds.Counter})
+    with pytest.warns(UserWarning, match="scored again"):
+        judged = inf.evaluate(caller, ROWS, reward=length, reward_workers=0, **call)
+    assert [row["reward"] for row in judged.rows] == [2.0, 3.0, 2.0]
+    assert caller.stats()["requests"] == before
+
+
+def test_row_without_any_reward_says_so(caller: InferenceEngine) -> None:
+    with pytest.warns(UserWarning):
+        report = inf.evaluate(caller, ROWS[:1], environment_factory=kinds.Counter)
+    [row] = report.rows
+    assert report.unscored == 1 and row["completion"] == answer("11")
+    assert "the environment gave no reward, and" in row["error"]["message"]
+
+
+def test_columns_are_the_rows_own(caller: InferenceEngine) -> None:
+    with refused(ConfigError, "gets the columns of its row", key="environment_kwargs"):
+        inf.evaluate(caller, ROWS, environment_factory=kinds.Sums, environment_kwargs={"index": 3})
+
+
+def test_command_takes_a_factory_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    monkeypatch.chdir(tmp_path)
+    keys = (f"model_path={TOOL_MODEL}", "rollout.name=hf", "rollout.dtype=float32")
+    engine = [part for key in keys for part in ("--set", key)]
+    command = ["eval", str(data), "--environment", f"{FILE}:Sums", "--json", *engine]
+    assert main(command) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["metrics"]["val-core/unknown/reward/mean@1"] == pytest.approx(4 / 3)
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("Sums", "name a file and a factory"),
+        ("nowhere.py:Sums", "there is no file"),
+        (f"{FILE}:Sum", "nothing named 'Sum'"),
+    ],
+)
+def test_factory_that_is_not_there_is_refused(named: str, says: str) -> None:
+    with refused(ConfigError, says):
+        factory_of_file(named)

@@ -1,0 +1,176 @@
+"""Clients that nobody here wrote, in environments of their own, against `engine.serve()`.
+
+Each is a program in `tests/clients/` that asserts what it got. The table that this run prints at
+its end is the one in docs/serving.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lm_eval.api.instance import Instance
+
+from _inf.apps.lm_eval import InfLM
+from inf import InferenceEngine
+from tests.support.figures import Figures
+from tests.support.pages import ROOT
+from tests.support.tool_calling import (
+    CALCULATOR,
+    DOUBT,
+    GREETED,
+    GREETING,
+    GUESS,
+    GUESSES,
+    TOOL_MODEL,
+    answer,
+    call,
+    question,
+)
+
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.skipif(
+        sys.version_info < (3, 11), reason="TRL, renderers and verifiers need Python 3.11"
+    ),
+]
+
+CLIENTS = ROOT / "tests" / "clients"
+FOLDER = ROOT / "build" / "clients"
+INSTALL_SECONDS = 1800.0  # packages of 1 GB, where none is cached
+RUN_SECONDS = 300.0
+OFFLINE = {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+OURS, AGENTS, TRAINING = "ours", "agents", "training"  # the environments
+PROGRAMS = [
+    ("openai_package.py", OURS),
+    ("openai_package.py", AGENTS),
+    ("agents_sdk.py", AGENTS),
+    ("pydantic_agents.py", AGENTS),
+    ("langchain_chat.py", AGENTS),
+    ("inspect_tasks.py", AGENTS),
+    ("openenv_probe.py", AGENTS),
+    ("lm_eval_scores.py", AGENTS),
+    ("litellm_calls.py", TRAINING),
+    ("instructor_models.py", TRAINING),
+    ("trl_vllm_client.py", TRAINING),
+    ("renderers_client.py", TRAINING),
+    ("verifiers_clients.py", TRAINING),
+]
+DRAWING = {"temperature": 2.0, "seed": 5, "max_tokens": 12}
+REGEX = "[ab]{3}"
+CONTEXT = "The capital of France is"
+SCORED: dict[str, list[tuple[Any, ...]]] = {  # what lm-eval asks for
+    "loglikelihood": [
+        (CONTEXT, " Paris."),
+        (CONTEXT, " Berlin."),
+        ("What is 12 * 7? The answer is", " 84, because 12 * 7 is 84."),
+    ],
+    "loglikelihood_rolling": [("The capital of France is Paris, on the Seine.",)],
+    "generate_until": [(CONTEXT, {"until": ["\n"], "max_gen_toks": 12, "temperature": 0})],
+}
+
+
+@pytest.fixture(scope="module")
+def pythons() -> dict[str, Path]:
+    """The interpreter of each environment; they are kept for the next run."""
+    command = ["bash", str(CLIENTS / "install.sh"), str(FOLDER)]
+    subprocess.run(
+        command, env=os.environ | {"PYTHON": sys.executable}, check=True, timeout=INSTALL_SECONDS
+    )
+    found = {name: FOLDER / name / "bin" / "python" for name in (AGENTS, TRAINING)}
+    return found | {OURS: Path(sys.executable)}
+
+
+@pytest.fixture(scope="module")
+def tool_engine() -> Iterator[InferenceEngine]:
+    rollout = {"dtype": "float32", "prompt_length": 1024, "response_length": 256}
+    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout) as engine:
+        yield engine
+
+
+def answered(engine: InferenceEngine, ids: list[int], **more: Any) -> dict[str, Any]:
+    """What the engine answers to token ids, without a server."""
+    [row] = engine.generate([{"prompt_token_ids": ids}], **({"temperature": 0} | more))
+    about = {"token_ids": row.token_ids, "logprobs": row.logprobs, "text": row.completion}
+    return {"prompt_ids": ids, **about}
+
+
+def chatted(engine: InferenceEngine, said: str, tools: list[Any] | None = None) -> dict[str, Any]:
+    messages = [{"role": "user", "content": said}]
+    ids = engine.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True)
+    return {"prompt": said, **answered(engine, ids)}
+
+
+def scored(engine: InferenceEngine) -> dict[str, Any]:
+    """What the model `inf` of lm-eval answers."""
+    model = InfLM(engine=engine)
+    found = {}
+    for kind, requests in SCORED.items():
+        instances = [Instance(kind, {}, each, n) for n, each in enumerate(requests)]
+        found[kind] = {"requests": requests, "answers": getattr(model, kind)(instances)}
+    return found
+
+
+@pytest.fixture(scope="module")
+def facts(
+    tool_engine: InferenceEngine, engine: InferenceEngine, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """The file that tells a program where the servers are, and what their engines answer."""
+    asked = chatted(tool_engine, question("12 * 7"), [CALCULATOR])
+    assert call("12 * 7") == asked["text"]
+    greeting = chatted(tool_engine, GREETING)
+    scoring_ids = engine.tokenizer(CONTEXT)["input_ids"]
+    file = tmp_path_factory.mktemp("clients") / "facts.json"
+    with tool_engine.serve() as server, engine.serve() as scoring:
+        found = {
+            "base_url": server.base_url,
+            "root": server.base_url.removesuffix("/v1"),
+            "model": tool_engine.config.model_name,
+            "model_folder": str(TOOL_MODEL),
+            "tool": CALCULATOR,
+            "greeting": greeting,
+            "drawing": DRAWING,
+            "drawn": answered(tool_engine, greeting["prompt_ids"], **DRAWING),
+            "question": {**asked, "text": answer("84")},
+            "guess": GUESS,
+            "guesses": GUESSES,
+            "doubt": DOUBT,
+            "scored_url": scoring.base_url,
+            "scored_model": engine.config.model_name,
+            "scored": {"prompt": CONTEXT, **answered(engine, scoring_ids, max_tokens=8)},
+            "lm_eval": scored(engine),
+            "regex": REGEX,
+            "of_regex": answered(engine, scoring_ids, regex=REGEX, max_tokens=16)["token_ids"],
+            "prompt_length": engine.model.limits.prompt,
+        }
+        assert greeting["text"] == GREETED
+        likelihoods = found["lm_eval"]["loglikelihood"]["answers"]
+        assert {is_greedy for _, is_greedy in likelihoods} == {True, False}
+        file.write_text(json.dumps(found))
+        yield file
+
+
+@pytest.mark.parametrize(("program", "environment"), PROGRAMS)
+def test_client_gets_what_the_engine_answers(
+    program: str, environment: str, pythons: dict[str, Path], facts: Path, figures: Figures
+) -> None:
+    """The page says it with the same words."""
+    done = subprocess.run(
+        [str(pythons[environment]), str(CLIENTS / program), str(facts)],
+        cwd=facts.parent,
+        env=os.environ | OFFLINE,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    about = json.loads(done.stdout.splitlines()[-1])
+    figures(about["client"], about["version"], about["seen"])
+    row = f"| {about['client']} {about['version']} | {about['seen']} |"
+    assert row in (ROOT / "docs" / "serving.md").read_text(), row

@@ -1,0 +1,307 @@
+"""`rollout.name: openai` on a real vLLM, in an environment of its own, against Transformers."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, Qwen3Config
+
+from inf import ConfigError, InferenceEngine
+from tests.support.figures import Figures
+from tests.support.pages import ROOT
+from tests.support.prompts import as_ids, token_prompts
+from tests.support.reference import WITHIN
+from tests.support.refusals import refused
+from tests.support.servers import serving
+from tests.support.tiny import VOCABULARY, save_tiny
+
+pytestmark = pytest.mark.soak
+
+INSTALL_SECONDS = 3600.0  # packages of 3 GB, where none is cached
+PROMPTS = token_prompts(8, 200, seed=41)
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 32}
+ADJUSTED: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.3},
+    {"presence_penalty": 1.2, "frequency_penalty": 0.6},
+    {"logit_bias": {5: 8.0, 77: -30.0}, "repetition_penalty": 0.8},
+    {"min_tokens": 24},
+]
+TEXTS = ["Hi", "What is the capital of France?", "She buys 12 apples.", "3.14", "half of it"]
+EOS = 2
+CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"]}
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """The interpreter with vLLM 0.32.0; it is kept for the next run."""
+    folder = ROOT / "build" / "vllm"
+    command = ["bash", str(ROOT / "tests" / "vllm" / "install.sh"), str(folder)]
+    subprocess.run(
+        command, env=os.environ | {"PYTHON": sys.executable}, check=True, timeout=INSTALL_SECONDS
+    )
+    return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with heads of 64: vLLM's attention on a CPU knows none of 16."""
+    folder = tmp_path_factory.mktemp("model")
+    config = Qwen3Config(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=64, initializer_range=0.3,
+        tie_word_embeddings=False, max_position_embeddings=4096,
+    )  # fmt: skip
+    save_tiny(config, 0, folder, 4096)
+    return folder
+
+
+def vllm(python: Path, model: Path, folder: Path, *options: str) -> Any:
+    """A server of vLLM on this model."""
+    command = [
+        *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
+        *("--served-model-name", "tiny", "--dtype", "float32", "--host", "127.0.0.1"),
+        *("--port", "{PORT}", "--max-model-len", "1024", "--enforce-eager", *options),
+    ]
+    variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "auto"}
+    variables |= {"OMP_NUM_THREADS": "2", "VLLM_NO_USAGE_STATS": "1", "PYTHONPATH": ""}
+    return serving(command, folder, variables)
+
+
+@pytest.fixture(scope="module")
+def address(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with vllm(python, model, tmp_path_factory.mktemp("vllm")) as address:
+        yield address
+
+
+def connected(address: str, **config: Any) -> InferenceEngine:
+    rollout = {"name": "openai"}
+    return InferenceEngine(model_path="tiny", base_url=address, rollout=rollout, **config)
+
+
+@pytest.fixture(scope="module")
+def remote(address: str, model: Path) -> Iterator[InferenceEngine]:
+    with connected(address, tokenizer_path=str(model)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def local(model: Path) -> Iterator[InferenceEngine]:
+    rollout = {"name": "hf", "dtype": "float32"}
+    with InferenceEngine(model_path=str(model), rollout=rollout) as engine:
+        yield engine
+
+
+def furthest(ours: Any, theirs: Any) -> float:
+    """The largest difference of two lists of log probs, which must be small."""
+    distance = max((abs(a - b) for a, b in zip(ours, theirs, strict=True)), default=0.0)
+    assert distance < WITHIN
+    return distance
+
+
+def test_server_offers_all_that_a_server_can(remote: InferenceEngine) -> None:
+    lacking = {"update_weights", "sleep", "logits", "beams", "sampling_mask", "routed_experts"}
+    assert not remote.supports & lacking
+    assert {"score", "top_logprobs", "prompt_logprobs", "regex"} < remote.supports
+    with refused(ConfigError, "openai on SGLang's server of this machine does"):
+        remote.update_weights({})
+
+
+def test_greedy_rows_are_those_of_transformers(
+    remote: InferenceEngine, local: InferenceEngine, figures: Figures
+) -> None:
+    for params in ({}, {"stop": "e"}, {"ignore_eos": True}, {"stop_token_ids": [40]}, *ADJUSTED):
+        # Where ids end inside a character, vLLM looks for stop strings in the prompt's end too.
+        prompts = TEXTS if "stop" in params else as_ids(PROMPTS)
+        ours, theirs = (engine.generate(prompts, **GREEDY, **params) for engine in (remote, local))
+        assert ours.token_ids == theirs.token_ids and ours.completions == theirs.completions
+        for mine, yours in zip(ours, theirs, strict=True):
+            for name in ("finish_reason", "matched_stop", "prompt_tokens", "completion_tokens"):
+                assert mine.metadata[name] == yours.metadata[name]
+        if params in ADJUSTED:
+            assert ours.logprobs == [None] * len(PROMPTS)
+        elif not params:
+            far = max(map(furthest, ours.logprobs, theirs.logprobs))
+            figures("vLLM 0.32.0", "largest difference of a greedy log prob", far)
+
+
+def test_scores_are_those_of_transformers(
+    remote: InferenceEngine, local: InferenceEngine, figures: Figures
+) -> None:
+    answers = [ids[: 1 + 5 * row] for row, ids in enumerate(reversed(PROMPTS))]
+    answers[4], answers[5] = [], local.generate(as_ids(PROMPTS[5:6]), **GREEDY).token_ids[0]
+    ours, theirs = (
+        engine.score(as_ids(PROMPTS), answers, top_logprobs=3) for engine in (remote, local)
+    )
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert mine.token_ids == yours.token_ids and mine.is_greedy == yours.is_greedy
+        furthest(mine.logprobs, yours.logprobs)
+        for own, other in zip(mine.top_logprobs or [], yours.top_logprobs or [], strict=True):
+            assert list(own) == list(other)
+            furthest(own.values(), other.values())
+    assert [each.is_greedy for each in ours] == [row in (4, 5) for row in range(len(PROMPTS))]
+    plain = remote.get_logprobs(as_ids(PROMPTS), answers)
+    far = max(furthest(a, b.logprobs) for a, b in zip(plain, theirs, strict=True))
+    figures("vLLM 0.32.0", "largest difference of a scored log prob", far)
+    assert remote.score([], []) == []
+
+
+def test_likeliest_tokens_are_those_of_transformers(
+    remote: InferenceEngine, local: InferenceEngine
+) -> None:
+    asked: dict[str, Any] = {"logprobs": 3, "prompt_logprobs": 4, "max_tokens": 8}
+    prompts = as_ids([[*ids, VOCABULARY - 1] for ids in PROMPTS])
+    ours, theirs = (engine.generate(prompts, **asked) for engine in (remote, local))
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert mine.prompt_logprobs and mine.prompt_logprobs[0] is None
+        furthest(mine.prompt_logprobs[1:], yours.prompt_logprobs[1:])
+        for name in ("top_logprobs", "top_prompt_logprobs"):
+            for own, other in zip(getattr(mine, name), getattr(yours, name), strict=True):
+                assert (own and list(own)) == (other and list(other))
+                furthest((own or {}).values(), (other or {}).values())
+    [row] = remote.generate("Hi", prompt_logprobs=True, max_tokens=1)
+    assert row.top_prompt_logprobs is None and row.prompt_logprobs
+    for name, value in (("logprobs", 21), ("prompt_logprobs", 21)):
+        with refused(ConfigError, "greater than max allowed: 20", key=name):
+            remote.generate("Hi", **{name: value})
+    with refused(ConfigError, "leave logprobs out", key="logprobs"):
+        remote.generate("Hi", logprobs=2, temperature=0.7)
+
+
+def test_sampled_rows_have_log_probs_by_our_definition_or_none(
+    remote: InferenceEngine, local: InferenceEngine
+) -> None:
+    for params in ({"temperature": 1.0}, {"temperature": 1.0, "top_p": 0.8, "min_p": 0.02}):
+        row = sampled_row(remote, local, params)
+        assert row.logprobs is not None
+    assert sampled_row(remote, local, {"temperature": 0.7}).logprobs is None
+    batch = remote.rollout_batch(as_ids(PROMPTS[:2]), n=2, temperature=1.0, max_tokens=8)
+    assert batch.batch["rollout_log_probs"].isfinite().all()
+    with refused(ConfigError, r"^rollout_batch\(\): the server's log probs"):
+        remote.rollout_batch(as_ids(PROMPTS[:2]), n=2, temperature=0.7, max_tokens=8)
+
+
+def sampled_row(remote: InferenceEngine, local: InferenceEngine, params: dict[str, Any]) -> Any:
+    """A sampled row, whose log probs, if it has any, are those of the model's logits."""
+    [row] = remote.generate(as_ids(PROMPTS[:1]), max_tokens=20, **params)
+    [logits] = local.get_logits(as_ids(PROMPTS[:1]), [row.token_ids])
+    table = torch.log_softmax(logits / params["temperature"], dim=-1)
+    if row.logprobs is not None:
+        furthest(row.logprobs, [table[at, token].item() for at, token in enumerate(row.token_ids)])
+    return row
+
+
+def test_log_probs_after_filters_are_ours_where_there_are_none(
+    python: Path, model: Path, local: InferenceEngine, tmp_path: Path
+) -> None:
+    options = ("--logprobs-mode", "processed_logprobs")
+    with vllm(python, model, tmp_path, *options) as address:
+        with connected(address, tokenizer_path=str(model)) as engine:
+            assert sampled_row(engine, local, {"temperature": 0.7}).logprobs is not None
+            for filters in ({"top_p": 0.8}, {"top_k": 5}, {"min_p": 0.1}):
+                params = {"temperature": 1.0, **filters}
+                assert sampled_row(engine, local, params).logprobs is None
+            for params in ADJUSTED:
+                ours, theirs = (
+                    each.generate(as_ids(PROMPTS), **GREEDY, **params) for each in (engine, local)
+                )
+                assert ours.token_ids == theirs.token_ids
+                for mine, yours in zip(ours.logprobs, theirs.logprobs, strict=True):
+                    furthest(mine, yours)
+            assert engine.score("a", "b")[0].logprobs == pytest.approx(
+                local.score("a", "b")[0].logprobs, abs=WITHIN
+            )
+
+
+def test_logits_in_the_place_of_log_probs_are_refused_at_the_start(
+    python: Path, model: Path, tmp_path: Path
+) -> None:
+    with vllm(python, model, tmp_path, "--logprobs-mode", "raw_logits") as address:
+        with refused(ConfigError, "cannot be those of a softmax", key="base_url"):
+            connected(address, tokenizer_path=str(model))
+
+
+def test_seed_gives_the_same_row_alone_and_in_any_batch(remote: InferenceEngine) -> None:
+    params: dict[str, Any] = {"temperature": 0.9, "max_tokens": 24, "ignore_eos": True}
+    together = remote.generate(as_ids(PROMPTS), seed=list(range(8)), **params)
+    again = remote.generate(as_ids(PROMPTS), seed=list(range(8)), **params)
+    assert again.token_ids == together.token_ids
+    alone = remote.generate(as_ids(PROMPTS[3:4]), seed=[3], **params)
+    assert alone.token_ids[0] == together.token_ids[3]
+    samples = remote.generate(as_ids(PROMPTS[:1]), n=4, **params)
+    assert len(set(map(tuple, samples.token_ids))) == 4
+
+
+def test_answers_follow_their_grammar_beside_free_rows(
+    remote: InferenceEngine, local: InferenceEngine
+) -> None:
+    output = remote.generate(
+        ["a", "b", "c"], json_schema=[CITY, None, CITY], temperature=1.0, seed=5, max_tokens=60
+    )
+    for row in (output[0], output[2]):
+        assert json.loads(row.completion)["city"] in ("Rome", "Oslo")
+    texts = remote.generate(["a", "b"], regex="[a-c]{4}", ignore_eos=True, max_tokens=30)
+    for row in texts:
+        assert len(row.completion) == 4 and set(row.completion) <= set("abc")
+        assert row.metadata["finish_reason"] == "stop" and row.metadata["matched_stop"] == EOS
+    date = {"regex": "[0-9]{4}-[0-9]{2}", **GREEDY}
+    ours, theirs = (engine.generate("a", **date) for engine in (remote, local))
+    assert ours.completions == theirs.completions and ours.logprobs == [None]
+
+
+def test_chunks_of_a_stream_are_the_row(remote: InferenceEngine) -> None:
+    seeded = {**GREEDY, "temperature": 1.0, "seed": 4, "stop": ["e"]}
+    for params in ({**GREEDY, "logprobs": 2}, seeded):
+        [row] = remote.generate("Hi", **params)
+        chunks = list(remote.stream("Hi", **params))
+        assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
+        assert "".join(chunk.text for chunk in chunks) == row.completion
+        tops = [top for chunk in chunks for top in chunk.top_logprobs or []]
+        assert [list(top) for top in tops] == [list(top) for top in row.top_logprobs or []]
+        assert all(math.isfinite(value) for top in tops for value in top.values())
+
+
+def test_text_goes_in_and_out(address: str, local: InferenceEngine) -> None:
+    with connected(address) as engine:
+        params: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
+        prompts = ["Hi", {"text": "once"}]
+        ours, theirs = engine.generate(prompts, **params), local.generate(prompts, **params)
+        for mine, yours in zip(ours, theirs, strict=True):
+            # Of a character that is cut off vLLM gives nothing.
+            assert mine.completion == yours.completion.rstrip("\N{REPLACEMENT CHARACTER}")
+            for name in ("finish_reason", "prompt_tokens", "completion_tokens"):
+                assert mine.metadata[name] == yours.metadata[name]
+        assert "".join(chunk.text for chunk in engine.stream("Hi", **params)) == ours.completions[0]
+
+
+def test_model_that_transformers_here_does_not_know_is_exact_through_vllm(
+    python: Path, model: Path, tmp_path: Path, figures: Figures
+) -> None:
+    folder, prompts = tmp_path / "newer", tmp_path / "prompts.json"
+    prompts.write_text(json.dumps(PROMPTS))
+    script = ROOT / "tests" / "vllm" / "newer_model.py"
+    command = [str(each) for each in (python, script, model, folder, prompts)]
+    folder.mkdir()
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": ""}, check=True, timeout=300)
+    with pytest.raises(ValueError, match="ministral3"):
+        AutoConfig.from_pretrained(folder)
+    reference = json.loads((folder / "reference.json").read_text())
+    with vllm(python, folder, tmp_path) as address:
+        with connected(address, tokenizer_path=str(folder)) as engine:
+            rows = engine.generate(as_ids(PROMPTS), temperature=0, max_tokens=24)
+            assert rows.token_ids == [row["token_ids"] for row in reference]
+            expected = [row["logprobs"] for row in reference]
+            far = max(map(furthest, rows.logprobs, expected))
+            figures("vLLM 0.32.0", "largest difference of a newer model's log prob", far)
+            scores = engine.score(as_ids(PROMPTS), rows.token_ids)
+            assert all(score.is_greedy for score in scores)
+            chat = engine.generate([{"role": "user", "content": "Hi"}], temperature=0, max_tokens=8)
+            assert engine.tokenizer.decode(chat[0].prompt_token_ids).startswith("<|im_start|>user")
