@@ -32,7 +32,7 @@ LEARNING_RATE = 2e-5
 
 
 class Guessing:
-    """The number is found in two guesses: 1. The last guess is wrong: 0.2. No guess: 0."""
+    """Worth 1 if the number is found in two guesses, 0.2 if it is not, and 0 without a guess."""
 
     def reset(self, number: int, **row: Any) -> str:
         self.number, self.guesses = number, []

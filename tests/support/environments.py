@@ -92,6 +92,30 @@ class Screen(Sums):
         return 0
 
 
+class Unbound:
+    """With methods that belong to no object."""
+
+    def reset(self, **row: Any) -> None: ...
+
+    @staticmethod
+    def calculator(expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: The expression.
+        """
+        return "84"
+
+    @classmethod
+    def say(cls, text: str) -> str:
+        """Says it.
+
+        Args:
+            text: The text.
+        """
+        return f"{cls.__name__}: {text}"
+
+
 class Counter:
     """Without a reward; remembers its own calls."""
 

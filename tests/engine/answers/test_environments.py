@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from _inf.config import load_config
+from _inf.conversation.environments import environment_kinds
+from _inf.types import TurnOptions
 from inf import ConfigError, EngineDeadError, InferenceEngine, PromptError, ToolError
 from tests.support import environments as kinds
 from tests.support.refusals import refused
@@ -73,6 +75,13 @@ def test_properties_are_not_read(caller: InferenceEngine, monkeypatch: pytest.Mo
     monkeypatch.setattr(caller, "config", config)
     output = caller.generate(PRODUCT, environment_factory=kinds.Screen)
     assert output.completions == [answer("84")] and "error" not in output.metadata[0]
+
+
+def test_static_and_class_methods_are_tools_too(caller: InferenceEngine) -> None:
+    output = caller.generate(PRODUCT, environment_factory=kinds.Unbound)
+    assert output.completions == [answer("84")]
+    [made] = environment_kinds([TurnOptions(environment_factory=kinds.Unbound)])
+    assert [tool.name for tool in made.tools] == ["calculator", "say"]
 
 
 def test_a_column_chooses_among_several(caller: InferenceEngine) -> None:

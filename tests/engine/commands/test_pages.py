@@ -118,5 +118,7 @@ def test_page_of_agent_loops_prints_what_its_comments_say(
 def test_page_of_environments_prints_what_its_comments_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
     said, expected = run_page("docs/environments.md", tmp_path, monkeypatch, capsys)
+    del sys.modules["homework"]
     assert len(expected) == 7 and said == expected
