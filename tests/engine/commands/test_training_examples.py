@@ -102,7 +102,10 @@ def test_two_steps_train_on_what_was_sampled(
         mask = batch.batch["response_mask"]
         learn(trained, optimizer, batch, torch.randn(len(mask), 1).expand(mask.shape))
 
-    grpo = program["train"].__globals__["GRPO"]
+    scope = program["train"].__globals__
+    if "PROMPT" in scope:
+        scope["PROMPT"] = scope["PROMPT"][-1:]  # this tokenizer has more ids for it than fit
+    grpo = scope["GRPO"]
     learn, grpo["learn"] = grpo["learn"], spy
     try:
         curve = program["train"](mortal, model, 2, 1e-3)
