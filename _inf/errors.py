@@ -109,8 +109,13 @@ def strip_punctuation(text: object) -> str:
 
 
 def error_text(failure: BaseException) -> str:
-    """Return an exception as "Type: message", without final punctuation."""
-    return f"{type(failure).__name__}: {strip_punctuation(failure)}".removesuffix(": ")
+    """Return an exception as "Type: message", without final punctuation; its type alone if it has
+    no message, or cannot say it."""
+    kind = type(failure).__name__
+    try:
+        return f"{kind}: {strip_punctuation(failure)}".removesuffix(": ")
+    except Exception:  # its __str__ raises
+        return kind
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -79,8 +79,14 @@ def _kind(factory: Callable[[], Any], where: str) -> EnvironmentKind:
 
 
 def _methods(environment: object) -> dict[str, Callable[..., Any]]:
-    members = inspect.getmembers(environment, inspect.ismethod)
-    return {name: method for name, method in members if not name.startswith("_")}
+    """Its public methods. The class is searched, as in TRL 1.16: a look at an object's property
+    would run it."""
+    names = [name for name, _ in inspect.getmembers(type(environment), _is_method)]
+    return {name: getattr(environment, name) for name in names if not name.startswith("_")}
+
+
+def _is_method(member: object) -> bool:
+    return inspect.isfunction(member) or inspect.ismethod(member)  # of a class, and a class method
 
 
 class Environment:

@@ -82,8 +82,8 @@ class Episode:
         for most, key in ((limits.prompt, "prompt_length"), (limits.total - 1, "max_model_len")):
             if len(self.prompt_ids) > most:
                 raise RequestFailure(
-                    f"with what the environment shows the prompt has {len(self.prompt_ids)} tokens;"
-                    f" at most {most} fit (rollout.{key})"
+                    "with the environment's tools and what it shows the prompt has "
+                    f"{len(self.prompt_ids)} tokens; at most {most} fit (rollout.{key})"
                 )
 
     def next_request(self) -> Request:

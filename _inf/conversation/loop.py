@@ -90,7 +90,7 @@ async def run_episode(episode: Episode, turn: Turn, progressed: Callable[[], Non
     except (ConfigError, EngineDeadError, EngineRefusal):
         raise
     except Exception as failure:
-        episode.abort(None, f"{type(failure).__name__}: {failure}")
+        episode.abort(None, error_text(failure))
     finally:
         ending = asyncio.ensure_future(lifecycle.end())
         try:
@@ -203,8 +203,7 @@ class Lifecycle:
             return await self._call(part, method, *args, **kwargs)
         except Exception as failure:
             name = self._name if part is self.interaction else part.name
-            error = f"{name}: {type(failure).__name__}: {failure}"
-            self._episode.error = self._episode.error or error
+            self._episode.error = self._episode.error or f"{name}: {error_text(failure)}"
             return None
 
     async def _call(self, part: Any, method: str, /, *args: Any, **kwargs: Any) -> Any:

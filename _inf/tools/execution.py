@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from _inf.errors import error_text
+from _inf.errors import InferenceError, error_text
 from _inf.types import Tool
 
 T = TypeVar("T")
@@ -72,16 +72,18 @@ async def execute(
 
 
 async def with_timeout(work: Awaitable[T], timeout: float) -> T:
-    """Await a tool's or an interaction's own code, in a task of its own: it may be cancelled from
-    within, which is an error like any other, and no cancellation of the row."""
+    """Await a tool's, an interaction's or an environment's own code, in a task of its own: it may
+    be cancelled from within, which is an error like any other, and no cancellation of the row."""
 
-    async def without_exit() -> T:
+    async def of_the_row() -> T:
         try:
             return await work
-        except (SystemExit, KeyboardInterrupt) as end:  # would end the engine's event loop
-            raise RuntimeError(error_text(end)) from end
+        # The first two would end the engine's event loop, and some of the last, which are of
+        # another engine, the whole call.
+        except (SystemExit, KeyboardInterrupt, InferenceError) as failure:
+            raise RuntimeError(error_text(failure)) from failure
 
-    task = asyncio.ensure_future(without_exit())
+    task = asyncio.ensure_future(of_the_row())
     try:
         await asyncio.wait({task}, timeout=timeout)
     finally:
@@ -117,10 +119,7 @@ async def _run(
             return Executed(error="nothing here executes it")
         return _executed(await call_user_code(call), verl=tool.verl is not None)
     except BaseException as failure:  # SystemExit would end the loop
-        try:
-            return Executed(error=error_text(failure))
-        except Exception:  # its __str__ raises
-            return Executed(error=type(failure).__name__)
+        return Executed(error=error_text(failure))
 
 
 async def call_user_code(call: Callable[[], Any]) -> Any:

@@ -17,7 +17,7 @@ class Sums:
         self.row: dict[str, Any] = {}
 
     def reset(self, **row: Any) -> str | None:
-        self.row = row
+        self.calls, self.row = [], row
         return row.get("shows")
 
     def calculator(self, expression: str) -> str:
@@ -38,8 +38,24 @@ class Sums:
         """No tool."""
 
 
+class AwaitedSums(Sums):
+    """The same in coroutines, but for `reset`, which TRL does not await."""
+
+    async def calculator(self, expression: str) -> str:  # type: ignore[override]
+        """Calculates.
+
+        Args:
+            expression: The expression.
+        """
+        await asyncio.sleep(0)
+        return super().calculator(expression)
+
+    async def get_reward(self) -> float:  # type: ignore[override]
+        return super().get_reward()
+
+
 class AsyncSums:
-    """The same in coroutines; says how many calls ran at once."""
+    """In coroutines; says how many calls ran at once."""
 
     def __init__(self) -> None:
         self.running = self.most = 0
@@ -61,6 +77,43 @@ class AsyncSums:
 
     async def get_reward(self) -> float:
         return float(self.most)
+
+
+class Screen(Sums):
+    """With properties that work only once there is something to show."""
+
+    @property
+    def picture(self) -> str:
+        raise ValueError("nothing is drawn")
+
+    @property
+    def size(self) -> int:
+        time.sleep(3)
+        return 0
+
+
+class Unbound:
+    """With methods that belong to no object."""
+
+    def reset(self, **row: Any) -> None: ...
+
+    @staticmethod
+    def calculator(expression: str) -> str:
+        """Calculates.
+
+        Args:
+            expression: The expression.
+        """
+        return "84"
+
+    @classmethod
+    def say(cls, text: str) -> str:
+        """Says it.
+
+        Args:
+            text: The text.
+        """
+        return f"{cls.__name__}: {text}"
 
 
 class Counter:
@@ -85,6 +138,11 @@ class Counter:
         return self.count
 
 
+class CannotSay(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
 class Wrong(Sums):
     """Does what its row says, in place of a right answer."""
 
@@ -92,7 +150,7 @@ class Wrong(Sums):
         self.how = row["how"]
         match self.how:
             case "raises":
-                raise ValueError("no such game")
+                raise row.get("error") or ValueError("no such game")
             case "exits":
                 raise SystemExit(3)
             case "hangs":

@@ -29,9 +29,9 @@ class EvalReport:
         `ground_truth`, `completion`, `reward`, `reward_extra`, `finish_reason`, tokens; with tools
         `messages` and `tool_calls`; with an agent loop `agent_loop`, `extra_fields` and
         `unsampled_ids`; `error` where there is no answer or no reward.
-    limit: of the data's rows; None for all. reward_version: of the function; it changes with its
-        code and the values that it uses. parameters: all sampling keywords with the values used,
-        also those from the config.
+    limit: of the data's rows; None for all. reward: the function that scored, or the environment.
+        reward_version: it changes with the code and the values that it uses. parameters: all
+        sampling keywords with the values used, also those from the config.
     unscored: answers that are missing or have no reward; their prompts are not in `metrics`.
     cut_by_length: the share of all answers that ended at a limit.
     tokens_per_second: of this run alone; None if an earlier run had answered all.

@@ -31,7 +31,7 @@ from _inf.apps.eval.reward import SECONDS, RewardPool
 from _inf.apps.eval.reward_process import RewardFunction
 from _inf.apps.eval.reward_version import RewardVersion
 from _inf.apps.eval.reward_worker import RewardError
-from _inf.apps.eval.scoring import Stored, answer_and_score, stored_answers
+from _inf.apps.eval.scoring import Stored, answer_and_score, judge_of, stored_answers
 from _inf.apps.rollouts.sources import answer_fields
 from _inf.apps.tally import Tally
 from _inf.config import Config
@@ -179,14 +179,15 @@ class EvalRun:
                 self._finish(file, stored, tally, start, on_error)
             rows = [row for row in file.rows() if row["line"] <= self._wanted]
         tools = {"tools": self._schemas} if self._schemas else {}
+        judge = judge_of(rows, version, self._scores)
         report = EvalReport.of(
             rows,
             self._wanted,
             model=self.config.model_name,
             data=self.data,
             limit=self.limit,
-            reward=version.name,
-            reward_version=version.digest,
+            reward=judge.name,
+            reward_version=judge.digest,
             n=self.n,
             parameters=self._used | tools | self._agents.about,
             tokens_per_second=tally.tokens_per_second,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from _inf.apps.batch.output_file import OutputFile, is_error
@@ -67,6 +67,14 @@ def stored_answers(
                 old += has_reward
     to_answer = [line for line in range(1, wanted + 1) if line not in answered]
     return Stored(wanted, to_answer, to_score, _why(version, rescore) if old else None)
+
+
+def judge_of(
+    rows: Iterable[Mapping[str, Any]], version: RewardVersion, own: RewardVersion | None
+) -> RewardVersion:
+    """What a report names: the environment, `own`, if it scored any row, else the function."""
+    by_own = any(row.get("scored_by") == str(own) for row in rows)
+    return own if own and by_own else version
 
 
 def scored_by_its_loop(row: Mapping[str, Any]) -> bool:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from _inf.config import load_config
-from inf import ConfigError, InferenceEngine, PromptError, ToolError
+from _inf.conversation.environments import environment_kinds
+from _inf.types import TurnOptions
+from inf import ConfigError, EngineDeadError, InferenceEngine, PromptError, ToolError
 from tests.support import environments as kinds
 from tests.support.refusals import refused
 from tests.support.tool_calling import FAILED, GREETED, GREETING, TOOL_MODEL, answer, question
@@ -68,6 +70,20 @@ def test_what_reset_shows_ends_the_prompt(caller: InferenceEngine) -> None:
     assert [each["environment"] for each in batch.non_tensor_batch["reward_scores"]] == [1.0, 1.0]
 
 
+def test_properties_are_not_read(caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(caller.config.to_dict(), {"tool_timeout": 0.5})
+    monkeypatch.setattr(caller, "config", config)
+    output = caller.generate(PRODUCT, environment_factory=kinds.Screen)
+    assert output.completions == [answer("84")] and "error" not in output.metadata[0]
+
+
+def test_static_and_class_methods_are_tools_too(caller: InferenceEngine) -> None:
+    output = caller.generate(PRODUCT, environment_factory=kinds.Unbound)
+    assert output.completions == [answer("84")]
+    [made] = environment_kinds([TurnOptions(environment_factory=kinds.Unbound)])
+    assert [tool.name for tool in made.tools] == ["calculator", "say"]
+
+
 def test_a_column_chooses_among_several(caller: InferenceEngine) -> None:
     factory = {"sums": kinds.Sums, "counts": kinds.Counter, "later": kinds.AsyncSums}
     rows = [{"environment": "sums"}, {"environment": "counts"}, {"environment": "later"}]
@@ -119,6 +135,26 @@ def test_environment_that_does_not_begin_ends_its_row_alone(
     assert failed.finish_reason == "abort" and failed.token_ids == []
     assert re.search(error, failed.metadata["error"])
     assert right.completion == answer("84") and "error" not in right.metadata
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (EngineDeadError("the judge is gone"), "RuntimeError: EngineDeadError: the judge is gone"),
+        (ConfigError("no such judge"), "RuntimeError: ConfigError: no such judge"),
+        (kinds.CannotSay(), "CannotSay"),
+    ],
+    ids=["dead", "config", "cannot say"],
+)
+def test_error_of_any_class_ends_its_row_alone(
+    error: Exception, said: str, caller: InferenceEngine
+) -> None:
+    rows = [{"how": "raises", "error": error}, {"how": "well"}]
+    output = caller.generate(
+        [PRODUCT] * 2, environment_factory=kinds.Wrong, environment_kwargs=rows
+    )
+    assert (output[0].metadata["error"], output[0].finish_reason) == (said, "abort")
+    assert output[1].completion == answer("84")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from _inf.apps.cli import main
 from _inf.apps.eval.environments import factory_of_file
 from inf import ConfigError, InferenceEngine
 from tests.support import environments as kinds
+from tests.support.pages import ROOT, blocks
 from tests.support.refusals import refused
 from tests.support.tool_calling import TOOL_MODEL, answer, question
 
@@ -48,6 +50,7 @@ def test_rewards_are_the_environments_and_rows_resume(
     assert [row["reward"] for row in report.rows] == [1.0, 2.0, 1.0]
     assert all(row["scored_by"].startswith("environment Sums ") for row in report.rows)
     assert [row["completion"] for row in report.rows][::2] == [answer("84"), answer("19")]
+    assert report.reward == "environment Sums"
     assert report.metrics["val-core/unknown/reward/mean@1"] == pytest.approx(4 / 3)
     before = caller.stats()["requests"]
     again = inf.evaluate(caller, ROWS, **call)
@@ -57,6 +60,7 @@ def test_rewards_are_the_environments_and_rows_resume(
     with pytest.warns(UserWarning, match="scored again"):
         judged = inf.evaluate(caller, ROWS, reward=length, reward_workers=0, **call)
     assert [row["reward"] for row in judged.rows] == [2.0, 3.0, 2.0]
+    assert "length" in judged.reward
     assert caller.stats()["requests"] == before
 
 
@@ -73,18 +77,18 @@ def test_columns_are_the_rows_own(caller: InferenceEngine) -> None:
         inf.evaluate(caller, ROWS, environment_factory=kinds.Sums, environment_kwargs={"index": 3})
 
 
-def test_command_takes_a_factory_of_a_file(
+def test_command_of_the_page_prints_the_rewards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data = tmp_path / "rows.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (tmp_path / "homework.py").write_text(blocks("docs/environments.md", "python")[0])
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(tmp_path)
-    keys = (f"model_path={TOOL_MODEL}", "rollout.name=hf", "rollout.dtype=float32")
-    engine = [part for key in keys for part in ("--set", key)]
-    command = ["eval", str(data), "--environment", f"{FILE}:Sums", "--json", *engine]
-    assert main(command) == 0
-    summary = json.loads(capsys.readouterr().out)
-    assert summary["metrics"]["val-core/unknown/reward/mean@1"] == pytest.approx(4 / 3)
+    [block] = blocks("docs/environments.md", "bash")
+    rows, command = block.split(".venv/bin/inf ")
+    subprocess.run(["bash", "-ec", rows], check=True)
+    assert main(shlex.split(command)) == 0
+    [figure] = blocks("docs/environments.md", "text")
+    assert figure in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -80,14 +80,15 @@ def run_page(
     Blocks that begin with a file's name are that file; one engine, the last, runs the others.
     """
     python = blocks(page, "python")
-    for block in [*python, *blocks(page, "yaml")]:
+    for block in blocks(page, "(?:python|yaml)"):
         if file := re.match(r"# ([a-z_]+\.(py|yaml))\n", block):
             (folder / file[1]).write_text(block)
     (folder / "tests").symlink_to(ROOT / "tests")
     monkeypatch.chdir(folder)
     programs = [block for block in python if not re.match(r"# [a-z_]+\.py\n", block)]
     path = list(sys.path)
-    with InferenceEngine(**engine_of(programs[-1])) as engine:
+    *_, last = (block for block in programs if "InferenceEngine(" in block)
+    with InferenceEngine(**engine_of(last)) as engine:
         assert sys.path == path
         monkeypatch.setattr(inf, "InferenceEngine", lambda **keywords: engine)
         names: dict[str, Any] = {}
@@ -112,3 +113,12 @@ def test_page_of_agent_loops_prints_what_its_comments_say(
 ) -> None:
     said, expected = run_page("docs/agent_loops.md", tmp_path, monkeypatch, capsys)
     assert len(expected) == 3 and said == expected
+
+
+def test_page_of_environments_prints_what_its_comments_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    said, expected = run_page("docs/environments.md", tmp_path, monkeypatch, capsys)
+    del sys.modules["homework"]
+    assert len(expected) == 7 and said == expected

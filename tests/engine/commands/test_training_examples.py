@@ -1,4 +1,4 @@
-"""A few steps of `examples/grpo.py` and `examples/train_agent.py`, on a tiny model."""
+"""A few steps of `examples/grpo.py`, `train_agent.py` and `environment.py`, on a tiny model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -85,8 +86,13 @@ def test_three_steps_move_the_served_model_with_the_trained_one(
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_two_steps_train_on_what_the_agent_sampled(mortal: InferenceEngine) -> None:
-    program = runpy.run_path(str(EXAMPLES / "train_agent.py"))
+@pytest.mark.parametrize(
+    ("example", "tasks"), [("train_agent.py", "PRICES"), ("environment.py", "NUMBERS")]
+)
+def test_two_steps_train_on_what_was_sampled(
+    example: str, tasks: str, mortal: InferenceEngine
+) -> None:
+    program = runpy.run_path(str(EXAMPLES / example))
     model = AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
     seen = []
 
@@ -96,15 +102,35 @@ def test_two_steps_train_on_what_the_agent_sampled(mortal: InferenceEngine) -> N
         mask = batch.batch["response_mask"]
         learn(trained, optimizer, batch, torch.randn(len(mask), 1).expand(mask.shape))
 
-    grpo = program["train"].__globals__["GRPO"]
+    scope = program["train"].__globals__
+    if "PROMPT" in scope:
+        scope["PROMPT"] = scope["PROMPT"][-1:]  # this tokenizer has more ids for it than fit
+    grpo = scope["GRPO"]
     learn, grpo["learn"] = grpo["learn"], spy
     try:
         curve = program["train"](mortal, model, 2, 1e-3)
     finally:
         mortal.update_weights(AutoModelForCausalLM.from_pretrained(tiny_model()))  # the folder's
-    rows = len(program["PRICES"]) * program["SAMPLES"]
+    rows = len(program[tasks]) * program["SAMPLES"]
     assert len(curve) == 2 and all(0 <= reward <= 1 for reward in curve)
     assert [len(batch) for batch in seen] == [rows, rows]
     versions = [set(batch.non_tensor_batch["weight_version"]) for batch in seen]
     assert [len(each) for each in versions] == [1, 1] and versions[0] != versions[1]
-    assert len(set(seen[0].non_tensor_batch["uid"])) == len(program["PRICES"])
+    assert len(set(seen[0].non_tensor_batch["uid"])) == len(program[tasks])
+
+
+def test_game_of_the_example_says_higher_or_lower_and_is_lost_after_two_guesses() -> None:
+    game = runpy.run_path(str(EXAMPLES / "environment.py"))["Guessing"]()
+    assert "from 1 to 3" in game.reset(number=3, prompt=[])
+    assert (game.get_reward(), game.guess(2), game.get_reward()) == (0.0, "higher", 0.2)
+    assert (game.guess(3), game.get_reward()) == ("right", 1.0)
+    with pytest.raises(ValueError, match="over"):
+        game.guess(3)
+    game.reset(number=1)
+    assert (game.guess(2), game.guess(3), game.get_reward()) == ("lower", "lower", 0.2)
+    with pytest.raises(ValueError, match="over"):
+        game.guess(1)
+    game.reset(number=1)
+    with pytest.raises(ValueError, match="from 1 to 3"):
+        game.guess(0)
+    assert game.get_reward() == 0.0
