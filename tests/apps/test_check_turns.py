@@ -91,6 +91,15 @@ def test_thinking_that_a_template_drops_is_in_our_path_as_it_was_sampled(embedde
         assert model.tokenizer.decode(report.whole).count("The result is 84.") == 0
 
 
+def test_answer_of_thinking_alone_keeps_it(embedded: Any) -> None:
+    said = [TALK[0], {"role": "assistant", "content": "<think>\nHm.\n</think>"}, *TALK[2:]]
+    for name in ("Qwen3", "DeepSeek-R1"):
+        model = model_of(embedded, FAMILIES[name])
+        report = check_turns(model, Config(), Conversation(said))
+        assert model.tokenizer.decode(report.paths[0].ids).count("<think>\nHm.\n</think>") == 1
+        assert causes(report, 0) == [THINKING]
+
+
 def test_answer_without_an_end_of_its_own_ends_with_the_next_messages_first_token(
     embedded: Any,
 ) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from _inf.apps.check.turns_paths import Paths, Segment, thought_of
 
 NEAR = 4  # fewer equal ids than these between two differences make them one
+LONG = 4_000  # beyond it frequent ids do not begin a match, which would take minutes
 BEFORE = 12  # ids of equal text that are shown before a difference
 
 TAGS = re.compile(r"</?think>|[</>\s]")
@@ -83,7 +84,8 @@ def joined(path: Sequence[Segment]) -> list[int]:
 def _stretches(a: Sequence[int], b: Sequence[int]) -> list[tuple[int, int, int, int]]:
     """The unequal stretches a[i:j], b[k:l]; near ones are joined."""
     found: list[tuple[int, int, int, int]] = []
-    for tag, i, j, k, m in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+    matcher = difflib.SequenceMatcher(None, a, b, autojunk=len(a) > LONG)
+    for tag, i, j, k, m in matcher.get_opcodes():
         if tag == "equal":
             continue
         if found and i - found[-1][1] < NEAR:

@@ -146,4 +146,4 @@ def _with_thought(written: str, message: Message, before: str) -> str:
     if not thought or thought in written or visible not in written:
         return written
     shared = next(n for n in range(len(said), -1, -1) if before.endswith(said[:n]))
-    return said[shared:] + written.partition(visible)[2]
+    return said[shared:] + (written.partition(visible)[2] if visible else written)
