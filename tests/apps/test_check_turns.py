@@ -97,7 +97,7 @@ def test_answer_of_thinking_alone_keeps_it(embedded: Any) -> None:
         model = model_of(embedded, FAMILIES[name])
         report = check_turns(model, Config(), Conversation(said))
         assert model.tokenizer.decode(report.paths[0].ids).count("<think>\nHm.\n</think>") == 1
-        assert causes(report, 0) == [THINKING]
+        assert causes(report, 0)[0] == THINKING
 
 
 def test_answer_without_an_end_of_its_own_ends_with_the_next_messages_first_token(
