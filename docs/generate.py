@@ -1,8 +1,8 @@
 """Writes what the pages of docs/ take from the code: python docs/generate.py.
 
 In a page, what stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced by the part
-of that name: `config keys`, `features of the backends`, or `api NAME`, the signature and the
-docstring of a name and of its public members.
+of that name: `config keys`, `features of the backends`, `templates table` (or `causes`, `example`),
+or `api NAME`, the signature and the docstring of a name and of its public members.
 """
 
 from __future__ import annotations
@@ -38,6 +38,14 @@ def generated(page: str) -> str:
                 text = keys_page()
             case ["features", *_]:
                 text = features_table()
+            case ["templates", which]:
+                from tests.support import chat_templates
+
+                text = {
+                    "table": chat_templates.family_table,
+                    "causes": chat_templates.cause_table,
+                    "example": chat_templates.example,
+                }[which]()
             case [_, name]:
                 text = api(name)
         return f"<!-- generated: {found['name']} -->\n\n{text}\n\n<!-- end -->"

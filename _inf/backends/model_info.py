@@ -7,11 +7,13 @@ The rules of the context are those of Transformers 4.57 (`modeling_rope_utils.py
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 from _inf.config import Config
-from _inf.errors import ConfigError, at_fault
-from _inf.types import Limits, Tokenizer
+from _inf.errors import ConfigError, at_fault, error_text
+from _inf.types import Limits, ModelInfo, Tokenizer
 
 ORIGINAL = "original_max_position_embeddings"
 # Kinds of scaling beside which `max_position_embeddings` is the context after scaling.
@@ -88,3 +90,59 @@ def with_padding(tokenizer: Tokenizer) -> Tokenizer:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def tokenizer_only(key: str, path: str, config: Config) -> ModelInfo:
+    """The tokenizer in `path`, a folder or a Hub id, and what is known beside it, without weights.
+
+    Raises `ConfigError` about the config's `key` if Transformers cannot load it.
+    """
+    trusted = {"trust_remote_code": config.trust_remote_code}
+    try:
+        tokenizer = with_padding(_tokenizer(path, trusted))
+    except Exception as failure:
+        raise ConfigError.of(
+            key, f"Transformers cannot load a tokenizer from {path}: {error_text(failure)}."
+        ) from failure
+    from transformers import GenerationConfig
+
+    vocabulary, generation = len(tokenizer), None
+    with contextlib.suppress(Exception):  # a folder of the tokenizer alone has neither
+        vocabulary = _vocabulary(path, trusted) or vocabulary
+    with contextlib.suppress(Exception):
+        generation = GenerationConfig.from_pretrained(path)
+    eos = eos_token_ids(generation, tokenizer)
+    return ModelInfo(tokenizer, eos, limits_of(config, vocabulary))
+
+
+def _tokenizer(path: str, trusted: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer. One whose class or model this Transformers does not know is read from its
+    tokenizer.json, which has all but its class's own Python code."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+    try:
+        return AutoTokenizer.from_pretrained(path, **trusted)
+    except Exception as failure:
+        if "trust_remote_code" in str(failure):  # it has code of its own, which may not be run
+            raise
+        with contextlib.suppress(Exception):  # of the two failures the first says what is missing
+            more = get_tokenizer_config(path).get("extra_special_tokens")
+            # Transformers 5 writes a list there, and 4.57 wants a dict.
+            listed = {"extra_special_tokens": {}, "additional_special_tokens": more}
+            given = listed if isinstance(more, list) else {}
+            return PreTrainedTokenizerFast.from_pretrained(path, **given)
+        raise
+
+
+def _vocabulary(path: str, trusted: Mapping[str, Any]) -> int | None:
+    """The width of the model's logits, which may be more than the tokenizer's tokens."""
+    from transformers import AutoConfig, PretrainedConfig
+
+    try:
+        given = AutoConfig.from_pretrained(path, **trusted).get_text_config().to_dict()
+    except Exception:  # a model that this Transformers does not know
+        given, _ = PretrainedConfig.get_config_dict(path)
+        given = given.get("text_config", given)
+    size: int | None = given.get("vocab_size")
+    return size

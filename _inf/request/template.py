@@ -182,10 +182,16 @@ class Template:
             return [*rest[:first], {**rest[first], "content": content}, *rest[first + 1 :]]
         return [{"role": role, "content": self._instructions}, *rest]
 
-    def _text(self, messages: Sequence[Message]) -> str:
+    def given(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, Any]]:
+        """Return the messages and the further keywords that the template gets: the tools, or
+        messages that explain them if it does not show tools."""
         if self._instructed_role:
-            return self._render(self._instructed(messages, self._instructed_role))
-        return self._render(messages, **({"tools": self._schemas} if self._schemas else {}))
+            return self._instructed(messages, self._instructed_role), {}
+        return list(messages), {"tools": self._schemas} if self._schemas else {}
+
+    def _text(self, messages: Sequence[Message]) -> str:
+        given, more = self.given(messages)
+        return self._render(given, **more)
 
     def _render(self, messages: Sequence[Message], **more: Any) -> str:
         return str(

@@ -15,7 +15,7 @@ import typer
 from _inf.apps.cli.ask import ask
 from _inf.apps.cli.batch import batch
 from _inf.apps.cli.chat import chat
-from _inf.apps.cli.check import check_engine
+from _inf.apps.cli.check import check_app
 from _inf.apps.cli.evaluate import eval_app
 from _inf.apps.cli.lm_eval import PASSED_ON, lm_eval
 from _inf.apps.cli.options import DefaultCommand
@@ -35,6 +35,7 @@ Examples:
   inf batch prompts.jsonl answers.jsonl --max-tokens 256
   inf eval gsm8k --limit 200 --max-tokens 256
   inf check
+  inf check turns conversation.json
   inf serve --port 8000
   inf show eval.jsonl
   inf --version
@@ -83,7 +84,7 @@ app.command("chat")(chat)
 app.command("batch")(batch)
 app.add_typer(eval_app, name="eval")
 app.command("lm-eval", context_settings=PASSED_ON)(lm_eval)
-app.command("check")(check_engine)
+app.add_typer(check_app, name="check")
 app.command("serve")(serve)
 app.command("show")(show)
 

@@ -1,4 +1,5 @@
-"""`inf check`: compares the rollout with a reference and with itself; exit code 1 if it fails."""
+"""`inf check`: compares the rollout with a reference and with itself, and `inf check turns` a
+conversation by three paths; exit code 1 if they differ."""
 
 from __future__ import annotations
 
@@ -8,9 +9,28 @@ from typing import Annotated, Any
 import typer
 
 from _inf.apps.check.measure import BATCH, MAX_TOKENS, check
-from _inf.apps.cli.options import Options, takes_options
+from _inf.apps.check.turns_conversation import read_conversation
+from _inf.apps.check.turns_report import check_turns, read_model
+from _inf.apps.cli.options import DefaultCommand, Options, takes_options
 
 
+class CheckCommands(DefaultCommand):
+    default_command = "rollout"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or [self.default_command])
+
+
+check_app = typer.Typer(
+    cls=CheckCommands,
+    rich_markup_mode=None,
+    help="Compare the rollout with Transformers or a trainer's log probs, and with itself:\n"
+    "inf check [PROMPTS]. Or a conversation by three paths: inf check turns.",
+    subcommand_metavar="[PROMPTS] | turns ...",
+)
+
+
+@check_app.command(CheckCommands.default_command)
 @takes_options(sampling=False)
 def check_engine(
     prompts: Annotated[
@@ -56,4 +76,37 @@ def check_engine(
         from rich.console import Console
 
         Console().print(report.table())
+    raise typer.Exit(0 if report.passed else 1)
+
+
+@check_app.command()
+@takes_options(sampling=False)
+def turns(
+    conversation: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="CONVERSATION.json",
+            help='A list of messages, or {"messages": [...], "tools": [...]}. The default is '
+            "built in: a system message, a tool and thinking.",
+            show_default=False,
+        ),
+    ] = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(
+            help="A chat template (.jinja) in place of the tokenizer's.", show_default=False
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    **options: Any,
+) -> None:
+    """Compare the ids of a conversation by three paths: its chat template rendered whole, ours
+    turn by turn, and verl's builder. Starts no engine.
+
+    The exit code is 1 if they differ.
+    """
+    config = Options(options).load()
+    given = None if conversation is None else read_conversation(conversation)
+    report = check_turns(read_model(config, template), config, given)
+    typer.echo(report.json() if as_json else report.text())
     raise typer.Exit(0 if report.passed else 1)

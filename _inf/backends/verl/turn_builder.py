@@ -1,0 +1,94 @@
+"""The ids that verl's own builder makes of a conversation: what `inf check turns` compares with.
+
+Needs verl and torch, and no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from _inf.types import Message
+
+
+def builder_name() -> str:
+    """verl's name and version. Raises `ImportError` if its builder cannot be imported."""
+    import verl.workers.rollout.schemas  # noqa: F401
+
+    return f"verl {version('verl')}"
+
+
+def built_ids(
+    tokenizer: Any,
+    messages: Sequence[Message],
+    schemas: Sequence[Mapping[str, Any]],
+    answers: Mapping[int, Sequence[int]],
+    spoken: Mapping[int, str],
+) -> list[tuple[str, int, list[int]]]:
+    """Return the ids as (kind, index, ids), in order: "prompt", "answer" or "after" an answer.
+
+    answers: the sampled ids of each assistant's message by its index; spoken: its text outside its
+    calls. Drives `AsyncRolloutRequest` as verl 0.6.1 does (`sglang_rollout.py`,
+    `_async_rollout_a_request`): an answer without calls keeps its sampled ids, and one with calls
+    is rendered again from its text and the parsed calls. The parser is taken to find exactly the
+    message's calls. Raises what the builder, or the template in it, raises.
+    """
+    import torch
+    from verl.tools.schemas import OpenAIFunctionToolSchema
+    from verl.workers.rollout.schemas import AsyncRolloutRequest
+
+    places = sorted(answers)
+    request = AsyncRolloutRequest(
+        request_id="turns",
+        state="pending",
+        messages=[dict(message) for message in messages[: places[0]]],
+        tool_schemas=[OpenAIFunctionToolSchema.model_validate(each) for each in schemas] or None,
+        reward_scores={},
+        max_prompt_len=1 << 30,
+        use_inference_chat_template=False,
+        tokenization_sanity_check_mode="disable",
+        processing_class=tokenizer,
+    )
+    request.get_generation_prompt_ids(tokenizer)
+    made = [("prompt", places[0], request.input_ids.shape[-1])]
+    for index, following in zip(places, [*places[1:], len(messages)], strict=True):
+        if calls := _calls(messages[index]):
+            request.add_assistant_message(tokenizer, spoken[index], tool_calls=calls)
+        else:
+            sampled = torch.tensor([list(answers[index])], dtype=request.input_ids.dtype)
+            request.add_assistant_message(tokenizer, spoken[index], content_ids=sampled)
+        made.append(("answer", index, request.input_ids.shape[-1]))
+        if index + 1 < len(messages):
+            _add(request, tokenizer, messages[index + 1 : following])
+            request.get_generation_prompt_ids(tokenizer)
+            made.append(("after", index, request.input_ids.shape[-1]))
+    ids, ends = request.input_ids[0].tolist(), [0, *(end for _, _, end in made)]
+    starts = zip(made, ends, strict=False)
+    return [(kind, index, ids[start:end]) for (kind, index, end), start in starts]
+
+
+def _add(request: Any, tokenizer: Any, messages: Sequence[Message]) -> None:
+    """Add what follows an answer: the tools' results at once, then users' messages."""
+    from verl.tools.schemas import ToolResponse
+
+    roles = [message["role"] for message in messages]
+    if other := [role for role in roles if role not in ("tool", "user")]:
+        raise ValueError(f"it adds no message of the role {other[0]!r} after an answer")
+    results = [ToolResponse(text=m["content"]) for m in messages if m["role"] == "tool"]
+    if results:
+        request.add_tool_response_messages(tokenizer, results)
+    for message in [each for each in messages if each["role"] == "user"]:
+        request.add_user_message(tokenizer, message["content"])
+
+
+def _calls(message: Message) -> list[Any]:
+    """The calls as verl's parser gives them; one whose arguments are no object is dropped there."""
+    from verl.tools.schemas import OpenAIFunctionToolCall
+
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    return [
+        OpenAIFunctionToolCall(id=str(number), function=function)
+        for number, function in enumerate(functions)
+        if isinstance(function["arguments"], dict)
+    ]

@@ -1,0 +1,251 @@
+"""`inf check turns`: three paths of a conversation, their differences and causes. No engine."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from _inf.apps.check import turns_report
+from _inf.apps.check.turns_conversation import Conversation, built_in, read_conversation
+from _inf.apps.check.turns_differences import BEHIND_EOS, BOS, BROKEN, EOS_TWICE, THINKING, TOKENS
+from _inf.apps.check.turns_paths import Paths
+from _inf.apps.check.turns_report import TurnsReport, check_turns
+from _inf.apps.cli import main
+from _inf.config import Config
+from _inf.conversation.episode import Episode
+from _inf.conversation.rules import rules_for
+from _inf.errors import PromptError
+from _inf.tools.execution import Executed
+from _inf.types import ModelInfo, Prompt, RequestOutput, SamplingParams, ToolCall, TurnOptions
+from tests.support.chat_templates import FAMILIES, embedded_tokenizer, model_of
+
+WHOLE = built_in(lambda _: None)
+SERVER = "--set rollout.name=openai --set base_url=http://x --set model_path=x".split()
+TALK = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": "Hello."},
+    {"role": "user", "content": "Bye"},
+    {"role": "assistant", "content": "Goodbye."},
+]
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Any:
+    return embedded_tokenizer()
+
+
+def causes(report: TurnsReport, path: int) -> list[str]:
+    return [each.cause for each in report.paths[path].differences]
+
+
+# ── The paths ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", ["Qwen2.5", "Qwen3", "Mistral Nemo", "GLM-4.5", "Phi-3.5"])
+def test_our_path_has_the_ids_of_a_row_of_the_conversation_loop(name: str, embedded: Any) -> None:
+    model = model_of(embedded, FAMILIES[name])
+    paths = Paths(model, Config(), WHOLE)
+    messages, answers = list(WHOLE.messages), list(paths.answers.values())
+    rules = rules_for(WHOLE.tools, {}, Config(), model)
+    assert rules.template is not None
+    prompt = Prompt(rules.template.prompt(messages[:2], 0), messages=messages[:2])
+    row = Episode(prompt, SamplingParams(max_tokens=999), TurnOptions(), rules)
+
+    def answer(ids: list[int]) -> None:
+        row.add_assistant_turn(RequestOutput(ids, [-1.0] * len(ids), [], "stop", ids[-1]))
+
+    answer(answers[0])
+    # Whether a family's calls are found depends on its format; what is rendered does not.
+    row.messages[2:] = [messages[2]]
+    row.to_run = [ToolCall("multiply", {"a": 12, "b": 7}, "", 0, 0)]
+    row.add_tool_results([Executed(text="84")])
+    answer(answers[1])
+    row.add_user_message("And half of that?")
+    answer(answers[2])
+    assert row.error is None
+    assert row.prompt_ids + row.ids == [token for each in paths.ours() for token in each.ids]
+
+
+def test_template_that_keeps_all_it_wrote_is_equal_to_our_path(embedded: Any) -> None:
+    report = check_turns(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), None)
+    ours, verl = report.paths
+    assert ours.ids == report.whole and ours.equal and not verl.equal and not report.passed
+    [lost] = [each for each in verl.differences if each.cause == BEHIND_EOS]
+    assert (lost.place, lost.expected, lost.got_ids) == ("behind answer 4", "\n", [])
+    assert lost.before.endswith("It is 84.<|im_end|>")
+    assert verl.ids[lost.position - 1] == embedded.convert_tokens_to_ids("<|im_end|>")
+
+
+def test_thinking_that_a_template_drops_is_in_our_path_as_it_was_sampled(embedded: Any) -> None:
+    for name in ("Qwen3", "GLM-4.5", "DeepSeek-R1"):
+        model = model_of(embedded, FAMILIES[name])
+        report = check_turns(model, Config(), None)
+        assert causes(report, 0) == [THINKING, THINKING]
+        text = model.tokenizer.decode(report.paths[0].ids)
+        assert text.count("The result is 84.") == text.count("84 / 2 = 42.") == 1
+        assert model.tokenizer.decode(report.whole).count("The result is 84.") == 0
+
+
+def test_answer_of_thinking_alone_keeps_it(embedded: Any) -> None:
+    said = [TALK[0], {"role": "assistant", "content": "<think>\nHm.\n</think>"}, *TALK[2:]]
+    for name in ("Qwen3", "DeepSeek-R1"):
+        model = model_of(embedded, FAMILIES[name])
+        report = check_turns(model, Config(), Conversation(said))
+        assert model.tokenizer.decode(report.paths[0].ids).count("<think>\nHm.\n</think>") == 1
+        assert causes(report, 0)[0] == THINKING
+
+
+def test_answer_without_an_end_of_its_own_ends_with_the_next_messages_first_token(
+    embedded: Any,
+) -> None:
+    model = model_of(embedded, FAMILIES["GLM-4.5"])
+    report = check_turns(model, Config(), Conversation(TALK))
+    ours, verl = report.paths
+    tokenizer = model.tokenizer
+    user = tokenizer.convert_tokens_to_ids("<|user|>")
+    assert ours.ids.count(user) == 2 and verl.ids.count(user) == 3
+    assert EOS_TWICE in causes(report, 1) and EOS_TWICE not in causes(report, 0)
+
+
+def test_builder_that_fails_is_a_finding_and_not_an_error(embedded: Any) -> None:
+    report = check_turns(model_of(embedded, FAMILIES["Mistral Nemo"]), Config(), None)
+    assert report.paths[1].failure.startswith("refused: RuntimeError: The size of tensor")
+    assert not report.passed and "verl 0.6.1: refused" in report.text()
+
+
+def test_tokenizer_that_adds_a_bos_gives_verl_a_second_one(embedded: Any) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    model = model_of(embedded, FAMILIES["Qwen2.5"])
+    tokenizer, bos = model.tokenizer, embedded.convert_tokens_to_ids("<|im_start|>")
+    adding = TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", bos)])
+    tokenizer.backend_tokenizer.post_processor = adding
+    report = check_turns(model, Config(), Conversation(TALK))
+    assert causes(report, 0) == [] and causes(report, 1) == [BOS, BEHIND_EOS]
+
+
+def test_special_token_in_a_tools_text_is_broken_in_our_path_only(embedded: Any) -> None:
+    said = [dict(message) for message in TALK]
+    said[2]["content"] = "a <|im_end|> b"
+    report = check_turns(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), Conversation(said))
+    assert causes(report, 0) == [BROKEN] and BROKEN not in causes(report, 1)
+
+
+def test_text_that_is_cut_into_other_tokens_as_a_whole_is_named_so(embedded: Any) -> None:
+    family = dataclasses.replace(
+        FAMILIES["Qwen2.5"],
+        template="{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|im_end|>"
+        "{% else %}{{ '\n\n' }}{% endif %}{% endfor %}",
+    )
+    report = check_turns(model_of(embedded, family), Config(), Conversation(TALK[:2]))
+    assert causes(report, 0) == [TOKENS]
+
+
+def test_built_in_conversation_shrinks_to_what_the_template_renders(embedded: Any) -> None:
+    report = check_turns(model_of(embedded, FAMILIES["DeepSeek-R1"]), Config(), None)
+    assert report.roles == ["system", "user", "assistant", "user", "assistant"]
+    assert 'can only concatenate str (not "dict") to str' in report.left_out
+    family = dataclasses.replace(FAMILIES["Qwen2.5"], template="{{ raise_exception('no') }}")
+    with pytest.raises(PromptError, match="shorter ones; give your own"):
+        check_turns(model_of(embedded, family), Config(), None)
+    with pytest.raises(PromptError, match="the chat template refused it: TemplateError: no"):
+        check_turns(model_of(embedded, family), Config(), Conversation(TALK))
+
+
+def test_without_verl_its_line_says_so_and_ours_decides(
+    embedded: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> str:
+        raise ImportError("No module named 'verl'")
+
+    monkeypatch.setattr(turns_report, "builder_name", missing)
+    report = check_turns(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), None)
+    assert report.passed
+    assert report.text().endswith("verl: not importable: No module named 'verl'")
+
+
+def test_tokenizer_without_a_template_is_refused(embedded: Any) -> None:
+    tokenizer = copy.deepcopy(embedded)
+    tokenizer.chat_template = None
+    model = ModelInfo(tokenizer, frozenset([2]), model_of(embedded, FAMILIES["Qwen3"]).limits)
+    with pytest.raises(PromptError, match="no chat template; give one with --template"):
+        check_turns(model, Config(), None)
+
+
+# ── A file, and the command ──────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not JSON"),
+        ("3", "is neither a list of messages nor"),
+        ('{"messages": [], "tool": []}', "unknown key 'tool'. Keys: messages, tools."),
+        (json.dumps(TALK[:1]), "no message is an assistant's"),
+        (json.dumps(TALK[1:]), "message 0 is an assistant's; begin with"),
+        (json.dumps([{"role": "assistant"}, 3]), "is neither a list of messages nor"),
+        (json.dumps([{"content": "x"}]), "message 0"),
+        (json.dumps({"messages": TALK, "tools": [{"type": "x"}]}), "tool"),
+    ],
+)
+def test_wrong_file_is_refused_by_its_name(content: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    file.write_text(content)
+    with pytest.raises(Exception, match="talk.json") as refused:
+        read_conversation(file)
+    assert message in str(refused.value)
+    with pytest.raises(PromptError, match="none.json cannot be read: No such file"):
+        read_conversation(tmp_path / "none.json")
+
+
+def test_command_reports_a_file_by_a_template_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, template = tmp_path / "talk.json", tmp_path / "own.jinja"
+    file.write_text(json.dumps(TALK))
+    text = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+    template.write_text(text + "{% if add_generation_prompt %}<|im_start|>{% endif %}")
+    assert main(["check", "turns", str(file), "--template", str(template)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("conversation: user, assistant, user, assistant\nthe template whole: ")
+    assert out.count(" ids, equal") == 2
+    assert main(["check", "turns", str(file), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    [lost] = report["paths"][1]["differences"]
+    assert not report["passed"] and lost["cause"] == BEHIND_EOS and lost["expected"] == "\n"
+    assert [path["ids"] == report["whole"] for path in report["paths"]] == [True, False]
+
+
+def test_command_refuses_what_it_cannot_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, said in (
+        (["--template", str(tmp_path / "no.jinja")], "no.jinja cannot be read"),
+        ([*SERVER], "tokenizer_path: the server has the tokenizer"),
+        ([*SERVER, "--set", f"tokenizer_path={tmp_path}"], "tokenizer_path: Transformers cannot"),
+        (["no.json"], "no.json cannot be read"),
+    ):
+        assert main(["check", "turns", *arguments]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_check_itself_still_takes_its_prompts_and_options(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+
+    def start(options: Any) -> Any:
+        started.append(options)
+        raise PromptError("started")
+
+    monkeypatch.setattr("_inf.apps.cli.check.Options.start", start)
+    for arguments in ([], ["A prompt", "--batch", "2"], ["--json"], ["--", "turns"]):
+        assert main(["check", *arguments]) == 2
+        assert "inf: started" in capsys.readouterr().err
+    assert len(started) == 4
+    assert main(["check", "--batch", "0"]) == 2 and len(started) == 4
