@@ -58,14 +58,15 @@ def differences(
     expected: Sequence[int], path: Sequence[Segment], paths: Paths, *, of_verl: bool
 ) -> list[Difference]:
     """Compare a path with the ids of the template whole; of_verl: whether it is verl's."""
-    got, cause, made = joined(path), _cause_of_verl if of_verl else _cause, []
+    got, cause = joined(path), _cause_of_verl if of_verl else _cause
+    made: list[Difference] = []
     for a, b, c, d in _stretches(expected, got):
         segment = _segment_at(path, c, d)
         texts = paths.decode(expected[a:b]), paths.decode(got[c:d])
         made.append(
             Difference(
                 position=c,
-                place=PLACES[segment.kind].format(segment.index),
+                place=PLACES[segment.kind].format(segment.answer),
                 before=paths.decode(got[max(0, c - BEFORE) : c]),
                 expected=texts[0],
                 expected_ids=list(expected[a:b]),
@@ -96,7 +97,8 @@ def _stretches(a: Sequence[int], b: Sequence[int]) -> list[tuple[int, int, int, 
 
 def _segment_at(path: Sequence[Segment], start: int, end: int) -> Segment:
     """The segment that has most of a stretch; where ids are missing, the one that goes on there."""
-    shares, at = [], 0
+    shares: list[int] = []
+    at = 0
     for segment in path:
         last = at + len(segment.ids)
         shares.append(min(end, last) - max(start, at) if end > start else at <= start < last)
@@ -123,7 +125,7 @@ def _cause_of_verl(segment: Segment, expected: str, got: str, paths: Paths) -> s
     if not expected and segment.kind != "prompt" and got in paths.eos_texts():
         return EOS_TWICE
     if segment.kind == "answer":
-        called = paths.conversation.messages[segment.index].get("tool_calls")
+        called = paths.conversation.messages[segment.answer].get("tool_calls")
         return CALLS if called else REWRITTEN
     if segment.kind == "after":
         return FIXED if got or expected.strip() else BEHIND_EOS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os.path
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from _inf.apps.check.turns_conversation import Conversation
@@ -21,10 +21,10 @@ THOUGHT_ENDS = "</think>"
 
 class Segment(NamedTuple):
     """A stretch of a path's ids. kind: "prompt", "answer", or "after": what stands between an
-    answer and the next one; index: of the answer among the messages."""
+    answer and the next one; answer: the index of its message."""
 
     kind: str
-    index: int
+    answer: int
     ids: list[int]
 
 
@@ -77,7 +77,7 @@ class Paths:
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def _rendered(self, messages: Sequence[Message], prompts: bool, more: Any) -> str:
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], prompts: bool, more: Any) -> str:
         return str(
             self.tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=prompts, **more
