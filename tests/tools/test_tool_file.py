@@ -171,9 +171,12 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
         ),
         ([{"class_path": GSM8K}], r"tools\[0\]: Gsm8kTool cannot be created with this tool_schema"),
         ([{**ENTRY, "config": 3}], r"tools\[0\]\.config: 3: Input should be a valid dict"),
-        ([{**ENTRY, "config": {"type": "remote"}}], r"\.config\.type: 'remote' is not 'native'"),
+        (
+            [{**ENTRY, "config": {"type": "remote"}}],
+            r"\.config\.type: 'remote' is not 'native' or 'mcp'",
+        ),
         ([{**ENTRY, "config": {"x": "${oc.env:INF_NOT_SET}"}}], r"\.config: .*INF_NOT_SET"),
-        ([{**ENTRY, "config": {"type": "mcp"}}], r"'mcp' is not 'native'; instead of an MCP tool"),
+        ([{**ENTRY, "config": {"type": "mcp"}}], r"tools\[0\]\.class_name: Field required"),
     ],
 )
 def test_faults_are_named_by_file_entry_and_field(written: Any, content: Any, says: str) -> None:
