@@ -23,11 +23,13 @@ VERLS_CLASS = "verl.tools.mcp_base_tool.MCPBaseTool"
 SECRET_CHARACTERS = 6  # a shorter value, such as "1", is part of too many words to be hidden
 
 
-class Address(BaseModel):
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Address(_Fields):
     """A program that is started as a server on its stdin and stdout, with variables besides the few
     that `mcp` passes on; or the URL of a streamable HTTP server, with headers of each request."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     command: str | None = Field(None, min_length=1)
     args: list[str] = []
@@ -73,25 +75,19 @@ class _Entry(Address):
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)
 
 
-class _VerlEntry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _VerlEntry(_Fields):
     class_name: str
     config: dict[str, Any]
     mcp: dict[str, Any]
 
 
-class _VerlConfig(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _VerlConfig(_Fields):
     type: Literal["mcp"]
     timeout: float = Field(30.0, gt=0, allow_inf_nan=False)
     rate_limit: float | None = Field(None, gt=0, allow_inf_nan=False)
 
 
-class _VerlServers(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _VerlServers(_Fields):
     mcp_servers_config_path: str
     tool_selected_list: list[str] | dict[str, None] = []  # verl's page writes {} for all
 
