@@ -60,7 +60,7 @@ class Connection:
         with tempfile.TemporaryFile() as log:
             try:
                 async with Client(self._transport(log)) as client:
-                    self.client = client
+                    self.client, self._status = client, ""
                     self._opened.set()
                     await self._closing.wait()
             except Exception as failure:  # a group of what failed in the package's tasks
