@@ -177,8 +177,12 @@ def test_a_program_killed_in_the_middle_fails_that_call_and_is_started_again(
 
     again = {done.text for done in asyncio.run(rows())}
     assert len(again) == 1 and again != {str(first)}
+    second = int(again.pop())
     known = {server.pid for server in servers_of(os.getpid())}
-    assert int(again.pop()) in known and first not in known
+    assert second in known and first not in known
+    os.kill(second, signal.SIGKILL)  # while no call runs: the next one does not notice
+    assert until(lambda: not psutil.pid_exists(second), SECONDS)
+    assert result(tools["pid"]) != str(second)
 
 
 def test_a_program_that_is_gone_is_an_error_of_each_call(
