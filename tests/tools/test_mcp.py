@@ -209,11 +209,14 @@ def test_a_url_is_lost_and_found_again(load: Load, calls: Path) -> None:
         assert result(tools["calculator"], expression="12 * 7") == "84"
         assert LOST in str(kill_in_the_middle(tools["hang"], calls).error)
         process.wait(SECONDS)
-        done = asyncio.run(run(tools["pid"]))
         gone = f"the MCP server http://127.0.0.1:{port}/mcp is gone, and cannot be connected to"
-        assert done.error == f"{gone} again: ConnectError: All connection attempts failed"
+        gone += " again: ConnectError: All connection attempts failed"
+        assert asyncio.run(run(tools["pid"])).error == gone
         process = http(port, calls)
         assert int(result(tools["pid"])) == process.pid
+        process.kill()
+        process.wait(SECONDS)
+        assert asyncio.run(run(tools["pid"])).error == gone
     finally:
         process.kill()
         process.wait(SECONDS)
