@@ -81,15 +81,6 @@ def test_a_dead_server_fails_calls_of_rows_and_not_the_engine(caller: InferenceE
     assert caller.generate(PRODUCT).completions == [answer("84")]
 
 
-def test_an_engine_that_cannot_start_leaves_no_server(folder: Path) -> None:
-    before = {each.pid for each in servers_of(os.getpid())}
-    wrong = settings(folder, "hf")
-    wrong["rollout"]["agent"] = {"agent_loop_config_path": str(folder / "none.yaml")}
-    with pytest.raises(ConfigError):
-        InferenceEngine(wrong)
-    assert {each.pid for each in servers_of(os.getpid())} == before
-
-
 def test_shutdown_of_a_dead_engine_ends_the_server(tmp_path: Path) -> None:
     engine = InferenceEngine(settings(tmp_path, "sglang"))
     try:
