@@ -1,13 +1,15 @@
 """An MCP server: `python mcp_program.py` on stdin and stdout, or with a port on 127.0.0.1.
 
 It uses the server of the package `mcp`, which its version 1 called FastMCP. What it may do besides
-is in the environment: `INF_TEST_CALLS`, a file with a line for each call; `INF_TEST_START`: "hang",
-or what it says before it fails; `INF_TEST_SESSIONS`: speak as servers did before 2026, which know
+is in the environment: `INF_TEST_CALLS`, a file with a line for each call; `INF_TEST_DIE`, a file
+with which the calculator kills the server, once; `INF_TEST_START`: "hang", or what it says before
+it fails; `INF_TEST_SESSIONS`: speak as servers did before 2026, which know
 their sessions.
 """
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -32,6 +34,9 @@ def note(call: str) -> None:
 @server.tool(description="The calculator.")
 async def calculator(expression: str) -> str:
     note("calculator")
+    if (die := Path(os.environ.get("INF_TEST_DIE", "/none"))).exists():
+        die.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
     a, operator, b = expression.split()
     return str({"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[operator])
 

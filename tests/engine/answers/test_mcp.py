@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,11 @@ PRODUCT, BOTH = question("12 * 7"), question("12 * 7", "3 + 4")
 SECONDS = 30.0
 
 
-def settings(folder: Path, name: str, **fields: Any) -> dict[str, Any]:
+def settings(folder: Path, name: str) -> dict[str, Any]:
     """The config of an engine whose calculator is a server's, which notes its calls in `calls`."""
     file = folder / "tools.yaml"
-    file.write_text(yaml.safe_dump([stdio(folder / "calls", include=["calculator"], **fields)]))
+    env = {"INF_TEST_DIE": str(folder / "die")}
+    file.write_text(yaml.safe_dump([stdio(folder / "calls", include=["calculator"], env=env)]))
     turns = {"enable": True, "tool_config_path": str(file)}
     lengths = {"prompt_length": 1024, "response_length": 512}
     rollout = {"name": name, "dtype": "float32", "do_sample": False, "multi_turn": turns, **lengths}
@@ -63,18 +63,16 @@ def test_a_servers_tool_is_called_like_any_other(caller: InferenceEngine) -> Non
         caller.generate(PRODUCT, tools_kwargs={"calculator": {"create_kwargs": {"x": 1}}})
 
 
-def test_a_dead_server_fails_calls_of_rows_and_not_the_engine(caller: InferenceEngine) -> None:
+def test_a_dead_server_fails_calls_of_rows_and_not_the_engine(
+    caller: InferenceEngine, folder: Path
+) -> None:
     first = server()
     first.kill()
     assert until(lambda: not psutil.pid_exists(first.pid), SECONDS)
     assert caller.generate(PRODUCT).completions == [answer("84")]  # by a new one
-    again = server()
-    assert again.pid != first.pid
-    again.suspend()  # no call is answered, and then none ever will be
-    killer = threading.Timer(1.0, again.kill)
-    killer.start()
+    assert server().pid != first.pid
+    (folder / "die").touch()
     output = caller.generate([PRODUCT, GREETING])
-    killer.join()
     assert output.completions == [FAILED, GREETED]
     [call] = output.metadata[0]["tool_calls"]
     assert "was lost during the call" in call["error"] and "is not repeated" in call["error"]

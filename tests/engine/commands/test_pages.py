@@ -122,7 +122,7 @@ def test_file_of_an_mcp_server_on_the_page_of_tools_runs(
     (tmp_path / ".venv").symlink_to(sys.prefix)
     monkeypatch.chdir(tmp_path)
     [command] = blocks("docs/tools.md", "bash")
-    words = ["--set", "rollout.name=hf", *shlex.split(command)[1:]]
+    words = ["--set", "rollout.name=hf", *shlex.split(command.replace("\\\n", ""))[1:]]
     done = subprocess.run(
         [sys.executable, "-c", INF, *words],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
