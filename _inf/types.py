@@ -71,12 +71,14 @@ class ModelInfo:
 @dataclass(frozen=True)
 class Tool:
     """A tool. schema: OpenAI's `{"type": "function", "function": {...}}`, checked. function, verl:
-    the Python function or verl `BaseTool` that runs it; both None: only the schema is known."""
+    the Python function or verl `BaseTool` that runs it; both None: only the schema is known.
+    timeout: seconds for a call; None: the config's `tool_timeout`."""
 
     name: str
     schema: dict[str, Any]
     function: Callable[..., Any] | None = None
     verl: Any = None
+    timeout: float | None = None
 
     @property
     def executable(self) -> bool:

@@ -39,11 +39,16 @@ class RunningEngine:
         self._described = describe(self.config)
         self._described.prepare(self.config)
         self._configured = ConfiguredTools.load(self.config.rollout.multi_turn)
-        self._agents = AgentLoops(self.config)
-        weakref.finalize(self, self._agents.thread.stop)
-        self._stats = Stats()
-        self._threads = concurrent.futures.ThreadPoolExecutor(ASYNC_CALLS, "inf-call")
-        self._launch()
+        weakref.finalize(self, self._configured.close)
+        try:
+            self._agents = AgentLoops(self.config)
+            weakref.finalize(self, self._agents.thread.stop)
+            self._stats = Stats()
+            self._threads = concurrent.futures.ThreadPoolExecutor(ASYNC_CALLS, "inf-call")
+            self._launch()
+        except BaseException:
+            self._configured.close()
+            raise
 
     def _launch(self) -> None:
         with garbage_kept():
@@ -169,6 +174,7 @@ class RunningEngine:
         """Stop the engine and its child processes; safe to call twice; does nothing in a fork."""
         self._finalizer()
         self._agents.thread.stop()
+        self._configured.close()
 
     def __enter__(self: Self) -> Self:
         return self

@@ -184,12 +184,13 @@ class Episode:
         if fault is not None:
             done = Executed(text=fault, error=fault)
         else:
+            tool = rules.tools[call.name]
             done = await execute(
-                rules.tools[call.name],
+                tool,
                 call.arguments,
                 instance_id=self.name,
                 execute_kwargs=self.turns.tool_kwargs(call.name, "execute"),
-                timeout=rules.config.tool_timeout,
+                timeout=tool.timeout or rules.config.tool_timeout,
                 max_length=multi_turn.max_tool_response_length,
                 side=multi_turn.tool_response_truncate_side,
             )

@@ -11,7 +11,7 @@ import yaml
 from _inf.config import MultiTurn
 from _inf.errors import ConfigError, shown
 from _inf.runtime import quiet
-from _inf.tools.loading import import_beside, load_tools
+from _inf.tools.loading import close_tools, import_beside, load_tools
 from _inf.types import Tool
 
 PATH_KEY = "rollout.multi_turn.interaction_config_path"
@@ -28,7 +28,15 @@ class ConfiguredTools:
     def load(cls, turns: MultiTurn) -> ConfiguredTools:
         with quiet.third_party():
             tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
-            return cls(tools, load_interactions(turns.interaction_config_path))
+            try:
+                return cls(tools, load_interactions(turns.interaction_config_path))
+            except BaseException:
+                close_tools(tools)
+                raise
+
+    def close(self) -> None:
+        """End the MCP servers of its tools; a call that follows starts them again."""
+        close_tools(self.tools)
 
 
 def load_interactions(path: str | None) -> dict[str, Any]:

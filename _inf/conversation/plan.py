@@ -17,7 +17,7 @@ from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, answered_calls, 
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.keywords import KEYWORDS
 from _inf.request.sampling import Sampling
-from _inf.tools.definition import as_tool, listed_tools
+from _inf.tools.definition import as_tools
 from _inf.types import (
     ModelInfo,
     Prompt,
@@ -52,7 +52,7 @@ def call_rules(
         if sampling.tools:
             raise ConfigError.of("tools", "an agent loop has its own; leave tools out.")
         tools = []
-    tools = listed_tools([*tools, *own], "tools", as_tool) if own else tools
+    tools = as_tools([*tools, *own]) if own else tools
     rules = rules_for(tools, sampling.chat_template_kwargs, config, model)
     check_turns(sampling, rules.tools, configured.interactions)
     if rules.template is not None and any(tool.executable for tool in tools):

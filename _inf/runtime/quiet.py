@@ -17,7 +17,7 @@ from _inf.errors import ConfigError
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _stdout = threading.RLock()
-CHATTY = ("sglang", "transformers", "torchao", "torch", "verl", "asyncio", "ray.widgets.util")
+CHATTY = "sglang transformers torchao torch verl mcp asyncio ray.widgets.util".split()
 
 
 def level() -> str:

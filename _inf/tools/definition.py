@@ -29,18 +29,20 @@ def as_tools(items: object) -> list[Tool]:
     """
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
         raise ToolError(f"tools: {shown(items)} is not a list of schemas, functions or verl tools.")
-    return listed_tools(items, "tools", as_tool)
+    return listed_tools(items, "tools", lambda item, where: [as_tool(item, where)])
 
 
-def listed_tools(items: Sequence[Any], where: str, make: Callable[[Any, str], Tool]) -> list[Tool]:
-    """Make a tool of each item of the list `where`; two with one name are refused."""
+def listed_tools(
+    items: Sequence[Any], where: str, make: Callable[[Any, str], Sequence[Tool]]
+) -> list[Tool]:
+    """Make the tools of each item of the list `where`; two with one name are refused."""
     tools: dict[str, Tool] = {}
     places: dict[str, str] = {}
     for index, item in enumerate(items):
-        tool = make(item, place := f"{where}[{index}]")
-        if tool.name in tools:
-            raise ToolError(f"{place}: the name {tool.name!r} is taken by {places[tool.name]}.")
-        tools[tool.name], places[tool.name] = tool, place
+        for tool in make(item, place := f"{where}[{index}]"):
+            if tool.name in tools:
+                raise ToolError(f"{place}: the name {tool.name!r} is taken by {places[tool.name]}.")
+            tools[tool.name], places[tool.name] = tool, place
     return list(tools.values())
 
 

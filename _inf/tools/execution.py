@@ -155,6 +155,8 @@ async def _on_thread(call: Callable[[], Any]) -> Any:
 def _executed(value: Any, *, verl: bool) -> Executed:
     """Convert a tool's return value to text for the model. A verl tool may return a plain string,
     or `(ToolResponse, reward, metrics)` without the last items."""
+    if isinstance(value, Executed):  # of a tool of an MCP server
+        return value
     reward = metrics = None
     if verl and isinstance(value, tuple) and 1 <= len(value) <= 3:
         value, reward, metrics = (*value, None, None)[:3]

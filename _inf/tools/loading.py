@@ -1,4 +1,4 @@
-"""Loads the tools of a file, `multi_turn.tool_config_path` (docs/tools.md).
+"""Loads the tools of a file, `multi_turn.tool_config_path` (docs/tools.md), and ends their servers.
 
 A `ToolError` names the file, the entry and the field.
 """
@@ -6,11 +6,10 @@ A `ToolError` names the file, the entry and the field.
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.util
 import io
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +22,7 @@ from _inf.config.source import written_out
 from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.runtime.quiet import stdout_to, third_party
 from _inf.tools.definition import as_tool, checked_schema, listed_tools, refused, validated
+from _inf.tools.mcp_files import McpEntry, is_mcp, mcp_entry
 from _inf.types import Tool
 
 MAX_VALUES = 100_000
@@ -40,7 +40,25 @@ class _ClassEntry(BaseModel):
 
 
 def load_tools(path: str | Path) -> list[Tool]:
-    return listed_tools(_entries(Path(path)), f"{path}: tools", functools.partial(_tool, path))
+    """Load a file's tools; MCP servers that it names are started, until `close_tools`."""
+    loaded: list[Tool] = []
+
+    def tools_of(entry: Any, where: str) -> list[Tool]:
+        loaded.extend(tools := _tools(path, entry, where))
+        return tools
+
+    try:
+        return listed_tools(_entries(Path(path)), f"{path}: tools", tools_of)
+    except BaseException:
+        close_tools(loaded)
+        raise
+
+
+def close_tools(tools: Sequence[Tool]) -> None:
+    """End the MCP servers of tools; a call of one that follows starts its server again."""
+    functions: list[Any] = [tool.function for tool in tools]
+    for server in {each.server for each in functions if hasattr(each, "server")}:
+        server.close()
 
 
 def _entries(path: Path) -> list[Any]:
@@ -57,11 +75,28 @@ def _entries(path: Path) -> list[Any]:
     return entries
 
 
-def _tool(file: str | Path, entry: Any, where: str) -> Tool:
+def _tools(file: str | Path, entry: Any, where: str) -> list[Tool]:
     if not isinstance(entry, Mapping):
         raise ToolError(f"{where}: {shown(entry)} is not a mapping.")
+    if is_mcp(entry):
+        return _of_servers(mcp_entry(_resolved(entry, where), where), where)
     if not entry.keys() & _ClassEntry.model_fields.keys():
-        return as_tool(entry, where)
+        return [as_tool(entry, where)]
+    return [_of_class(file, entry, where)]
+
+
+def _of_servers(entry: McpEntry, where: str) -> list[Tool]:
+    try:
+        from _inf.tools.mcp_server import mcp_tools
+    except ImportError as failure:
+        raise ToolError(
+            f"{where}: MCP tools need version 2 of the package mcp ({strip_punctuation(failure)}): "
+            "pip install 'inf-engine[mcp]'."
+        ) from failure
+    return mcp_tools(entry, where)
+
+
+def _of_class(file: str | Path, entry: Mapping[str, Any], where: str) -> Tool:
     from verl.tools.schemas import OpenAIFunctionToolSchema
 
     fields = validated(_ClassEntry, entry, where)
@@ -71,7 +106,9 @@ def _tool(file: str | Path, entry: Any, where: str) -> Tool:
         # verl requires more fields than we do.
         verl_schema = validated(OpenAIFunctionToolSchema, schema, f"{where}.tool_schema")
     tool_class = _class(fields, where, file)
-    config = _resolved_config(fields.config or {}, f"{where}.config")
+    config = _resolved(fields.config or {}, f"{where}.config")
+    if (kind := config.get("type", "native")) != "native":
+        raise ToolError(f"{where}.config.type: {shown(kind)} is not 'native' or 'mcp'.")
     field = "tool_schema" if schema is None else "config"
     with refused(f"{where}: {tool_class.__name__} cannot be created with this {field}"):
         with third_party(), stdout_to(io.StringIO()):  # verl prints the schema
@@ -105,13 +142,8 @@ def _class(fields: _ClassEntry, where: str, file: str | Path) -> Any:
     return tool_class
 
 
-def _resolved_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Resolve `${oc.env:NAME}` in a tool's config, as verl does."""
-    if config.get("type", "native") != "native":
-        raise ToolError(
-            f"{where}.type: {shown(config['type'])} is not 'native'; instead of an MCP tool, write "
-            "a Python function or a class."
-        )
+def _resolved(config: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Resolve `${oc.env:NAME}`, as verl does."""
     try:
         resolved: dict[str, Any] = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
     except Exception as failure:  # of OmegaConf or its resolvers

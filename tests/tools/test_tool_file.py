@@ -27,6 +27,12 @@ SCHEMA = {
 }
 GSM8K = "verl.tools.gsm8k_tool.Gsm8kTool"
 
+VERLS_MCP = {
+    "class_name": "verl.tools.mcp_base_tool.MCPBaseTool",
+    "config": {"type": "mcp", "rate_limit": 1},
+    "mcp": {"mcp_servers_config_path": "none.json"},
+}
+
 # Another example of the seeds' pages, as written there; `TOOL_SCHEMA` is one too.
 SEED_CLASS = """
 # tools.yaml
@@ -171,9 +177,31 @@ ENTRY = {"class_path": GSM8K, "tool_schema": SCHEMA}
         ),
         ([{"class_path": GSM8K}], r"tools\[0\]: Gsm8kTool cannot be created with this tool_schema"),
         ([{**ENTRY, "config": 3}], r"tools\[0\]\.config: 3: Input should be a valid dict"),
-        ([{**ENTRY, "config": {"type": "remote"}}], r"\.config\.type: 'remote' is not 'native'"),
+        (
+            [{**ENTRY, "config": {"type": "remote"}}],
+            r"\.config\.type: 'remote' is not 'native' or 'mcp'",
+        ),
         ([{**ENTRY, "config": {"x": "${oc.env:INF_NOT_SET}"}}], r"\.config: .*INF_NOT_SET"),
-        ([{**ENTRY, "config": {"type": "mcp"}}], r"'mcp' is not 'native'; instead of an MCP tool"),
+        ([{**ENTRY, "config": {"type": "mcp"}}], r"tools\[0\]\.class_name: Field required"),
+        ([{"type": "mcp"}], r"tools\[0\]: give either command, .* or its url"),
+        ([{"type": "mcp", "command": "x", "url": "http://x"}], "give either command"),
+        ([{"type": "mcp", "comand": "x"}], r"tools\[0\]\.comand: no such field; did you mean 'com"),
+        ([{"type": "mcp", "command": "x", "headers": {}}], r"\.headers: only a server with url"),
+        ([{"type": "mcp", "url": "http://x", "env": {}}], r"\.env: only a server with command"),
+        ([{"type": "mcp", "url": "ftp://x"}], r"tools\[0\]\.url: ValueError: it is not like http"),
+        ([{"type": "mcp", "command": "x", "args": [1]}], r"tools\[0\]\.args\.0: 1: Input should"),
+        ([{"type": "mcp", "command": "x", "timeout": 0}], r"\.timeout: 0: .* greater than 0"),
+        ([{"type": "mcp", "command": "x", "env": {"T": "${oc.env:INF_NOT_SET}"}}], "INF_NOT_SET"),
+        (
+            [{"type": "mcp", "command": "x", "include": ["a"], "exclude": ["b"]}],
+            r"tools\[0\]: give include or exclude, not both",
+        ),
+        (
+            [{**VERLS_MCP, "class_name": "verl.tools.mcp_search_tool.MCPSearchTool"}],
+            r"tools\[0\]\.class_name: .* code of its own, which is not run here",
+        ),
+        ([{**VERLS_MCP, "mcp": {}}], r"tools\[0\]\.mcp\.mcp_servers_config_path: Field required"),
+        ([VERLS_MCP], r"mcp_servers_config_path: none\.json cannot be read as JSON"),
     ],
 )
 def test_faults_are_named_by_file_entry_and_field(written: Any, content: Any, says: str) -> None:
@@ -183,3 +211,13 @@ def test_faults_are_named_by_file_entry_and_field(written: Any, content: Any, sa
     assert str(refused.value).startswith(str(path))
     with pytest.raises(ToolError, match="none.yaml: it cannot be read"):
         load_tools(path.with_name("none.yaml"))
+
+
+def test_an_mcp_entry_without_the_package_says_what_to_install(
+    written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("mcp", "_inf.tools.mcp_server", "_inf.tools.mcp_connection"):
+        monkeypatch.setitem(sys.modules, module, None)
+    path = written([{"type": "mcp", "command": "x"}])
+    with pytest.raises(ToolError, match=r"tools\[0\]: .*pip install 'inf-engine\[mcp\]'"):
+        load_tools(path)

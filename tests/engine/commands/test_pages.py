@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import os
 import re
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import pytest
 import inf
 from inf import InferenceEngine
 from tests.support.pages import ROOT, blocks
+from tests.support.scripts import INF, START_SECONDS
 
 
 def test_python_of_the_page_on_serving_runs(
@@ -106,6 +110,28 @@ def test_page_of_tools_prints_what_its_comments_say(
     assert len(expected) == 5
     assert said[:5] == expected
     assert [line.split(" | ")[0] for line in said[5:]] == ["user", "assistant"] * 2
+
+
+def test_file_of_an_mcp_server_on_the_page_of_tools_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mcp_types", reason="version 2 of the package mcp is not installed")
+    for block in [*blocks("docs/tools.md", "python"), *blocks("docs/tools.md", "yaml")]:
+        if file := re.match(r"# (mcp_[a-z]+\.(py|yaml))\n", block):
+            (tmp_path / file[1]).write_text(block)
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    monkeypatch.chdir(tmp_path)
+    [command] = blocks("docs/tools.md", "bash")
+    words = ["--set", "rollout.name=hf", *shlex.split(command.replace("\\\n", ""))[1:]]
+    done = subprocess.run(
+        [sys.executable, "-c", INF, *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+    )
+    assert (done.returncode, done.stdout) == (0, "The answer is 84.\n"), done.stderr
 
 
 def test_page_of_agent_loops_prints_what_its_comments_say(

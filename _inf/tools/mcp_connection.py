@@ -1,0 +1,134 @@
+"""One connection to an MCP server, through version 2 of the official package `mcp`.
+
+The package's task groups must be left by the task that entered them: one task opens a connection,
+waits, and closes it. Calls are made from other tasks of the same event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from typing import IO, Any
+
+import httpx2
+from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST
+
+from _inf.errors import error_text, strip_punctuation
+from _inf.tools.mcp_files import Address
+
+CONNECT_SECONDS = 60.0  # npx and uvx may download a server first
+END_SECONDS = 10.0  # `mcp` closes a server's stdin, and sends signals after 2 and 4 seconds
+LOG_BYTES, LINE_CHARACTERS = 4000, 300
+
+
+class Connection:
+    """client: None unless it could be opened."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._from_server: Any = None  # what a started server writes on its stdout
+        self._said = ""  # the last line of its stderr, once it has ended
+        self._status = ""  # of the last HTTP response that refused a request
+        self._failure: BaseException | None = None
+        self._opened, self._closing = asyncio.Event(), asyncio.Event()
+        self._broken = False
+        self.client: Any = None
+        self._owner = asyncio.ensure_future(self._own())
+
+    async def opened(self) -> None:
+        """Wait until it is open or failed, at most `CONNECT_SECONDS`."""
+        waiting = asyncio.ensure_future(self._opened.wait())
+        await asyncio.wait(
+            {self._owner, waiting}, timeout=CONNECT_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        waiting.cancel()
+
+    async def close(self) -> None:
+        """End it, and the server if it was started here."""
+        self._closing.set()
+        if self.client is None:
+            self._owner.cancel()
+        await asyncio.wait({self._owner}, timeout=END_SECONDS)
+
+    async def _own(self) -> None:
+        with tempfile.TemporaryFile() as log:
+            try:
+                async with Client(self._transport(log)) as client:
+                    self.client, self._status = client, ""
+                    self._opened.set()
+                    await self._closing.wait()
+            except Exception as failure:  # a group of what failed in the package's tasks
+                self._failure = failure
+                while isinstance(inner := getattr(self._failure, "exceptions", None), tuple):
+                    self._failure = inner[0]
+            finally:
+                self._said = _last_line(log)
+
+    @contextlib.asynccontextmanager
+    async def _transport(self, log: IO[bytes]) -> AsyncIterator[Any]:
+        address = self._address
+        if address.command is not None:
+            program = StdioServerParameters(
+                command=address.command, args=address.args, env=address.env
+            )
+            async with stdio_client(program, errlog=log) as streams:
+                self._from_server = streams[0]
+                yield streams
+            return
+        http = httpx2.AsyncClient(
+            headers=address.headers,
+            timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),  # a call has its own limit
+            limits=httpx2.Limits(max_keepalive_connections=20),  # no row waits for another's
+            event_hooks={"response": [self._note_status]},
+        )
+        async with http, streamable_http_client(str(address.url), http_client=http) as streams:
+            yield streams
+
+    async def _note_status(self, response: httpx2.Response) -> None:
+        if response.status_code >= 400:
+            self._status = f"{response.status_code} {response.reason_phrase}"
+
+    @property
+    def lost(self) -> bool:
+        """Whether calls need another one: it has ended, or the server has closed its stdout."""
+        ended = self._broken or self.client is None or self._owner.done()
+        return ended or (
+            self._from_server is not None and not self._from_server.statistics().open_send_streams
+        )
+
+    async def never_ran(self, failure: MCPError) -> bool:
+        """Whether a call that failed so did not reach a tool, because the connection is lost: an
+        HTTP server does not listen, or does not know the session."""
+        if failure.code == INVALID_REQUEST and self._status.startswith("404"):
+            self._broken = True
+            return True
+        if failure.code != CONNECTION_CLOSED:
+            return False
+        self._broken = True
+        await self.close()
+        return isinstance(self._failure, httpx2.ConnectError)
+
+    def why(self, failure: BaseException | None = None) -> str:
+        """Say what ended the connection or, if nothing did, what `failure` was."""
+        failure = self._failure or failure
+        parts = [f"it did not answer within {CONNECT_SECONDS:g} seconds"]
+        if failure is not None:
+            known = isinstance(failure, MCPError)  # its own class says nothing
+            parts = [strip_punctuation(failure) if known else error_text(failure)]
+        if self._status:
+            parts.append(f"it refused a request with HTTP {self._status}")
+        if self._said:
+            parts.append(f"its stderr ends with {self._said!r}")
+        return self._address.hidden("; ".join(parts))
+
+
+def _last_line(log: IO[bytes]) -> str:
+    log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+    lines = log.read().decode("utf-8", "replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:LINE_CHARACTERS]

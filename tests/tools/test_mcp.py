@@ -1,0 +1,316 @@
+"""Tools of MCP servers: real server processes of the package `mcp`, killed in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from _inf.errors import ToolError
+from _inf.tools.execution import Executed, execute
+from _inf.tools.loading import close_tools, load_tools
+from _inf.types import Tool
+from tests.support.mcp_servers import free_port, http, noted, servers_of, stdio
+from tests.support.scripts import until
+
+pytest.importorskip("mcp_types", reason="version 2 of the package mcp is not installed (extra mcp)")
+
+SECONDS = 30.0
+LIMITS: dict[str, Any] = {"max_length": 2000, "side": "left"}
+LOST = "which may have been carried out and is not repeated"
+Tools = Mapping[str, Tool]
+Load = Callable[..., Tools]
+
+
+def loader(folder: Path, loaded: list[Tool]) -> Load:
+    def load(*entries: Mapping[str, Any]) -> Tools:
+        file = folder / "tools.yaml"
+        file.write_text(yaml.safe_dump(list(entries)))
+        loaded.extend(tools := load_tools(file))
+        return {tool.name: tool for tool in tools}
+
+    return load
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
+    """Those of a server that no test kills."""
+    loaded: list[Tool] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INF_TEST_TOKEN", "token-of-the-caller")
+        entry = stdio(env={"GIVEN": "${oc.env:INF_TEST_TOKEN}"})
+        yield loader(tmp_path_factory.mktemp("shared"), loaded)(entry, {"name": "own"})
+    close_tools(loaded)
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Iterator[Load]:
+    loaded: list[Tool] = []
+    yield loader(tmp_path, loaded)
+    close_tools(loaded)
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    return tmp_path / "calls"
+
+
+async def run(tool: Tool, timeout: float = SECONDS, **arguments: Any) -> Executed:
+    about = {"instance_id": "row", "execute_kwargs": {}, **LIMITS}
+    return await execute(tool, arguments, timeout=timeout, **about)
+
+
+def result(tool: Tool, **arguments: Any) -> str:
+    done = asyncio.run(run(tool, **arguments))
+    assert done.error is None, done.error
+    return done.text
+
+
+def refusal(load: Load, *entries: Mapping[str, Any]) -> str:
+    before = {server.pid for server in servers_of(os.getpid())}
+    with pytest.raises(ToolError) as refused:
+        load(*entries)
+    assert {server.pid for server in servers_of(os.getpid())} == before
+    return str(refused.value)
+
+
+def test_tools_of_a_program_have_the_servers_schema_and_text(shared: Tools) -> None:
+    tools = shared
+    names = ["calculator", "hang", "block", "picture", "words", "variables", "pid", "own"]
+    assert [*tools] == names
+    assert tools["calculator"].schema["function"] == {
+        "name": "calculator",
+        "description": "The calculator.",
+        "parameters": {
+            "type": "object",
+            "title": "calculatorArguments",
+            "properties": {"expression": {"title": "Expression", "type": "string"}},
+            "required": ["expression"],
+        },
+    }
+    assert tools["calculator"].executable and not tools["own"].executable
+    assert result(tools["calculator"], expression="12 * 7") == "84"
+    assert result(tools["words"]) == "two texts"
+    done = asyncio.run(run(tools["picture"]))
+    said = "it returned image content, and only text reaches the model"
+    assert (done.error, done.text) == (said, f"Error: picture failed: {said}")
+    failed = asyncio.run(run(tools["calculator"], expression="1"))
+    assert failed.error is not None and failed.error.startswith("Error executing tool calculator")
+
+
+def test_one_process_serves_calls_of_several_loops_and_all_rows(shared: Tools) -> None:
+    async def rows() -> list[Executed]:
+        return await asyncio.gather(*(run(shared["pid"]) for _ in range(20)))
+
+    said = {done.text for _ in range(2) for done in asyncio.run(rows())}
+    assert said == {str(server.pid) for server in servers_of(os.getpid())} and len(said) == 1
+
+
+def test_a_program_gets_no_variables_but_those_of_its_entry(shared: Tools) -> None:
+    variables = json.loads(result(shared["variables"]))
+    assert variables["GIVEN"] == "token-of-the-caller"
+    from mcp.client.stdio import DEFAULT_INHERITED_ENV_VARS
+
+    python = {"LC_CTYPE"}  # set by Python itself
+    assert {*variables} - python <= {*DEFAULT_INHERITED_ENV_VARS, "PYTHONPATH", "GIVEN"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"include": ["word"]}, "tools[0].include[0]: the server has no tool 'word'; did you mean"),
+        ({"exclude": ["pid", "x"]}, "tools[0].exclude[1]: the server has no tool 'x'; it has calc"),
+    ],
+)
+def test_unknown_names_are_refused(load: Load, fields: dict[str, Any], says: str) -> None:
+    assert says in refusal(load, stdio(**fields))
+
+
+def test_a_server_ends_where_a_later_entry_is_wrong(load: Load) -> None:
+    assert "the name 'pid' is taken by" in refusal(load, stdio(include=["pid"]), {"name": "pid"})
+
+
+def test_a_call_over_its_time_is_stopped_at_the_server(load: Load, calls: Path) -> None:
+    tools = load(stdio(calls, timeout=0.5))
+    assert tools["hang"].timeout == 0.5
+    done = asyncio.run(run(tools["hang"], timeout=0.5))
+    assert done.error == "it did not answer within 0.5 seconds"
+    assert until(lambda: [call for call, _ in noted(calls)] == ["hang", "stopped"], SECONDS)
+    assert result(tools["calculator"], expression="3 + 4") == "7"
+
+
+def kill_in_the_middle(hang: Tool, calls: Path) -> Executed:
+    async def both() -> Executed:
+        call = asyncio.ensure_future(run(hang))
+        while not noted(calls):
+            await asyncio.sleep(0.05)
+        os.kill(noted(calls)[0][1], signal.SIGKILL)
+        return await call
+
+    return asyncio.run(both())
+
+
+def test_a_program_killed_in_the_middle_fails_that_call_and_is_started_again(
+    load: Load, calls: Path
+) -> None:
+    tools = load(stdio(calls, include=["pid", "hang"]))
+    assert [*tools] == ["hang", "pid"]
+    first = int(result(tools["pid"]))
+    done = kill_in_the_middle(tools["hang"], calls)
+    assert (
+        done.error is not None and LOST in done.error and "was lost during the call" in done.error
+    )
+    assert [call for call, _ in noted(calls)] == ["hang"]
+
+    async def rows() -> list[Executed]:
+        return await asyncio.gather(*(run(tools["pid"]) for _ in range(5)))
+
+    again = {done.text for done in asyncio.run(rows())}
+    assert len(again) == 1 and again != {str(first)}
+    second = int(again.pop())
+    known = {server.pid for server in servers_of(os.getpid())}
+    assert second in known and first not in known
+    os.kill(second, signal.SIGKILL)  # while no call runs: the next one does not notice
+    assert until(lambda: not psutil.pid_exists(second), SECONDS)
+    assert result(tools["pid"]) != str(second)
+
+
+def test_a_program_that_is_gone_is_an_error_of_each_call(
+    load: Load, tmp_path: Path, calls: Path
+) -> None:
+    entry, program = stdio(calls), tmp_path / "server"
+    program.write_text(f"#!/bin/sh\nexec {entry['command']} {entry['args'][0]}\n")
+    program.chmod(0o700)
+    tools = load({**entry, "command": str(program), "args": []})
+    program.unlink()
+    assert "is not repeated" in str(kill_in_the_middle(tools["hang"], calls).error)
+    for _ in range(2):
+        done = asyncio.run(run(tools["pid"]))
+        gone = "the MCP server server is gone, and cannot be connected to again: FileNotFoundError"
+        assert done.error is not None and done.error.startswith(gone)
+
+
+def test_a_url_is_lost_and_found_again(load: Load, calls: Path) -> None:
+    port = free_port()
+    entry = {"type": "mcp", "url": f"http://127.0.0.1:{port}/mcp?key=of-a-user"}
+    process = http(port, calls)
+    try:
+        tools = load(entry)
+        assert result(tools["calculator"], expression="12 * 7") == "84"
+        assert LOST in str(kill_in_the_middle(tools["hang"], calls).error)
+        process.wait(SECONDS)
+        gone = f"the MCP server http://127.0.0.1:{port}/mcp is gone, and cannot be connected to"
+        gone += " again: ConnectError: All connection attempts failed"
+        assert asyncio.run(run(tools["pid"])).error == gone
+        process = http(port, calls)
+        assert int(result(tools["pid"])) == process.pid
+        process.kill()
+        process.wait(SECONDS)
+        assert asyncio.run(run(tools["pid"])).error == gone
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+
+
+def test_a_url_that_has_forgotten_the_session_gets_the_call_in_a_new_one(
+    load: Load, calls: Path
+) -> None:
+    port = free_port()
+    process = http(port, calls, INF_TEST_SESSIONS="1")
+    try:
+        tools = load({"type": "mcp", "url": f"http://127.0.0.1:{port}/mcp", "include": ["pid"]})
+        assert int(result(tools["pid"])) == process.pid
+        process.kill()
+        process.wait(SECONDS)
+        process = http(port, calls, INF_TEST_SESSIONS="1")
+        assert int(result(tools["pid"])) == process.pid
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+
+
+def test_a_server_that_cannot_start_is_named_and_no_secret_is_shown(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = "a-secret-token"
+    says = refusal(load, stdio(env={"TOKEN": token, "INF_TEST_START": f"no license for {token}"}))
+    assert "tools.yaml: tools[0]: the MCP server python" in says.replace(sys.executable, "python")
+    assert "cannot be used: Connection closed; its stderr ends with '***'" in says or (
+        "no license for ***" in says
+    )
+    assert token not in says
+    says = refusal(load, {"type": "mcp", "command": "no-such-program"})
+    assert "the MCP server no-such-program cannot be used: FileNotFoundError" in says
+    url = f"http://user:password@127.0.0.1:{free_port()}/mcp?key=of-a-user"
+    says = refusal(load, {"type": "mcp", "url": url})
+    assert "cannot be used: ConnectError" in says and "password" not in says and "key" not in says
+    monkeypatch.setattr("_inf.tools.mcp_connection.CONNECT_SECONDS", 1.0)
+    says = refusal(load, stdio(env={"INF_TEST_START": "hang"}))
+    assert "cannot be used: it did not answer within 1 seconds" in says
+
+
+def test_close_ends_a_program_that_is_busy_and_a_later_call_starts_one(
+    load: Load, calls: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tools = load(stdio(calls, exclude=["calculator"]))
+    assert "calculator" not in tools
+    assert asyncio.run(run(tools["block"], timeout=0.5)).error is not None
+    assert until(lambda: noted(calls), SECONDS)
+    [(_, server)] = noted(calls)
+    close_tools([*tools.values()])
+    assert not psutil.pid_exists(server)
+    close_tools([*tools.values()])
+    assert result(tools["words"]) == "two texts"
+    assert capfd.readouterr().out == ""
+
+
+def test_a_fork_leaves_the_server_alone(shared: Tools) -> None:
+    before = result(shared["pid"])
+    fork = os.fork()
+    if fork == 0:
+        close_tools([*shared.values()])
+        os._exit(0)
+    os.waitpid(fork, 0)
+    assert result(shared["pid"]) == before
+
+
+def verls(file: Path, servers: Any, **fields: Any) -> dict[str, Any]:
+    """An entry as verl's example has it, and its file of servers."""
+    file.write_text(json.dumps({"mcpServers": servers}))
+    return {
+        "class_name": "verl.tools.mcp_base_tool.MCPBaseTool",
+        "config": {"type": "mcp", "rate_limit": 5, "timeout": 7},
+        "mcp": {"mcp_servers_config_path": str(file), "tool_selected_list": ["a_pid", "b_pid"]},
+        **fields,
+    }
+
+
+def program_of_verl() -> dict[str, Any]:
+    return {key: value for key, value in stdio().items() if key != "type"}
+
+
+def test_verls_own_form_loads_with_its_prefixes_and_its_rate(load: Load, tmp_path: Path) -> None:
+    servers = {"a": program_of_verl(), "b": program_of_verl()}
+    tools = load(verls(tmp_path / "mcp.json", servers))
+    assert [*tools] == ["a_pid", "b_pid"] and tools["a_pid"].timeout == 7
+    assert result(tools["a_pid"]) != result(tools["b_pid"])
+
+    async def rows() -> float:
+        start = time.monotonic()
+        await asyncio.gather(*(run(tools["a_pid"]) for _ in range(6)))
+        return time.monotonic() - start
+
+    assert asyncio.run(rows()) > 0.9  # the sixth waits for five fifths of a second
+    servers["b"] = {"url": f"http://127.0.0.1:{free_port()}/mcp", "auth_token": "a-secret-token"}
+    says = refusal(load, verls(tmp_path / "mcp.json", servers))
+    assert "cannot be used: ConnectError" in says and "a-secret-token" not in says
