@@ -215,7 +215,8 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
         router.add_api_route(f"{prefix}/tokenize", service.tokenize, methods=["POST"])
         router.add_api_route(f"{prefix}/detokenize", service.detokenize, methods=["POST"])
         router.add_api_route(f"{prefix}/tokenizer_info", service.tokenizer_info)
-    for path, method in (("load", service.load_adapter), ("unload", service.unload_adapter)):
+    adapters = (("load", service.load_adapter), ("unload", service.unload_adapter))
+    for path, method in adapters if "adapters" in service.engine.supports else ():
         router.add_api_route(f"/v1/{path}_lora_adapter", method, methods=["POST"])
     router.add_api_route(f"{SESSION}/traces", service.traces)
     router.add_api_route(f"{SESSION}/reward", service.reward, methods=["POST"])

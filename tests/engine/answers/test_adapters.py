@@ -152,7 +152,7 @@ def calculator(expression: str) -> str:
 
 
 def test_every_turn_of_a_conversation_has_its_adapter(folders: Any, tmp_path: Path) -> None:
-    weak = adapter(TOOL_MODEL, tmp_path / "weak", scale=0.02)
+    weak = adapter(TOOL_MODEL, tmp_path / "weak", scale=0.08)
     asked: Any = [question("12 * 7"), question("3 + 4")]
     how: dict[str, Any] = {"temperature": 0, "max_tokens": 60, "tools": [calculator]}
     with started(TOOL_MODEL, adapter_path=str(weak)) as engine:
