@@ -153,7 +153,7 @@ class RunningEngine:
             first.
 
         Returns the version. Running calls finish first and later calls wait. Raises `ConfigError`
-        about `adapters.NAME` before anything changes. docs/training.md has more.
+        about `adapters.NAME` before anything changes. docs/adapters.md has more.
         """
         check_supported(self._backend, {"load_adapter()": True})
         if text("name", name) == self.config.model_name:

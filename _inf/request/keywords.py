@@ -62,7 +62,7 @@ class GenerateParams(TypedDict, total=False):
             TRL; a dict of them is chosen from by the column `environment` (docs/environments.md).
         environment_kwargs: Columns of the row, for the environment's reset(). Beside `prompt`.
         adapter: The name of the LoRA adapter that answers. One of `engine.adapters`
-            (docs/training.md).
+            (docs/adapters.md).
     One value for the whole call:
         n: Samples per prompt. With a warning if they are greedy and so all the same.
         num_beams: Beam search, on rollout.name hf. Above 1 the `n` rows of a prompt are the best of

@@ -78,9 +78,8 @@ def test_rows_ask_for_their_adapters_as_models(
     output = engine.generate(PROMPTS, adapter=["first", None, "anothers"])
     assert [row.adapter for row in output] == ["first", None, "anothers"]
     assert asked(server) == ["first", MODEL, "anothers"]
-    list(engine.stream(PROMPTS[0], adapter="first"))
     engine.score(PROMPTS[0], [[8]], adapter="first")
-    assert asked(server) == ["first", "first"]
+    assert asked(server) == ["first"]
 
 
 def test_no_name_at_the_server_is_used_twice_for_its_prefix_cache_keeps_what_it_computed(

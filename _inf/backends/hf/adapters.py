@@ -112,7 +112,7 @@ class Adapters:
         from peft import PeftModel, get_peft_model_state_dict
 
         known = self._loaded.get(name)
-        if known and known.config == config.to_dict():
+        if known and known.config == dict(vars(config)):
             return known.expected
         with torch.device("meta"):
             model = type(self._model)(copy.deepcopy(self._model.config))
@@ -142,7 +142,7 @@ class Adapters:
         """Load what `prepare` returned, in place of an adapter of the same name."""
         from peft import set_peft_model_state_dict
 
-        expected, fields, old = self._expected(name, config), config.to_dict(), None
+        expected, fields, old = self._expected(name, config), dict(vars(config)), None
         if (known := self._loaded.get(name)) is not None and known.config != fields:
             known, old = None, known
         with self._one_pass:

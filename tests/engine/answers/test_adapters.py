@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import threading
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from inf import ConfigError, GenerationOutput, InferenceEngine
+from tests.support.pages import blocks
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.refusals import refused
 from tests.support.scripts import until
@@ -347,3 +349,26 @@ def test_sglang_says_by_name_that_it_merges_an_adapter(
     with refused(ConfigError, words, key="adapter"):
         tiny.generate("Hi", adapter="first")
     assert tiny.adapters == [] and "adapters" not in tiny.supports
+
+
+def test_python_of_the_page_on_adapters_runs(
+    own: InferenceEngine,
+    folders: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    without_torchao(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folders["first"], "adapters/french")
+    shutil.copytree(folders["second"], "checkpoints/global_step_40/actor/lora_adapter")
+    here: dict[str, Any] = {"InferenceEngine": lambda **_: contextlib.nullcontext(own)}
+    here |= {"engine": own, "prompts": ["Hi"]}
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(target_modules="all-linear")
+    here["model"] = get_peft_model(loaded(tiny_model()), config)
+    for block in blocks("docs/adapters.md", "python"):
+        exec(compile(block, "docs/adapters.md", "exec"), here)
+    assert "['french', 'step 40', None]" in capsys.readouterr().out
+    assert own.adapters == ["french", "policy"] and len(here["batch"]) == 8
