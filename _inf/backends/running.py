@@ -16,7 +16,7 @@ from _inf.backends.registry import check_adapters, check_supported, describe, re
 from _inf.config import Config
 from _inf.conversation.interactions import ConfiguredTools
 from _inf.errors import ConfigError, InferenceError, shown
-from _inf.request.values import text
+from _inf.request.values import count, text
 from _inf.response.stats import Stats
 from _inf.runtime.interpreter import garbage_kept
 from _inf.types import ModelInfo, SleepResult
@@ -158,6 +158,7 @@ class RunningEngine:
         check_supported(self._backend, {"load_adapter()": True})
         if text("name", name) == self.config.model_name:
             raise ConfigError.of("name", f"{shown(name)} is the model's; give the adapter another.")
+        version = None if version is None else count("version", version, least=0)
         return self._backend.load_adapter(name, path_or_state_dict, peft_config, version)
 
     def unload_adapter(self, name: str) -> None:

@@ -12,6 +12,7 @@ import copy
 import dataclasses
 import itertools
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,9 @@ from _inf.models.merging import without_torchao
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
+
+
+_OF_AN_ADAPTER = re.compile(r"\.lora_\w+\.adapter\d+\b")  # in the names of a state dict
 
 
 @dataclasses.dataclass
@@ -139,7 +143,7 @@ class Adapters:
         tensors: new_weights.NamedTensors,
         version: int | None,
     ) -> int:
-        """Load what `prepare` returned, in place of an adapter of the same name."""
+        """Load what `prepared` returned, in place of an adapter of the same name."""
         from peft import set_peft_model_state_dict
 
         expected, fields, old = self._expected(name, config), dict(vars(config)), None
@@ -172,10 +176,12 @@ class Adapters:
         return key
 
     def unload(self, name: str) -> None:
+        key = self._of(name).key
         with self._one_pass:
             assert self._peft is not None
             self._disable()
-            self._peft.delete_adapter(self._loaded.pop(name).key)
+            self._peft.delete_adapter(key)
+        del self._loaded[name]
 
     def count_up(self) -> None:
         """Give each adapter its next version: the model's own weights are others now."""
@@ -185,8 +191,10 @@ class Adapters:
 
     def own_weights(self) -> dict[str, torch.Tensor]:
         """The state dict of the model without adapters, whose layers have PEFT's around them."""
-        state = self._model.state_dict(keep_vars=True)
-        own = (name for name in state if ".lora_" not in name)
+        state: dict[str, torch.Tensor] = self._model.state_dict(keep_vars=True)
+        if self._peft is None:
+            return state
+        own = (name for name in state if not _OF_AN_ADAPTER.search(name))
         return {name.replace(".base_layer.", "."): state[name] for name in own}
 
     def _begin_pass(self, model: Any, arguments: Any) -> None:

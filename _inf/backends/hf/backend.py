@@ -175,8 +175,14 @@ class HfBackend(OnHost):
                 yield number, logits[place, most - 1 - count : most - 1].cpu()
             await asyncio.sleep(0)
 
-    def update_weights(self, weights: object, version: int | None) -> int:
+    def _check_alive(self) -> None:
+        """Raise in a fork, and if the engine has ended: it has no model then."""
         self.check_process()
+        if self.host.death is not None:
+            raise self.host.death
+
+    def update_weights(self, weights: object, version: int | None) -> int:
+        self._check_alive()
         new_weights.check_version(version)
         model, adapters = self.forward.model, self.forward.adapters
         expected = new_weights.weights_of(model, adapters.own_weights())
@@ -195,6 +201,7 @@ class HfBackend(OnHost):
 
     @property
     def adapters(self) -> list[str]:
+        self._check_alive()
         return self.forward.adapters.names
 
     def _version(self, adapter: str | None) -> int:
@@ -204,8 +211,7 @@ class HfBackend(OnHost):
     def load_adapter(
         self, name: str, weights: object, peft_config: object, version: int | None
     ) -> int:
-        self.check_process()
-        new_weights.check_version(version)
+        self._check_alive()
         adapters = self.forward.adapters
         with quiet.third_party():
             config, tensors = adapters.prepared(name, weights, peft_config)

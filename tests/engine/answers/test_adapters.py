@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from inf import ConfigError, GenerationOutput, InferenceEngine
+from _inf.errors import RequestFailure
+from inf import ConfigError, EngineDeadError, GenerationOutput, InferenceEngine
 from tests.support.pages import blocks
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.refusals import refused
@@ -251,6 +252,19 @@ def test_running_rows_end_with_the_old_adapter_and_later_ones_wait(
     assert done["late"].token_ids == merged["second"].generate(PROMPTS[0], **GREEDY).token_ids
 
 
+def test_pass_that_fails_lets_the_next_one_run(
+    own: InferenceEngine, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own.load_adapter("a", folders["first"])
+    before = own.generate(PROMPTS[0], adapter="a", **GREEDY).token_ids
+    with monkeypatch.context() as patch:
+        patch.setattr(vars(own)["_backend"].forward.model, "forward", None)
+        with pytest.raises(RequestFailure):
+            own.generate(PROMPTS[1], adapter="a", **GREEDY)
+    own.clear_cache()
+    assert own.generate(PROMPTS[0], adapter="a", **GREEDY).token_ids == before
+
+
 PLAIN = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
 Q = "base_model.model.model.layers.{}.self_attn.q_proj.lora_{}.weight"
 
@@ -338,6 +352,23 @@ def test_names_that_are_not_loaded_are_refused(hf: InferenceEngine) -> None:
             call()
     with refused(ConfigError, "is the model's", key="name"):
         hf.load_adapter(hf.config.model_name, {})
+    with refused(ConfigError, "from 0", key="version"):
+        hf.load_adapter("first", {}, version=-1)
+
+
+def test_engine_that_was_shut_down_says_so(folders: dict[str, Path]) -> None:
+    with started() as engine:
+        engine.load_adapter("first", folders["first"])
+    for call in (
+        lambda: engine.generate("Hi", adapter="first"),
+        lambda: engine.load_adapter("second", folders["second"]),
+        lambda: engine.update_weights({}),
+    ):
+        with pytest.raises(EngineDeadError, match="shut down"):
+            call()
+    engine.restart()
+    assert engine.adapters == []
+    engine.shutdown()
 
 
 def test_sglang_says_by_name_that_it_merges_an_adapter(
