@@ -155,7 +155,7 @@ class Adapters:
             set_peft_model_state_dict(self._peft, dict(tensors), adapter_name=key)
             self._disable()
             if old is not None:
-                self._peft.delete_adapter(old.key)
+                self._delete(old.key)
         version = self._versions.get(name, -1) + 1 if version is None else version
         self._versions[name] = version
         self._loaded[name] = _Loaded(key, fields, expected, version)
@@ -178,10 +178,15 @@ class Adapters:
     def unload(self, name: str) -> None:
         key = self._of(name).key
         with self._one_pass:
-            assert self._peft is not None
-            self._disable()
-            self._peft.delete_adapter(key)
+            self._delete(key)
         del self._loaded[name]
+
+    def _delete(self, key: str) -> None:
+        assert self._peft is not None
+        for other in [each for each in self._peft.peft_config if each != key][:1]:
+            self._peft.set_adapter(other, inference_mode=True)  # PEFT warns of deleting this one
+        self._peft.delete_adapter(key)
+        self._disable()
 
     def count_up(self) -> None:
         """Give each adapter its next version: the model's own weights are others now."""
