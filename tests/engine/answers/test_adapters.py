@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import shutil
 import threading
@@ -131,7 +132,7 @@ def test_beams_are_searched_with_the_adapter_beside_rows_without_one(
     assert rows and all(row.token_ids == alone.token_ids for row in rows)
 
 
-def test_streams_and_batches_of_a_trainer_have_adapters(
+def test_streams_batches_of_a_trainer_and_agent_loops_have_adapters(
     hf: InferenceEngine, merged: dict[str | None, InferenceEngine]
 ) -> None:
     theirs = merged["second"].generate(PROMPTS[:2], **GREEDY)
@@ -142,6 +143,10 @@ def test_streams_and_batches_of_a_trainer_have_adapters(
     mask = batch.batch["response_mask"].bool()
     ids = [row[own].tolist() for row, own in zip(batch.batch["responses"], mask, strict=True)]
     assert ids == theirs.token_ids
+    how: dict[str, Any] = {"agent_loop": "single_turn_agent", **GREEDY}
+    looped = hf.generate(["Hi"], adapter="second", **how)
+    assert looped.token_ids == merged["second"].generate(["Hi"], **how).token_ids
+    assert looped[0].metadata["adapter"] == "second"
 
 
 def calculator(expression: str) -> str:
@@ -190,6 +195,8 @@ def test_adapters_are_loaded_replaced_and_unloaded(
     folders: dict[str, Path],
     tmp_path: Path,
 ) -> None:
+    from peft import PeftConfig
+
     expected = {
         name: engine.generate(PROMPTS, **GREEDY).token_ids for name, engine in merged.items()
     }
@@ -215,7 +222,10 @@ def test_adapters_are_loaded_replaced_and_unloaded(
     assert own.load_adapter("one.day: x", tensors, version=40) == 40
     assert said("one.day: x") == (expected["second"], {40})
     # As verl writes them, in a checkpoint.
-    shutil.copytree(folders["first"], tmp_path / "global_step_3" / "actor" / "lora_adapter")
+    actor = shutil.copytree(folders["first"], tmp_path / "global_step_3/actor/lora_adapter")
+    fields = dataclasses.asdict(PeftConfig.from_pretrained(folders["first"]))
+    fields |= {"peft_type": "LORA", "target_modules": [*fields["target_modules"]]}
+    (actor / "adapter_config.json").write_text(json.dumps(fields))
     assert own.load_adapter("verl", tmp_path / "global_step_3") == 0
     assert said("verl")[0] == expected["first"]
     # New weights of the model are those of its adapters, too.
