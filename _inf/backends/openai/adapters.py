@@ -31,9 +31,10 @@ async def takes_adapters(server: Server) -> bool:
 class ServedAdapters:
     """A server's adapters, and the names there of those that were loaded from here.
 
-    vLLM's prefix cache knows an adapter by its name (0.32.0, `v1/core/kv_cache_utils.py`,
-    `_gen_lora_extra_hash_keys`): under the name of an earlier one it would go on with that one's
-    keys and values. So each load has a name of its own: NAME, NAME@1, NAME@2.
+    vLLM's prefix cache knows an adapter by its name and its folder (0.32.0,
+    `v1/core/kv_cache_utils.py`, `_gen_lora_extra_hash_keys`): of new files in the same folder it
+    would go on with the old ones' keys and values. So each load has a name of its own: NAME,
+    NAME@1, NAME@2.
     """
 
     def __init__(self, server: Server) -> None:
