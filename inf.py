@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from _inf.agent_loops.audit import warn_of_failures, warn_of_unsampled
-from _inf.backends.registry import check_supported
+from _inf.backends.registry import check_adapters, check_supported
 from _inf.backends.running import RunningEngine
 from _inf.config import Config
 from _inf.conversation.plan import PreparedCall, call_environments, call_rules
@@ -140,6 +140,7 @@ class InferenceEngine(RunningEngine):
         forms = normalize(prompts)
         check_supported(self._backend, params)
         sampling = resolve(params, self.config.rollout, len(forms), self.model)
+        check_adapters(self._backend, [each.adapter for each in sampling.params])
         loops = self._agents.of_call(sampling)
         rules = call_rules(sampling, self.config, self._configured, self.model)
         environments = call_environments(sampling, self.config, self._configured, self.model)
@@ -189,7 +190,12 @@ class InferenceEngine(RunningEngine):
         )
 
     def score(
-        self, prompts: object, responses: object, *, top_logprobs: int | None = None
+        self,
+        prompts: object,
+        responses: object,
+        *,
+        top_logprobs: int | None = None,
+        adapter: str | None = None,
     ) -> list[Score]:
         """Score given responses: their log probs, and whether greedy decoding would agree.
 
@@ -197,26 +203,35 @@ class InferenceEngine(RunningEngine):
             `prompt_length`. responses: one per prompt, in order, as text (encoded without special
             tokens) or token ids; one prompt takes one response. An empty response is greedy.
         top_logprobs: how many of the likeliest tokens to return per position, as a teacher's.
+        adapter: the name of the LoRA adapter that scores them.
         Raises `PromptError`, also if prompt and response together exceed `max_model_len`.
         """
-        sequences = self._scored("score()", prompts, responses)
+        sequences = self._scored("score()", prompts, responses, adapter)
         likeliest = likeliest_tokens(top_logprobs, self.model.limits.vocabulary)
         with self._stats.call():
-            outputs = self._backend.score(sequences, CancelToken(), likeliest)
+            outputs = self._backend.score(sequences, CancelToken(), likeliest, adapter)
         return scores(sequences, outputs, tops=top_logprobs is not None)
 
-    def _scored(self, call: str, prompts: object, responses: object) -> list[tuple[list[int], int]]:
-        check_supported(self._backend, {call: True})
+    def _scored(
+        self, call: str, prompts: object, responses: object, adapter: str | None
+    ) -> list[tuple[list[int], int]]:
+        check_supported(self._backend, {call: True, "adapter": adapter})
+        check_adapters(self._backend, [adapter])
         template = self._prepare([], {}).rules.template  # of any call without keywords
         return scored_sequences(prompts, responses, template, self.model)
 
-    def get_logprobs(self, prompts: object, responses: object) -> list[list[float]]:
+    def get_logprobs(
+        self, prompts: object, responses: object, *, adapter: str | None = None
+    ) -> list[list[float]]:
         """Only the log probs of `score`: one float per response token, log(softmax(logits))."""
-        return [row.logprobs for row in self.score(prompts, responses)]
+        return [row.logprobs for row in self.score(prompts, responses, adapter=adapter)]
 
-    def get_logits(self, prompts: object, responses: object) -> Tensor:
+    def get_logits(
+        self, prompts: object, responses: object, *, adapter: str | None = None
+    ) -> Tensor:
         """Logits, float32, responses x longest x vocabulary, padded with NaN; on `hf` only."""
-        return self._backend.logits(self._scored("get_logits()", prompts, responses), CancelToken())
+        sequences = self._scored("get_logits()", prompts, responses, adapter)
+        return self._backend.logits(sequences, CancelToken(), adapter)
 
     def parse_tool_calls(
         self, text: str, *, format: str | None = None, tools: Sequence[Any] | None = None

@@ -163,7 +163,7 @@ class SamplingParams:
     top_prompt_logprobs: how many of the likeliest tokens' log probs are returned there.
     sampling_mask, return_routed_experts: whether the tokens that the filters left, and the experts
     of each token, are returned. num_beams: above 1 the row is found by beam search, and beam says
-    which one it is, 0 being the best.
+    which one it is, 0 being the best. adapter: the name of the LoRA adapter that answers.
     """
 
     max_tokens: int
@@ -189,6 +189,7 @@ class SamplingParams:
     return_routed_experts: bool = False
     num_beams: int = 1
     beam: int = 0
+    adapter: str | None = None
 
     @property
     def greedy(self) -> bool:

@@ -1,17 +1,21 @@
 """GRPO on a laptop: the engine samples, a Transformers model learns, and its weights go back.
 
     python examples/grpo.py
+    python examples/grpo.py --lora
 
 The model learns to be brief: an answer's reward is the share of MAX_TOKENS that it does not use.
 The reward of each step goes to stdout, and the curve to grpo.png. Two CPU cores need some minutes.
 
 Each step is what verl's trainer does: `rollout_batch` (n samples per prompt), rewards, advantages
-by verl's own function, one clipped policy-gradient step, `update_weights`.
+by verl's own function, one clipped policy-gradient step, `update_weights`. With --lora a LoRA
+adapter learns beside weights that stay as they are, and only the adapter goes back, `load_adapter`;
+the engine is then on Transformers, as with --backend hf.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,8 @@ QUESTIONS = [
 SAMPLES = 8  # per question: GRPO compares them with each other
 MAX_TOKENS = 24  # of an answer
 LEARNING_RATE = 1e-5
+LORA_RATE = 5e-4
+ADAPTER = "policy"
 CLIP = 0.2  # PPO's
 ROWS_AT_ONCE = 2  # in one backward pass, which holds a number for every token of the vocabulary
 
@@ -83,17 +89,49 @@ def learn(model: torch.nn.Module, optimizer: Any, batch: Any, advantage: torch.T
     optimizer.zero_grad()  # the gradients' memory is free while the engine takes the weights
 
 
+def with_lora(model: Any) -> Any:
+    """The model with a LoRA adapter, which alone learns."""
+    import peft
+    from peft.tuners.lora import torchao
+    from peft.utils import quantization_utils
+
+    for module in (torchao, quantization_utils):
+        # PEFT refuses the torchao that sglang pins, and needs none here.
+        vars(module)["is_torchao_available"] = lambda: False
+    how = peft.LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")
+    return peft.get_peft_model(model, how)
+
+
+def send(engine: InferenceEngine, model: Any) -> None:
+    """Give the engine what was learnt: all weights, or those of the adapter."""
+    if (config := getattr(model, "peft_config", None)) is None:
+        engine.update_weights(model)
+        return
+    from peft import get_peft_model_state_dict
+
+    weights = get_peft_model_state_dict(model, save_embedding_layers=False)
+    engine.load_adapter(ADAPTER, weights, peft_config=config["default"])
+
+
 def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: float) -> list[float]:
     """The mean reward of each step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     curve = []
+    adapter = ADAPTER if hasattr(model, "peft_config") else None
+    if adapter is not None:
+        send(engine, model)  # it changes nothing yet, but there is one of that name
     for step in range(steps):
         batch = engine.rollout_batch(
-            QUESTIONS, n=SAMPLES, temperature=1.0, max_tokens=MAX_TOKENS, seed=step
+            QUESTIONS,
+            n=SAMPLES,
+            temperature=1.0,
+            max_tokens=MAX_TOKENS,
+            seed=step,
+            adapter=adapter,
         )
         scores = rewards(batch)
         learn(model, optimizer, batch, advantages(batch, scores))
-        engine.update_weights(model)
+        send(engine, model)
         curve.append(float(scores.mean()))
         print(
             f"step {step:3}  reward {curve[-1]:.3f}  {batch.non_tensor_batch['completions'][0]!r}"
@@ -127,21 +165,30 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("grpo.png"))
+    parser.add_argument("--backend", choices=("sglang", "hf"), default="sglang")
+    parser.add_argument("--lora", action="store_true", help="learn an adapter, on --backend hf")
     arguments = parser.parse_args()
-    rollout = {
+    backend = "hf" if arguments.lora else arguments.backend
+    rollout: dict[str, Any] = {
+        "name": backend,
         # Every batch is as wide as these two: what is not needed would be computed all the same.
         "prompt_length": 64,
         "response_length": MAX_TOKENS,
-        "update_weights_bucket_megabytes": 64,  # what is copied at a time
     }
+    if backend == "sglang":
+        rollout["update_weights_bucket_megabytes"] = 64  # what is copied at a time
     with InferenceEngine(rollout=rollout) as engine:
-        folder = engine.model_config.local_path
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(engine.model_folder, dtype=torch.float32)
         # They are the head too, and training them would take 0.7 GB more.
         model.get_input_embeddings().requires_grad_(False)
-        curve = train(engine, model, arguments.steps, LEARNING_RATE)
+        model = with_lora(model) if arguments.lora else model
+        rate = LORA_RATE if arguments.lora else LEARNING_RATE
+        curve = train(engine, model, arguments.steps, rate)
     draw(curve, arguments.out)
     print(f"{arguments.out}: mean reward {curve[0]:.3f} at first, {curve[-1]:.3f} at last")
+    learnt = sum(each.numel() for each in model.parameters() if each.requires_grad)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"{learnt / 1e6:.1f} million numbers learnt; this process took {peak:.1f} GB at most")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ CALLS: Mapping[str, Sequence[str]] = {
     "update_weights": ["update_weights()"],
     "sleep": ["sleep()", "wake_up()"],
     "logits": ["get_logits()"],
+    "adapters": ["load_adapter()", "unload_adapter()"],
 }
 # Each feature with the calls and keywords that need it, and their values that do not.
 FEATURES: dict[str, dict[str, object]] = {name: dict.fromkeys(CALLS[name]) for name in CALLS}
@@ -106,17 +107,35 @@ class Backend(Protocol):
         """Await `rows()` where `turn` may be awaited, and return its outputs."""
 
     def score(
-        self, sequences: Sequence[Scored], cancel: CancelToken, likeliest: int = 1
+        self,
+        sequences: Sequence[Scored],
+        cancel: CancelToken,
+        likeliest: int = 1,
+        adapter: str | None = None,
     ) -> list[RequestOutput]:
         """Score each `(ids, start)`: the `prompt_logprobs` and `top_prompt_logprobs` of its output,
         with so many `likeliest` ids, begin before `ids[start]`."""
 
-    def logits(self, sequences: Sequence[Scored], cancel: CancelToken) -> torch.Tensor:
+    def logits(
+        self, sequences: Sequence[Scored], cancel: CancelToken, adapter: str | None = None
+    ) -> torch.Tensor:
         """The logits of the tokens of each `(ids, start)` from `ids[start]` on: float32, sequences
         x longest response x vocabulary, on the CPU, padded with NaN."""
 
     def update_weights(self, weights: object, version: int | None) -> int:
         """Load new weights, all of them, after the running calls have ended; return the version."""
+
+    @property
+    def adapters(self) -> list[str]:
+        """The names of the adapters that are loaded."""
+
+    def load_adapter(
+        self, name: str, weights: object, peft_config: object, version: int | None
+    ) -> int:
+        """Load an adapter after the running calls have ended; return its version."""
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget a loaded adapter after the running calls have ended."""
 
     def sleep(self) -> SleepResult:
         """Free the accelerator's memory after the running calls have ended."""
@@ -141,7 +160,11 @@ class OnHost:
     def dead(self) -> bool:
         return self.host.death is not None
 
+    @property
+    def adapters(self) -> list[str]:
+        return []
+
     def score(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
-    logits = update_weights = sleep = wake_up = score
+    logits = update_weights = sleep = wake_up = load_adapter = unload_adapter = score

@@ -20,7 +20,8 @@ from _inf.types import CancelToken, Report, Request, RequestOutput, SleepResult
 
 
 class CachedBackend:
-    """A backend that computes equal requests once; emptied by new weights and by `sleep`.
+    """A backend that computes equal requests once; emptied by new weights, also of an adapter, and
+    by `sleep`.
 
     size: how many answers are kept; those not asked for the longest go first. An answer from memory
     is a copy of the computed one, with its log probs, cached tokens and weight version.
@@ -47,7 +48,9 @@ class CachedBackend:
         known = [answer for answer in answers if answer is not None]
         missing = [r for r, answer in zip(requests, answers, strict=True) if answer is None]
         computed = self._backend.generate(missing, cancel, _with(report, known)) if missing else []
-        if known and len({output.weight_version for output in (*known, *computed)}) > 1:
+        pairs = [*zip(requests, answers, strict=True), *zip(missing, computed, strict=True)]
+        weights = {(r.params.adapter, o.weight_version) for r, o in pairs if o is not None}
+        if known and len(weights) > len({adapter for adapter, _ in weights}):
             return self._backend.generate(requests, cancel, report)  # updated in between
         for request, output in zip(missing, computed, strict=True):
             self._keep(cache, request, output)
@@ -67,6 +70,14 @@ class CachedBackend:
     def update_weights(self, weights: object, version: int | None) -> int:
         try:
             return self._backend.update_weights(weights, version)
+        finally:
+            self.clear()
+
+    def load_adapter(
+        self, name: str, weights: object, peft_config: object, version: int | None
+    ) -> int:
+        try:
+            return self._backend.load_adapter(name, weights, peft_config, version)
         finally:
             self.clear()
 

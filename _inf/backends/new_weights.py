@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from _inf.errors import ConfigError, at_fault, did_you_mean, shown
+from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.runtime import quiet
 
 if TYPE_CHECKING:
@@ -33,11 +33,13 @@ DDP_NAMES = (
 @dataclasses.dataclass(frozen=True)
 class ExpectedWeights:
     """A model's weights. `shapes`: by name, one name per tensor. `tied`: other names of a tensor,
-    to its name in `shapes`. `computed`: names of buffers that no checkpoint holds."""
+    to its name in `shapes`. `computed`: names of buffers that no checkpoint holds. `what`: what
+    messages call it."""
 
     shapes: Mapping[str, tuple[int, ...]]
-    tied: Mapping[str, str]
-    computed: frozenset[str]
+    tied: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    computed: frozenset[str] = frozenset()
+    what: str = "this model"
 
 
 def expected_weights(hf_config: PretrainedConfig, trust_remote_code: bool) -> ExpectedWeights:
@@ -53,8 +55,11 @@ def expected_weights(hf_config: PretrainedConfig, trust_remote_code: bool) -> Ex
     return weights_of(model)
 
 
-def weights_of(model: PreTrainedModel) -> ExpectedWeights:
-    state = model.state_dict(keep_vars=True)
+def weights_of(
+    model: PreTrainedModel, state: Mapping[str, torch.Tensor] | None = None
+) -> ExpectedWeights:
+    """state: the model's own, if not all of its state dict."""
+    state = model.state_dict(keep_vars=True) if state is None else state
     first: dict[int, str] = {}
     tied = {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
     return ExpectedWeights(
@@ -64,12 +69,12 @@ def weights_of(model: PreTrainedModel) -> ExpectedWeights:
     )
 
 
-@at_fault(key="weights")
-def checked(weights: object, model: ExpectedWeights) -> NamedTensors:
-    """Return all the weights to send, or raise a `ConfigError` that lists the faults."""
+def checked(weights: object, model: ExpectedWeights, key: str = "weights") -> NamedTensors:
+    """Return all the weights to send, or raise a `ConfigError` about `key` that lists the
+    faults."""
     tensors: dict[str, torch.Tensor] = {}
     faults: list[str] = []
-    for name, tensor in _pairs(weights):
+    for name, tensor in _pairs(weights, key):
         if name in model.computed or _ROTARY.fullmatch(name):
             continue
         fault = f"{name} comes twice" if name in tensors else _fault(name, tensor, model)
@@ -91,40 +96,43 @@ def checked(weights: object, model: ExpectedWeights) -> NamedTensors:
     if faults:
         hint = DDP_NAMES if any(name.startswith(DDP_PREFIX) for name in tensors) else ""
         raise ConfigError.of(
-            "weights", f"{'; '.join(faults)}. {hint}The engine keeps the weights that it has."
+            key, f"{'; '.join(faults)}. {hint}The engine keeps the weights that it has."
         )
     return list(tensors.items())
 
 
-def _pairs(weights: Any) -> Iterator[tuple[str, Any]]:
+def _pairs(weights: Any, key: str) -> Iterator[tuple[str, Any]]:
     if isinstance(weights, torch.nn.Module):
         weights = weights.state_dict()
     try:
         items = iter(weights.items() if isinstance(weights, Mapping) else weights)
     except TypeError:
-        raise ConfigError(
-            f"weights: expected a module, a state dict or pairs of (name, tensor), "
-            f"got {shown(weights)}"
+        raise ConfigError.of(
+            key,
+            f"expected a module, a state dict or pairs of (name, tensor), got {shown(weights)}",
         ) from None
     for index, item in enumerate(items):
         if not (isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], str)):
-            raise ConfigError.of(f"weights[{index}]", f"expected (name, tensor), got {shown(item)}")
+            raise ConfigError.of(f"{key}[{index}]", f"expected (name, tensor), got {shown(item)}")
         yield item[0], item[1]
 
 
 def _fault(name: str, tensor: Any, model: ExpectedWeights) -> str | None:
     shape = model.shapes.get(model.tied.get(name, name))
     if shape is None:
-        if "lora_" in name:
-            return f"{name} is an adapter's; merge it first (peft: merge_and_unload)"
+        if "lora_" in name and model.what == ExpectedWeights.what:
+            return (
+                f"{name} is an adapter's; load it with load_adapter(), or merge it first (peft: "
+                "merge_and_unload)"
+            )
         near = did_you_mean(name, [*model.shapes, *model.tied]).removeprefix("; ")
         near = "" if name.startswith(DDP_PREFIX) or not near else f" ({near})"
-        return f"this model has no {name}{near}"
+        return f"{model.what} has no {name}{near}"
     if not isinstance(tensor, torch.Tensor) or tensor.is_meta or not tensor.is_floating_point():
         what = f"{tensor.dtype} on {tensor.device}" if hasattr(tensor, "dtype") else shown(tensor)
         return f"{name} must be a tensor of floats with values, got {what}"
     if tuple(tensor.shape) != shape:
-        return f"{name} has the shape {tuple(tensor.shape)}, and the model's has {shape}"
+        return f"{name} has the shape {tuple(tensor.shape)}, and {model.what}'s has {shape}"
     here = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return None if bool(torch.isfinite(here).all()) else f"{name} holds NaN or infinite values"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.backends.base import FEATURES, Backend
@@ -12,10 +12,12 @@ from _inf.backends.openai import OPENAI
 from _inf.backends.verl import SGLANG
 from _inf.config import Config, load_config
 from _inf.config.source import ABSENT, Source, at
-from _inf.errors import ConfigError, shown
+from _inf.errors import ConfigError, did_you_mean, shown
 
 BACKENDS = (SGLANG, HF, OPENAI)
 MODES = tuple(mode for backend in BACKENDS for mode in backend.modes)
+# What does the work of a feature where a backend lacks it.
+INSTEAD = {"adapters": " adapter_path merges one adapter when an engine starts."}
 # Config keys that some backends do not read.
 PARTLY_READ = sorted(frozenset().union(*(mode.reads for mode in MODES)))
 
@@ -37,10 +39,30 @@ def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
         for name, neutral in FEATURES[feature].items():
             if name in asked and asked[name] is not None and asked[name] != neutral:
                 others = " or ".join(mode.name for mode in MODES if feature in mode.supports)
+                instead = INSTEAD.get(feature, "")
                 raise ConfigError.of(
                     name,
-                    f"the backend {backend.name} does not offer it; rollout.name: {others} does.",
+                    f"the backend {backend.name} does not offer it; rollout.name: {others} does."
+                    f"{instead}",
                 )
+
+
+def check_adapters(backend: Backend, names: Sequence[str | None]) -> None:
+    """Refuse adapters that are not loaded. names: those of a call's prompts."""
+    if not any(names):
+        return
+    known = backend.adapters
+    for index, name in enumerate(names):
+        if name is not None and name not in known:
+            loaded = f"; there are {', '.join(known)}." if known else "; load_adapter() loads one."
+            hint = did_you_mean(name, known) or loaded
+            same = len(set(names)) == 1
+            which = "" if same else f" (prompt {index})"
+            raise ConfigError(
+                f"adapter: {shown(name)} is not loaded{hint}{which}",
+                key="adapter",
+                index=None if same else index,
+            )
 
 
 def _unread_by(name: object) -> list[str]:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from _inf.agent_loops.calls import AgentLoops
 from _inf.backends.base import Backend
-from _inf.backends.registry import check_supported, describe, read_config
+from _inf.backends.registry import check_adapters, check_supported, describe, read_config
 from _inf.config import Config
 from _inf.conversation.interactions import ConfiguredTools
-from _inf.errors import InferenceError
+from _inf.errors import ConfigError, InferenceError, shown
+from _inf.request.values import count, text
 from _inf.response.stats import Stats
 from _inf.runtime.interpreter import garbage_kept
 from _inf.types import ModelInfo, SleepResult
@@ -132,6 +133,44 @@ class RunningEngine:
         """
         check_supported(self._backend, {"update_weights()": True})
         return self._backend.update_weights(weights, version)
+
+    @property
+    def adapters(self) -> list[str]:
+        """The names of the LoRA adapters that `generate(adapter=...)` can take."""
+        return self._backend.adapters
+
+    def load_adapter(
+        self,
+        name: str,
+        path_or_state_dict: object,
+        *,
+        peft_config: object = None,
+        version: int | None = None,
+    ) -> int:
+        """Load a LoRA adapter beside the model's weights, which stay as they are.
+
+        name: what rows ask for; an adapter of that name is replaced.
+        path_or_state_dict: a PEFT folder or a checkpoint of verl's LoRA actor, or the tensors that
+            PEFT's `get_peft_model_state_dict` returns.
+        peft_config: PEFT's `LoraConfig`, or a mapping, of a state dict; by default that of the
+            adapter that is replaced.
+        version: of its weights, in the metadata of its rows; by default one more than before, 0 at
+            first.
+
+        Returns the version. Running calls finish first and later calls wait. Raises `ConfigError`
+        about `adapters.NAME` before anything changes. docs/adapters.md has more.
+        """
+        check_supported(self._backend, {"load_adapter()": True})
+        if text("name", name) == self.config.model_name:
+            raise ConfigError.of("name", f"{shown(name)} is the model's; give the adapter another.")
+        version = None if version is None else count("version", version, least=0)
+        return self._backend.load_adapter(name, path_or_state_dict, peft_config, version)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter after the running calls have ended; raises `ConfigError`."""
+        check_supported(self._backend, {"unload_adapter()": True})
+        check_adapters(self._backend, [text("name", name)])
+        self._backend.unload_adapter(name)
 
     def sleep(self) -> SleepResult:
         """Free the accelerator's memory until `wake_up`; running calls finish first.

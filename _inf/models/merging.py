@@ -20,13 +20,24 @@ from _inf.errors import ConfigError
 FSDP_CONFIG = "fsdp_config.json"
 
 
-def adapter_files(adapter: Path) -> list[Path]:
+def without_torchao() -> None:
+    """Let PEFT run beside the torchao that sglang pins."""
+    from peft.tuners.lora import torchao
+    from peft.utils import quantization_utils
+
+    for module in (torchao, quantization_utils):
+        setattr(module, "is_torchao_available", lambda: False)  # noqa: B010
+
+
+def adapter_files(adapter: Path, key: str = "adapter_path") -> list[Path]:
+    """Return PEFT's files in a folder, its config first."""
     weights = [adapter / f"adapter_model.{kind}" for kind in ("safetensors", "bin")]
     files = [file for file in (adapter / "adapter_config.json", *weights) if file.is_file()]
     if len(files) < 2:
         raise ConfigError(
-            f"adapter_path: {adapter} is not a PEFT folder: it must hold adapter_config.json and "
-            "adapter_model.safetensors"
+            f"{key}: {adapter} is not a PEFT folder: it must hold adapter_config.json and "
+            "adapter_model.safetensors",
+            key=key,
         )
     return files
 
@@ -36,14 +47,11 @@ def write_adapted(
 ) -> None:
     """Merge an adapter in its base's dtype; `others`: the base's files except its weights."""
     from peft import PeftConfig, PeftModel
-    from peft.tuners.lora import torchao
-    from peft.utils import quantization_utils
 
     model, report = _loaded(base, trust_remote_code)
     if report["missing_keys"]:
         raise ValueError(f"the base lacks {sorted(report['missing_keys'])[0]}")
-    for module in (torchao, quantization_utils):
-        setattr(module, "is_torchao_available", lambda: False)  # noqa: B010
+    without_torchao()
     config = PeftConfig.from_pretrained(str(adapter))
     if config.is_prompt_learning:
         raise ValueError(

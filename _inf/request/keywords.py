@@ -61,6 +61,8 @@ class GenerateParams(TypedDict, total=False):
         environment_factory: Makes an environment for each row, whose methods are its tools. As in
             TRL; a dict of them is chosen from by the column `environment` (docs/environments.md).
         environment_kwargs: Columns of the row, for the environment's reset(). Beside `prompt`.
+        adapter: The name of the LoRA adapter that answers. One of `engine.adapters`
+            (docs/adapters.md).
     One value for the whole call:
         n: Samples per prompt. With a warning if they are greedy and so all the same.
         num_beams: Beam search, on rollout.name hf. Above 1 the `n` rows of a prompt are the best of
@@ -108,6 +110,7 @@ class GenerateParams(TypedDict, total=False):
     agent_kwargs: Kwargs
     environment_factory: Callable[[], Any] | Mapping[str, Any] | Sequence[Any] | None
     environment_kwargs: Kwargs
+    adapter: str | Sequence[str | None] | None
     n: int | None
     num_beams: int | None
     tools: Sequence[Any] | None
@@ -204,6 +207,7 @@ PER_PROMPT: Mapping[str, Keyword] = {
     "environment_kwargs": Keyword(
         values.mapping, feature="turn", not_streamed="stream() has one turn; use generate()"
     ),
+    "adapter": Keyword(values.text, feature="adapters"),
 }
 PER_CALL: Mapping[str, Keyword] = {
     "n": Keyword(partial(values.count, most=MAX_SAMPLES), int),

@@ -65,6 +65,12 @@ def top_k(name: str, value: Any) -> int:
     return whole
 
 
+def text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ConfigError.of(name, f"{shown(value)} is not a name; give it as text.")
+    return value
+
+
 def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ConfigError.of(name, f"{shown(value)} is not a bool; use True or False.")

@@ -50,6 +50,7 @@ def decode(
             matched_stop_text=stop_texts[output.matched_stop],
             prompt_index=place // n,
             sample_index=place % n,
+            adapter=params[place].adapter,
             seed=params[place].seed,
             truncated_prompt_tokens=prompt.truncated_tokens,
             transcript=output.transcript,

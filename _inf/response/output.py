@@ -24,7 +24,7 @@ SHOWN_ROWS = 3  # in a repr
 # A table's column has one type, even if all its values are missing; values without a fixed shape
 # are JSON text.
 COLUMN_TYPES = {
-    **dict.fromkeys(("matched_stop", "limit", "error"), "string"),
+    **dict.fromkeys(("matched_stop", "limit", "error", "adapter"), "string"),
     **dict.fromkeys(("matched_stop_id", "seed", "truncated_prompt_tokens"), "Int64"),
 }
 JSON_COLUMNS = (
@@ -82,7 +82,8 @@ class GenerationOutput:
             cache;
         prompt_index, sample_index: the row's prompt, and its number among that prompt's rows;
         cumulative_logprob: the sum of its log probs;
-        weight_version: 0, until weights are updated;
+        weight_version: 0, until weights are updated; of a row with an adapter, the adapter's;
+        adapter: only if one was asked for: its name;
         seed: only if one was given: this sample's seed, which reproduces the row alone;
         truncated_prompt_tokens: only if `truncate_prompt` cut the prompt: how many tokens.
 

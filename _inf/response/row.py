@@ -54,6 +54,7 @@ class GenerationRow:
     prompt_index: int = 0
     sample_index: int = 0
     weight_version: int = 0
+    adapter: str | None = None
     seed: int | None = None
     truncated_prompt_tokens: int = 0
     transcript: Transcript | None = None
@@ -90,6 +91,8 @@ class GenerationRow:
     def _about(self) -> dict[str, Any]:
         """The metadata without what is padded."""
         about: dict[str, Any] = {name: getattr(self, name) for name in ALWAYS_SAID}
+        if self.adapter is not None:
+            about["adapter"] = self.adapter
         if self.seed is not None:
             about["seed"] = self.seed
         if self.truncated_prompt_tokens:

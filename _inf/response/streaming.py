@@ -37,7 +37,8 @@ class StreamChunk:
         `tool_calls`.
     logprobs, top_logprobs: of `token_ids`, as in `GenerationOutput`.
     metadata: None, and in the last chunk the row's `matched_stop`, `prompt_tokens`,
-        `completion_tokens`, `cached_tokens` and `weight_version`, as in `GenerationOutput`.
+        `completion_tokens`, `cached_tokens`, `weight_version` and `adapter`, as in
+        `GenerationOutput`.
     """
 
     text: str
@@ -113,6 +114,8 @@ class Stream:
             return chunk
         self.stats.add_rows([row])
         metadata = {name: getattr(row, name) for name in OF_OUTPUT}
+        if (adapter := self.request.params.adapter) is not None:
+            metadata["adapter"] = adapter
         return dataclasses.replace(chunk, finish_reason=self.finish_reason(row), metadata=metadata)
 
 

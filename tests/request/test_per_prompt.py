@@ -38,6 +38,7 @@ PER_PROMPT: dict[str, tuple[Any, Any]] = {
     "json_schema": ({"type": "integer"}, '{"type": "boolean"}'),
     "logit_bias": ({7: 1}, {"8": -100}),
     "regex": ("a+", "b+"),
+    "adapter": ("first", "second"),
 }
 
 

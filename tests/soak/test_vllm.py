@@ -23,6 +23,7 @@ from tests.support.reference import WITHIN
 from tests.support.refusals import refused
 from tests.support.servers import serving
 from tests.support.tiny import VOCABULARY, save_tiny
+from tests.support.trained import adapter, without_torchao
 
 pytestmark = pytest.mark.soak
 
@@ -64,8 +65,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def vllm(python: Path, model: Path, folder: Path, *options: str) -> Any:
-    """A server of vLLM on this model."""
+def vllm(python: Path, model: Path, folder: Path, *options: str, **more: str) -> Any:
+    """A server of vLLM on this model. more: variables of its environment."""
     command = [
         *(str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)),
         *("--served-model-name", "tiny", "--dtype", "float32", "--host", "127.0.0.1"),
@@ -73,7 +74,7 @@ def vllm(python: Path, model: Path, folder: Path, *options: str) -> Any:
     ]
     variables = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "auto"}
     variables |= {"OMP_NUM_THREADS": "2", "VLLM_NO_USAGE_STATS": "1", "PYTHONPATH": ""}
-    return serving(command, folder, variables)
+    return serving(command, folder, variables | more)
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +132,48 @@ def test_greedy_rows_are_those_of_transformers(
         elif not params:
             far = max(map(furthest, ours.logprobs, theirs.logprobs))
             figures("vLLM 0.32.0", "largest difference of a greedy log prob", far)
+
+
+def test_rows_with_adapters_are_those_of_transformers(
+    python: Path,
+    model: Path,
+    tmp_path: Path,
+    local: InferenceEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    figures: Figures,
+) -> None:
+    without_torchao(monkeypatch)
+    names = [None, "first", "second", "first"]
+    options = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "2")
+    allowed = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    with vllm(python, model, tmp_path, *options, **allowed) as address:
+        with connected(address, tokenizer_path=str(model)) as remote:
+            assert remote.adapters == []
+            # The third replaces an adapter in its folder; the prefix cache has what that computed.
+            for name, seed in (("first", 5), ("second", 6), ("first", 7)):
+                folder = adapter(model, tmp_path / name, seed=seed)
+                assert remote.load_adapter(name, folder) == local.load_adapter(name, folder)
+                known = [each if each in local.adapters else None for each in names]
+                prompts = as_ids([max(PROMPTS, key=len)] * len(names))
+                ours, theirs = (
+                    engine.generate(prompts, adapter=known, **GREEDY) for engine in (remote, local)
+                )
+                assert ours.token_ids == theirs.token_ids
+                assert [row.weight_version for row in ours] == [r.weight_version for r in theirs]
+                far = max(map(furthest, ours.logprobs, theirs.logprobs))
+            figures("vLLM 0.32.0", "largest difference of a log prob with adapters", far)
+            assert remote.adapters == ["first", "second"]
+            scored = [
+                e.get_logprobs(prompts, [[5, 6]] * 4, adapter="second") for e in (remote, local)
+            ]
+            for mine, yours in zip(*scored, strict=True):
+                furthest(mine, yours)
+            with refused(ConfigError, "the server did not load", key="adapters.third"):
+                remote.load_adapter("third", tmp_path / "nowhere")
+            remote.unload_adapter("first")
+            assert remote.adapters == ["second"]
+    for name in local.adapters:
+        local.unload_adapter(name)
 
 
 def test_scores_are_those_of_transformers(

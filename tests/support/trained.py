@@ -61,16 +61,16 @@ def save_as_verl_does(model: Any, tokenizer: Any, folder: Path, fsdp: int) -> No
     manager.save_checkpoint(str(folder), global_step=7)
 
 
-def adapter(base: Path, folder: Path, **how: Any) -> Path:
-    """Write a LoRA adapter with nonzero weights."""
+def adapter(base: Path, folder: Path, *, seed: int = 5, scale: float = 0.2, **how: Any) -> Path:
+    """Write a LoRA adapter with nonzero weights, of that standard deviation."""
     settings: dict[str, Any] = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]}
     from peft import LoraConfig, get_peft_model
 
     model = get_peft_model(loaded(base), LoraConfig(**settings | how))
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_" in name:
-                parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+                parameter.copy_(scale * torch.randn(parameter.shape, generator=generator))
     model.save_pretrained(folder)
     return folder

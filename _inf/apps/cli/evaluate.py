@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,8 +20,13 @@ from _inf.apps.eval.presets import PRESETS, preset_rows
 from _inf.apps.eval.reward import SECONDS, RewardPool
 from _inf.apps.eval.reward_process import RewardFunction
 from _inf.apps.eval.tracking import check_tracker, global_step, log_metrics
+from _inf.backends.registry import describe
 from _inf.errors import ConfigError
+from _inf.models.adapters import adapter_folder
 from _inf.runtime.progress import say
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
 
 GSM8K = "gsm8k"
 BENCHMARKS = (GSM8K, *PRESETS)
@@ -100,6 +107,10 @@ def data(
         str | None,
         typer.Option(metavar="FILE.py:NAME", help="A factory of environments, as TRL's."),
     ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option(metavar="NAME=PATH", help="The LoRA adapter that answers, and its folder."),
+    ] = None,
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Answers per row.")] = 1,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first LIMIT rows.")] = None,
     shuffle_seed: Annotated[int | None, typer.Option(help="Shuffle the rows first.")] = None,
@@ -133,6 +144,9 @@ def data(
         call.params["agent_loop"] = agent_loop
     if environment is not None:
         call.params["environment_factory"] = factory_of_file(environment)
+    folder = None
+    if adapter is not None:
+        call.params["adapter"], folder = _adapter(adapter, remote=describe(config).remote)
     benchmark = _benchmark(source, file, shots, shots_from, tool, size, data_seed)
     run = EvalRun(
         read_examples(benchmark.rows, prompt_key=prompt_key, shuffle_seed=shuffle_seed),
@@ -145,8 +159,17 @@ def data(
         limit=limit,
         rescore=rescore,
         restart=restart,
+        adapter_folder=folder,
     )
-    report = run.run(call.start, first_errors("answer"), lambda text: say(f"inf: {text}"))
+
+    @contextlib.contextmanager
+    def start() -> Iterator[InferenceEngine]:
+        with call.start() as engine:
+            if folder is not None:
+                engine.load_adapter(call.params["adapter"], folder)
+            yield engine
+
+    report = run.run(start, first_errors("answer"), lambda text: say(f"inf: {text}"))
     if plot is not None:
         report.plot().savefig(plot, dpi=120)
     typer.echo(report.json() if as_json else report.table())
@@ -163,6 +186,16 @@ def data(
             err=True,
         )
         raise typer.Exit(1)
+
+
+def _adapter(assignment: str, *, remote: bool) -> tuple[str, Path]:
+    """The adapter's name and its folder, which is of the server's machine if it is `remote`."""
+    name, _, path = assignment.partition("=")
+    if not (name and path):
+        raise ConfigError(
+            f"--adapter: {assignment!r} is not NAME=PATH, such as mine=adapters/mine."
+        )
+    return name, Path(path) if remote else adapter_folder(Path(path).expanduser(), "adapter")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,7 +86,8 @@ def evaluate(
         Stored answers stay when the reward has changed, and are scored again.
     rescore: score all stored answers again: where the reward depends on something that is neither
         its code nor a value that it uses, such as a file that it reads.
-    params: `generate`'s keywords. With `environment_factory` an environment's `reset` gets the
+    params: `generate`'s keywords. The files of `out` know an `adapter` by its name: `restart` when
+        another one has that name. With `environment_factory` an environment's `reset` gets the
         columns of its row. `agent_kwargs` are columns for all rows, which none of them has.
 
     Raises `ConfigError` for data, a reward or keywords of another form, before anything is sent. An
@@ -120,7 +121,8 @@ def evaluate(
 @dataclasses.dataclass
 class EvalRun:
     """One evaluation. data: the data's name. limit: of the examples; a later run of the same files
-    may have a higher one. The others: as of `evaluate`."""
+    may have a higher one. adapter_folder: of the adapter that `params` name, if its files are to be
+    the same in a later run. The others: as of `evaluate`."""
 
     examples: Sequence[Example]
     data: str
@@ -133,6 +135,7 @@ class EvalRun:
     limit: int | None
     rescore: bool
     restart: bool
+    adapter_folder: Path | None = None
 
     def __post_init__(self) -> None:
         for name, value in (("n", self.n), ("limit", self.limit)):
@@ -241,10 +244,15 @@ class EvalRun:
         params = {**self.params, "timeout": None, "tools": self._schemas, **self._agents.about}
         params.pop(FACTORY, None)  # it is known by its version
         environments = [self._environment] if self._environment else []
+        adapter, folder = {}, self.adapter_folder
+        if folder is not None:  # a server's may be on another machine
+            known = folder.is_dir()
+            adapter = {"adapter": fingerprint.of_model(folder) if known else str(folder)}
         return {
             **depends_on([*self._agents.versions.values(), *environments]),
             **fingerprint.of_config(self.config),
             "parameters": params,
+            **adapter,
             "n": self.n,
             "data": self._digest,
         }

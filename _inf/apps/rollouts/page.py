@@ -116,6 +116,7 @@ def _facts(rollout: Rollout) -> list[tuple[str, str]]:
     values = {
         "sampled tokens": sampled,
         "weight version": rollout.weight_version,
+        "adapter": rollout.adapter,
         "turns": rollout.num_turns,
         "agent loop": rollout.agent_loop,
         "unsampled ids": rollout.unsampled_ids,

@@ -49,6 +49,7 @@ class Rollout:
     agent_loop: the name of the agent loop that answered. unsampled_at: the places in the response
         where its mask is not that of the ids that were sampled; unsampled_ids: how many.
         extra_fields: of its output.
+    adapter: the name of the LoRA adapter that answered.
     timings: seconds by name; `tools` is the sum of the calls'.
     prompt_length, response_length, pad_token_id: the widths and the padding of its `DataProto`.
     extra: the row's other keys, such as `data_source`.
@@ -68,6 +69,7 @@ class Rollout:
     reward_scores: dict[str, Any] | None = None
     finish_reason: str | None = None
     weight_version: int | None = None
+    adapter: str | None = None
     num_turns: int | None = None
     agent_loop: str | None = None
     unsampled_ids: int | None = None

@@ -104,6 +104,8 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
         "finish_reason": answer.finish_reason,
         "weight_version": answer.weight_version,
     }
+    if answer.adapter is not None:
+        fields["adapter"] = answer.adapter
     if answer.token_ids is not None:
         ids, mask, logprobs = answer.response
         fields |= {

@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import BaseRoute
 
+from _inf.apps.serve.adapter_routes import LoadBody, UnloadBody, load_adapter, unload_adapter
 from _inf.apps.serve.bodies import RewardBody, read_body
 from _inf.apps.serve.calls import served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
@@ -74,27 +75,47 @@ class Service:
     # ─── /v1 ───
 
     async def models(self) -> Response:
-        return JSONResponse({"object": "list", "data": [self._about]})
+        adapters = await asyncio.to_thread(lambda: self.engine.adapters)
+        known = [self._about, *map(self._about_adapter, adapters)]
+        return JSONResponse({"object": "list", "data": known})
 
     async def one_model(self, name: str) -> Response:
-        self._check_model(name)
-        return JSONResponse(self._about)
+        adapter = await self._adapter(name)
+        return JSONResponse(self._about if adapter is None else self._about_adapter(adapter))
 
-    def _check_model(self, name: str | None) -> None:
-        if name is not None and name != self.model:
-            message = f"model: there is only {self.model!r}."
+    def _about_adapter(self, name: str) -> dict[str, Any]:
+        return {**self._about, "id": name, "parent": self.model}  # vLLM's field
+
+    async def _adapter(self, name: str | None) -> str | None:
+        """The adapter that a request names as its model; None: the model itself."""
+        if name is None or name == self.model:
+            return None
+        known = await asyncio.to_thread(lambda: self.engine.adapters)
+        if name not in known:
+            also = f", and its adapters {', '.join(known)}" if known else ""
+            message = f"model: there is only {self.model!r}{also}."
             raise RequestError(404, message, key="model", code="model_not_found")
+        return name
+
+    async def load_adapter(self, request: Request) -> Response:
+        body = read_body(LoadBody, await read_bytes(request))
+        return Response(await asyncio.to_thread(load_adapter, self.engine, body))
+
+    async def unload_adapter(self, request: Request) -> Response:
+        body = read_body(UnloadBody, await read_bytes(request))
+        return Response(await asyncio.to_thread(unload_adapter, self.engine, body))
 
     async def answer(self, kind: type[Responses[Any]], request: Request) -> Response:
         body = await asyncio.to_thread(read_body, kind.form, await read_bytes(request))
-        self._check_model(body.model)
+        adapter = await self._adapter(body.model)
         self.keeper.check()
         name = request.path_params.get("session")
         session = None if name is None else self.sessions.of_request(name)
-        asked = (body.prompts(), body.keywords(), body.tool_choice, session)
+        keywords = body.keywords() | ({} if adapter is None else {"adapter": adapter})
+        asked = (body.prompts(), keywords, body.tool_choice, session)
         one = body.parallel_tool_calls is False
         call = await asyncio.to_thread(served_call, self.engine, *asked, one_call=one)
-        responses = kind(call, body, self.model)
+        responses = kind(call, body, adapter or self.model)
         if body.stream:
             events = self._events(responses, request.url.path)
             # The first one is awaited here, so that a failure before it has a status of its own.
@@ -140,12 +161,12 @@ class Service:
 
     async def tokenize(self, request: Request) -> Response:
         body = read_body(TokenizeBody, await read_bytes(request))
-        self._check_model(body.model)
+        await self._adapter(body.model)
         return JSONResponse(await asyncio.to_thread(tokenized, self.engine, body))
 
     async def detokenize(self, request: Request) -> Response:
         body = read_body(DetokenizeBody, await read_bytes(request))
-        self._check_model(body.model)
+        await self._adapter(body.model)
         return JSONResponse(await asyncio.to_thread(detokenized, self.engine, body))
 
     async def tokenizer_info(self) -> Response:
@@ -194,6 +215,9 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
         router.add_api_route(f"{prefix}/tokenize", service.tokenize, methods=["POST"])
         router.add_api_route(f"{prefix}/detokenize", service.detokenize, methods=["POST"])
         router.add_api_route(f"{prefix}/tokenizer_info", service.tokenizer_info)
+    adapters = (("load", service.load_adapter), ("unload", service.unload_adapter))
+    for path, method in adapters if "adapters" in service.engine.supports else ():
+        router.add_api_route(f"/v1/{path}_lora_adapter", method, methods=["POST"])
     router.add_api_route(f"{SESSION}/traces", service.traces)
     router.add_api_route(f"{SESSION}/reward", service.reward, methods=["POST"])
     router.add_api_route(SESSION, service.delete_session, methods=["DELETE"])

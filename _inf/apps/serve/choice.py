@@ -83,8 +83,9 @@ class Choice:
 
     def _end(self, chunk: StreamChunk) -> str:
         """Take the last chunk; return the content of the message."""
-        last = {"finish_reason": chunk.finish_reason, **(chunk.metadata or {})}
-        self.output = dataclasses.replace(self.output, **last)
+        about = chunk.metadata or {}
+        last = {name: about[name] for name in OF_OUTPUT if name in about}
+        self.output = dataclasses.replace(self.output, finish_reason=chunk.finish_reason, **last)
         stop = self.output.matched_stop
         self.ended = stop in self.call.rules.model.eos_token_ids
         self.stop_reason = None if self.ended else stop

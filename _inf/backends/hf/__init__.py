@@ -11,7 +11,9 @@ from _inf.backends.description import (
 )
 from _inf.runtime.interpreter import set_torch_variables
 
-HF_MODE = Mode("hf", supports=SUPPORTED_LOCALLY | {"logits", "beams"}, reads=OF_A_LOCAL_MODEL)
+HF_MODE = Mode(
+    "hf", supports=SUPPORTED_LOCALLY | {"logits", "beams", "adapters"}, reads=OF_A_LOCAL_MODEL
+)
 HF = BackendDescription(
     name="hf",
     launch="_inf.backends.hf.launch_hf:launch",

@@ -22,6 +22,7 @@ from _inf.backends.hf.decoding import Decoder, failing
 from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.grammar_masks import Grammars
 from _inf.backends.hf.next_token import Row, top_tokens
+from _inf.runtime import quiet
 from _inf.runtime.host import Host
 from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored
 
@@ -71,7 +72,11 @@ class HfBackend(OnHost):
                 end.cancel()
         asked = [index for index, row in enumerate(rows) if row.params.prompt_logprobs]
         likeliest = max((rows[index].params.top_prompt_logprobs for index in asked), default=0)
-        scored = await self._score([(requests[index].token_ids, 1) for index in asked], likeliest)
+        scored = await self._score(
+            [(requests[index].token_ids, 1) for index in asked],
+            likeliest,
+            [rows[index].params.adapter for index in asked],
+        )
         for index, score in zip(asked, scored, strict=True):
             outputs[index] = dataclasses.replace(
                 outputs[index],
@@ -85,7 +90,8 @@ class HfBackend(OnHost):
     ) -> Row:
         end: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()
         grammar = self._grammars.of(request.params)
-        row = Row(request, call, number, self.weight_version, grammar, end, put)
+        version = self._version(request.params.adapter)
+        row = Row(request, call, number, version, grammar, end, put)
         if request.params.num_beams == 1:
             self.decoder.add(row)
         return row
@@ -97,7 +103,8 @@ class HfBackend(OnHost):
             answers = await self._beams.answers(rows)
             prompts = [row.request.token_ids for row in rows]
             both = [(ids + own, len(ids)) for ids, own in zip(prompts, answers, strict=True)]
-            async for number, logits in self._logits(both):
+            adapters = [row.params.adapter for row in rows]
+            async for number, logits in self._logits(both, adapters):
                 for scores, token in zip(logits, answers[number], strict=True):
                     self.decoder.chooser.choose(scores[None], [rows[number]], [token])
 
@@ -114,13 +121,20 @@ class HfBackend(OnHost):
         return self.host.run(rows(), cancel)
 
     def score(
-        self, sequences: Sequence[Scored], cancel: CancelToken, likeliest: int = 1
+        self,
+        sequences: Sequence[Scored],
+        cancel: CancelToken,
+        likeliest: int = 1,
+        adapter: str | None = None,
     ) -> list[RequestOutput]:
-        return self.host.run(self._score(sequences, likeliest), cancel)
+        adapters = [adapter] * len(sequences)
+        return self.host.run(self._score(sequences, likeliest, adapters), cancel)
 
-    async def _score(self, sequences: Sequence[Scored], likeliest: int) -> list[RequestOutput]:
+    async def _score(
+        self, sequences: Sequence[Scored], likeliest: int, adapters: Sequence[str | None]
+    ) -> list[RequestOutput]:
         scored: dict[int, RequestOutput] = {}
-        async for number, logits in self._logits(sequences):
+        async for number, logits in self._logits(sequences, adapters):
             ids, start = sequences[number]
             table = torch.log_softmax(logits, dim=-1)
             own = table[torch.arange(len(table)), ids[start:]].tolist()
@@ -129,44 +143,87 @@ class HfBackend(OnHost):
                 prompt_logprobs=[None, *own],
                 finish_reason="length",
                 prompt_tokens=len(ids),
-                weight_version=self.weight_version,
+                weight_version=self._version(adapters[number]),
                 top_prompt_logprobs=[None, *map(dict, top_tokens(table, likeliest))],
             )
         return [scored[number] for number in range(len(sequences))]
 
-    def logits(self, sequences: Sequence[Scored], cancel: CancelToken) -> torch.Tensor:
+    def logits(
+        self, sequences: Sequence[Scored], cancel: CancelToken, adapter: str | None = None
+    ) -> torch.Tensor:
         async def all_logits() -> torch.Tensor:
             longest = max((len(ids) - start for ids, start in sequences), default=0)
             shape = len(sequences), longest, self.model.limits.vocabulary
             padded = torch.full(shape, math.nan)
-            async for number, logits in self._logits(sequences):
+            async for number, logits in self._logits(sequences, [adapter] * len(sequences)):
                 padded[number, : len(logits)] = logits
             return padded
 
         return self.host.run(all_logits(), cancel)
 
-    async def _logits(self, sequences: Sequence[Scored]) -> AsyncIterator[tuple[int, torch.Tensor]]:
+    async def _logits(
+        self, sequences: Sequence[Scored], adapters: Sequence[str | None]
+    ) -> AsyncIterator[tuple[int, torch.Tensor]]:
         """Yield each sequence's number and the logits of its tokens from its start on."""
         lengths = [len(ids) for ids, _ in sequences]
-        for group in self.forward.grouped(lengths, SCORED_TOKENS):
+        for group in self.forward.grouped(lengths, SCORED_TOKENS, adapters):
             most = max(lengths[number] - sequences[number][1] for number in group) + 1
-            logits = self.forward([sequences[number][0] for number in group], keep=most)
+            ids = [sequences[number][0] for number in group]
+            logits = self.forward(ids, keep=most, adapter=adapters[group[0]])
             for place, number in enumerate(group):
                 count = lengths[number] - sequences[number][1]
                 yield number, logits[place, most - 1 - count : most - 1].cpu()
             await asyncio.sleep(0)
 
-    def update_weights(self, weights: object, version: int | None) -> int:
+    def _check_alive(self) -> None:
+        """Raise in a fork, and if the engine has ended: it has no model then."""
         self.check_process()
+        if self.host.death is not None:
+            raise self.host.death
+
+    def update_weights(self, weights: object, version: int | None) -> int:
+        self._check_alive()
         new_weights.check_version(version)
-        tensors = new_weights.checked(weights, new_weights.weights_of(self.forward.model))
+        model, adapters = self.forward.model, self.forward.adapters
+        expected = new_weights.weights_of(model, adapters.own_weights())
+        tensors = new_weights.checked(weights, expected)
 
         async def load() -> int:
-            state = self.forward.model.state_dict()
+            state = adapters.own_weights()
             for name, tensor in tensors:
                 whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-                state[name].copy_(whole.detach())
+                state[name].detach().copy_(whole.detach())
             self.weight_version = self.weight_version + 1 if version is None else version
+            adapters.count_up()
             return self.weight_version
 
         return self.host.run_alone(load())
+
+    @property
+    def adapters(self) -> list[str]:
+        self._check_alive()
+        return self.forward.adapters.names
+
+    def _version(self, adapter: str | None) -> int:
+        """The version of the weights of a row with this adapter."""
+        return self.weight_version if adapter is None else self.forward.adapters.version(adapter)
+
+    def load_adapter(
+        self, name: str, weights: object, peft_config: object, version: int | None
+    ) -> int:
+        self._check_alive()
+        adapters = self.forward.adapters
+        with quiet.third_party():
+            config, tensors = adapters.prepared(name, weights, peft_config)
+
+        async def load() -> int:
+            with quiet.third_party():
+                return adapters.load(name, config, tensors, version)
+
+        return self.host.run_alone(load())
+
+    def unload_adapter(self, name: str) -> None:
+        async def unload() -> None:
+            self.forward.adapters.unload(name)
+
+        self.host.run_alone(unload())

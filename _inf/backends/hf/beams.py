@@ -64,7 +64,8 @@ class BeamSearch:
             samples = list(prompts.values())  # the rows of each prompt
             lengths = [first.most_tokens for first, *_ in samples]
             most = self.most_tokens // samples[0][0].params.num_beams
-            for group in self.forward.grouped(lengths, most):
+            adapters = [first.params.adapter for first, *_ in samples]
+            for group in self.forward.grouped(lengths, most, adapters):
                 if cancelled.is_set():
                     return []
                 members = [samples[number] for number in group]
@@ -98,22 +99,23 @@ class BeamSearch:
 
         ids = torch.tensor([[PAD] * (width - len(each)) + each for each in prompts])
         mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in prompts])
-        found = self.forward.model.generate(
-            ids.to(self.forward.device),
-            attention_mask=mask.to(self.forward.device),
-            generation_config=GenerationConfig(
-                do_sample=False,
-                num_beams=params.num_beams,
-                num_return_sequences=count,
-                max_new_tokens=params.max_tokens,
-                # Without one Transformers would take the model's; no token has this id.
-                eos_token_id=list(params.stop_token_ids) or [self.vocabulary],
-                pad_token_id=self.vocabulary,
-            ),
-            use_model_defaults=False,
-            logits_processor=LogitsProcessorList([adjusted]),
-            stopping_criteria=StoppingCriteriaList([ended]),
-        )
+        with self.forward.adapters.using(params.adapter):
+            found = self.forward.model.generate(
+                ids.to(self.forward.device),
+                attention_mask=mask.to(self.forward.device),
+                generation_config=GenerationConfig(
+                    do_sample=False,
+                    num_beams=params.num_beams,
+                    num_return_sequences=count,
+                    max_new_tokens=params.max_tokens,
+                    # Without one Transformers would take the model's; no token has this id.
+                    eos_token_id=list(params.stop_token_ids) or [self.vocabulary],
+                    pad_token_id=self.vocabulary,
+                ),
+                use_model_defaults=False,
+                logits_processor=LogitsProcessorList([adjusted]),
+                stopping_criteria=StoppingCriteriaList([ended]),
+            )
         # Behind a beam's end is padding.
         beams = [[i for i in row.token_ids if i != self.vocabulary] for row in as_rows(found)]
         return [beams[start : start + count] for start in range(0, len(beams), count)]

@@ -21,7 +21,8 @@ from _inf.errors import RequestFailure, error_text
 
 @dataclasses.dataclass
 class Batch:
-    """Rows that are computed together. cache: of all their tokens but the last one of each."""
+    """Rows of one adapter, or of none, that are computed together. cache: of all their tokens but
+    the last one of each."""
 
     rows: list[Row]
     cache: DynamicCache | None
@@ -30,6 +31,10 @@ class Batch:
     def lengths(self) -> list[int]:
         """Tokens of each row, the last one included."""
         return [len(row.request.token_ids) + len(row.token_ids) for row in self.rows]
+
+    @property
+    def adapter(self) -> str | None:
+        return self.rows[0].params.adapter
 
     def leave(self) -> None:
         kept = [index for index, row in enumerate(self.rows) if not row.done.done()]
@@ -68,7 +73,8 @@ class Decoder:
                 await self._work.wait()
             rows = self._admitted()
             lengths = [len(row.request.token_ids) for row in rows]
-            for group in self.forward.grouped(lengths, self.most_new_tokens):
+            adapters = [row.params.adapter for row in rows]
+            for group in self.forward.grouped(lengths, self.most_new_tokens, adapters):
                 self._begin([rows[index] for index in group])
                 await asyncio.sleep(0)
             for batch in self._batches:
@@ -104,7 +110,7 @@ class Decoder:
         which = [place[prompt] for prompt in own]
         cache = DynamicCache() if self.forward.cached else None
         with failing(rows):
-            logits = self.forward(list(place), cache)[:, -1]
+            logits = self.forward(list(place), cache, adapter=rows[0].params.adapter)[:, -1]
             if cache is not None and len(place) < len(rows):
                 selected(cache, which, cache.get_seq_length())
             self.chooser.choose(logits[which], rows)
@@ -120,21 +126,25 @@ class Decoder:
         with failing(rows):
             if cache is None:
                 [row] = rows
-                logits = self.forward([row.request.token_ids + row.token_ids])
+                ids = row.request.token_ids + row.token_ids
+                logits = self.forward([ids], adapter=batch.adapter)
             else:
-                logits = self.forward([row.token_ids[-1:] for row in rows], cache, batch.lengths)
+                last = [row.token_ids[-1:] for row in rows]
+                logits = self.forward(last, cache, batch.lengths, adapter=batch.adapter)
             self.chooser.choose(logits[:, -1], rows)
         batch.leave()
 
     def _regroup(self) -> None:
         batches = sorted(
-            (batch for batch in self._batches if batch.rows), key=lambda batch: max(batch.lengths)
+            (batch for batch in self._batches if batch.rows),
+            key=lambda batch: (batch.adapter or "", max(batch.lengths)),
         )
         self._batches = batches[:1]
         for batch in batches[1:]:
             last = self._batches[-1]
             near = max(batch.lengths) <= 2 * max(last.lengths) + 64
-            if near and last.cache is not None and batch.cache is not None:
+            same = batch.adapter == last.adapter
+            if same and near and last.cache is not None and batch.cache is not None:
                 cache = joined([last.cache, batch.cache])
                 self._batches[-1] = Batch([*last.rows, *batch.rows], cache)
             else:

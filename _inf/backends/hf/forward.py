@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
+from _inf.backends.hf.adapters import Adapters
 from _inf.backends.model_info import fixed_factors_length
 
 PAD = 0  # any id: it is masked
@@ -25,7 +26,7 @@ class Forward:
     and from its beginning at each step. total: tokens of the longest row."""
 
     def __init__(self, model: Any, total: int) -> None:
-        self.model = model
+        self.model, self.adapters = model, Adapters(model)
         self.device: torch.device = model.device
         text = model.config.get_text_config()
         fixed = fixed_factors_length(text)
@@ -42,11 +43,13 @@ class Forward:
         cache: DynamicCache | None = None,
         lengths: Sequence[int] = (),
         keep: int = 1,
+        adapter: str | None = None,
     ) -> torch.Tensor:
         """Return the logits of the last `keep` tokens: rows x keep x vocabulary.
 
         rows: the new ids of each row; with `lengths`, which count a row's cached tokens too, every
         row has equally many new ids. cache: is read and gets the new keys and values.
+        adapter: of all rows.
         """
         new = max(map(len, rows))
         width = new + (cache.get_seq_length() if cache is not None else 0)
@@ -62,7 +65,7 @@ class Forward:
         }
         for rope in self._dynamic:
             rope.max_seq_len_cached = 0  # it computes them again, for these rows
-        with torch.no_grad():
+        with torch.no_grad(), self.adapters.using(adapter):
             output = self.model(
                 input_ids=ids.to(self.device),
                 attention_mask=mask.to(self.device),
@@ -71,12 +74,17 @@ class Forward:
         logits: torch.Tensor = output.logits[:, -keep:]
         return logits.float()
 
-    def grouped(self, lengths: Sequence[int], most_tokens: int) -> list[list[int]]:
-        """Return row numbers in groups of similar lengths, each at most so large when padded."""
+    def grouped(
+        self, lengths: Sequence[int], most_tokens: int, adapters: Sequence[str | None]
+    ) -> list[list[int]]:
+        """Return row numbers in groups of one adapter and similar lengths, each at most so large
+        when padded."""
         groups: list[list[int]] = []
-        for row in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        order = sorted(range(len(lengths)), key=lambda row: (adapters[row] or "", -lengths[row]))
+        for row in order:
             longest = lengths[groups[-1][0]] if groups else 0
-            similar = self.cached and bool(groups) and longest <= 1.25 * lengths[row] + 8
+            same = self.cached and bool(groups) and adapters[groups[-1][0]] == adapters[row]
+            similar = same and longest <= 1.25 * lengths[row] + 8
             if similar and longest * (len(groups[-1]) + 1) <= most_tokens:
                 groups[-1].append(row)
             else:

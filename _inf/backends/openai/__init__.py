@@ -27,7 +27,9 @@ TOKEN_MODE = Mode(
 )
 SCORES = frozenset({"score", "top_logprobs", "prompt_logprobs"})
 VLLM_MODE = Mode(
-    "openai on vLLM or inf serve", TOKEN_MODE.supports | SCORES | {"regex"}, TOKEN_MODE.reads
+    "openai on vLLM or inf serve",
+    supports=TOKEN_MODE.supports | SCORES | {"regex", "adapters"},
+    reads=TOKEN_MODE.reads,
 )
 # SGLang's server ignores `repetition_penalty`, and seeds unless it was started for them. It updates
 # weights from a folder, so it must be on this machine.

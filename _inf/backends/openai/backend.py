@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from _inf.backends.base import OnHost, check_finite
+from _inf.backends.openai.adapters import ServedAdapters
 from _inf.backends.openai.client import Server, current_call
 from _inf.backends.openai.failures import prompt_name
 from _inf.backends.openai.sglang_server import GenerateForm, WeightsFolder
@@ -46,6 +48,7 @@ class OpenAIBackend(OnHost):
         weights = form.weights if isinstance(form, GenerateForm) else None
         self._weights: WeightsFolder | None = weights
         self.weight_version = weights.version if weights else 0  # other servers do not tell
+        self._adapters = ServedAdapters(server)
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
@@ -89,11 +92,19 @@ class OpenAIBackend(OnHost):
         return await self._answered(request)
 
     def score(
-        self, sequences: Sequence[Scored], cancel: CancelToken, likeliest: int = 1
+        self,
+        sequences: Sequence[Scored],
+        cancel: CancelToken,
+        likeliest: int = 1,
+        adapter: str | None = None,
     ) -> list[RequestOutput]:
         """Score each sequence as the prompt of a request for one token, which is dropped."""
         params = SamplingParams(
-            max_tokens=1, temperature=0, prompt_logprobs=True, top_prompt_logprobs=likeliest
+            max_tokens=1,
+            temperature=0,
+            prompt_logprobs=True,
+            top_prompt_logprobs=likeliest,
+            adapter=adapter,
         )
         requests = [Request(ids, params, index) for index, (ids, _) in enumerate(sequences)]
         return [
@@ -122,6 +133,27 @@ class OpenAIBackend(OnHost):
         self.weight_version = new
         return new
 
+    @property
+    def adapters(self) -> list[str]:
+        if "adapters" not in self.supports:
+            return []
+        return self.host.run(self._adapters.names(), CancelToken())
+
+    def load_adapter(
+        self, name: str, weights: object, peft_config: object, version: int | None
+    ) -> int:
+        if not isinstance(weights, str | os.PathLike) or peft_config is not None:
+            raise ConfigError.of(
+                f"adapters.{name}",
+                "a server reads a folder of its own machine; save the adapter with PEFT's "
+                "save_pretrained and give the path.",
+            )
+        loading = self._adapters.load(name, os.fspath(weights), version)
+        return self.host.run_alone(loading)
+
+    def unload_adapter(self, name: str) -> None:
+        self.host.run_alone(self._adapters.unload(name))
+
     def converse(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
         async def call() -> list[RequestOutput]:
             current_call.set(object())
@@ -131,6 +163,12 @@ class OpenAIBackend(OnHost):
 
     async def _answered(self, request: Request, put: Put | None = None) -> RequestOutput:
         """Return the finished answer. `put` is called with what has arrived; None: no stream."""
+        request, version = self._adapters.served(request)
+        if version is not None:
+            return dataclasses.replace(await self._asked(request, put), weight_version=version)
+        return await self._asked(request, put)
+
+    async def _asked(self, request: Request, put: Put | None) -> RequestOutput:
         try:
             return await self._received(request, put)
         except (ConfigError, PromptError) as refusal:

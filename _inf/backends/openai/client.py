@@ -54,6 +54,11 @@ class Server:
         async with self._turn(prompt_index):
             return await self.client.post(path, cast_to=object, body=body)
 
+    async def post_text(self, path: str, body: Mapping[str, Any]) -> None:
+        """Ask for something whose answer is a sentence."""
+        async with self._turn(None):
+            await self.client.post(path, cast_to=str, body=body, options={"max_retries": 0})
+
     async def chunks(
         self, path: str, body: Mapping[str, Any], prompt_index: int | None = None
     ) -> AsyncGenerator[Any, None]:

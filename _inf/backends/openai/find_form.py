@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from _inf.backends.openai import SCORES, TOKEN_MODE
+from _inf.backends.openai.adapters import takes_adapters
 from _inf.backends.openai.backend import Form
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import AccessRefused
@@ -33,7 +34,7 @@ class NotLogprobs(ConfigError):
 
 
 async def find_form(server: Server, config: Config, model: ModelInfo) -> Form:
-    """Find out with one to five small requests which form of requests the server has; raises
+    """Find out with one to six small requests which form of requests the server has; raises
     `ConfigError` if none fits to the tokenizer.
 
     Without a tokenizer the list of models is asked for, which finds a server that is not there and
@@ -98,6 +99,8 @@ async def _token_form(
     row = await _answered(server, form, ids, DIGITS)
     if row and set(model.tokenizer.decode(row.token_ids)) == {"7"}:
         form.supports |= {"regex"}
+    if await takes_adapters(server):
+        form.supports |= {"adapters"}
     return form, own
 
 

@@ -68,7 +68,7 @@ class TokenForm:
                 "(docs/backends.md); leave logprobs out, or what changes the logits.",
             )
         body = {
-            "model": self._model,
+            "model": params.adapter or self._model,
             "prompt": request.token_ids,
             "max_tokens": params.max_tokens,
             "logprobs": params.logprobs,  # 0: of the sampled token only

@@ -75,7 +75,11 @@ class VerlBackend(OnHost):
         return ranks.shared("converse", lambda: self.host.run(call(), cancel))
 
     def score(
-        self, sequences: Sequence[Scored], cancel: CancelToken, likeliest: int = 1
+        self,
+        sequences: Sequence[Scored],
+        cancel: CancelToken,
+        likeliest: int = 1,
+        adapter: str | None = None,
     ) -> list[RequestOutput]:
         scored = self.rollout.engine().score(sequences, Call(self.host, cancel), likeliest)
         return self.host.run(scored, cancel)

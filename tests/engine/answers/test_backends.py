@@ -401,7 +401,9 @@ def test_what_only_another_backend_has_is_refused_with_that_backends_name(
     ):
         with refused(ConfigError, f": the backend .* does not offer it.*{has_it}"):
             call()
-    assert tiny.supports ^ hf.supports == {"logits", "sleep", "beams", "routed_experts"}
+    assert tiny.supports ^ hf.supports == {
+        *("logits", "sleep", "beams", "routed_experts", "adapters")
+    }
 
 
 # On Transformers alone.

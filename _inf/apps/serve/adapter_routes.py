@@ -1,0 +1,42 @@
+"""Loads and unloads LoRA adapters over HTTP, in vLLM's form (0.32.0,
+`entrypoints/serve/lora/protocol.py`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from _inf.apps.openai_format import RequestBody
+from _inf.apps.serve.error_responses import RequestError
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
+
+
+class LoadBody(RequestBody):
+    """lora_path: a folder of the server's machine. load_inplace: it may replace an adapter."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: bool = False
+    # Accepted only at the value without effect.
+    is_3d_lora_weight: Literal[False] | None = None
+
+
+class UnloadBody(RequestBody):
+    lora_name: str
+    lora_int_id: Any = None  # vLLM's own number, which has no effect there either
+
+
+def load_adapter(engine: InferenceEngine, body: LoadBody) -> str:
+    if body.lora_name in engine.adapters and not body.load_inplace:
+        said = f"{body.lora_name!r} is loaded already; replace it with load_inplace: true."
+        raise RequestError(400, f"lora_name: {said}", key="lora_name")
+    engine.load_adapter(body.lora_name, body.lora_path)
+    return f"Success: LoRA adapter '{body.lora_name}' added successfully."
+
+
+def unload_adapter(engine: InferenceEngine, body: UnloadBody) -> str:
+    if body.lora_name not in engine.adapters:
+        raise RequestError(404, f"lora_name: {body.lora_name!r} is not loaded.", key="lora_name")
+    engine.unload_adapter(body.lora_name)
+    return f"Success: LoRA adapter '{body.lora_name}' removed successfully."

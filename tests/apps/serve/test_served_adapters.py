@@ -1,0 +1,110 @@
+"""Adapters are models of a server, loaded and unloaded over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from _inf.apps.serve.server import InferenceServer
+from inf import InferenceEngine
+from tests.support.serve_clients import client
+from tests.support.tiny import tiny_model
+from tests.support.trained import adapter, without_torchao
+
+SETTINGS = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 128}
+IDS = [5, 9, 17, 33]
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
+    folder = tmp_path_factory.mktemp("adapters")
+    with pytest.MonkeyPatch.context() as patch:
+        without_torchao(patch)
+        yield [adapter(tiny_model(), folder / str(seed), seed=seed) for seed in (5, 6)]
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[InferenceEngine, InferenceServer]]:
+    with InferenceEngine(model_path=str(tiny_model()), rollout=SETTINGS) as engine:
+        with engine.serve() as server:
+            yield engine, server
+
+
+def posted(server: InferenceServer, path: str, **body: Any) -> tuple[int, str]:
+    answer = httpx.post(f"{server.base_url}/{path}_lora_adapter", json=body, timeout=60)
+    return answer.status_code, answer.text
+
+
+def test_adapters_are_loaded_listed_asked_for_and_unloaded(
+    served: tuple[InferenceEngine, InferenceServer], folders: list[Path]
+) -> None:
+    engine, server = served
+    caller = client(server)
+    base = caller.models.list().data[0].id
+
+    def answered(model: str) -> list[int]:
+        extra = {"return_token_ids": True}
+        row = caller.completions.create(model=model, prompt=IDS, extra_body=extra, **GREEDY)
+        assert row.model == model
+        ids: list[int] = row.choices[0].token_ids  # type: ignore[attr-defined]
+        return ids
+
+    status, said = posted(server, "load", lora_name="mine", lora_path=str(folders[0]))
+    assert (status, said) == (200, "Success: LoRA adapter 'mine' added successfully.")
+    listed = caller.models.list().data
+    assert [(each.id, getattr(each, "parent", None)) for each in listed] == [
+        (base, None), ("mine", base)
+    ]  # fmt: skip
+    assert caller.models.retrieve("mine").id == "mine"
+    ours: Any = {"prompt_token_ids": IDS}
+    first = engine.generate(ours, adapter="mine", **GREEDY).token_ids[0]
+    plain = engine.generate(ours, **GREEDY).token_ids[0]
+    assert answered("mine") == first != plain == answered(base)
+    chunks = caller.chat.completions.create(
+        model="mine", messages=[{"role": "user", "content": "Hi"}], stream=True, **GREEDY
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text == engine.generate("Hi", adapter="mine", **GREEDY).completions[0]
+
+    status, said = posted(server, "load", lora_name="mine", lora_path=str(folders[1]))
+    assert status == 400 and "load_inplace" in said
+    again = {"lora_name": "mine", "lora_path": str(folders[1]), "load_inplace": True}
+    assert posted(server, "load", **again)[0] == 200
+    assert answered("mine") == engine.generate(ours, adapter="mine", **GREEDY).token_ids[0] != first
+    assert posted(server, "unload", lora_name="mine")[0] == 200
+    assert posted(server, "unload", lora_name="mine")[0] == 404
+    assert len(caller.models.list().data) == 1
+    status, said = posted(server, "load", lora_name="mine", lora_path="/nowhere")
+    assert status == 400 and "/nowhere is not a PEFT folder" in said
+    body = {"model": "mine", "prompt": IDS}
+    gone = httpx.post(f"{server.base_url}/completions", json=body, timeout=60)
+    assert gone.status_code == 404 and gone.json()["error"]["code"] == "model_not_found"
+
+
+def test_engine_on_a_server_uses_its_adapters(
+    served: tuple[InferenceEngine, InferenceServer], folders: list[Path]
+) -> None:
+    engine, server = served
+    address = {"base_url": server.base_url, "model_path": str(tiny_model())}
+    settings = {**SETTINGS, "name": "openai"}
+    settings.pop("dtype")
+    with InferenceEngine(**address, tokenizer_path=str(tiny_model()), rollout=settings) as remote:
+        prompt: Any = {"prompt_token_ids": IDS}
+        for folder in folders:
+            remote.load_adapter("mine", folder)
+            both = remote.generate([prompt, prompt], adapter=["mine", None], **GREEDY)
+            name = engine.adapters[-1]
+            ours = engine.generate([prompt, prompt], adapter=[name, None], **GREEDY)
+            assert both.token_ids == ours.token_ids
+        assert engine.adapters == ["mine@1"] and remote.adapters == ["mine"]
+        remote.unload_adapter("mine")
+        assert engine.adapters == []
+
+
+def test_backend_without_adapters_has_no_such_routes(tiny_server: InferenceServer) -> None:
+    assert posted(tiny_server, "load", lora_name="mine", lora_path="/x")[0] == 404

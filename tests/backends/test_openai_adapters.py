@@ -1,0 +1,120 @@
+"""LoRA adapters of a server, with a scripted one; its forms are those of vLLM 0.32.0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from inf import ConfigError, InferenceEngine
+from tests.backends.test_openai_offers import Vllm
+from tests.support import scripted_server
+from tests.support.refusals import refused
+from tests.support.scripted_server import MODEL, Reply, ScriptedServer, scripted
+from tests.support.tiny import tiny_model
+
+
+class VllmWithAdapters(Vllm):
+    """there: the adapters, by name their folders."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__(tokenizer)
+        self.there: dict[str, str] = {}
+
+    def __call__(self, path: str, body: Any) -> Reply:
+        if path == "/v1/models":
+            own = {"id": MODEL, "parent": None}
+            return Reply({"data": [own, *({"id": n, "parent": MODEL} for n in self.there)]})
+        if path == "/v1/unload_lora_adapter":
+            del self.there[body["lora_name"]]
+            return Reply(b"Success: LoRA adapter removed successfully.")
+        if path != "/v1/load_lora_adapter":
+            return super().__call__(path, body)
+        if not (body["lora_name"] and body["lora_path"]):
+            said = {"message": "Both 'lora_name' and 'lora_path' must be provided.", "param": None}
+            return Reply({"error": said}, status=400)
+        if body["lora_path"] == "/nowhere":
+            return Reply({"error": {"message": "No adapter found for /nowhere"}}, status=404)
+        self.there[body["lora_name"]] = body["lora_path"]
+        return Reply(b"Success: LoRA adapter added successfully.")
+
+
+@pytest.fixture
+def vllm(tokenizer: Any) -> VllmWithAdapters:
+    return VllmWithAdapters(tokenizer)
+
+
+@pytest.fixture
+def server(vllm: VllmWithAdapters) -> Iterator[ScriptedServer]:
+    with scripted(vllm) as server:
+        yield server
+
+
+@pytest.fixture
+def engine(server: ScriptedServer) -> Iterator[InferenceEngine]:
+    with scripted_server.connected(server, tokenizer_path=str(tiny_model())) as engine:
+        server.seen.clear()
+        yield engine
+
+
+def asked(server: ScriptedServer) -> list[str]:
+    """The models of the requests for answers, which are sent together, in the prompts' order."""
+    bodies = [seen.body for seen in server.seen if seen.path.endswith("/completions")]
+    server.seen.clear()
+    return [body["model"] for body in sorted(bodies, key=lambda body: body["prompt"])]
+
+
+PROMPTS: Any = [{"prompt_token_ids": [place, 9]} for place in (5, 6, 7)]
+
+
+def test_rows_ask_for_their_adapters_as_models(
+    engine: InferenceEngine, server: ScriptedServer, vllm: VllmWithAdapters
+) -> None:
+    assert "adapters" in engine.supports and engine.adapters == []
+    assert engine.load_adapter("first", "/adapters/first") == 0
+    vllm.there["anothers"] = "/adapters/other"  # loaded by another client
+    assert engine.adapters == ["first", "anothers"]
+    output = engine.generate(PROMPTS, adapter=["first", None, "anothers"])
+    assert [row.adapter for row in output] == ["first", None, "anothers"]
+    assert asked(server) == ["first", MODEL, "anothers"]
+    engine.score(PROMPTS[0], [[8]], adapter="first")
+    assert asked(server) == ["first"]
+
+
+def test_no_name_at_the_server_is_used_twice_for_its_prefix_cache_keeps_what_it_computed(
+    engine: InferenceEngine, server: ScriptedServer, vllm: VllmWithAdapters
+) -> None:
+    for version, folder in enumerate(("/one", "/two")):
+        assert engine.load_adapter("first", folder) == version
+        row = engine.generate(PROMPTS[0], adapter="first")[0]
+        assert row.weight_version == version
+    assert vllm.there == {"first@1": "/two"} and engine.adapters == ["first"]
+    assert asked(server) == ["first", "first@1"]
+    engine.unload_adapter("first")
+    assert vllm.there == {} and engine.adapters == []
+    with refused(ConfigError, "'first' is not loaded", key="adapter"):
+        engine.generate(PROMPTS[0], adapter="first")
+    engine.load_adapter("first", "/three", version=7)
+    assert vllm.there == {"first@2": "/three"}
+    assert engine.generate(PROMPTS[0], adapter="first")[0].weight_version == 7
+
+
+def test_what_a_server_cannot_load_is_refused_by_the_adapters_name(
+    engine: InferenceEngine, server: ScriptedServer
+) -> None:
+    with refused(ConfigError, "a folder on its machine .*No adapter found", key="adapters.new"):
+        engine.load_adapter("new", "/nowhere")
+    server.seen.clear()
+    with refused(ConfigError, "save the adapter with PEFT's", key="adapters.new"):
+        engine.load_adapter("new", {})
+    assert server.seen == [] and engine.adapters == []
+
+
+def test_server_without_the_routes_takes_no_adapters(tokenizer: Any) -> None:
+    with scripted(Vllm(tokenizer)) as server:
+        with scripted_server.connected(server, tokenizer_path=str(tiny_model())) as engine:
+            words = "does not offer it; .*hf or openai on vLLM or inf serve.*adapter_path merges"
+            with refused(ConfigError, words, key="load_adapter()"):
+                engine.load_adapter("first", "/one")
+            assert engine.adapters == []
