@@ -66,14 +66,14 @@ def test_page_of_config_keys_has_every_key(generate: ModuleType) -> None:
 def test_page_of_backends_has_each_feature_of_each(generate: ModuleType) -> None:
     head, _, *rows = generate.features_table().splitlines()
     assert head == (
-        "| feature | calls and keywords | `sglang` | `hf` | `openai` "
+        "| feature | calls and keywords | `sglang` | `sglang with enable_lora` | `hf` | `openai` "
         "| `openai with tokenizer_path` | `openai on vLLM or inf serve` "
         "| `openai on SGLang's server of this machine` |"
     )
-    assert "| logits | `get_logits()` | no | yes | no | no | no | no |" in rows
-    assert "| json_schema | `json_schema` | yes | yes | yes | yes | yes | yes |" in rows
-    assert "| score | `score()` | yes | yes | no | no | yes | no |" in rows
-    assert all(row.count("|") == 9 for row in rows)
+    assert "| logits | `get_logits()` | no | no | yes | no | no | no | no |" in rows
+    assert "| json_schema | `json_schema` | yes | yes | yes | yes | yes | yes | yes |" in rows
+    assert "| score | `score()` | yes | yes | yes | no | no | yes | no |" in rows
+    assert all(row.count("|") == 10 for row in rows)
 
 
 # ── docs/verl.md ─────────────────────────────────────────────────────────────────────────────────

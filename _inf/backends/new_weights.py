@@ -44,15 +44,20 @@ class ExpectedWeights:
 
 def expected_weights(hf_config: PretrainedConfig, trust_remote_code: bool) -> ExpectedWeights:
     """Return the names and shapes that Transformers gives a model's weights; allocates nothing."""
+    return weights_of(without_weights(hf_config, trust_remote_code))
+
+
+def without_weights(hf_config: PretrainedConfig, trust_remote_code: bool) -> PreTrainedModel:
+    """Return Transformers' model of a config; allocates nothing."""
     from transformers import AutoModelForCausalLM
 
     with quiet.third_party(), torch.device("meta"):  # verl's config asks for flash attention
-        model = AutoModelForCausalLM.from_config(
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
             copy.deepcopy(hf_config),
             attn_implementation="eager",
             trust_remote_code=trust_remote_code,
         )
-    return weights_of(model)
+    return model
 
 
 def weights_of(

@@ -11,20 +11,16 @@ import contextlib
 import copy
 import dataclasses
 import itertools
-import os
 import re
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from _inf.backends import new_weights
+from _inf.backends import new_adapters, new_weights
 from _inf.backends.new_weights import ExpectedWeights
-from _inf.errors import ConfigError, error_text
-from _inf.models.adapters import adapter_folder, lora_config, read_adapter
-from _inf.models.merging import without_torchao
+from _inf.errors import ConfigError
 
 if TYPE_CHECKING:
     from peft import LoraConfig, PeftModel
@@ -83,58 +79,23 @@ class Adapters:
     ) -> tuple[LoraConfig, new_weights.NamedTensors]:
         """Return an adapter's config and its weights, checked; raises `ConfigError` about
         `adapters.NAME`. weights: a folder, or as in `update_weights`."""
-        key = f"adapters.{name}"
-        try:
-            config, weights = self._read(name, weights, peft_config)
-            expected = self._expected(name, config)
-        except ConfigError as failure:
-            if failure.key is not None:
-                raise
-            raise ConfigError.of(key, str(failure)) from failure.__cause__
-        tensors = new_weights.checked(weights, expected, key)
-        whole = ((e, t.full_tensor() if hasattr(t, "full_tensor") else t) for e, t in tensors)
-        return config, [(each, tensor.detach()) for each, tensor in whole]
-
-    def _read(self, name: str, weights: object, peft_config: object) -> tuple[LoraConfig, object]:
-        if isinstance(weights, str | os.PathLike):
-            if peft_config is not None:
-                raise ConfigError("leave peft_config out: the folder has its own.")
-            folder = Path(weights).expanduser().resolve()
-            return read_adapter(adapter_folder(folder, f"adapters.{name}"))
-        without_torchao()
-        if peft_config is not None:
-            return lora_config(peft_config), weights
-        if name not in self._loaded:
-            raise ConfigError(
-                "a state dict does not say its rank and alpha; give the adapter's peft_config, "
-                "PEFT's LoraConfig or a mapping, when a name is loaded first."
-            )
-        return lora_config(self._loaded[name].config), weights
+        known = self._loaded.get(name)
+        return new_adapters.checked(
+            name,
+            weights,
+            peft_config,
+            known.config if known else None,
+            lambda config: self._expected(name, config),
+        )
 
     def _expected(self, name: str, config: LoraConfig) -> ExpectedWeights:
         """What PEFT would save of an adapter with this config; allocates nothing."""
-        from peft import PeftModel, get_peft_model_state_dict
-
         known = self._loaded.get(name)
         if known and known.config == dict(vars(config)):
             return known.expected
-        with torch.device("meta"):
-            model = type(self._model)(copy.deepcopy(self._model.config))
-            try:
-                adapted = PeftModel(model, copy.deepcopy(config))
-            except Exception as failure:
-                raise ConfigError(
-                    f"PEFT cannot add it to this model: {error_text(failure)}."
-                ) from failure
-        ends = (model.get_input_embeddings(), model.get_output_embeddings())
-        if model.config.tie_word_embeddings and any(hasattr(each, "base_layer") for each in ends):
-            raise ConfigError(
-                "it changes the embeddings, which are the head too in this model: only a merge "
-                "serves it; name it as adapter_path when the engine starts."
-            )
-        state = get_peft_model_state_dict(adapted, save_embedding_layers=False)
-        shapes = {each: tuple(tensor.shape) for each, tensor in state.items()}
-        return ExpectedWeights(shapes, what="an adapter with this config on this model")
+        return new_adapters.expected_weights(
+            config, lambda: type(self._model)(copy.deepcopy(self._model.config))
+        )
 
     def load(
         self,

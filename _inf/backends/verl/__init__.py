@@ -5,6 +5,7 @@ Only this folder depends on verl or SGLang, so a new version of either changes n
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 from _inf.backends.description import (
@@ -40,6 +41,16 @@ SGLANG_MODE = Mode(
     },
 )
 
+WITH_ADAPTERS = dataclasses.replace(
+    SGLANG_MODE,
+    name="sglang with enable_lora",  # SGLang's own argument, in `engine_kwargs`
+    supports=SGLANG_MODE.supports | {"adapters"},
+)
+
+
+def _has_adapters(config: Config) -> bool:
+    return bool(config.rollout.engine_kwargs["sglang"].get("enable_lora"))
+
 
 def _prepare(config: Config) -> None:
     from _inf.backends.verl.environment import check_pins, prepare
@@ -52,16 +63,21 @@ def _prepare(config: Config) -> None:
 
 def _faults(config: Config) -> Faults:
     """Refuse a cache beside tensor parallelism: the turns of conversations are in that of a group's
-    first rank only, so the ranks would not ask the engine for the same rows."""
+    first rank only, so the ranks would not ask the engine for the same rows. And adapters, whose
+    shares were never computed."""
     size = config.rollout.tensor_model_parallel_size
     if config.generation_cache and size > 1:
         yield "generation_cache", f"must be 0 beside rollout.tensor_model_parallel_size {size}"
+    if _has_adapters(config) and size > 1:
+        key = "rollout.engine_kwargs.sglang.enable_lora"
+        yield key, f"must be false beside rollout.tensor_model_parallel_size {size}"
 
 
 SGLANG = BackendDescription(
     name="sglang",
     launch="_inf.backends.verl.launch_sglang:launch",
-    modes=(SGLANG_MODE,),
+    modes=(SGLANG_MODE, WITH_ADAPTERS),
+    mode_of=_has_adapters,
     faults=_faults,
     prepare=_prepare,
     restarting="_inf.backends.verl.launch_sglang:fork_server_kept",

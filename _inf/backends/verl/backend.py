@@ -7,18 +7,20 @@ import functools
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from _inf.backends import new_weights
+from _inf.backends import new_adapters, new_weights
 from _inf.backends.base import OnHost
-from _inf.backends.verl import SGLANG_MODE, changes
+from _inf.backends.verl import SGLANG_MODE, WITH_ADAPTERS, changes
+from _inf.backends.verl.adapters import sglang_tensors
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
 from _inf.backends.verl.engine import Call, current_call
 from _inf.backends.verl.sglang_format import sglang_params
 from _inf.errors import InferenceError
 from _inf.response.trainer_batch import column
+from _inf.runtime import quiet
 from _inf.runtime.host import Host
 from _inf.runtime.read_write_lock import IN_A_CALL
 from _inf.types import (
@@ -33,15 +35,20 @@ from _inf.types import (
     SleepResult,
 )
 
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
 
 class VerlBackend(OnHost):
     """verl's `SGLangRollout` with SGLang, in this process and a child process."""
 
-    name, supports = "sglang", SGLANG_MODE.supports
+    name = "sglang"
 
     def __init__(self, rollout: CorrectedRollout, host: Host, model: ModelInfo) -> None:
         super().__init__(host, model)
         self.rollout = rollout
+        mode = WITH_ADAPTERS if rollout.adapters.enabled else SGLANG_MODE
+        self.supports = mode.supports
 
     @property
     def weight_version(self) -> int:
@@ -81,7 +88,7 @@ class VerlBackend(OnHost):
         likeliest: int = 1,
         adapter: str | None = None,
     ) -> list[RequestOutput]:
-        scored = self.rollout.engine().score(sequences, Call(self.host, cancel), likeliest)
+        scored = self.rollout.engine().score(sequences, Call(self.host, cancel), likeliest, adapter)
         return self.host.run(scored, cancel)
 
     @functools.cached_property
@@ -108,6 +115,45 @@ class VerlBackend(OnHost):
         if self.host.death is not None:
             raise self.host.death
         return new_weights.checked(new, self._expected_weights)
+
+    @property
+    def adapters(self) -> list[str]:
+        return list(self.rollout.adapters.loaded)
+
+    def load_adapter(
+        self, name: str, weights: object, peft_config: object, version: int | None
+    ) -> int:
+        if self.host.death is not None:
+            raise self.host.death
+        with quiet.third_party():
+            config, rank, tensors = self._checked_adapter(name, weights, peft_config)
+        given = dict(vars(config)), version
+        loading = changes.load_adapter(self.rollout, name, *given, rank, tensors)
+        return self.host.run_alone(loading)
+
+    def _checked_adapter(
+        self, name: str, weights: object, peft_config: object
+    ) -> tuple[LoraConfig, int, dict[str, torch.Tensor]]:
+        """Return PEFT's config, and what SGLang is sent: a rank and tensors."""
+        adapters, model = self.rollout.adapters, self.rollout.model_config
+        adapters.check_place(name)
+        known = adapters.loaded.get(name)
+
+        def expected(config: LoraConfig) -> new_weights.ExpectedWeights:
+            built = model.hf_config, model.trust_remote_code
+            return new_adapters.expected_weights(
+                config, lambda: new_weights.without_weights(*built)
+            )
+
+        own = known.config if known else None
+        config, checked = new_adapters.checked(name, weights, peft_config, own, expected)
+        shapes = self._expected_weights.shapes
+        rank, tensors = sglang_tensors(f"adapters.{name}", config, checked, shapes)
+        adapters.check_rank(name, rank)
+        return config, rank, tensors
+
+    def unload_adapter(self, name: str) -> None:
+        self.host.run_alone(changes.unload_adapter(self.rollout, name))
 
     def sleep(self) -> SleepResult:
         alone, rollout = self.host.run_alone, self.rollout

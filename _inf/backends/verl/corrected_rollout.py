@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from verl import DataProto
 from verl.workers.config import HFModelConfig, RolloutConfig
 
+from _inf.backends.verl.adapters import Adapters
 from _inf.backends.verl.caller_patches import PATCHES
 from _inf.backends.verl.engine import Call, Engine, current_call, sglang_rollout
 from _inf.backends.verl.patch_table import apply
@@ -47,6 +48,7 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         self.host = host
         self.weight_version = 0
         self._scheduler, self.server_arguments = scheduler, server_arguments
+        self.adapters = Adapters(server_arguments)
         current_host.set(host)
         super().__init__(config, model_config, device_mesh=None)
 
@@ -73,7 +75,11 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         of a group wait for it, and fail if it does."""
         upstream = sglang_rollout.AsyncEngine
         sglang_rollout.AsyncEngine = functools.partial(
-            Engine, self._scheduler, self.server_arguments, self.config.free_cache_engine
+            Engine,
+            self._scheduler,
+            self.server_arguments,
+            self.config.free_cache_engine,
+            self.adapters,
         )
         try:
             start = super()._init_inference_engine

@@ -17,8 +17,10 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from _inf.backends.verl.adapters import Adapters
 from _inf.backends.verl.prefix_cache import PrefixCache
 from _inf.backends.verl.sglang_format import (
+    ADAPTER,
     output_row,
     request_arguments,
     score_params,
@@ -94,9 +96,10 @@ class Engine(sglang_rollout.AsyncEngine):
         scheduler: Worker,
         server_arguments: dict[str, Any],
         free_cache: bool,
+        adapters: Adapters,
         **verl_arguments: Any,
     ) -> None:
-        self.free_cache = free_cache
+        self.free_cache, self.adapters = free_cache, adapters
         self.refusal: str | None = None  # the reason, while requests are refused
         self.update_failure: Exception | None = None
         self.prefix_cache = PrefixCache(super().flush_cache)
@@ -118,7 +121,13 @@ class Engine(sglang_rollout.AsyncEngine):
     def _init_tokenizer_manager(self, *args: Any, **kwargs: Any) -> Any:
         """Keep the manager before the engine is ready, so that a failed start can close it too."""
         self.tokenizer_manager, templates = init_tokenizer_manager(*args, **kwargs)
+        self.tokenizer_manager._validate_and_resolve_lora = self._use_adapter
         return self.tokenizer_manager, templates
+
+    async def _use_adapter(self, request: Any) -> None:
+        """Name a request's adapter by its id (`_inf.backends.verl.adapters`)."""
+        if name := request.lora_path:
+            request.lora_id, request.lora_path = self.adapters.of(name).id, None
 
     def _close_sockets(self) -> None:
         """Close them now: the garbage collector would wait without end for unsent messages."""
@@ -181,7 +190,14 @@ class Engine(sglang_rollout.AsyncEngine):
 
     async def _request(self, ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
         with self._sending(rid):
-            return dict(await super().async_generate(**request_arguments(ids, params, rid)))
+            output = dict(await super().async_generate(**request_arguments(ids, params, rid)))
+        return self._with_version(output, params)
+
+    def _with_version(self, output: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+        """The weight version of an adapter's rows is the adapter's."""
+        if name := params.get(ADAPTER):
+            output["meta_info"]["weight_version"] = self.adapters.of(name).version
+        return output
 
     async def stream(self, request: Request, put: Callable[[RequestOutput], None]) -> None:
         """Send one request; `put` is called with the output so far whenever tokens arrive."""
@@ -189,7 +205,7 @@ class Engine(sglang_rollout.AsyncEngine):
         with self._sending(rid):
             arguments = request_arguments(request.token_ids, params, rid)
             async for output in await super().async_generate(**arguments, stream=True):
-                put(output_row(output, params))
+                put(output_row(self._with_version(output, params), params))
         await self.empty_after_call()
 
     async def turn(self, request: Request) -> RequestOutput:
@@ -197,12 +213,16 @@ class Engine(sglang_rollout.AsyncEngine):
         return output_row(await self._request(request.token_ids, params, rid), params, None)
 
     async def score(
-        self, sequences: Sequence[tuple[list[int], int]], call: Call, likeliest: int
+        self,
+        sequences: Sequence[tuple[list[int], int]],
+        call: Call,
+        likeliest: int,
+        adapter: str | None,
     ) -> list[RequestOutput]:
         """Compute the log probs of each `ids[start:]` by a prefill; nothing is generated."""
 
         async def score_row(row: int, ids: list[int], start: int) -> RequestOutput:
-            params = score_params(start, likeliest)
+            params = score_params(start, likeliest, adapter)
             return output_row(await self._request(ids, params, call.rid(row)), params, row)
 
         rows = (score_row(row, ids, start) for row, (ids, start) in enumerate(sequences))

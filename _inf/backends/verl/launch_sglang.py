@@ -17,7 +17,7 @@ from _inf.backends.verl import cuda, environment, kv_memory
 from _inf.backends.verl.child.setup import IMPORTS, SCHEDULER, SETUP
 from _inf.backends.verl.environment import Device
 from _inf.backends.verl.server_arguments import CPU_ATTENTION, attention_backend, server_arguments
-from _inf.backends.verl.support import check_experts, check_support
+from _inf.backends.verl.support import check_experts, check_lora, check_support
 from _inf.config import Config, check_engine_kwargs
 from _inf.errors import ConfigError, EngineDeadError, InferenceError, at_fault
 from _inf.models.resolve import resolve_model
@@ -117,6 +117,7 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     limits = limits_of(config, getattr(hf_config, "text_config", hf_config).vocab_size)
     check_support(hf_config, device, limits.total, attention_backend(config, device))
     check_experts(hf_config, config.rollout.engine_kwargs["sglang"])
+    check_lora(hf_config, config.rollout.engine_kwargs["sglang"])
     rollout = _start(config, model_config, limits, device, host)
     eos = eos_token_ids(model_config.generation_config, model_config.tokenizer)
     model = ModelInfo(model_config.tokenizer, eos, limits, folder)

@@ -8,6 +8,7 @@ arguments returned here override that dict (`_inf.backends.verl.engine.Engine`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from _inf.backends.verl import cuda
@@ -25,6 +26,12 @@ CPU_KV_TOKENS = 16_384
 NEVER = 1e9
 AMX = "intel_amx"
 CPU_ATTENTION = "inf_cpu"  # `_inf.backends.verl.child.attention`
+ENABLE, MAX_RANK, SLOTS = "enable_lora", "max_lora_rank", "max_loras_per_batch"
+OWN = "rollout.engine_kwargs.sglang."
+# What adapters may change.
+TARGETS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "o_proj", "down_proj")
+LORA_BACKEND, CPU_LORA = "lora_backend", "torch_native"  # in place of it `child.lora` has its own
+DEFAULT_RANK, DEFAULT_SLOTS = 16, 8  # vLLM's, SGLang's
 
 
 def server_arguments(
@@ -80,6 +87,7 @@ def server_arguments(
         )
     else:
         arguments |= cuda.arguments(rollout)
+    arguments |= _lora(own, device)
     if device == "cpu" and own.get("enable_torch_compile") and own.get(ATTENTION) != AMX:
         raise ConfigError.of(  # 0.5.9, `model_executor/cpu_graph_runner.py`
             "rollout.engine_kwargs.sglang.enable_torch_compile",
@@ -87,6 +95,19 @@ def server_arguments(
             f"only for {ATTENTION} {AMX}, on a processor that has AMX; leave it out.",
         )
     return arguments | {n: value for n, value in own.items() if value not in (None, CPU_ATTENTION)}
+
+
+def _lora(own: Mapping[str, Any], device: Device) -> dict[str, Any]:
+    """SGLang 0.5.9 dies of an adapter that is not one of `TARGETS`, and, if one that waits for the
+    rest of its prompt is not among `max_loras_per_batch`, of that; so all that are loaded are."""
+    free = {ENABLE, MAX_RANK, SLOTS} | ({LORA_BACKEND} if device == "cuda" else set())
+    for name, value in own.items():
+        if "lora" in name and name not in free and value is not None:
+            raise ConfigError.of(OWN + name, "leave it out; engine.load_adapter() loads adapters.")
+    if not own.get(ENABLE):
+        return {}
+    ranks = {MAX_RANK: DEFAULT_RANK, SLOTS: DEFAULT_SLOTS, "lora_target_modules": list(TARGETS)}
+    return ranks | ({LORA_BACKEND: CPU_LORA} if device == "cpu" else {})
 
 
 def attention_backend(config: Config, device: Device) -> str | None:

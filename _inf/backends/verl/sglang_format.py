@@ -3,7 +3,8 @@
 A row's parameters are a dict of SGLang's sampling parameters with some keys beside them:
 `custom_params` are for our own code in the scheduler's process (`child/drawing.py`,
 `child/penalties.py`); the others are fields of SGLang's request, which has one number for the
-likeliest generated and prompt tokens, so that `top_prompt_logprobs` is our own key.
+likeliest generated and prompt tokens, so that `top_prompt_logprobs` is our own key, and names an
+adapter `lora_path`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ REPETITION_PENALTY, SEED, SAMPLING_MASK = "repetition_penalty", "seed", "samplin
 SAME = "temperature top_p top_k min_p presence_penalty frequency_penalty ignore_eos".split()
 ROUTED_EXPERTS = "return_routed_experts"
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
-TOP_PROMPT_LOGPROBS = "top_prompt_logprobs"
+TOP_PROMPT_LOGPROBS, ADAPTER = "top_prompt_logprobs", "lora_path"
 
 
 def sglang_params(params: SamplingParams) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def sglang_params(params: SamplingParams) -> dict[str, Any]:
         "logit_bias": dict(params.logit_bias) or None,
         "json_schema": params.json_schema,
         "regex": params.regex,
+        ADAPTER: params.adapter,
         LOGPROB_START: 0 if params.prompt_logprobs else None,
         ROUTED_EXPERTS: params.return_routed_experts or None,
         TOP_PROMPT_LOGPROBS: params.top_prompt_logprobs or None,
@@ -53,10 +55,11 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def score_params(start: int, likeliest: int) -> dict[str, Any]:
+def score_params(start: int, likeliest: int, adapter: str | None) -> dict[str, Any]:
     """Parameters of a prefill that returns the log probs of the prompt's tokens from `start` on."""
     params = {"max_new_tokens": 0, "temperature": 1.0}
-    return params | {LOGPROB_START: start - 1, TOP_PROMPT_LOGPROBS: likeliest}
+    scored = {LOGPROB_START: start - 1, TOP_PROMPT_LOGPROBS: likeliest, ADAPTER: adapter}
+    return params | _given(scored)
 
 
 def request_arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[str, Any]:
@@ -69,6 +72,7 @@ def request_arguments(ids: list[int], params: dict[str, Any], rid: str) -> dict[
         "return_logprob": True,
         "logprob_start_len": start,
         "top_logprobs_num": likeliest,
+        ADAPTER: params.pop(ADAPTER, None),
         "return_routed_experts": params.pop(ROUTED_EXPERTS, False),
         "rid": rid,
     }

@@ -18,7 +18,7 @@ from _inf.backends.model_info import (
     rope_scaling,
 )
 from _inf.backends.verl.environment import Device
-from _inf.backends.verl.server_arguments import CPU_ATTENTION
+from _inf.backends.verl.server_arguments import CPU_ATTENTION, ENABLE, OWN
 from _inf.errors import ConfigError, at_fault
 from _inf.request.sampling import CAPTURE_EXPERTS
 
@@ -43,6 +43,10 @@ EXACT_ON_CPU = """
     Olmo3ForCausalLM OlmoeForCausalLM OlmoForCausalLM OPTForCausalLM Phi3ForCausalLM PhiForCausalLM
     Qwen2ForCausalLM Qwen2MoeForCausalLM Qwen3ForCausalLM Qwen3MoeForCausalLM SmolLM3ForCausalLM
     StableLmForCausalLM Starcoder2ForCausalLM
+""".split()
+# Compared with PEFT's adapters, token by token.
+EXACT_WITH_ADAPTERS = """
+    LlamaForCausalLM MistralForCausalLM Qwen2ForCausalLM Qwen3ForCausalLM
 """.split()
 # Names, the device (None: any), and why.
 REFUSED: tuple[tuple[str, Device | None, str], ...] = (
@@ -139,6 +143,19 @@ def check_experts(hf_config: PretrainedConfig, server_arguments: Mapping[str, An
             f"rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS}",
             f"{architecture(hf_config)} has no experts (no num_experts_per_tok in its config); "
             "leave the key out.",
+        )
+
+
+def check_lora(hf_config: PretrainedConfig, server_arguments: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if adapters are to be served of a model for which SGLang's were never
+    compared; with experts its scheduler would die."""
+    name = architecture(hf_config)
+    if server_arguments.get(ENABLE) and name not in EXACT_WITH_ADAPTERS:
+        raise ConfigError.of(
+            OWN + ENABLE,
+            f"SGLang 0.5.9's adapters of {name} were never compared with PEFT's, only those of "
+            f"{', '.join(EXACT_WITH_ADAPTERS)}. rollout.name: hf serves them, or adapter_path "
+            "merges one.",
         )
 
 

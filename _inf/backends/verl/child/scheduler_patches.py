@@ -15,6 +15,7 @@ from _inf.backends.verl.child import (
     drawing,
     fair_scheduling,
     grammar_fixes,
+    lora,
     model_code,
     model_files,
     packed_linear,
@@ -106,6 +107,8 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
                 RotaryEmbedding._compute_cos_sin_cache,
                 "it uses the base of the longest context for every row; Transformers uses the "
                 "model's own up to max_position_embeddings, and `support` refuses longer rows"),
+        Wrap("sglang.srt.lora.layers:BaseLayerWithLoRA.__init__", lora.with_its_bias,
+             "load_weights of models/ finds no bias of a layer that can have adapters, and dies"),
         Wrap("sglang.srt.layers.layernorm:RMSNorm.forward_native", model_code.normalize,
              "on a CPU it is eight operators, for a few numbers each"),
         Wrap("sglang.srt.layers.rotary_embedding:RotaryEmbedding.forward_native",

@@ -53,3 +53,7 @@ def set_up(
         from _inf.backends.verl.child.attention import register_cpu_attention
 
         register_cpu_attention()
+    if device == "cpu":
+        from _inf.backends.verl.child.lora import register_cpu_lora
+
+        register_cpu_lora()

@@ -1,0 +1,89 @@
+"""Checks a LoRA adapter for a running engine, all of it, before anything of it is loaded."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from _inf.backends import new_weights
+from _inf.backends.new_weights import ExpectedWeights, NamedTensors
+from _inf.errors import ConfigError, error_text
+from _inf.models.adapters import adapter_folder, lora_config, read_adapter
+from _inf.models.merging import without_torchao
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+    from transformers import PreTrainedModel
+
+
+def checked(
+    name: str,
+    weights: object,
+    peft_config: object,
+    known: dict[str, Any] | None,
+    expected: Callable[[LoraConfig], ExpectedWeights],
+) -> tuple[LoraConfig, NamedTensors]:
+    """Return an adapter's config and its weights; raises `ConfigError` about `adapters.NAME`.
+
+    weights: a folder, or as in `update_weights`. known: the config of the adapter that it replaces.
+    expected: what an adapter with this config must have.
+    """
+    key = f"adapters.{name}"
+    try:
+        config, weights = _read(key, weights, peft_config, known)
+        wanted = expected(config)
+    except ConfigError as failure:
+        if failure.key is not None:
+            raise
+        raise ConfigError.of(key, str(failure)) from failure.__cause__
+    tensors = new_weights.checked(weights, wanted, key)
+    whole = ((e, t.full_tensor() if hasattr(t, "full_tensor") else t) for e, t in tensors)
+    return config, [(each, tensor.detach()) for each, tensor in whole]
+
+
+def _read(
+    key: str, weights: object, peft_config: object, known: dict[str, Any] | None
+) -> tuple[LoraConfig, object]:
+    if isinstance(weights, str | os.PathLike):
+        if peft_config is not None:
+            raise ConfigError("leave peft_config out: the folder has its own.")
+        folder = Path(weights).expanduser().resolve()
+        return read_adapter(adapter_folder(folder, key))
+    without_torchao()
+    if peft_config is not None:
+        return lora_config(peft_config), weights
+    if known is None:
+        raise ConfigError(
+            "a state dict does not say its rank and alpha; give the adapter's peft_config, "
+            "PEFT's LoraConfig or a mapping, when a name is loaded first."
+        )
+    return lora_config(known), weights
+
+
+def expected_weights(config: LoraConfig, build: Callable[[], PreTrainedModel]) -> ExpectedWeights:
+    """What PEFT would save of an adapter with this config on the model that `build` returns;
+    allocates nothing."""
+    from peft import PeftModel, get_peft_model_state_dict
+
+    with torch.device("meta"):
+        model = build()
+        try:
+            adapted = PeftModel(model, copy.deepcopy(config))
+        except Exception as failure:
+            raise ConfigError(
+                f"PEFT cannot add it to this model: {error_text(failure)}."
+            ) from failure
+    ends = (model.get_input_embeddings(), model.get_output_embeddings())
+    if model.config.tie_word_embeddings and any(hasattr(each, "base_layer") for each in ends):
+        raise ConfigError(
+            "it changes the embeddings, which are the head too in this model: only a merge "
+            "serves it; name it as adapter_path when the engine starts."
+        )
+    state = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    shapes = {each: tuple(tensor.shape) for each, tensor in state.items()}
+    return ExpectedWeights(shapes, what="an adapter with this config on this model")

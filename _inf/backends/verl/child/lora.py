@@ -1,0 +1,124 @@
+"""The products of LoRA adapters on a CPU, in place of SGLang's.
+
+Its other backends need Triton. `lora/backend/torch_backend.py` (sglang 0.5.9) puts what it knows of
+a batch in pinned memory, which torch cannot allocate without a GPU (five places); it fails in a
+batch with several adapters, because it copies one number per run of equal rows into one per row;
+and it visits every run in every layer, where nothing has an adapter too.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from sglang.srt.lora.backend.base_backend import BaseLoRABackend
+from sglang.srt.lora.backend.lora_registry import register_lora_backend
+from sglang.srt.lora.utils import generate_sequence_lengths
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+
+NAME = "torch_native"
+
+
+def register_cpu_lora() -> None:
+    register_lora_backend(NAME)(lambda: CpuLora)
+
+
+def with_its_bias(build: Callable[..., None], self: Any, base_layer: Any, *args: object) -> None:
+    build(self, base_layer, *args)
+    bias = getattr(base_layer, "bias", None)
+    if isinstance(bias, torch.nn.Parameter):
+        self.bias = bias
+
+
+class Used(NamedTuple):
+    """An adapter of a batch: its place in SGLang's buffers, and its tokens; None: all."""
+
+    slot: int
+    rank: int
+    scaling: float
+    tokens: torch.Tensor | None
+
+
+class CpuLora(BaseLoRABackend):
+    """Implements SGLang's interface: a layer's output gets, in place, what its adapters add."""
+
+    name = NAME
+
+    def __init__(self, max_loras_per_batch: int, device: torch.device, **_: Any) -> None:
+        super().__init__(max_loras_per_batch, device)
+        self._used: list[Used] = []
+
+    def prepare_lora_batch(
+        self,
+        forward_batch: ForwardBatch,
+        weight_indices: list[int],
+        lora_ranks: list[int],
+        scalings: list[float],
+        use_cuda_graph: bool,
+    ) -> None:
+        """Called before the layers of a step. `weight_indices`: each row's place in the buffers;
+        `lora_ranks`, `scalings`: by place, 0 for the base."""
+        slots = sorted(slot for slot in set(weight_indices) if lora_ranks[slot])
+        self._used = []
+        if not slots:
+            return
+        lengths = generate_sequence_lengths(forward_batch, device="cpu")
+        of_tokens = torch.tensor(weight_indices).repeat_interleave(lengths)
+        for slot in slots:
+            mine = of_tokens == slot
+            tokens = None if bool(mine.all()) else mine.nonzero()[:, 0]
+            self._used.append(Used(slot, lora_ranks[slot], scalings[slot], tokens))
+
+    def run_lora_a_sgemm(
+        self, x: torch.Tensor, weights: torch.Tensor, slices: int = 1
+    ) -> list[torch.Tensor]:
+        """Return the scaled inner products of each adapter: tokens x (slices * rank)."""
+        return [
+            (x if used.tokens is None else x[used.tokens])
+            @ (weights[used.slot, : slices * used.rank].T * used.scaling)
+            for used in self._used
+        ]
+
+    def run_lora_b_sgemm(
+        self,
+        x: list[torch.Tensor],
+        weights: torch.Tensor,
+        output_offset: torch.Tensor,
+        base_output: torch.Tensor,
+    ) -> torch.Tensor:
+        """output_offset: where the slices of the output (q, k and v; gate and up) begin and end."""
+        for used, inner in zip(self._used, x, strict=True):
+            slices = itertools.pairwise(output_offset.tolist())
+            for number, (start, end) in enumerate(slices):
+                part = inner[:, number * used.rank : (number + 1) * used.rank]
+                outer = weights[used.slot, start:end, : used.rank].T
+                if used.tokens is None:
+                    base_output[:, start:end].addmm_(part, outer)
+                else:
+                    base_output[:, start:end].index_add_(0, used.tokens, part @ outer)
+        return base_output
+
+    def run_qkv_lora(
+        self,
+        x: torch.Tensor,
+        qkv_lora_a: torch.Tensor,
+        qkv_lora_b: torch.Tensor,
+        output_offset: torch.Tensor,
+        base_output: torch.Tensor,
+        **_: Any,
+    ) -> torch.Tensor:
+        inner = self.run_lora_a_sgemm(x, qkv_lora_a, slices=3)
+        return self.run_lora_b_sgemm(inner, qkv_lora_b, output_offset, base_output)
+
+    def run_gate_up_lora(
+        self,
+        x: torch.Tensor,
+        gate_up_lora_a: torch.Tensor,
+        gate_up_lora_b: torch.Tensor,
+        output_offset: torch.Tensor,
+        base_output: torch.Tensor,
+    ) -> torch.Tensor:
+        inner = self.run_lora_a_sgemm(x, gate_up_lora_a, slices=2)
+        return self.run_lora_b_sgemm(inner, gate_up_lora_b, output_offset, base_output)

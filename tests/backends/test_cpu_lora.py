@@ -1,0 +1,72 @@
+"""The scheduler's own products of adapters on a CPU, against plain matrix products."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from _inf.backends.verl import environment
+
+pytestmark = pytest.mark.engine  # it imports the whole stack
+WIDE, OUT, MOST = 24, (16, 8, 8), 4  # a layer's inputs, its outputs in three slices; the rank
+RANKS, SCALINGS = [0, 2, MOST], [0.0, 0.5, 2.0]  # by place; the first is the model's own
+
+
+@pytest.fixture(scope="module")
+def lora() -> Any:
+    environment.prepare("auto")
+    from _inf.backends.verl.child import lora
+
+    return lora
+
+
+def batch(lengths: list[int], decoding: bool) -> Any:
+    """What of SGLang's `ForwardBatch` is read: rows with so many new tokens each."""
+    mode = SimpleNamespace(
+        is_decode=lambda: decoding, is_target_verify=lambda: False, is_extend=lambda: not decoding
+    )
+    tensor = torch.tensor(lengths, dtype=torch.int32)
+    return SimpleNamespace(
+        forward_mode=mode,
+        batch_size=len(lengths),
+        extend_seq_lens=tensor,
+        extend_seq_lens_cpu=lengths,
+    )
+
+
+@pytest.mark.parametrize(
+    ("places", "lengths", "decoding"),
+    [
+        ([1], [5], False),
+        ([0, 0], [1, 1], True),
+        ([2, 1, 0, 2, 2], [1] * 5, True),  # two rows with one adapter, side by side and apart
+        ([1, 0, 1, 2], [3, 2, 1, 4], False),
+        ([2, 2], [3, 1], False),
+    ],
+)
+def test_layer_gets_what_its_adapters_add(
+    lora: Any, places: list[int], lengths: list[int], decoding: bool
+) -> None:
+    torch.manual_seed(0)
+    inner = torch.randn(len(RANKS), 3 * MOST, WIDE)
+    outer = torch.randn(len(RANKS), sum(OUT), MOST)
+    x, output = torch.randn(sum(lengths), WIDE), torch.randn(sum(lengths), sum(OUT))
+    expected, tokens = output.clone(), iter(range(sum(lengths)))
+    for place, length in zip(places, lengths, strict=True):
+        rank = RANKS[place]
+        for token in (next(tokens) for _ in range(length)):
+            begin = 0
+            for number, width in enumerate(OUT):
+                a = inner[place, number * rank : (number + 1) * rank]
+                b = outer[place, begin : begin + width, :rank]
+                expected[token, begin : begin + width] += SCALINGS[place] * (b @ (a @ x[token]))
+                begin += width
+    products = lora.CpuLora(max_loras_per_batch=len(RANKS), device=torch.device("cpu"))
+    products.prepare_lora_batch(batch(lengths, decoding), places, RANKS, SCALINGS, False)
+    offsets = torch.tensor([0, *torch.tensor(OUT).cumsum(0)])
+    result = products.run_qkv_lora(x, inner, outer, output_offset=offsets, base_output=output)
+    assert result is output
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,73 @@
+"""An adapter as SGLang is sent it changes each weight as PEFT's merge does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+
+from _inf.backends import new_weights
+from _inf.backends.verl.adapters import sglang_tensors
+from _inf.models.adapters import read_adapter
+from inf import ConfigError
+from tests.support.tiny import tiny_model
+from tests.support.trained import adapter, loaded, without_torchao
+
+TWO_RANKS: dict[str, Any] = {
+    "r": 6,
+    "target_modules": ["v_proj", "gate_proj", "down_proj"],
+    "rank_pattern": {"gate_proj": 2},
+    "alpha_pattern": {"layers.1.mlp.down_proj": 5},
+}
+
+
+@pytest.mark.parametrize("how", [{}, {"use_rslora": True}, TWO_RANKS])
+def test_products_are_the_changes_that_pefts_merge_makes(
+    how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_torchao(monkeypatch)
+    folder = adapter(tiny_model(), tmp_path / "adapter", **how)
+    base = loaded(tiny_model())
+    plain = {name: tensor.clone() for name, tensor in base.state_dict().items()}
+    shapes = new_weights.weights_of(base).shapes
+    config, tensors = read_adapter(folder)
+    rank, sent = sglang_tensors("adapters.a", config, list(tensors.items()), shapes)
+    assert rank == how.get("r", 4)
+    merged = PeftModel.from_pretrained(base, str(folder)).merge_and_unload().state_dict()
+    products = {}
+    for name, inner in sent.items():
+        if name.endswith("lora_A.weight"):
+            outer = sent[name.replace("lora_A", "lora_B")]
+            assert len(inner) == outer.shape[1] == rank
+            module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+            products[f"{module}.weight"] = outer @ inner
+    for name, weight in plain.items():
+        change = products.pop(name, torch.zeros(()))
+        torch.testing.assert_close(merged[name], weight + change, rtol=1e-5, atol=1e-5)
+    assert not products
+
+
+@pytest.mark.parametrize("targets", [["k_proj"], ["up_proj"]])
+def test_parts_of_a_product_that_sglang_computes_at_once_are_completed(
+    targets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang 0.5.9 joins them by the name of the first, and dies of a second one alone."""
+    without_torchao(monkeypatch)
+    config, tensors = read_adapter(adapter(tiny_model(), tmp_path / "a", target_modules=targets))
+    shapes = new_weights.weights_of(loaded(tiny_model())).shapes
+    _, sent = sglang_tensors("adapters.a", config, list(tensors.items()), shapes)
+    groups = {"k_proj": "qkv", "up_proj": ("gate", "up")}
+    leaves = {name.split(".")[-3] for name in sent}
+    assert leaves == {f"{part}_proj" for part in groups[targets[0]]}
+
+
+def test_adapter_of_the_head_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_torchao(monkeypatch)
+    folder = adapter(tiny_model(), tmp_path / "a", target_modules=["lm_head"])
+    config, tensors = read_adapter(folder)
+    own = [(name, tensor) for name, tensor in tensors.items() if "lora_" in name]
+    with pytest.raises(ConfigError, match=r"adapters\.a: it has .*lm_head\.lora_A.*hf serves it"):
+        sglang_tensors("adapters.a", config, own, {})
