@@ -15,6 +15,7 @@ import contextvars
 import importlib
 import warnings
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _inf.agent_loops.audit import warn_of_failures, warn_of_unsampled
@@ -279,18 +280,23 @@ class InferenceEngine(RunningEngine):
         return traces_batch(traces, rewards, self.tokenizer, self._widths)
 
     def serve(
-        self, host: str = "127.0.0.1", port: int = 0, api_key: str | None = None
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        api_key: str | None = None,
+        adapter_folder: str | Path | None = None,
     ) -> InferenceServer:
         """Serve this engine over HTTP in OpenAI's form until the `with` block ends.
 
         host: another than this machine's own needs an `api_key`. port: 0 takes a free one;
-        `server.base_url` says it. api_key: the key that requests must have.
+        `server.base_url` says it. api_key: the key that requests must have. adapter_folder:
+        requests may load LoRA adapters from folders below it; without it they may load none.
         Raises `ConfigError` if it cannot listen there. docs/serving.md has the routes.
         """
-        check_supported(self._backend, {"serve()": True})
+        check_supported(self._backend, {"serve()": True, "load_adapter()": adapter_folder})
         from _inf.apps.serve.server import InferenceServer
 
-        return InferenceServer(self, host, port, api_key)
+        return InferenceServer(self, host, port, api_key, adapter_folder)
 
     @property
     def _widths(self) -> tuple[int, int]:

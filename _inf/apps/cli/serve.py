@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,6 +28,12 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    adapter_folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Requests may load LoRA adapters from folders below it.", show_default=False
+        ),
+    ] = None,
     **options: Any,
 ) -> None:
     """Serve a model over HTTP, for the openai client (docs/serving.md).
@@ -40,7 +47,8 @@ def serve(
     if api_key == "":
         raise ConfigError(f"--api-key-env: the environment variable {api_key_env} is not set.")
     check_address(host, port, api_key)
-    with Options(options).start() as engine, engine.serve(host, port, api_key) as server:
+    address = (host, port, api_key, adapter_folder)
+    with Options(options).start() as engine, engine.serve(*address) as server:
         terminated: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))
         typer.echo(f"inf: {engine.config.model_name} is served at {server.base_url}", err=True)

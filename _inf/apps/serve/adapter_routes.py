@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from _inf.apps.openai_format import RequestBody
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class LoadBody(RequestBody):
-    """lora_path: a folder of the server's machine. load_inplace: it may replace an adapter."""
+    """lora_path: below the server's adapter folder, or relative to it. load_inplace: it may replace
+    an adapter."""
 
     lora_name: str
     lora_path: str
@@ -27,11 +29,16 @@ class UnloadBody(RequestBody):
     lora_int_id: Any = None  # vLLM's own number, which has no effect there either
 
 
-def load_adapter(engine: InferenceEngine, body: LoadBody) -> str:
+def load_adapter(engine: InferenceEngine, root: Path, body: LoadBody) -> str:
+    """Load an adapter from below `root`: no request has files of other folders read."""
+    folder = (root / body.lora_path).resolve()
+    if not folder.is_relative_to(root.resolve()):
+        said = f"{body.lora_path!r} is not below the server's adapter folder."
+        raise RequestError(400, f"lora_path: {said}", key="lora_path")
     if body.lora_name in engine.adapters and not body.load_inplace:
         said = f"{body.lora_name!r} is loaded already; replace it with load_inplace: true."
         raise RequestError(400, f"lora_name: {said}", key="lora_name")
-    engine.load_adapter(body.lora_name, body.lora_path)
+    engine.load_adapter(body.lora_name, folder)
     return f"Success: LoRA adapter '{body.lora_name}' added successfully."
 
 

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
@@ -57,10 +58,14 @@ ANSWERS: Mapping[str, type[Responses[Any]]] = {
 
 
 class Service:
-    """Answers requests with one engine. `create_app` names the route of each method."""
+    """Answers requests with one engine. `create_app` names the route of each method.
 
-    def __init__(self, engine: InferenceEngine) -> None:
+    adapter_folder: requests may load adapters from below it; None: they may load none.
+    """
+
+    def __init__(self, engine: InferenceEngine, adapter_folder: Path | None = None) -> None:
         self.engine = engine
+        self.adapter_folder = adapter_folder
         self.keeper = EngineKeeper(engine)
         self.metrics = Metrics(engine)
         self.sessions = Sessions()
@@ -98,8 +103,10 @@ class Service:
         return name
 
     async def load_adapter(self, request: Request) -> Response:
+        assert self.adapter_folder is not None
         body = read_body(LoadBody, await read_bytes(request))
-        return Response(await asyncio.to_thread(load_adapter, self.engine, body))
+        asked = (self.engine, self.adapter_folder, body)
+        return Response(await asyncio.to_thread(load_adapter, *asked))
 
     async def unload_adapter(self, request: Request) -> Response:
         body = read_body(UnloadBody, await read_bytes(request))
@@ -216,7 +223,7 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
         router.add_api_route(f"{prefix}/detokenize", service.detokenize, methods=["POST"])
         router.add_api_route(f"{prefix}/tokenizer_info", service.tokenizer_info)
     adapters = (("load", service.load_adapter), ("unload", service.unload_adapter))
-    for path, method in adapters if "adapters" in service.engine.supports else ():
+    for path, method in adapters if service.adapter_folder is not None else ():
         router.add_api_route(f"/v1/{path}_lora_adapter", method, methods=["POST"])
     router.add_api_route(f"{SESSION}/traces", service.traces)
     router.add_api_route(f"{SESSION}/reward", service.reward, methods=["POST"])

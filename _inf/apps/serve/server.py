@@ -7,6 +7,7 @@ import ipaddress
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -27,10 +28,18 @@ class InferenceServer:
     """A server that `engine.serve()` started; a context manager, which stops it."""
 
     def __init__(
-        self, engine: InferenceEngine, host: str, port: int, api_key: str | None = None
+        self,
+        engine: InferenceEngine,
+        host: str,
+        port: int,
+        api_key: str | None = None,
+        adapter_folder: str | Path | None = None,
     ) -> None:
         check_address(host, port, api_key)
-        self._service = Service(engine)
+        folder = None if adapter_folder is None else Path(adapter_folder).expanduser()
+        if folder is not None and not folder.is_dir():
+            raise ConfigError.of("adapter_folder", f"{folder} is not a folder.")
+        self._service = Service(engine, folder)
         self._socket = _listen(host, port)
         url_host = f"[{host}]" if ":" in host else host
         self._url = f"http://{url_host}:{self._socket.getsockname()[1]}"

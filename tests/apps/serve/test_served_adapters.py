@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from _inf.apps.serve.server import InferenceServer
-from inf import InferenceEngine
+from inf import ConfigError, InferenceEngine
 from tests.support.serve_clients import client
 from tests.support.tiny import tiny_model
 from tests.support.trained import adapter, without_torchao
@@ -29,9 +29,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[InferenceEngine, InferenceServer]]:
+def served(folders: list[Path]) -> Iterator[tuple[InferenceEngine, InferenceServer]]:
     with InferenceEngine(model_path=str(tiny_model()), rollout=SETTINGS) as engine:
-        with engine.serve() as server:
+        with engine.serve(adapter_folder=folders[0].parent) as server:
             yield engine, server
 
 
@@ -79,8 +79,10 @@ def test_adapters_are_loaded_listed_asked_for_and_unloaded(
     assert posted(server, "unload", lora_name="mine")[0] == 200
     assert posted(server, "unload", lora_name="mine")[0] == 404
     assert len(caller.models.list().data) == 1
-    status, said = posted(server, "load", lora_name="mine", lora_path="/nowhere")
-    assert status == 400 and "/nowhere is not a PEFT folder" in said
+    status, said = posted(server, "load", lora_name="mine", lora_path="nowhere")
+    assert status == 400 and "nowhere is not a PEFT folder" in said
+    status, said = posted(server, "load", lora_name="mine", lora_path=folders[0].name)
+    assert status == 200 and posted(server, "unload", lora_name="mine")[0] == 200
     body = {"model": "mine", "prompt": IDS}
     gone = httpx.post(f"{server.base_url}/completions", json=body, timeout=60)
     assert gone.status_code == 404 and gone.json()["error"]["code"] == "model_not_found"
@@ -106,5 +108,30 @@ def test_engine_on_a_server_uses_its_adapters(
         assert engine.adapters == []
 
 
-def test_backend_without_adapters_has_no_such_routes(tiny_server: InferenceServer) -> None:
-    assert posted(tiny_server, "load", lora_name="mine", lora_path="/x")[0] == 404
+@pytest.mark.parametrize("path", ["/etc", "..", "../../x", "link"])
+def test_no_other_folder_is_read(
+    path: str, served: tuple[InferenceEngine, InferenceServer], folders: list[Path]
+) -> None:
+    engine, server = served
+    link = folders[0].parent / "link"
+    link.unlink(missing_ok=True)
+    link.symlink_to("/etc")
+    status, said = posted(server, "load", lora_name="mine", lora_path=path)
+    assert status == 400 and "is not below the server's adapter folder" in said
+    assert engine.adapters == []
+
+
+def test_server_without_a_folder_of_adapters_has_no_such_routes(
+    served: tuple[InferenceEngine, InferenceServer], folders: list[Path]
+) -> None:
+    engine, _ = served
+    with engine.serve() as server:
+        assert posted(server, "load", lora_name="mine", lora_path=str(folders[0]))[0] == 404
+
+
+def test_folder_that_cannot_be_used_is_refused(
+    served: tuple[InferenceEngine, InferenceServer], tiny_server: InferenceServer, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="adapter_folder: .*nowhere is not a folder"):
+        served[0].serve(adapter_folder=tmp_path / "nowhere")
+    assert posted(tiny_server, "load", lora_name="mine", lora_path=str(tmp_path))[0] == 404
