@@ -144,7 +144,7 @@ def test_rows_with_adapters_are_those_of_transformers(
 ) -> None:
     without_torchao(monkeypatch)
     names = [None, "first", "second", "first"]
-    options = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "2")
+    options = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "4")  # docs/adapters.md
     allowed = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
     with vllm(python, model, tmp_path, *options, **allowed) as address:
         with connected(address, tokenizer_path=str(model)) as remote:
