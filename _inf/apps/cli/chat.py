@@ -50,6 +50,7 @@ UNUSABLE = {
     "tools": "a chat has those of its config; set rollout.multi_turn.tool_config_path",
     "environment_factory": "a chat has no environments; leave it out",
     "environment_kwargs": "a chat has no environments; leave it out",
+    "adapter": "a chat loads no adapters; set adapter_path, or leave it out",
 }
 ONLY_JSON = dict.fromkeys(
     ("logprobs", "prompt_logprobs", "sampling_mask", "return_routed_experts"),
