@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.backends.base import FEATURES, Backend
-from _inf.backends.description import BackendDescription, Faults
+from _inf.backends.description import BackendDescription, Faults, Mode
 from _inf.backends.hf import HF
 from _inf.backends.openai import OPENAI
 from _inf.backends.verl import SGLANG
@@ -38,13 +38,18 @@ def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
     for feature in sorted(FEATURES.keys() - backend.supports):
         for name, neutral in FEATURES[feature].items():
             if name in asked and asked[name] is not None and asked[name] != neutral:
-                others = " or ".join(mode.name for mode in MODES if feature in mode.supports)
+                offers = [mode for each in BACKENDS for mode in _first_mode(each, feature)]
+                others = " or ".join(mode.name for mode in offers)
                 instead = INSTEAD.get(feature, "")
                 raise ConfigError.of(
                     name,
                     f"the backend {backend.name} does not offer it; rollout.name: {others} does."
                     f"{instead}",
                 )
+
+
+def _first_mode(described: BackendDescription, feature: str) -> list[Mode]:
+    return [mode for mode in described.modes if feature in mode.supports][:1]
 
 
 def check_adapters(backend: Backend, names: Sequence[str | None]) -> None:

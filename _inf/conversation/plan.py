@@ -10,10 +10,11 @@ from _inf.agent_loops.calls import AgentLoops
 from _inf.agent_loops.loading import AgentLoop
 from _inf.config import Config
 from _inf.conversation.environments import Environment, EnvironmentKind, environment_kinds
-from _inf.conversation.episode import Episode, TextEpisode
+from _inf.conversation.episode import Episode
 from _inf.conversation.interactions import ConfiguredTools
 from _inf.conversation.loop import run_episode, run_rows
 from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, answered_calls, rules_for
+from _inf.conversation.text_episode import TextEpisode
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.keywords import KEYWORDS
 from _inf.request.sampling import Sampling

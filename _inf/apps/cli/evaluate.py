@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +11,12 @@ import typer
 
 from _inf.apps.cli.options import DefaultCommand, Options, first_errors, takes_options
 from _inf.apps.eval import gsm8k, reasoning_tasks
+from _inf.apps.eval.benchmarks import NAMED, benchmark_of
 from _inf.apps.eval.compare import compare_runs
 from _inf.apps.eval.dataset import read_examples
 from _inf.apps.eval.environments import factory_of_file
-from _inf.apps.eval.evaluate import EvalRun
-from _inf.apps.eval.presets import PRESETS, preset_rows
 from _inf.apps.eval.reward import SECONDS, RewardPool
-from _inf.apps.eval.reward_process import RewardFunction
+from _inf.apps.eval.run import EvalRun
 from _inf.apps.eval.tracking import check_tracker, global_step, log_metrics
 from _inf.backends.registry import describe
 from _inf.errors import ConfigError
@@ -28,9 +26,6 @@ from _inf.runtime.progress import say
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-GSM8K = "gsm8k"
-BENCHMARKS = (GSM8K, *PRESETS)
-NAMED = ", ".join((*BENCHMARKS, reasoning_tasks.FORM))
 PLOT = typer.Option(help="Draw them into this file.", show_default=False)
 
 
@@ -147,7 +142,7 @@ def data(
     folder = None
     if adapter is not None:
         call.params["adapter"], folder = _adapter(adapter, remote=describe(config).remote)
-    benchmark = _benchmark(source, file, shots, shots_from, tool, size, data_seed)
+    benchmark = benchmark_of(source, file, shots, shots_from, tool, size, data_seed)
     run = EvalRun(
         read_examples(benchmark.rows, prompt_key=prompt_key, shuffle_seed=shuffle_seed),
         benchmark.name,
@@ -196,54 +191,6 @@ def _adapter(assignment: str, *, remote: bool) -> tuple[str, Path]:
             f"--adapter: {assignment!r} is not NAME=PATH, such as mine=adapters/mine."
         )
     return name, Path(path) if remote else adapter_folder(Path(path).expanduser(), "adapter")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Benchmark:
-    """rows: what `read_examples` reads. name: theirs in the report. out: the stem of the files.
-    reward: None for verl's."""
-
-    rows: Any
-    name: str
-    out: Path
-    reward: RewardFunction | None = None
-
-
-def _benchmark(
-    source: str,
-    file: Path | None,
-    shots: int,
-    shots_from: Path | None,
-    tool: bool,
-    size: int | None,
-    data_seed: int | None,
-) -> _Benchmark:
-    of_gsm8k = {"shots": shots, "shots-from": shots_from, "tool": tool}
-    is_task = source.startswith(reasoning_tasks.PREFIX)
-    for given, fits, whose in (
-        (of_gsm8k, source == GSM8K, GSM8K),
-        ({"data": file}, source in BENCHMARKS, ", ".join(BENCHMARKS)),
-        ({"size": size, "data-seed": data_seed is not None}, is_task, reasoning_tasks.FORM),
-    ):
-        asked = [name for name, value in given.items() if value]
-        if asked and not fits:
-            raise ConfigError(f"--{asked[0]}: it is an option of {whose}, not of {source}.")
-    if is_task:
-        size = size or reasoning_tasks.SIZE
-        seed = reasoning_tasks.SEED if data_seed is None else data_seed
-        rows, reward = reasoning_tasks.load(source, size, seed)
-        stem = "rg" if "," in source else source.replace(":", "-")
-        return _Benchmark(rows, f"{source}, size {size}, seed {seed}", Path(stem), reward)
-    if source == GSM8K:
-        problems = gsm8k.load(file, "test")
-        examples = gsm8k.examples(problems, shots, shots_from)
-        about = str(file or gsm8k.HUB) + (f", {shots} examples before each" if shots else "")
-        rows = gsm8k.rows(problems, examples, tool=tool)
-        return _Benchmark(rows, about, Path(source), gsm8k.compute_score)
-    if source in PRESETS:
-        about = str(file or PRESETS[source].hub)
-        return _Benchmark(preset_rows(source, file), about, Path(source))
-    return _Benchmark(source, source, Path("eval"))
 
 
 @eval_app.command()

@@ -75,11 +75,12 @@ class CpuLora(BaseLoRABackend):
         self, x: torch.Tensor, weights: torch.Tensor, slices: int = 1
     ) -> list[torch.Tensor]:
         """Return the scaled inner products of each adapter: tokens x (slices * rank)."""
-        return [
-            (x if used.tokens is None else x[used.tokens])
-            @ (weights[used.slot, : slices * used.rank].T * used.scaling)
-            for used in self._used
-        ]
+        products = []
+        for used in self._used:
+            mine = x if used.tokens is None else x[used.tokens]
+            inner = mine @ weights[used.slot, : slices * used.rank].T
+            products.append(inner if used.scaling == 1.0 else inner * used.scaling)
+        return products
 
     def run_lora_b_sgemm(
         self,
