@@ -46,8 +46,11 @@ class Address(_Fields):
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     def hidden(self, text: str) -> str:
-        """Return `text` without the values of `env` and `headers`, and the URL's query."""
-        secrets = [*self.env.values(), *self.headers.values(), urlsplit(self.url or "").query]
+        """Return `text` without the values of `env` and `headers`, and the URL's query and
+        password."""
+        values, parts = [*self.env.values(), *self.headers.values()], urlsplit(self.url or "")
+        secrets = [*values, parts.query, parts.password or ""]
+        secrets += (value.split()[-1] for value in values if value.strip())  # Bearer TOKEN
         for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, "***") if len(secret) >= SECRET_CHARACTERS else text
         return text
