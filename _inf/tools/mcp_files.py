@@ -33,9 +33,9 @@ class Address(_Fields):
 
     command: str | None = Field(None, min_length=1)
     args: list[str] = []
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field({}, repr=False)
     url: str | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field({}, repr=False)
 
     @property
     def name(self) -> str:
@@ -96,7 +96,7 @@ class _VerlServers(_Fields):
 
 
 class _VerlAddress(Address):
-    auth_token: str | None = None
+    auth_token: str | None = Field(None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -259,6 +259,17 @@ def test_a_server_that_cannot_start_is_named_and_no_secret_is_shown(
     assert "cannot be used: it did not answer within 1 seconds" in says
 
 
+def test_a_secret_of_the_wrong_type_is_not_shown(load: Load, tmp_path: Path) -> None:
+    says = refusal(load, stdio(env={"PIN": 12345678}))
+    assert "tools[0].env.PIN: Input should be a valid string" in says and "123" not in says
+    url = {"url": "http://127.0.0.1:1/mcp"}
+    says = refusal(load, {"type": "mcp", "headers": "Bearer of-a-user", **url})
+    assert "tools[0].headers: Input should be" in says and "of-a-user" not in says
+    servers = {"a": {"auth_token": ["of-a-user"], **url}}
+    says = refusal(load, verls(tmp_path / "mcp.json", servers))
+    assert "mcpServers.a.auth_token: Input should be" in says and "of-a-user" not in says
+
+
 def test_close_ends_a_program_that_is_busy_and_a_later_call_starts_one(
     load: Load, calls: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
