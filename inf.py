@@ -35,6 +35,7 @@ from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
 from _inf.request.sampling import resolve
 from _inf.request.tokenize import tokenize
+from _inf.request.values import text
 from _inf.response.decode import decode
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
@@ -217,7 +218,7 @@ class InferenceEngine(RunningEngine):
         self, call: str, prompts: object, responses: object, adapter: str | None
     ) -> list[tuple[list[int], int]]:
         check_supported(self._backend, {call: True, "adapter": adapter})
-        check_adapters(self._backend, [adapter])
+        check_adapters(self._backend, [None if adapter is None else text("adapter", adapter)])
         template = self._prepare([], {}).rules.template  # of any call without keywords
         return scored_sequences(prompts, responses, template, self.model)
 

@@ -12,7 +12,7 @@ import torch
 
 from _inf.backends import new_weights
 from _inf.backends.new_weights import ExpectedWeights, NamedTensors
-from _inf.errors import ConfigError, error_text
+from _inf.errors import ConfigError, error_text, shown
 from _inf.models.adapters import adapter_folder, lora_config, read_adapter
 from _inf.models.merging import without_torchao
 
@@ -52,8 +52,13 @@ def _read(
     if isinstance(weights, str | os.PathLike):
         if peft_config is not None:
             raise ConfigError("leave peft_config out: the folder has its own.")
-        folder = Path(weights).expanduser().resolve()
-        return read_adapter(adapter_folder(folder, key))
+        try:
+            folder = adapter_folder(Path(weights).expanduser().resolve(), key)
+        except (OSError, ValueError, RuntimeError) as failure:  # not of a path that can be
+            if isinstance(failure, ConfigError):
+                raise
+            raise ConfigError(f"{shown(weights)} is no folder: {error_text(failure)}.") from failure
+        return read_adapter(folder)
     without_torchao()
     if peft_config is not None:
         return lora_config(peft_config), weights

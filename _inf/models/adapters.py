@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -53,6 +54,10 @@ def read_adapter(folder: Path) -> tuple[LoraConfig, Tensors]:
         raise ConfigError(f"{folder} cannot be read: {error_text(failure)}.") from failure
 
 
+def _is_scale(alpha: object) -> bool:
+    return isinstance(alpha, int | float) and math.isfinite(alpha)
+
+
 def lora_config(given: Any) -> LoraConfig:
     """Return a PEFT config, of PEFT's class or as a mapping, with what is used of it. Raises
     `ConfigError` if it is not that of a plain LoRA adapter."""
@@ -78,9 +83,12 @@ def lora_config(given: Any) -> LoraConfig:
         config = LoraConfig(**{name: fields[name] for name in _USED & fields.keys()})
     except Exception as failure:
         raise ConfigError(f"PEFT refuses its config: {error_text(failure)}.") from failure
-    if not (config.r > 0 and config.lora_alpha):
+    alphas = [config.lora_alpha, *(config.alpha_pattern or {}).values()]
+    rank: object = config.r
+    usable = isinstance(rank, int) and rank > 0 and all(map(_is_scale, alphas))
+    if not (usable and config.lora_alpha):
         raise ConfigError(
-            f"its config has r: {shown(config.r)} and lora_alpha: {shown(config.lora_alpha)}, with "
-            "which it would change nothing; set those of its training."
+            f"its config has r: {shown(rank)} and lora_alpha: {shown(config.lora_alpha)}, with "
+            "which it would change nothing or nothing could be computed; set those of its training."
         )
     return config

@@ -68,6 +68,8 @@ def top_k(name: str, value: Any) -> int:
 def text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigError.of(name, f"{shown(value)} is not a name; give it as text.")
+    if any("\ud800" <= each <= "\udfff" for each in value):
+        raise ConfigError.of(name, f"{shown(value)} has half a character, which no file can hold.")
     return value
 
 

@@ -168,7 +168,7 @@ def checked_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
     """Validate `value` as the pydantic model `kind`; a `ToolError` names the first wrong field,
-    after `where`."""
+    after `where`, and shows its value unless the field has `repr=False`."""
     try:
         return kind.model_validate(dict(value))
     except ValidationError as error:
@@ -181,7 +181,9 @@ def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
     if first["type"] == "value_error":  # our own message is complete
         said = str(first["ctx"]["error"])
         raise ToolError(f"{path}: {said}{'' if said.endswith('?') else '.'}")
-    shown_value = "" if first["type"] == "missing" else f"{shown(first['input'])}: "
+    field = kind.model_fields.get(str(first["loc"][0])) if first["loc"] else None
+    hidden = first["type"] == "missing" or (field is not None and not field.repr)
+    shown_value = "" if hidden else f"{shown(first['input'])}: "
     raise ToolError(f"{path}: {shown_value}{strip_punctuation(first['msg'])}.")
 
 

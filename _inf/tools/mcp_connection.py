@@ -24,6 +24,8 @@ from _inf.tools.mcp_files import Address
 
 CONNECT_SECONDS = 60.0  # npx and uvx may download a server first
 END_SECONDS = 10.0  # `mcp` closes a server's stdin, and sends signals after 2 and 4 seconds
+# Of mcp 2's errors with `CONNECTION_CLOSED` (`jsonrpc_dispatcher.py`, `streamable_http.py`).
+PACKAGES_WORDS = ("Connection closed", "SSE ")
 LOG_BYTES, LINE_CHARACTERS = 4000, 300
 
 
@@ -75,7 +77,11 @@ class Connection:
         address = self._address
         if address.command is not None:
             program = StdioServerParameters(
-                command=address.command, args=address.args, env=address.env
+                command=address.command,
+                args=address.args,
+                env=address.env,
+                # Under "strict" mcp 2 reads nothing more after one wrong byte, and says nothing.
+                encoding_error_handler="replace",
             )
             async with stdio_client(program, errlog=log) as streams:
                 self._from_server = streams[0]
@@ -108,11 +114,18 @@ class Connection:
         if failure.code == INVALID_REQUEST and self._status.startswith("404"):
             self._broken = True
             return True
-        if failure.code != CONNECTION_CLOSED:
+        if not self._has_ended(failure):
             return False
         self._broken = True
         await self.close()
         return isinstance(self._failure, httpx2.ConnectError)
+
+    def _has_ended(self, failure: MCPError) -> bool:
+        """Whether it is the package's own error of a lost connection: servers use the same code for
+        any error of theirs. One that refuses requests over HTTP needs a new connection too."""
+        if failure.code != CONNECTION_CLOSED:
+            return False
+        return self.lost or bool(self._status) or failure.message.startswith(PACKAGES_WORDS)
 
     def why(self, failure: BaseException | None = None) -> str:
         """Say what ended the connection or, if nothing did, what `failure` was."""

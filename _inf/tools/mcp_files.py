@@ -33,9 +33,9 @@ class Address(_Fields):
 
     command: str | None = Field(None, min_length=1)
     args: list[str] = []
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field({}, repr=False)
     url: str | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field({}, repr=False)
 
     @property
     def name(self) -> str:
@@ -46,8 +46,11 @@ class Address(_Fields):
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     def hidden(self, text: str) -> str:
-        """Return `text` without the values of `env` and `headers`, and the URL's query."""
-        secrets = [*self.env.values(), *self.headers.values(), urlsplit(self.url or "").query]
+        """Return `text` without the values of `env` and `headers`, and the URL's query and
+        password."""
+        values, parts = [*self.env.values(), *self.headers.values()], urlsplit(self.url or "")
+        secrets = [*values, parts.query, parts.password or ""]
+        secrets += (value.split()[-1] for value in values if value.strip())  # Bearer TOKEN
         for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, "***") if len(secret) >= SECRET_CHARACTERS else text
         return text
@@ -93,7 +96,7 @@ class _VerlServers(_Fields):
 
 
 class _VerlAddress(Address):
-    auth_token: str | None = None
+    auth_token: str | None = Field(None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +34,8 @@ class McpServer:
     def __init__(self, address: Address, calls_per_second: float | None = None) -> None:
         self._address, self._name = address, f"the MCP server {address.name}"
         self._interval = 1 / calls_per_second if calls_per_second else 0.0
-        self._next_call = 0.0
+        self._last_call = -math.inf
+        self._turn = asyncio.Lock()
         self._thread, self._pid = LoopThread("inf-mcp"), os.getpid()
         self._connecting: asyncio.Task[Connection] | None = None
 
@@ -59,6 +61,7 @@ class McpServer:
 
     async def _end(self) -> None:
         connecting, self._connecting = self._connecting, None
+        self._turn = asyncio.Lock()  # a later call has another event loop
         if connecting is not None:
             connecting.cancel()  # it closes what it has begun
             with contextlib.suppress(asyncio.CancelledError, OSError):
@@ -87,16 +90,10 @@ class McpServer:
         connection = await self._connected()
         if connection.client is None:
             raise ToolError(f"{where}: {self._name} cannot be used: {connection.why()}.")
-        tools: list[Any] = []
-        cursor = None
         try:
-            while True:
-                page = connection.client.list_tools(cursor=cursor)
-                answer = await asyncio.wait_for(page, CONNECT_SECONDS)
-                tools += answer.tools
-                if (cursor := answer.next_cursor) is None:
-                    return tools
+            return await asyncio.wait_for(_all_tools(connection.client), CONNECT_SECONDS)
         except Exception as failure:
+            await connection.close()  # then it knows what the server said last
             why = connection.why(failure)
             raise ToolError(f"{where}: {self._name} does not list its tools: {why}.") from failure
 
@@ -112,17 +109,29 @@ class McpServer:
             except MCPError as failure:
                 if await connection.never_ran(failure) and first:
                     continue
-                if failure.code != CONNECTION_CLOSED:
+                if failure.code != CONNECTION_CLOSED or not connection.lost:
                     return Executed(error=self._address.hidden(failure.message))
                 lost = f"{self._name} was lost during the call ({connection.why(failure)}), which"
                 return Executed(error=f"{lost} may have been carried out and is not repeated")
         raise AssertionError("the second attempt returns")
 
     async def _wait_for_turn(self) -> None:
-        now = asyncio.get_running_loop().time()
-        at = max(now, self._next_call)
-        self._next_call = at + self._interval
-        await asyncio.sleep(at - now)
+        if not self._interval:
+            return
+        now = asyncio.get_running_loop().time
+        async with self._turn:  # who gives up waiting takes nobody's place
+            await asyncio.sleep(self._last_call + self._interval - now())
+            self._last_call = now()
+
+
+async def _all_tools(client: Any) -> list[Any]:
+    tools: list[Any] = []
+    cursor = None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        if (cursor := page.next_cursor) is None:
+            return tools
 
 
 def _executed(result: Any) -> Executed:

@@ -20,7 +20,7 @@ from _inf.errors import ToolError
 from _inf.tools.execution import Executed, execute
 from _inf.tools.loading import close_tools, load_tools
 from _inf.types import Tool
-from tests.support.mcp_servers import free_port, http, noted, servers_of, stdio
+from tests.support.mcp_servers import PROGRAM, free_port, http, noted, servers_of, stdio
 from tests.support.scripts import until
 
 pytest.importorskip("mcp_types", reason="version 2 of the package mcp is not installed (extra mcp)")
@@ -259,6 +259,17 @@ def test_a_server_that_cannot_start_is_named_and_no_secret_is_shown(
     assert "cannot be used: it did not answer within 1 seconds" in says
 
 
+def test_a_secret_of_the_wrong_type_is_not_shown(load: Load, tmp_path: Path) -> None:
+    says = refusal(load, stdio(env={"PIN": 12345678}))
+    assert "tools[0].env.PIN: Input should be a valid string" in says and "123" not in says
+    url = {"url": "http://127.0.0.1:1/mcp"}
+    says = refusal(load, {"type": "mcp", "headers": "Bearer of-a-user", **url})
+    assert "tools[0].headers: Input should be" in says and "of-a-user" not in says
+    servers = {"a": {"auth_token": ["of-a-user"], **url}}
+    says = refusal(load, verls(tmp_path / "mcp.json", servers))
+    assert "mcpServers.a.auth_token: Input should be" in says and "of-a-user" not in says
+
+
 def test_close_ends_a_program_that_is_busy_and_a_later_call_starts_one(
     load: Load, calls: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -314,3 +325,53 @@ def test_verls_own_form_loads_with_its_prefixes_and_its_rate(load: Load, tmp_pat
     servers["b"] = {"url": f"http://127.0.0.1:{free_port()}/mcp", "auth_token": "a-secret-token"}
     says = refusal(load, verls(tmp_path / "mcp.json", servers))
     assert "cannot be used: ConnectError" in says and "a-secret-token" not in says
+
+
+def raw(kind: str = "", **fields: Any) -> dict[str, Any]:
+    env = {"INF_TEST_RAW": kind, **fields.pop("env", {})}
+    return stdio(env=env, **fields) | {"args": [str(PROGRAM.with_name("mcp_raw.py"))]}
+
+
+def test_an_error_with_the_code_of_a_lost_connection_is_the_servers_own(load: Load) -> None:
+    say = load(raw())["say"]
+    before = result(say)
+    for code in (-32000, -32001):  # the first is also the package's own, of a lost connection
+        failed = asyncio.run(run(say, code=code))
+        assert failed.error == "no rights []"
+    assert result(say) == before  # in the same process
+
+
+def test_a_line_that_is_not_utf_8_ends_no_session(load: Load) -> None:
+    say = load(raw())["say"]
+    before = result(say)
+    assert result(say, noise=True) == before and result(say) == before
+
+
+def test_the_token_of_a_header_is_hidden_alone_too(load: Load) -> None:
+    say = load(raw(env={"TOKEN": "Bearer secret-of-a-user"}))["say"]
+    assert asyncio.run(run(say, code=-32001)).error == "no rights ['***']"
+
+
+def test_a_list_of_tools_must_come_whole_and_in_time(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = refusal(load, raw("dies"))
+    assert "does not list its tools" in says and "its stderr ends with 'no tools today'" in says
+    monkeypatch.setattr("_inf.tools.mcp_server.CONNECT_SECONDS", 1.0)
+    assert "does not list its tools: TimeoutError" in refusal(load, raw("pages"))
+
+
+def test_calls_that_gave_up_waiting_for_their_turn_leave_it_to_others(
+    load: Load, tmp_path: Path
+) -> None:
+    slow = {"config": {"type": "mcp", "rate_limit": 1}}
+    entry = verls(tmp_path / "mcp.json", {"a": program_of_verl()}, **slow)
+    entry["mcp"]["tool_selected_list"] = ["pid"]
+    pid = load(entry)["pid"]
+
+    async def rows() -> Executed:
+        gave_up = await asyncio.gather(*(run(pid, timeout=0.3) for _ in range(20)))
+        assert sum(done.error is not None for done in gave_up) == 19
+        return await run(pid, timeout=5)
+
+    assert asyncio.run(rows()).error is None

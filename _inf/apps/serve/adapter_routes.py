@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from _inf.apps.openai_format import RequestBody
 from _inf.apps.serve.error_responses import RequestError
+from _inf.errors import error_text, shown
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -31,7 +32,11 @@ class UnloadBody(RequestBody):
 
 def load_adapter(engine: InferenceEngine, root: Path, body: LoadBody) -> str:
     """Load an adapter from below `root`: no request has files of other folders read."""
-    folder = (root / body.lora_path).resolve()
+    try:
+        folder = (root / body.lora_path).resolve()
+    except (OSError, ValueError, RuntimeError) as failure:  # a NUL; links in a circle
+        said = f"lora_path: {shown(body.lora_path)} is no folder: {error_text(failure)}."
+        raise RequestError(400, said, key="lora_path") from failure
     if not folder.is_relative_to(root.resolve()):
         said = f"{body.lora_path!r} is not below the server's adapter folder."
         raise RequestError(400, f"lora_path: {said}", key="lora_path")

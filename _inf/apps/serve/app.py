@@ -69,6 +69,8 @@ class Service:
         self.keeper = EngineKeeper(engine)
         self.metrics = Metrics(engine)
         self.sessions = Sessions()
+        # Between a look at the adapters and a load no other one is loaded by a request.
+        self._changing = asyncio.Lock()
         self.model = engine.config.model_name
         self._about = {"id": self.model, "created": int(time.time()), "object": "model"}
         limits = engine.model.limits
@@ -106,11 +108,13 @@ class Service:
         assert self.adapter_folder is not None
         body = read_body(LoadBody, await read_bytes(request))
         asked = (self.engine, self.adapter_folder, body)
-        return Response(await asyncio.to_thread(load_adapter, *asked))
+        async with self._changing:
+            return Response(await asyncio.to_thread(load_adapter, *asked))
 
     async def unload_adapter(self, request: Request) -> Response:
         body = read_body(UnloadBody, await read_bytes(request))
-        return Response(await asyncio.to_thread(unload_adapter, self.engine, body))
+        async with self._changing:
+            return Response(await asyncio.to_thread(unload_adapter, self.engine, body))
 
     async def answer(self, kind: type[Responses[Any]], request: Request) -> Response:
         body = await asyncio.to_thread(read_body, kind.form, await read_bytes(request))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,23 @@ def test_no_other_folder_is_read(
     status, said = posted(server, "load", lora_name="mine", lora_path=path)
     assert status == 400 and "is not below the server's adapter folder" in said
     assert engine.adapters == []
+
+
+@pytest.mark.parametrize("path", ["a\0b", "x" * 5000])
+def test_path_that_cannot_be_is_an_error_of_the_request(
+    path: str, served: tuple[InferenceEngine, InferenceServer]
+) -> None:
+    status, said = posted(served[1], "load", lora_name="mine", lora_path=path)
+    assert status == 400 and "is no folder" in said
+
+
+def test_of_loads_of_one_name_at_once_one_is_answered(
+    served: tuple[InferenceEngine, InferenceServer], folders: list[Path]
+) -> None:
+    body = {"lora_name": "mine", "lora_path": str(folders[0])}
+    with ThreadPoolExecutor(8) as threads:
+        answers = [threads.submit(posted, served[1], "load", **body) for _ in range(8)]
+    assert sorted(each.result()[0] for each in answers) == [200, *[400] * 7]
 
 
 def test_server_without_a_folder_of_adapters_has_no_such_routes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -291,6 +292,8 @@ def tensors_of(**changed: torch.Tensor) -> dict[str, torch.Tensor]:
 # By what is wrong: the arguments of load_adapter after the name, and what is said of it.
 BROKEN: dict[str, tuple[Callable[[], tuple[Any, Any]], str]] = {
     "nowhere": (lambda: ("/nowhere", None), "/nowhere is not a PEFT folder"),
+    "no path": (lambda: ("a\0b", None), r"'a\\x00b' is no folder: ValueError"),
+    "long path": (lambda: ("x" * 5000, None), "is no folder: OSError.* too long"),
     "two configs": (lambda: ("/nowhere", PLAIN), "leave peft_config out"),
     "no config": (lambda: (tensors_of(), None), "give the adapter's peft_config"),
     "dora": (lambda: (tensors_of(), PLAIN | {"use_dora": True}), "use_dora: True.*adapter_path"),
@@ -305,6 +308,15 @@ BROKEN: dict[str, tuple[Callable[[], tuple[Any, Any]], str]] = {
     "unknown": (lambda: (tensors_of(), PLAIN | {"use_next": True}), "use_next: True"),
     "kind": (lambda: ({}, {"peft_type": "LOHA"}), "kind LOHA"),
     "nothing": (lambda: (tensors_of(), PLAIN | {"lora_alpha": 0}), "would change nothing"),
+    "text": (lambda: (tensors_of(), PLAIN | {"r": "4"}), "its config has r: '4'"),
+    "no number": (
+        lambda: (tensors_of(), PLAIN | {"lora_alpha": math.nan}),
+        "lora_alpha: nan, with which .* nothing could be computed",
+    ),
+    "no pattern": (
+        lambda: (tensors_of(), PLAIN | {"alpha_pattern": {"q_proj": math.inf}}),
+        "nothing could be computed",
+    ),
     "modules": (
         lambda: (tensors_of(), PLAIN | {"target_modules": ["wq"]}),
         "Target modules .* not found",
@@ -360,6 +372,11 @@ def test_names_that_are_not_loaded_are_refused(hf: InferenceEngine) -> None:
     ):
         with refused(ConfigError, "'third' is not loaded", key="adapter"):
             call()
+    for name in ("", 3, ["first"]):
+        with refused(ConfigError, "is not a name; give it as text", key="adapter"):
+            hf.score("Hi", "you", adapter=name)  # type: ignore[arg-type]
+    with refused(ConfigError, "has half a character", key="name"):
+        hf.load_adapter("\ud800", {})  # which no answer of a server could list
     with refused(ConfigError, "is the model's", key="name"):
         hf.load_adapter(hf.config.model_name, {})
     with refused(ConfigError, "from 0", key="version"):
