@@ -4,7 +4,7 @@
 
 The model guesses a number from 1 to 3 and is told whether the number is higher or lower. After two
 examples the embedded model does so now and then. The reward of each step goes to stdout, and the
-curve to environment.png.
+curve to environment.png. Two CPU cores need about half an hour.
 
 `Guessing` uses nothing of this library and is what TRL's `GRPOTrainer(environment_factory=...)`
 takes, too. The step is that of grpo.py.

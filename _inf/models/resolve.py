@@ -255,6 +255,28 @@ def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
     return folder
 
 
+def hub_tokenizer(key: str, path: str, trust_remote_code: bool) -> str:
+    """Return the folder with a Hub repository's small files, without its weights; any other path
+    as it is. Transformers itself would ask a Hub that cannot be reached for minutes. Raises
+    `ConfigError` about `key`."""
+    if os.path.exists(path) or not _HUB_ID.fullmatch(path):
+        return path
+    from huggingface_hub import snapshot_download
+
+    wanted = ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
+    wanted += ["*.py"] if trust_remote_code else []
+    try:
+        return snapshot_download(
+            path, allow_patterns=wanted, ignore_patterns=["*/*"], etag_timeout=HUB_TIMEOUT
+        )
+    except Exception as error:
+        raise ConfigError.of(
+            key,
+            f"there is no folder at {os.path.abspath(path)}, and {path!r} on the Hugging Face "
+            f"Hub: {hub_reason(error)}",
+        ) from None
+
+
 def hub_reason(error: Exception) -> str:
     from huggingface_hub import constants, errors
     from requests import RequestException

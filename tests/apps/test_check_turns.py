@@ -234,6 +234,18 @@ def test_command_refuses_what_it_cannot_read(
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("key", ["model_path", "tokenizer_path"])
+def test_hub_that_cannot_be_reached_is_named_without_repetitions(
+    key: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # closed
+    server = SERVER if key == "tokenizer_path" else []
+    assert main(["check", "turns", *server, "--set", f"{key}=nobody/nothing"]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith(f"inf: {key}: there is no folder at ") and "Retrying" not in said
+    assert "the Hub could not be reached at http://127.0.0.1:9" in said
+
+
 def test_check_itself_still_takes_its_prompts_and_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,6 +86,18 @@ def test_option_of_a_benchmark_is_refused_for_a_file(
     assert f"{option[0]}: it is an option of" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("out", [[], ["--out", "./eval.jsonl"]])
+def test_data_are_never_the_file_of_answers(
+    out: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    row = {"prompt": "1 + 1", "data_source": "x", "reward_model": {"ground_truth": "2"}}
+    Path("eval.jsonl").write_text(json.dumps(row) + "\n")
+    command = ["eval", "eval.jsonl", "--reward", "reward.py:contains", "--restart", *out]
+    assert main(command) == 2
+    assert "out: eval.jsonl is also DATA; name another" in capfd.readouterr().err
+    assert json.loads(Path("eval.jsonl").read_text()) == row and Stub.starts == 0
+
+
 def test_task_of_reasoning_gym_without_the_package_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

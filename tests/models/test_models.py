@@ -24,7 +24,7 @@ import pytest
 
 from _inf.errors import ConfigError
 from _inf.models.cache import build_once, cache_root
-from _inf.models.resolve import resolve_model
+from _inf.models.resolve import hub_tokenizer, resolve_model
 from tests.support.gguf_file import write_gguf
 from tests.support.tiny import tiny_model
 
@@ -468,6 +468,20 @@ def hub(folder: Path, endpoint: Callable[..., None]) -> Iterator[None]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_tokenizer_of_a_hub_model_is_downloaded_without_its_weights(
+    folder: Path, endpoint: Callable[..., None]
+) -> None:
+    assert hub_tokenizer("model_path", str(folder), False) == str(folder)
+    with hub(folder, endpoint):
+        there = Path(hub_tokenizer("model_path", "org/model", False))
+    names = {file.name for file in there.iterdir()}
+    assert {"tokenizer.json", "tokenizer_config.json", "config.json"} <= names
+    assert "model.safetensors" not in names
+    assert hub_tokenizer("model_path", "org/model", False) == str(there)  # without the Hub
+    with pytest.raises(ConfigError, match="^tokenizer_path: .*could not be reached"):
+        hub_tokenizer("tokenizer_path", "org/other", False)
 
 
 def test_hub_model_is_downloaded_once_and_only_what_is_needed(

@@ -75,6 +75,9 @@ class EvalRun:
         self._schemas = None if tools is None else [tool.schema for tool in as_tools(tools)]
         self.examples = self.examples[: self.limit]
         self.stem = Path(str(self.stem).removesuffix(".jsonl"))
+        rows = Path(f"{self.stem}.jsonl")
+        if rows.exists() and Path(self.data).exists() and rows.samefile(self.data):
+            raise ConfigError.of("out", f"{rows} is also DATA; name another file for the answers.")
         self._wanted = len(self.examples) * self.n
         if self.n == 1:
             greedy_unless_asked(self.params)
