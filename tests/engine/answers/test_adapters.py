@@ -420,8 +420,8 @@ def test_python_of_the_page_on_adapters_runs(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folders["first"], "adapters/french")
     shutil.copytree(folders["second"], "checkpoints/global_step_40/actor/lora_adapter")
-    here: dict[str, Any] = {"InferenceEngine": lambda **_: contextlib.nullcontext(own)}
-    here |= {"engine": own, "prompts": ["Hi"]}
+    monkeypatch.setattr("inf.InferenceEngine", lambda **_: contextlib.nullcontext(own))
+    here: dict[str, Any] = {"engine": own, "prompts": ["Hi"]}
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(target_modules="all-linear")
