@@ -21,6 +21,7 @@ from _inf.runtime.interpreter import garbage_kept
 from inf import InferenceEngine
 from tests.support.scripts import HANG_SECONDS, SETTINGS
 from tests.support.tiny import tiny_model
+from tests.support.tool_calling import TOOL_MODEL
 
 TINY = {"dtype": "float32", "prompt_length": 512, "response_length": 128, "enforce_eager": True}
 WITH_ENGINES = {"engine", "soak"}  # folders here
@@ -69,6 +70,15 @@ def _first_engine(request: pytest.FixtureRequest) -> None:
     starts = any(item.get_closest_marker("engine") for item in items if item.path == request.path)
     if starts and any("tiny" in getattr(item, "fixturenames", ()) for item in items):
         request.getfixturevalue("tiny")
+
+
+@pytest.fixture(scope="session")
+def caller() -> Iterator[InferenceEngine]:
+    """One whose model writes tool calls, greedy."""
+    rollout = {"name": "hf", "dtype": "float32", "do_sample": False}
+    lengths = {"prompt_length": 1024, "response_length": 512}
+    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout | lengths) as engine:
+        yield engine
 
 
 @pytest.fixture(scope="session")

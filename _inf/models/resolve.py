@@ -238,9 +238,8 @@ def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
         surplus = ["*/*", "consolidated*", "adapter_model.*", "optimizer.*", "training_args.*"]
         kept = [n for n in names if not any(fnmatch.fnmatch(n, each) for each in surplus)]
         safe = any(name.endswith(".safetensors") for name in kept)
-        wanted = ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
+        wanted = _small_files(trust_remote_code)
         wanted += ["*.safetensors"] if safe else ["*.bin", "*.pt"]
-        wanted += ["*.py"] if trust_remote_code else []
         folder = Path(
             snapshot_download(
                 repo, allow_patterns=wanted, ignore_patterns=surplus, etag_timeout=HUB_TIMEOUT
@@ -255,6 +254,12 @@ def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
     return folder
 
 
+def _small_files(trust_remote_code: bool) -> list[str]:
+    """Patterns of a repository's files but its weights."""
+    code = ["*.py"] if trust_remote_code else []
+    return ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt", *code]
+
+
 def hub_tokenizer(key: str, path: str, trust_remote_code: bool) -> str:
     """Return the folder with a Hub repository's small files, without its weights; any other path
     as it is. Transformers itself would ask a Hub that cannot be reached for minutes. Raises
@@ -263,8 +268,7 @@ def hub_tokenizer(key: str, path: str, trust_remote_code: bool) -> str:
         return path
     from huggingface_hub import snapshot_download
 
-    wanted = ["*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt"]
-    wanted += ["*.py"] if trust_remote_code else []
+    wanted = _small_files(trust_remote_code)
     try:
         return snapshot_download(
             path, allow_patterns=wanted, ignore_patterns=["*/*"], etag_timeout=HUB_TIMEOUT

@@ -20,6 +20,7 @@ from lm_eval.api.instance import Instance
 from _inf.apps.lm_eval import InfLM
 from inf import InferenceEngine
 from tests.support.figures import Figures
+from tests.support.installed import installed
 from tests.support.pages import ROOT
 from tests.support.tool_calling import (
     CALCULATOR,
@@ -42,7 +43,6 @@ pytestmark = [
 ]
 
 CLIENTS = ROOT / "tests" / "clients"
-FOLDER = ROOT / "build" / "clients"
 INSTALL_SECONDS = 1800.0  # packages of 1 GB, where none is cached
 RUN_SECONDS = 300.0
 OFFLINE = {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
@@ -79,11 +79,8 @@ SCORED: dict[str, list[tuple[Any, ...]]] = {  # what lm-eval asks for
 @pytest.fixture(scope="module")
 def pythons() -> dict[str, Path]:
     """The interpreter of each environment; they are kept for the next run."""
-    command = ["bash", str(CLIENTS / "install.sh"), str(FOLDER)]
-    subprocess.run(
-        command, env=os.environ | {"PYTHON": sys.executable}, check=True, timeout=INSTALL_SECONDS
-    )
-    found = {name: FOLDER / name / "bin" / "python" for name in (AGENTS, TRAINING)}
+    folder = installed("clients", INSTALL_SECONDS)
+    found = {name: folder / name / "bin" / "python" for name in (AGENTS, TRAINING)}
     return found | {OURS: Path(sys.executable)}
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from _inf.apps.eval import reasoning_tasks
 from _inf.apps.eval.reasoning_tasks import SOURCE, ScoreAnswer
 from _inf.apps.eval.reward_version import version_of
 from inf import ConfigError, InferenceEngine, InferenceError
+from tests.support.installed import installed
 from tests.support.json_lines import read
 from tests.support.pages import ROOT, blocks
 from tests.support.reference import Transformers
@@ -35,15 +34,7 @@ SIZE = 2
 @pytest.fixture(scope="module", autouse=True)
 def _package() -> Iterator[None]:
     """reasoning-gym after our own packages; the folder is kept for the next run."""
-    folder = ROOT / "build" / "reasoning_gym"
-    command = ["bash", "tests/support/environment.sh", "tests/reasoning_gym/requirements.txt"]
-    subprocess.run(
-        [*command, str(folder)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHON": sys.executable},
-        check=True,
-        timeout=INSTALL_SECONDS,
-    )
+    folder = installed("reasoning_gym", INSTALL_SECONDS)
     [packages] = folder.glob("lib/python3*/site-packages")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [*sys.path, str(packages)])

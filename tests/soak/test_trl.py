@@ -6,8 +6,6 @@ import ast
 import json
 import os
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 from inf import InferenceEngine
 from tests.support.figures import Figures
+from tests.support.installed import installed
 from tests.support.pages import ROOT, blocks
 from tests.support.tool_calling import TOOL_MODEL
 
@@ -22,27 +21,13 @@ pytestmark = pytest.mark.soak
 
 TRL = ROOT / "tests" / "trl"
 SUPPORT = ROOT / "tests" / "support" / "environments.py"
-INSTALL_SECONDS = 3600.0  # packages of 6 GB, where none is cached
 RUN_SECONDS = 600.0
 
 
 @pytest.fixture(scope="module")
 def python() -> Path:
     """The interpreter with TRL; it is kept for the next run."""
-    folder = ROOT / "build" / "trl"
-    command = ["bash", str(TRL / "install.sh"), str(folder)]
-    subprocess.run(
-        command, env=os.environ | {"PYTHON": sys.executable}, check=True, timeout=INSTALL_SECONDS
-    )
-    return folder / "bin" / "python"
-
-
-@pytest.fixture(scope="module")
-def engine_with_turns() -> Iterator[InferenceEngine]:
-    rollout = {"name": "hf", "dtype": "float32", "do_sample": False}
-    lengths = {"prompt_length": 1024, "response_length": 256}
-    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout | lengths) as engine:
-        yield engine
+    return installed("trl") / "bin" / "python"
 
 
 def of_the_page(folder: Path) -> Path:
@@ -103,7 +88,7 @@ def test_trl_gives_the_same_calls_messages_and_rewards(
     rows: list[dict[str, Any]],
     rewards: list[float],
     python: Path,
-    engine_with_turns: InferenceEngine,
+    caller: InferenceEngine,
     tmp_path: Path,
     figures: Figures,
 ) -> None:
@@ -129,7 +114,7 @@ def test_trl_gives_the_same_calls_messages_and_rewards(
         return lambda: made.append(scope[name]()) or made[-1]
 
     several = len(names) > 1
-    output = engine_with_turns.generate(
+    output = caller.generate(
         [row["prompt"] for row in rows],
         environment_factory={n: factory(n) for n in names} if several else factory(names[0]),
         environment_kwargs=[{k: v for k, v in row.items() if k != "prompt"} for row in rows],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from _inf.apps.serve.server import InferenceServer
 from inf import InferenceEngine
 from tests.support.figures import Figures
+from tests.support.installed import installed
 from tests.support.pages import ROOT, blocks
 from tests.support.tool_calling import GREETING, GUESSES, TOOL_MODEL, answer, question
 
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.soak
 EXAMPLE = ROOT / "examples" / "verl_client.py"
 VERL09 = ROOT / "tests" / "verl09"
 RECORD = VERL09 / "greedy_rows.json"
-INSTALL_SECONDS = 3600.0  # packages of 7 GB, where none is cached
 RUN_SECONDS = 600.0
 WITHIN = 1e-5  # of a log prob
 
@@ -31,12 +30,7 @@ WITHIN = 1e-5  # of a log prob
 @pytest.fixture(scope="module")
 def python() -> Path:
     """The interpreter with verl 0.9.1; it is kept for the next run."""
-    folder = ROOT / "build" / "verl09"
-    command = ["bash", str(VERL09 / "install.sh"), str(folder)]
-    subprocess.run(
-        command, env=os.environ | {"PYTHON": sys.executable}, check=True, timeout=INSTALL_SECONDS
-    )
-    return folder / "bin" / "python"
+    return installed("verl09") / "bin" / "python"
 
 
 @pytest.fixture(scope="module")

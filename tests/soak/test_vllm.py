@@ -6,7 +6,6 @@ import json
 import math
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from transformers import AutoConfig, Qwen3Config
 
 from inf import ConfigError, InferenceEngine
 from tests.support.figures import Figures
+from tests.support.installed import installed
 from tests.support.pages import ROOT
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import WITHIN
@@ -27,7 +27,6 @@ from tests.support.trained import adapter, without_torchao
 
 pytestmark = pytest.mark.soak
 
-INSTALL_SECONDS = 3600.0  # packages of 3 GB, where none is cached
 PROMPTS = token_prompts(8, 200, seed=41)
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 32}
 ADJUSTED: list[dict[str, Any]] = [
@@ -44,12 +43,7 @@ CITY = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "r
 @pytest.fixture(scope="module")
 def python() -> Path:
     """The interpreter with vLLM 0.32.0; it is kept for the next run."""
-    folder = ROOT / "build" / "vllm"
-    command = ["bash", str(ROOT / "tests" / "vllm" / "install.sh"), str(folder)]
-    subprocess.run(
-        command, env=os.environ | {"PYTHON": sys.executable}, check=True, timeout=INSTALL_SECONDS
-    )
-    return folder / "bin" / "python"
+    return installed("vllm") / "bin" / "python"
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,14 +16,6 @@ from tests.support.refusals import refused
 from tests.support.tool_calling import FAILED, GREETED, GREETING, TOOL_MODEL, answer, question
 
 PRODUCT, BOTH = question("12 * 7"), question("12 * 7", "3 + 4")
-
-
-@pytest.fixture(scope="module")
-def caller() -> Iterator[InferenceEngine]:
-    rollout = {"name": "hf", "dtype": "float32", "do_sample": False}
-    lengths = {"prompt_length": 1024, "response_length": 512}
-    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout | lengths) as engine:
-        yield engine
 
 
 def test_methods_are_the_tools_and_the_reward_is_the_environments(caller: InferenceEngine) -> None:

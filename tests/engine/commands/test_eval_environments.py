@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from inf import ConfigError, InferenceEngine
 from tests.support import environments as kinds
 from tests.support.pages import ROOT, blocks
 from tests.support.refusals import refused
-from tests.support.tool_calling import TOOL_MODEL, answer, question
+from tests.support.tool_calling import answer, question
 
 ROWS: list[dict[str, Any]] = [
     {"prompt": question("12 * 7"), "index": 1},
@@ -25,14 +24,6 @@ ROWS: list[dict[str, Any]] = [
     {"prompt": "What is", "shows": " 12 + 7?"},
 ]
 FILE = str(Path(kinds.__file__))
-
-
-@pytest.fixture(scope="module")
-def caller() -> Iterator[InferenceEngine]:
-    rollout = {"name": "hf", "dtype": "float32", "do_sample": False}
-    lengths = {"prompt_length": 1024, "response_length": 512}
-    with InferenceEngine(model_path=str(TOOL_MODEL), rollout=rollout | lengths) as engine:
-        yield engine
 
 
 def length(

@@ -1,0 +1,25 @@
+"""Environments of other packages for tests, below `build/`, which are kept for the next run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.pages import ROOT
+
+INSTALL_SECONDS = 3600.0  # packages of several GB, where none is cached
+
+
+def installed(name: str, seconds: float = INSTALL_SECONDS) -> Path:
+    """Return the folder that `tests/NAME/install.sh` has filled; without one,
+    `tests/support/environment.sh` does it from `tests/NAME/requirements.txt`."""
+    folder, script = ROOT / "build" / name, ROOT / "tests" / name / "install.sh"
+    command = ["bash", str(script)]
+    if not script.exists():
+        shared = ROOT / "tests" / "support" / "environment.sh"
+        command = ["bash", str(shared), str(script.with_name("requirements.txt"))]
+    environment = os.environ | {"PYTHON": sys.executable}
+    subprocess.run([*command, str(folder)], env=environment, check=True, timeout=seconds)
+    return folder
