@@ -247,6 +247,9 @@ class Config(Section):
     trust_remote_code: bool = key(False, "Whether to run Python code that comes with the model.")
     device: Literal["auto", "cuda", "cpu"] = key("auto", "auto is a GPU if there is one.")
     pack_weights: bool = key(True, "On a CPU, store weights in the layout that is read fastest.")
+    compiled_kernels: bool = key(
+        True, "On a CPU, compute float32 layers between their products in C, compiled by gcc."
+    )
     truncate_prompt: Literal["left", "right"] | None = key(
         None, "Where prompts longer than prompt_length are cut; null refuses them."
     )

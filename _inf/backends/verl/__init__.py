@@ -26,6 +26,7 @@ SGLANG_MODE = Mode(
     | {
         "hang_timeout",
         "pack_weights",
+        "compiled_kernels",
         "rollout.calculate_log_probs",
         "rollout.load_format",
         "rollout.gpu_memory_utilization",

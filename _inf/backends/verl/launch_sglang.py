@@ -16,6 +16,7 @@ from _inf.backends.model_info import eos_token_ids, limits_of
 from _inf.backends.verl import cuda, environment, kv_memory
 from _inf.backends.verl.child.setup import IMPORTS, SCHEDULER, SETUP
 from _inf.backends.verl.environment import Device
+from _inf.backends.verl.kernel_library import kernel_library
 from _inf.backends.verl.server_arguments import CPU_ATTENTION, attention_backend, server_arguments
 from _inf.backends.verl.support import check_experts, check_lora, check_support
 from _inf.config import Config, check_engine_kwargs
@@ -155,6 +156,7 @@ def _start(
         device=device,
         cpu_attention=attention_backend(config, device) == CPU_ATTENTION,
         pack_weights=device == "cpu" and config.pack_weights,
+        kernel_library=kernel_library() if device == "cpu" and config.compiled_kernels else None,
         trust_remote_code=config.trust_remote_code,
     )
     try:

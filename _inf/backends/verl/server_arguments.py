@@ -85,6 +85,10 @@ def server_arguments(
         raise ConfigError.of(
             "pack_weights", "only a CPU's weights are packed; leave it out on a GPU"
         )
+    elif not config.compiled_kernels:
+        raise ConfigError.of(
+            "compiled_kernels", "only a CPU's layers are computed so; leave it out on a GPU"
+        )
     else:
         arguments |= cuda.arguments(rollout)
     arguments |= _lora(own, device)

@@ -25,6 +25,8 @@ from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from torch.nn.functional import embedding, scaled_dot_product_attention
 
+from _inf.backends.verl.child import kernels
+
 # SGLang has rules of its own for this name: no Triton kernels, no CUDA graphs.
 NAME = "torch_native"
 # Tokens of a group, so that its copy is still in the processor's cache when it is read.
@@ -52,10 +54,12 @@ class CpuAttention(AttentionBackend):
     def __init__(self) -> None:
         super().__init__()
         self._plans: dict[int, Sequence[DecodingGroup | PrefillRow]] = {}  # by the window
+        self._step: kernels.DecodingStep | None = None
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Forget the last plans; called before the layers of a step."""
         self._plans = {}
+        self._step = kernels.DecodingStep.of(batch)
 
     def support_triton(self) -> bool:
         return False
@@ -83,7 +87,20 @@ class CpuAttention(AttentionBackend):
             part.attend(query, output, caches, layer)
         return output.flatten(1)
 
-    forward_decode = forward_extend
+    def forward_decode(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor | None,
+        v: torch.Tensor | None,
+        layer: RadixAttention,
+        batch: ForwardBatch,
+        save_kv_cache: bool = True,
+    ) -> torch.Tensor:
+        """Compute the attention of one layer; q: one token of each row."""
+        stored = save_kv_cache and k is not None and v is not None
+        if self._step is None or not stored or not kernels.rows_are_dense(q):
+            return self.forward_extend(q, k, v, layer, batch, save_kv_cache)
+        return self._step.attend(q, k, v, layer)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,8 @@ import torch
 from sglang.srt.layers.activation import GeluAndMul
 from torch.nn.functional import embedding, rms_norm
 
+from _inf.backends.verl.child import kernels
+
 TANH_GELU = "gelu_pytorch_tanh"
 _LAST = "last_angles"  # an attribute of a rotary embedding: the last positions, and their angles
 
@@ -70,6 +72,9 @@ def normalize(
     odd = (self.variance_size_override, self.override_orig_dtype, addition) != (None, None, None)
     if odd or not _is_plain(x) or not _is_plain(self.weight) or x.shape[-1] != self.hidden_size:
         return forward(self, x, residual, addition)
+    if kernels.loaded() and x.is_contiguous() and (residual is None or residual.is_contiguous()):
+        normalized = kernels.normalize(x, residual, self.weight, self.variance_epsilon)
+        return normalized if residual is None else (normalized, residual)
     summed = x if residual is None else x + residual
     normalized = rms_norm(summed, (self.hidden_size,), self.weight, self.variance_epsilon)
     return normalized if residual is None else (normalized, summed)
@@ -88,6 +93,10 @@ def rotate(
     whole = self.rotary_dim == self.head_size and positions.dim() == 1
     if odd or not whole or not _is_plain(query) or not _is_plain(self.cos_sin_cache):
         return forward(self, positions, query, key, *others, **named)
+    if kernels.loaded() and kernels.rows_are_dense(query) and kernels.rows_are_dense(key):
+        for each in (query, key):
+            kernels.rotate(each, self.head_size, self.cos_sin_cache, positions)
+        return query, key
     last = getattr(self, _LAST, None)
     if last is None or last[0] is not positions:  # a new step: all layers get the same tensor
         cos, sin = embedding(positions, self.cos_sin_cache).unsqueeze(1).chunk(2, dim=-1)
@@ -103,5 +112,11 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return torch.addcmul(heads * cos, swapped, sin).view(x.shape)
 
 
+def silu_and_mul(forward: Callable[..., torch.Tensor], self: Any, x: torch.Tensor) -> torch.Tensor:
+    if kernels.loaded() and _is_plain(x) and x.is_contiguous():
+        return kernels.silu_and_mul(x)
+    return forward(self, x)
+
+
 def _is_plain(tensor: torch.Tensor) -> bool:
-    return tensor.dtype is torch.float32 and tensor.device.type == "cpu"
+    return tensor.dtype is torch.float32 and tensor.is_cpu

@@ -111,6 +111,8 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
              "load_weights of models/ finds no bias of a layer that can have adapters, and dies"),
         Wrap("sglang.srt.layers.layernorm:RMSNorm.forward_native", model_code.normalize,
              "on a CPU it is eight operators, for a few numbers each"),
+        Wrap("sglang.srt.layers.activation:SiluAndMul.forward_native", model_code.silu_and_mul,
+             "on a CPU it is two operators and a copy"),
         Wrap("sglang.srt.layers.rotary_embedding:RotaryEmbedding.forward_native",
              model_code.rotate, "on a CPU it is 40 operators, for a few numbers each"),
         Wrap("sglang.srt.layers.logits_processor:LogitsProcessor._compute_lm_head",

@@ -31,7 +31,13 @@ def import_all(log: Path) -> None:
 
 
 def set_up(
-    log: Path, *, device: str, cpu_attention: bool, pack_weights: bool, trust_remote_code: bool
+    log: Path,
+    *,
+    device: str,
+    cpu_attention: bool,
+    pack_weights: bool,
+    kernel_library: Path | None,
+    trust_remote_code: bool,
 ) -> None:
     if device == "cuda":
         leave_out_deep_gemm()
@@ -53,6 +59,10 @@ def set_up(
         from _inf.backends.verl.child.attention import register_cpu_attention
 
         register_cpu_attention()
+    if kernel_library is not None:
+        from _inf.backends.verl.child import kernels
+
+        kernels.load(kernel_library)
     if device == "cpu":
         from _inf.backends.verl.child.lora import register_cpu_lora
 

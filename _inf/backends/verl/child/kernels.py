@@ -1,0 +1,174 @@
+"""The C functions of `kernels.c`, for tensors in float32 on a CPU.
+
+PyTorch's operators take microseconds to start and, for one row, next to nothing to compute; a
+decoder layer has dozens of them between its matrix products. Here each chain of them is one call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from sglang.srt.layers.radix_attention import RadixAttention
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
+from sglang.srt.model_executor.forward_batch_info import ForwardBatch
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+_LONG, _POINTER, _FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
+_ARGUMENTS = {
+    "normalize": (_POINTER, _POINTER, _POINTER, _FLOAT, _LONG, _LONG, _POINTER),
+    "silu_and_mul": (_POINTER, _LONG, _LONG, _POINTER),
+    "rotate": (_POINTER, _LONG, _LONG, _LONG, _POINTER, _LONG, _POINTER, _LONG),
+    "attend": (_POINTER, *(_POINTER, _LONG) * 3, _POINTER, _POINTER, _POINTER),
+}
+_library: Any = None  # once it is loaded
+
+
+class _Step(ctypes.Structure):
+    """`Step` in kernels.c."""
+
+    _fields_ = [
+        *((name, _POINTER) for name in ("table", "requests", "lengths", "slots")),
+        *((name, _LONG) for name in ("table_step", "rows", "heads", "kv_heads", "width")),
+        *((name, _LONG) for name in ("value_width", "window")),
+        *((name, _FLOAT) for name in ("scale", "cap")),
+    ]
+
+
+def load(path: Path) -> None:
+    """Load what `kernel_library` has compiled; raises `RuntimeError` if it computes wrongly."""
+    global _library
+    library = ctypes.CDLL(str(path))
+    for name, arguments in _ARGUMENTS.items():
+        getattr(library, name).argtypes = arguments
+    _library = library
+    _compare_with_pytorch()
+
+
+def loaded() -> bool:
+    return _library is not None
+
+
+def normalize(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, epsilon: float
+) -> torch.Tensor:
+    """RMSNorm of x, or of residual + x, which is then written to `residual`, and the result to x;
+    as SGLang's kernel for a GPU does. All are contiguous."""
+    out = torch.empty_like(x) if residual is None else x
+    width = x.shape[-1]
+    other = None if residual is None else residual.data_ptr()
+    arguments = x.data_ptr(), other, weight.data_ptr(), epsilon, x.numel() // width, width
+    _library.normalize(*arguments, out.data_ptr())
+    return out
+
+
+def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+    """x: rows x 2 widths, contiguous."""
+    width = x.shape[-1] // 2
+    out = x.new_empty(*x.shape[:-1], width)
+    _library.silu_and_mul(x.data_ptr(), out.numel() // width, width, out.data_ptr())
+    return out
+
+
+def rotate(x: torch.Tensor, width: int, angles: torch.Tensor, positions: torch.Tensor) -> None:
+    """Rotate rows of heads of this width in place. angles: a position's cosines, then sines."""
+    rows, heads = len(x), x.shape[1:].numel() // width
+    arguments = x.data_ptr(), x.stride(0), heads, width, angles.data_ptr(), angles.shape[-1]
+    _library.rotate(*arguments, positions.data_ptr(), rows)
+
+
+def rows_are_dense(x: torch.Tensor) -> bool:
+    """Whether the numbers of each row follow one another."""
+    return x.dtype is torch.float32 and x.is_cpu and (len(x) == 0 or x[0].is_contiguous())
+
+
+class DecodingStep:
+    """What the layers of one decoding step share: where each row's tokens are in the cache.
+
+    table: requests x longest, a request's slots; the others are of each row: its request's number,
+    how many tokens it has, and the slot of the newest.
+    """
+
+    def __init__(
+        self,
+        caches: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
+        table: torch.Tensor,
+        *of_each_row: torch.Tensor,
+    ) -> None:
+        self._caches, self._table = caches, table
+        self._of_each_row = [each.to(torch.int64) for each in of_each_row]
+        self._shared: dict[Any, _Step] = {}
+
+    @classmethod
+    def of(cls, batch: ForwardBatch) -> DecodingStep | None:
+        """None if the batch does not decode, or its cache is another than that of float32."""
+        pool, table = batch.token_to_kv_pool, batch.req_to_token_pool.req_to_token
+        if not batch.forward_mode.is_decode() or type(pool) is not MHATokenToKVPool:
+            return None
+        if not loaded() or {pool.dtype, pool.store_dtype} != {torch.float32}:
+            return None
+        rows = batch.req_pool_indices, batch.seq_lens, batch.out_cache_loc
+        return cls(pool.get_kv_buffer, table, *rows) if table.dtype is torch.int32 else None
+
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: RadixAttention
+    ) -> torch.Tensor:
+        """Store the new keys and values, and return rows x (heads * width of a value)."""
+        window, heads, width = layer.sliding_window_size, layer.tp_q_head_num, layer.v_head_dim
+        alike = window, heads, width, k.shape, layer.scaling, layer.logit_cap
+        shared = self._shared.get(alike) or self._share(alike)
+        out = q.new_empty(len(q), heads * width)
+        keys, values = self._caches(layer.layer_id)
+        new = q.data_ptr(), q.stride(0), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)
+        old = keys.data_ptr(), values.data_ptr()
+        if not _library.attend(ctypes.byref(shared), *new, *old, out.data_ptr()):
+            raise MemoryError("no memory for the scores of a step's attention")
+        return out
+
+    def _share(self, alike: Any) -> _Step:
+        window, heads, value_width, (rows, kv_heads, width), scale, cap = alike
+        pointers = (self._table.data_ptr(), *(each.data_ptr() for each in self._of_each_row))
+        sizes = self._table.stride(0), rows, heads, kv_heads, width, value_width, window
+        self._shared[alike] = _Step(*pointers, *sizes, scale, cap)
+        return self._shared[alike]
+
+
+def _compare_with_pytorch() -> None:
+    """Raise `RuntimeError` if a function computes something else than PyTorch's operators."""
+    draw = torch.Generator().manual_seed(0)
+    x, weight, residual = (torch.randn(*s, generator=draw) for s in ((3, 40), (40,), (3, 40)))
+    summed = x + residual
+    expected = {
+        "normalize": torch.rms_norm(summed, (40,), weight, 1e-5),
+        "silu_and_mul": silu(x[:, :20]) * x[:, 20:],
+        "rotate": torch.cat((x[:, :20] * weight[:20] - x[:, 20:] * weight[20:],
+                             x[:, 20:] * weight[:20] + x[:, :20] * weight[20:]), dim=-1),
+    }  # fmt: skip
+    computed = {"silu_and_mul": silu_and_mul(x), "rotate": x.clone()}
+    rotate(computed["rotate"], 40, weight[None], torch.zeros(3, dtype=torch.int64))
+    computed["normalize"] = normalize(x.clone(), residual, weight, 1e-5)
+    # Two rows of four and two tokens; two query heads of width 20 share one of keys.
+    keys, values = torch.randn(2, 8, 1, 20, generator=draw)
+    table, ends = torch.tensor([[1, 3, 5, 7], [2, 4, 0, 0]], dtype=torch.int32), (4, 2)
+    slots = torch.tensor([7, 4])
+    layer: Any = types.SimpleNamespace(
+        layer_id=0, sliding_window_size=-1, tp_q_head_num=2, v_head_dim=20, scaling=0.2, logit_cap=0
+    )
+    step = DecodingStep(lambda _: (keys, values), table, torch.arange(2), torch.tensor(ends), slots)
+    computed["attend"] = step.attend(x[:2], keys[slots], values[slots], layer)
+    expected["attend"] = torch.cat([
+        scaled_dot_product_attention(
+            x[row].view(2, 20), keys[own, 0], values[own, 0], scale=0.2
+        ).view(1, 40)
+        for row, own in enumerate(table[row, :end].long() for row, end in enumerate(ends))
+    ])  # fmt: skip
+    for name, of_pytorch in expected.items():
+        if not torch.allclose(computed[name], of_pytorch, rtol=1e-4, atol=1e-5):
+            raise RuntimeError(
+                f"compiled_kernels: {name} in kernels.c was compiled to something else than "
+                "PyTorch's operators compute; set compiled_kernels: false, and report it"
+            )
