@@ -173,6 +173,7 @@ main() {
     keep_venv && find_uv || make_venv
     say "checking and installing the locked packages; details in $log"
     install_packages "$with_flash_attn"
+    say "preparing the embedded model"
     found=$("$venv/bin/python" -m _inf.backends.verl.environment) || fail "see the sentence above; the log is $log."
 
     local bin=.venv/bin

@@ -1,4 +1,4 @@
-"""The child processes of `throughput.py`, which answers which of them is faster.
+"""The child processes of `throughput.py` and `peers.py`, which say which of them is faster.
 
 Each loads its engine, says so with a line of JSON, and answers a job a line until stdin ends.
 """
@@ -12,6 +12,7 @@ import json
 import os
 import pickle
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -150,6 +151,51 @@ def transformers(channel: Channel, model: str, dtype: str, device: str) -> None:
         seconds = time.perf_counter() - start
         lengths = [len(row[:limit]) for row, limit in zip(answers, job["limits"], strict=True)]
         channel.send({"seconds": seconds, "tokens": lengths})
+
+
+def vllm(channel: Channel, model: str, dtype: str) -> None:
+    """In an environment of its own; with log probs, as the two engines."""
+    # Otherwise it takes most of the memory, which the others need, and maybe one thread.
+    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "2", "OMP_NUM_THREADS": str(cores())}
+    os.environ["VLLM_NO_USAGE_STATS"] = "1"
+    from vllm import LLM, SamplingParams
+
+    engine = LLM(model, dtype=dtype, max_model_len=2048, max_num_seqs=64)
+    channel.send("ready")
+    for job in channel.jobs():
+        prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
+        params = [
+            SamplingParams(temperature=1.0, ignore_eos=True, max_tokens=limit, logprobs=0)
+            for limit in job["limits"]
+        ]
+        start = time.perf_counter()
+        outputs = engine.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - start
+        lengths = [len(output.outputs[0].token_ids) for output in outputs]
+        channel.send({"seconds": seconds, "tokens": lengths})
+
+
+def llama_cpp(channel: Channel, programs: str, gguf: str, scratch: str) -> None:
+    """Its own benchmark of batches, which reads prompts of any tokens and draws none."""
+    model = os.path.join(scratch, "float32.gguf")
+    quantize = [f"{programs}/llama-quantize", "--allow-requantize", gguf, model, "F32"]
+    subprocess.run(quantize, check=True, stdout=sys.stderr, timeout=600)
+    channel.send("ready")
+    for job in channel.jobs():
+        [prompt], [limit] = set(map(len, job["prompts"])), set(job["limits"])
+        rows = len(job["limits"])
+        command = [f"{programs}/llama-batched-bench", "--model", model]
+        command += ["--threads", str(cores()), "--ctx-size", str(rows * (prompt + limit))]
+        command += ["-npp", str(prompt), "-ntg", str(limit), "-npl", str(rows)]
+        command += ["--output-format", "jsonl"]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=600)
+        [figures] = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        times = {"seconds": figures["t"], "decoding": figures["t_tg"]}
+        channel.send(times | {"tokens": [figures["tg"]] * figures["pl"]})
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def copy_bandwidth(torch: Any, device: str) -> float:

@@ -56,7 +56,7 @@ IMPORTED = {
     "the caller, for an engine": "from inf import InferenceEngine; InferenceEngine().shutdown()",
     "the fork server": "import _inf.backends.verl.environment as environment;"
     "environment.prepare('cpu'); import _inf.backends.verl.child.setup as setup;"
-    "setup.import_all(None)",
+    "setup.import_all(__import__('pathlib').Path('log'))",
 }
 IMPORT_LINE = re.compile(r"import time:\s+(\d+) \|\s+\d+ \|\s+([\w.]+)")
 

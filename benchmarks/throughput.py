@@ -108,11 +108,11 @@ class Contestant:
 
     program = str(Path(__file__).with_name("contestants.py"))
 
-    def __init__(self, name: str, **settings: Any) -> None:
+    def __init__(self, name: str, python: str = sys.executable, **settings: Any) -> None:
         self.name, self.peak = name, 0
         self.log: IO[bytes] = tempfile.NamedTemporaryFile(prefix=f"{name}-", suffix=".log")
         self.process = subprocess.Popen(
-            [sys.executable, self.program, "--contestant", name, json.dumps(settings)],
+            [python, self.program, "--contestant", name, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -167,20 +167,22 @@ def held(process: psutil.Process) -> int:
 class Race:
     """The contestants that run; `failures`: why others do not."""
 
+    known = CONTESTANTS
+
     def __init__(self, names: list[str], config: str | None, assignments: list[str]) -> None:
-        if "ours" not in names or not set(names) <= set(CONTESTANTS):
-            sys.exit(f"--contestants: ours, and any of {', '.join(CONTESTANTS[1:])}; got {names}")
+        if "ours" not in names or not set(names) <= set(self.known):
+            sys.exit(f"--contestants: ours, and any of {', '.join(self.known[1:])}; got {names}")
         self.running: dict[str, Contestant] = {}
         self.failures: dict[str, str] = {}
         self._ours = {"config": config, "assignments": assignments}
-        self._names = [name for name in CONTESTANTS if name in names]
+        self._names = [name for name in self.known if name in names]
 
     def __enter__(self) -> Race:
         try:
             for name in self._names:
                 Console(stderr=True).print(f"starting {name} ...")
                 with self._failing(name):
-                    self.running[name] = Contestant(name, **self._settings(name))
+                    self.running[name] = Contestant(name, **self.settings(name))
         except BaseException:
             self.__exit__()
             raise
@@ -213,7 +215,8 @@ class Race:
         except NoAnswer as failure:
             self.fail(name, str(failure))
 
-    def _settings(self, name: str) -> dict[str, Any]:
+    def settings(self, name: str) -> dict[str, Any]:
+        """What the contestant's function in `contestants.py` is called with."""
         if name == "ours":
             return self._ours
         ready = self.running["ours"].ready
@@ -223,13 +226,13 @@ class Race:
 
 
 def measure(race: Race, load: str, pairs: int, tokens: int) -> dict[str, list[float]]:
-    """Tokens per second, a contestant: one figure a pair."""
+    """Tokens per second, a contestant: one figure a pair; and without its prompts, if it says."""
     rates: dict[str, list[float]] = {name: [] for name in race.running}
     for pair in range(-1, pairs):  # -1: the untimed run
         texts, limits = rows(load, tokens, seed=f"{load} {pair}")
         cut = None if load == MIXED else PROMPT_TOKENS
         prompts = race.ask("ours", texts=texts, cut=cut)
-        for name in list(rates) if pair % 2 else reversed(rates):
+        for name in list(race.running) if pair % 2 else list(reversed(race.running)):
             if name == "transformers" and load == MIXED and pair >= TRANSFORMERS_MIXED_PAIRS:
                 continue
             asked = [MIXED_WARM] * len(limits) if load == MIXED and pair < 0 else limits
@@ -238,6 +241,9 @@ def measure(race: Race, load: str, pairs: int, tokens: int) -> dict[str, list[fl
                 race.fail(name, f"{name}: rows of {answer['tokens']} tokens in place of {asked}")
             elif answer and pair >= 0:
                 rates[name].append(sum(limits) / answer["seconds"])
+                if "decoding" in answer:
+                    decoding = rates.setdefault(f"{name}, decoding", [])
+                    decoding.append(sum(limits) / answer["decoding"])
         done = "warm" if pair < 0 else f"pair {pair + 1} of {pairs}"
         last = ", ".join(f"{name} {figures[-1]:.1f}" for name, figures in rates.items() if figures)
         Console(stderr=True).print(f"{load}: {done}  {last}", highlight=False)

@@ -17,7 +17,7 @@ import pytest
 if "PYTEST_XDIST_WORKER" in os.environ:  # another worker beside it: one thread for each engine
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from _inf.runtime.interpreter import garbage_kept
+from _inf.runtime.interpreter import quick_imports
 from inf import InferenceEngine
 from tests.support.scripts import HANG_SECONDS, SETTINGS
 from tests.support.tiny import tiny_model
@@ -39,7 +39,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Lets no garbage collection look through the imported modules, of which none is garbage."""
-    with garbage_kept():
+    with quick_imports():
         collected = yield
     gc.freeze()
     return collected

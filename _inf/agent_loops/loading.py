@@ -21,7 +21,7 @@ from _inf.config import Config
 from _inf.config.schema import SINGLE_TURN
 from _inf.errors import ConfigError, did_you_mean, error_text, shown
 from _inf.runtime import quiet
-from _inf.runtime.interpreter import garbage_kept, interpreter_left_alone
+from _inf.runtime.interpreter import interpreter_left_alone, quick_imports
 from _inf.tools.loading import import_beside
 
 FILE_KEY = "rollout.agent.agent_loop_config_path"
@@ -91,7 +91,7 @@ class KnownLoops:
 
 def verl_module() -> Any:
     """verl's module of agent loops; its import, which imports Ray, takes some seconds."""
-    with quiet.third_party(), garbage_kept(), interpreter_left_alone():
+    with quiet.third_party(), quick_imports(), interpreter_left_alone():
         from verl.experimental.agent_loop import agent_loop
 
     return agent_loop

@@ -18,7 +18,7 @@ from _inf.conversation.interactions import ConfiguredTools
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.request.values import count, text
 from _inf.response.stats import Stats
-from _inf.runtime.interpreter import garbage_kept
+from _inf.runtime.interpreter import quick_imports
 from _inf.types import ModelInfo, SleepResult
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class RunningEngine:
             raise
 
     def _launch(self) -> None:
-        with garbage_kept():
+        with quick_imports():
             launch = pkgutil.resolve_name(self._described.launch)
         self._backend: Backend = launch(self.config)
         self._cache: CachedBackend | None = None

@@ -9,8 +9,11 @@ only three special tokens.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer  # type: ignore[import-untyped]
 
 logger = logging.getLogger("inf.models")
+_reading = threading.Lock()  # one file at a time
 
 _LONGEST_ARRAY = 4_000_000  # entries; a damaged length would keep the reader busy for hours
 _CONTROL, _USER_DEFINED = 3, 4  # tokenizer.ggml.token_type
@@ -47,8 +51,9 @@ def write_folder(gguf: Path, folder: Path) -> None:
     """Dequantize `gguf` into the existing, empty `folder`; a file that cannot be used (cut short,
     damaged, of an architecture that Transformers does not read) is an exception."""
     logger.info("dequantizing %s once; the result is cached", gguf)
-    meta = _checked_metadata(gguf)
-    tokenizer, model = _tokenizer(gguf, meta), _model(gguf, meta)
+    meta, reader = _checked_metadata(gguf)
+    with _read_once(reader):
+        tokenizer, model = _tokenizer(gguf, meta), _model(gguf, meta)
     try:
         tokenizer.save_pretrained(folder)
         model.save_pretrained(folder)
@@ -56,15 +61,32 @@ def write_folder(gguf: Path, folder: Path) -> None:
         raise ConfigError.of("model_path", f"cannot write {folder}: {error_text(error)}") from None
 
 
-def _checked_metadata(gguf: Path) -> Mapping[str, Any]:
-    """Return the metadata of a file after checking that the file is complete."""
+@contextlib.contextmanager
+def _read_once(reader: Any) -> Iterator[None]:
+    """Give Transformers this reader. It (4.57, `modeling_gguf_pytorch_utils.py`) would read a file
+    twice more, and make the table of all names again for each of the model's modules."""
+    import gguf
+
+    with _reading:
+        readers, names = gguf.GGUFReader, gguf.get_tensor_name_map
+        gguf.GGUFReader, gguf.get_tensor_name_map = lambda path: reader, functools.cache(names)
+        try:
+            yield
+        finally:
+            gguf.GGUFReader, gguf.get_tensor_name_map = readers, names
+
+
+def _checked_metadata(gguf: Path) -> tuple[Mapping[str, Any], Any]:
+    """Return the metadata of a file after checking that the file is complete, and its reader."""
+    import numpy
     from gguf import GGUFReader, GGUFValueType
-    from numpy import dtype as numpy_dtype
 
     class BoundedReader(GGUFReader):  # type: ignore[misc]
         # gguf 0.19's own reader silently slices past the end of a short file.
         def _get(self, offset: int, dtype: Any, count: Any = 1, override_order: Any = None) -> Any:
-            end = int(offset) + numpy_dtype(dtype).itemsize * int(count)
+            # Slices of a memmap take ten times as long.
+            self.data = self.data.view(numpy.ndarray)  # type: ignore[has-type]
+            end = int(offset) + numpy.dtype(dtype).itemsize * int(count)
             if end > (size := len(self.data)):
                 raise ValueError(
                     f"cut short or damaged: it refers to byte {end:,} and has {size:,}; "
@@ -100,7 +122,7 @@ def _checked_metadata(gguf: Path) -> Mapping[str, Any]:
             "its answers will differ from the original model's, especially in long contexts",
             gguf,
         )
-    return meta
+    return meta, reader
 
 
 def _model(gguf: Path, meta: Mapping[str, Any]) -> Any:

@@ -1,7 +1,8 @@
 """Checks and prepares the process before anything of verl, sglang or torch is imported.
 
 Run as a program (`python -m _inf.backends.verl.environment`, by install.sh) it checks the pins,
-builds the stub libraries that this machine needs and prints two lines about the machine.
+builds the libraries that this machine needs, converts the embedded model, and prints two lines about
+the machine.
 """
 
 from __future__ import annotations
@@ -229,7 +230,11 @@ def _set_for_cpu(machine: Machine) -> None:
 
 
 def main() -> None:
-    """For install.sh: check the pins, build missing stubs, print the versions and the device."""
+    """For install.sh: check the pins, build and convert what a first start would wait for, print
+    the versions and the device."""
+    from _inf.backends.verl.kernel_library import kernel_library
+    from _inf.models.resolve import resolve_model
+
     try:
         check_pins()
         machine = probe()
@@ -237,6 +242,9 @@ def main() -> None:
             cuda.check_tools()
         for name in machine.missing:
             stub_libraries.stub(stub_libraries.LIBRARIES[name])
+        if not machine.devices:
+            kernel_library()
+        resolve_model(None)  # the embedded one
     except ConfigError as error:
         sys.exit(str(error))
     names = ("verl", "sglang", "torch", "transformers")

@@ -28,7 +28,7 @@ from _inf.runtime.fork import check_start
 from _inf.runtime.fork_server import ForkServer
 from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
-from _inf.runtime.interpreter import TORCH_VARIABLES, garbage_kept, interpreter_left_alone
+from _inf.runtime.interpreter import TORCH_VARIABLES, interpreter_left_alone, quick_imports
 from _inf.types import Limits, ModelInfo
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _inherited() -> object:
 
 def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBackend:
     """Import verl and SGLang, check what only they can check, start the engine, and check it."""
-    with garbage_kept():
+    with quick_imports():
         if device == "cuda":
             cuda.leave_out_deep_gemm()
         from _inf.backends.verl.backend import VerlBackend

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from _inf.backends.verl.cuda import leave_out_deep_gemm
-from _inf.runtime.interpreter import garbage_kept
+from _inf.runtime.interpreter import quick_imports
 
 SCHEDULER = "sglang.srt.managers.scheduler:run_scheduler_process"
 SETUP = "_inf.backends.verl.child.setup:set_up"
@@ -23,7 +23,7 @@ def import_all(log: Path) -> None:
     import setproctitle
 
     setproctitle.setproctitle("inf::fork_server")
-    with garbage_kept():
+    with quick_imports():
         from _inf.backends.verl.child import attention, scheduler_patches  # noqa: F401
 
         # Its rows import what they name, the scheduler too.

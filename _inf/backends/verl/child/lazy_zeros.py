@@ -1,0 +1,35 @@
+"""The KV cache of a CPU in memory that the kernel zeroes page by page, when it is first used."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+
+def create_lazily(create: Callable[..., None], pool: Any) -> None:
+    if torch.device(pool.device).type != "cpu":
+        return create(pool)
+    with _LazyZeros():
+        create(pool)
+
+
+class _LazyZeros(TorchFunctionMode):
+    """Within it, `torch.zeros(shape, dtype=..., device=...)` touches no memory."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is not torch.zeros:
+            return function(*args, **(kwargs or {}))
+        [shape], dtype = args, (kwargs or {})["dtype"]
+        count = torch.Size(shape).numel()
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        pages = mmap.mmap(-1, count * dtype.itemsize, flags=private)
+        pages.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(pages, dtype=dtype).view(shape)

