@@ -53,7 +53,9 @@ def quick_imports() -> Iterator[None]:
     enabled = gc.isenabled()
     gc.disable()
     later = _Later(_METRICS)
-    if importlib.util.find_spec("sklearn") is not None:
+    installed = importlib.util.find_spec("sklearn")
+    if installed is not None and installed.submodule_search_locations:
+        later.__path__ = [f"{installed.submodule_search_locations[0]}/metrics"]
         sys.modules.setdefault(_METRICS, later)
     try:
         yield
@@ -73,6 +75,8 @@ class _Later(types.ModuleType):
         return _metrics().roc_curve(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # `inspect` asks every module for its __file__
+            raise AttributeError(name)
         return getattr(_metrics(), name)
 
 

@@ -25,7 +25,7 @@ from _inf.runtime import quiet
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-CALLS_ON_CPU = 32  # more calls only slow each other down
+CALLS_ON_CPU = 96  # more than rows that run at once there (64): one waits for each place
 MAX_CALLS = 512  # InferenceEngine's threads
 
 Keep = Callable[[int, Mapping[str, Any], int], None]  # called with a line, its row and its tokens

@@ -1,8 +1,8 @@
 """Checks and prepares the process before anything of verl, sglang or torch is imported.
 
 Run as a program (`python -m _inf.backends.verl.environment`, by install.sh) it checks the pins,
-builds the libraries that this machine needs, converts the embedded model, and prints two lines about
-the machine.
+builds the libraries that this machine needs, converts the embedded model, and prints two lines
+about the machine.
 """
 
 from __future__ import annotations

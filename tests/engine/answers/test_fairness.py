@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,7 +14,8 @@ from tests.support.schedulers import in_flight, load
 from tests.support.scripts import until
 
 ROWS = 400
-BATCH: dict[str, Any] = {"prompts": ["One"] * ROWS, "max_tokens": 120, "ignore_eos": True}
+# Long enough that a busy machine's caller sees an answer before the next rows have ended.
+BATCH: dict[str, Any] = {"prompts": ["One"] * ROWS, "max_tokens": 480, "ignore_eos": True}
 
 
 async def chat(engine: InferenceEngine) -> None:
@@ -78,3 +80,20 @@ def test_no_more_rows_run_at_once_than_max_num_seqs(tiny: InferenceEngine) -> No
 
     asyncio.run(look())
     assert max(running for running, _ in seen) == at_once < max(waiting for _, waiting in seen)
+
+
+def test_rows_that_wait_start_at_once_when_all_that_run_end_together(
+    tiny: InferenceEngine,
+) -> None:
+    """SGLang 0.5.9 would sleep for a second between two groups of rows."""
+    at_once, groups = tiny.config.rollout.max_num_seqs, 6
+
+    def seconds(rows: int, calls: int) -> float:
+        start = time.perf_counter()
+        for _ in range(calls):
+            tiny.generate(["One"] * rows, max_tokens=3, ignore_eos=True, progress=False)
+        return time.perf_counter() - start
+
+    seconds(at_once, 1)
+    one_by_one = seconds(at_once, groups)
+    assert seconds(at_once * groups, 1) < 3 * one_by_one

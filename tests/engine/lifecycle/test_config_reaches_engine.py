@@ -61,6 +61,7 @@ def dummy() -> Iterator[InferenceEngine]:
         ROOT / "config.yaml",
         model_path=model,
         pack_weights=torch.cuda.is_available(),  # false on a CPU, where it has an effect
+        compiled_kernels=torch.cuda.is_available(),
         truncate_prompt="left",
         rollout=over,
     ) as engine:
@@ -214,6 +215,15 @@ def test_weights_are_packed_in_the_child_unless_the_key_says_no(
     assert not child_settings(dummy)["pack_weights"] and child_settings(real)["pack_weights"]
     with refused(ConfigError, key="pack_weights"):
         server_arguments(load_config({"pack_weights": False}, {}), 1024, "cuda", "warning")
+
+
+def test_layers_are_computed_in_c_unless_the_key_says_no(
+    dummy: InferenceEngine, real: InferenceEngine
+) -> None:
+    assert child_settings(dummy)["kernel_library"] is None
+    assert child_settings(real)["kernel_library"].name == "kernels.so"
+    with refused(ConfigError, key="compiled_kernels"):
+        server_arguments(load_config({"compiled_kernels": False}, {}), 1024, "cuda", "warning")
 
 
 def child_settings(engine: InferenceEngine) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -37,9 +38,7 @@ class RepetitionPenalizer(_BatchedPenalizer):
             [0] if penalty == 1.0 else sorted({*req.origin_input_ids, *req.output_ids})
             for req, [penalty] in zip(reqs, penalties, strict=True)
         ]
-        width = max(map(len, seen), default=1)
-        filled = [ids + ids[:1] * (width - len(ids)) for ids in seen]
-        self.seen = torch.tensor(filled).to(device, non_blocking=True)
+        self.seen = torch.tensor(_filled(seen)).to(device, non_blocking=True)
         self.penalties = torch.tensor(penalties).to(device, non_blocking=True)
 
     def _cumulate_output_tokens(self, output_ids: torch.Tensor) -> None:
@@ -66,10 +65,49 @@ class RepetitionPenalizer(_BatchedPenalizer):
         self.__dict__.pop("penalties", None)
 
 
-def add_penalizer(
+class MinTokensPenalizer(BatchedMinNewTokensPenalizer):
+    """`min_new_tokens` by the columns of the tokens that end an answer. SGLang's own picks whole
+    rows of the vocabulary by a mask, for a fifth of a step of 64 rows on a CPU.
+
+    `stop_token_penalties`: rows x tokens, the ids of those tokens in place of a number for each of
+    the vocabulary.
+    """
+
+    min_new_tokens: torch.Tensor
+    len_output_tokens: torch.Tensor
+    stop_token_penalties: torch.Tensor
+
+    def _prepare(self) -> None:
+        reqs, device = self.orchestrator.reqs(), self.orchestrator.device
+        ends = [
+            sorted(
+                {req.tokenizer.eos_token_id}
+                | (req.sampling_params.stop_token_ids or set())
+                | (req.tokenizer.additional_stop_token_ids or set())
+            )
+            for req in reqs
+        ]
+        least = torch.tensor([[req.sampling_params.min_new_tokens] for req in reqs])
+        self.stop_token_penalties = torch.tensor(_filled(ends)).to(device, non_blocking=True)
+        self.min_new_tokens = least.to(device, non_blocking=True)
+        self.len_output_tokens = torch.zeros_like(self.min_new_tokens)
+
+    def _apply(self, logits: torch.Tensor) -> None:
+        ends, short = self.stop_token_penalties, self.len_output_tokens < self.min_new_tokens
+        logits.scatter_(1, ends, logits.gather(1, ends).masked_fill(short, -math.inf))
+
+    def _merge(self, their: MinTokensPenalizer) -> None:
+        width = max(each.stop_token_penalties.shape[1] for each in (self, their))
+        for each in (self, their):
+            each.stop_token_penalties = _widened(each.stop_token_penalties, width)
+        super()._merge(their)
+
+
+def add_penalizers(
     init: Callable[..., None], orchestrator: Any, vocab_size: int, batch: Any, penalizers: set[Any]
 ) -> None:
-    init(orchestrator, vocab_size, batch, {*penalizers, RepetitionPenalizer})
+    kept = penalizers - {BatchedMinNewTokensPenalizer}
+    init(orchestrator, vocab_size, batch, {*kept, RepetitionPenalizer, MinTokensPenalizer})
 
 
 def penalize_last(apply: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
@@ -83,9 +121,15 @@ def _penalty(req: Any) -> float:
     return float((req.sampling_params.custom_params or {}).get(REPETITION_PENALTY, 1.0))
 
 
-def _widened(seen: torch.Tensor, width: int) -> torch.Tensor:
-    """Filled up with each row's first token, which it has seen."""
-    return torch.cat([seen, seen[:, :1].expand(-1, width - seen.shape[1])], dim=1)
+def _filled(rows: list[list[int]]) -> list[list[int]]:
+    """As `_widened` does."""
+    width = max(map(len, rows), default=1)
+    return [ids + ids[:1] * (width - len(ids)) for ids in rows]
+
+
+def _widened(ids: torch.Tensor, width: int) -> torch.Tensor:
+    """Filled up with each row's first token, for which nothing changes if it is there twice."""
+    return torch.cat([ids, ids[:, :1].expand(-1, width - ids.shape[1])], dim=1)
 
 
 def penalties_of_retracted_rows(

@@ -48,6 +48,11 @@ def touch_log(run_batch: Callable[..., Any], *args: object, **kwargs: object) ->
     return run_batch(*args, **kwargs)
 
 
+def sleep_without_work(sleep: Callable[[Any], None], scheduler: Any) -> None:
+    if not scheduler.waiting_queue and not scheduler.grammar_manager.has_waiting_grammars():
+        sleep(scheduler)
+
+
 def with_tokenizer(method: Callable[..., None], self: Any, *args: Any) -> None:
     """`method` is a method of the scheduler, or takes the scheduler as its argument."""
     server_args = (args[0] if args else self).server_args

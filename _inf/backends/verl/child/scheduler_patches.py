@@ -48,6 +48,10 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
              "managers/scheduler_output_processor_mixin.py: its messages are too few to tell a "
              "slow scheduler from one that hangs: between two may be 50 tokens of each row and "
              "the prefill of all waiting rows, or minutes on a slow CPU"),
+        Wrap("sglang.srt.managers.scheduler:Scheduler.maybe_sleep_on_idle",
+             scheduler.sleep_without_work,
+             "if all running rows end at once, its loop finds no batch once, and it sleeps for up "
+             "to a second before the rows that wait"),
         Wrap("sglang.srt.managers.scheduler:Scheduler.init_tokenizer", scheduler.with_tokenizer,
              "without a tokenizer the scheduler dies of stop strings and min_new_tokens"),
         Wrap("sglang.srt.constrained.grammar_manager:GrammarManager.__init__",
@@ -62,8 +66,8 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
              "sampling/penaltylib/min_new_tokens.py rules out the only tokens that a grammar has "
              "left"),
         Wrap("sglang.srt.sampling.penaltylib:BatchedPenalizerOrchestrator.__init__",
-             penalties.add_penalizer,
-             "repetition_penalty is validated, and nothing applies it"),
+             penalties.add_penalizers,
+             "repetition_penalty is validated, and nothing applies it; min_new_tokens is slow"),
         Wrap("sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo.apply_logits_bias",
              penalties.penalize_last,
              "its penalties come before a logit_bias; Transformers' repetition_penalty after it"),

@@ -1,0 +1,215 @@
+"""The C functions between two matrix products, against PyTorch's operators in float64."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import rms_norm, silu
+
+from _inf.backends.verl import environment, kernel_library
+from _inf.errors import ConfigError
+
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("loaded")]  # it imports the whole stack
+EPSILON = 1e-5
+
+
+@pytest.fixture(scope="module")
+def library() -> Path:
+    path = kernel_library.kernel_library()
+    assert path is not None, "there must be a gcc"
+    return path
+
+
+@pytest.fixture
+def loaded(library: Path) -> Iterator[Any]:
+    environment.prepare("auto")
+    from _inf.backends.verl.child import kernels
+
+    kernels.load(library)
+    yield kernels
+    kernels._library = None
+
+
+def draw(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def close(ours: torch.Tensor, exact: torch.Tensor) -> None:
+    torch.testing.assert_close(ours.double(), exact, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 576), (3, 17), (200, 576), (5, 1)])
+def test_normalization_equals_pytorchs(loaded: Any, rows: int, width: int) -> None:
+    x, residual, weight = draw(rows, width), draw(rows, width) * 3, draw(width)
+    exact = x.double(), residual.double(), weight.double()
+    expected = rms_norm(exact[0], (width,), exact[2], EPSILON)
+    close(loaded.normalize(x, None, weight, EPSILON), expected)
+    assert torch.equal(x.double(), exact[0])
+    summed = exact[0] + exact[1]
+    assert loaded.normalize(x, residual, weight, EPSILON) is x
+    close(residual, summed)
+    close(x, rms_norm(summed, (width,), exact[2], EPSILON))
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 1536), (3, 7), (64, 1536)])
+def test_silu_equals_pytorchs_for_all_sizes_of_numbers(loaded: Any, rows: int, width: int) -> None:
+    x = draw(rows, 2 * width) * 30
+    x[0, :5] = torch.tensor([-1e30, -100.0, -88.5, 100.0, math.nan])[:width]
+    gate, up = x.double().chunk(2, dim=-1)
+    torch.testing.assert_close(
+        loaded.silu_and_mul(x).double(), silu(gate) * up, rtol=3e-6, atol=1e-30, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize(("heads", "width", "rotary"), [(9, 64, 64), (2, 80, 32), (1, 6, 2)])
+def test_rotation_equals_pytorchs_and_leaves_the_rest(
+    loaded: Any, heads: int, width: int, rotary: int
+) -> None:
+    rows, positions = 5, torch.tensor([3, 0, 7, 7, 1])
+    all_of_them, angles = draw(rows, heads * width + 10), draw(8, rotary)
+    before = all_of_them.double().clone()
+    loaded.rotate(all_of_them[:, : heads * width], width, angles, positions)
+    cosine, sine = angles.double()[positions].unsqueeze(1).chunk(2, dim=-1)
+    x = before[:, : heads * width].view(rows, heads, width)
+    low, high = x[..., :rotary].chunk(2, dim=-1)
+    rotated = low * cosine - high * sine, high * cosine + low * sine, x[..., rotary:]
+    close(all_of_them[:, : heads * width], torch.cat(rotated, dim=-1).view(rows, -1))
+    assert torch.equal(all_of_them[:, heads * width :].double(), before[:, heads * width :])
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "width", "value_width", "window", "cap"),
+    [
+        (9, 3, 64, 64, -1, 0.0),
+        (4, 4, 128, 128, -1, 0.0),
+        (6, 2, 20, 12, -1, 0.0),
+        (8, 2, 64, 64, 3, 0.0),
+        (4, 1, 64, 64, -1, 5.0),
+    ],
+)
+@pytest.mark.parametrize("lengths", [[1], [40], [7, 300, 1, 16, 17, 33]])
+def test_attention_equals_pytorchs_and_stores_the_new_tokens(
+    loaded: Any,
+    lengths: list[int],
+    heads: int,
+    kv_heads: int,
+    width: int,
+    value_width: int,
+    window: int,
+    cap: float,
+) -> None:
+    rows, slots = len(lengths), sum(lengths) + 5
+    keys, values = draw(slots, kv_heads, width), draw(slots, kv_heads, value_width)
+    scattered = torch.randperm(slots, generator=torch.Generator().manual_seed(1))
+    table, own = torch.zeros(rows + 2, 310, dtype=torch.int32), scattered.split([*lengths, 5])
+    requests = torch.arange(rows).flip(0) + 1  # not the rows' order
+    for request, of_row in zip(requests, own, strict=False):
+        table[request, : len(of_row)] = of_row
+    newest = torch.stack([of_row[-1] for of_row in own[:rows]])
+    layer: Any = SimpleNamespace(
+        layer_id=0, sliding_window_size=window, tp_q_head_num=heads, v_head_dim=value_width,
+        scaling=0.3, logit_cap=cap,
+    )  # fmt: skip
+    joined = draw(rows, (heads + kv_heads) * width + kv_heads * value_width)
+    sizes = [heads * width, kv_heads * width, kv_heads * value_width]
+    q, k, v = joined.split(sizes, dim=-1)  # as a layer has them: rows with a step
+    new = k.view(rows, kv_heads, width), v.view(rows, kv_heads, value_width)
+    step = loaded.DecodingStep(
+        lambda _: (keys, values), table, requests, torch.tensor(lengths), newest
+    )
+    out = step.attend(q, *new, layer)
+    assert torch.equal(keys[newest], new[0]) and torch.equal(values[newest], new[1])
+    for row, of_row in enumerate(own[:rows]):
+        seen = of_row if window < 0 else of_row[-window - 1 :]
+        shared = heads // kv_heads
+        each_key = keys[seen].double().repeat_interleave(shared, dim=1)
+        each_value = values[seen].double().repeat_interleave(shared, dim=1)
+        scores = torch.einsum("hd,thd->ht", q[row].double().view(heads, width), each_key) * 0.3
+        scores = cap * torch.tanh(scores / cap) if cap else scores
+        expected = torch.einsum("ht,thd->hd", scores.softmax(-1), each_value)
+        close(out[row], expected.reshape(-1))
+
+
+def test_row_of_nan_leaves_the_other_rows_alone(loaded: Any) -> None:
+    keys, values, table = draw(4, 1, 64), draw(4, 1, 64), torch.tensor([[0, 1], [2, 3]])
+    layer: Any = SimpleNamespace(
+        layer_id=0, sliding_window_size=-1, tp_q_head_num=2, v_head_dim=64, scaling=1.0, logit_cap=0
+    )
+    q, new = draw(2, 128), draw(2, 1, 64)
+    q[0] = math.nan
+    rows = torch.arange(2), torch.tensor([2, 2]), torch.tensor([1, 3])
+    step = loaded.DecodingStep(lambda _: (keys, values), table.int(), *rows)
+    out = step.attend(q, new, new.clone(), layer)
+    assert out[0].isnan().all() and out[1].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "named"),
+    [
+        ("sum[i] += in[i]", "sum[i] -= in[i]", "normalize"),
+        ("* up[i];", "+ up[i];", "silu_and_mul"),
+        ("high[i] = b * cosine[i] + a", "high[i] = b * cosine[i] - a", "rotate"),
+        ("dot * scale;", "dot;", "attend"),
+    ],
+)
+def test_library_that_computes_something_else_is_refused(
+    loaded: Any, monkeypatch: Any, tmp_path: Path, right: str, wrong: str, named: str
+) -> None:
+    code = kernel_library.SOURCE.read_text()
+    assert code.count(right) == 1
+    (tmp_path / "kernels.c").write_text(code.replace(right, wrong))
+    monkeypatch.setattr(kernel_library, "SOURCE", tmp_path / "kernels.c")
+    compiler = kernel_library._gcc()
+    assert compiler is not None
+    kernel_library._compile(compiler, tmp_path)
+    with pytest.raises(RuntimeError, match=f"compiled_kernels: {named} "):
+        loaded.load(tmp_path / kernel_library.NAME)
+
+
+def test_without_gcc_there_is_a_warning_and_no_library(monkeypatch: Any) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CC", raising=False)
+    with pytest.warns(UserWarning, match="compiled_kernels: there is no gcc on PATH"):
+        assert kernel_library.kernel_library() is None
+
+
+def test_code_that_does_not_compile_is_a_sentence(monkeypatch: Any, tmp_path: Path) -> None:
+    (tmp_path / "kernels.c").write_text("int attend(void) { return nothing; }")
+    monkeypatch.setattr(kernel_library, "SOURCE", tmp_path / "kernels.c")
+    compiler = kernel_library._gcc()
+    assert compiler is not None
+    with pytest.raises(ConfigError, match="could not compile .*it said: "):
+        kernel_library._compile(compiler, tmp_path)
+
+
+def test_library_is_compiled_once(library: Path) -> None:
+    before = library.stat().st_mtime_ns
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert kernel_library.kernel_library() == library
+    assert library.stat().st_mtime_ns == before
+
+
+def test_cache_of_zeros_is_created_without_writing_it() -> None:
+    from _inf.backends.verl.child.lazy_zeros import create_lazily
+
+    pool = SimpleNamespace(device="cpu")
+
+    def create(pool: Any) -> None:
+        pool.k_buffer = [torch.zeros((1000, 2, 3), dtype=torch.bfloat16, device="cpu")]
+        pool.none = torch.zeros((0, 2), dtype=torch.float32, device="cpu")
+        pool.other = torch.ones(2)
+
+    create_lazily(create, pool)
+    [buffer] = pool.k_buffer
+    assert buffer.shape == (1000, 2, 3) and buffer.dtype == torch.bfloat16
+    assert not buffer.any() and pool.none.shape == (0, 2) and pool.other.sum() == 2
+    buffer[3] = 1
+    assert buffer.sum() == 6
