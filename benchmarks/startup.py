@@ -6,7 +6,8 @@
 
 Each run times one after the other, so that all meet the same machine: `import torch, transformers,
 ray, tensordict` in a fresh interpreter (the unit); a fresh interpreter that imports inf, builds
-`InferenceEngine()`, answers with one token, restarts and answers again; and `inf --help`. The table
+`InferenceEngine()`, answers with one token, restarts and answers again; `inf --help`; and a command
+that answers with one token, until it has exited. The table
 has the medians in seconds, their multiples of the unit, and the goals for these.
 
 `--imports` also runs `python -X importtime` on `import inf`, on what the caller's process imports
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from common import Assignments, JsonFile, machine, save, spread
@@ -35,8 +36,9 @@ from _inf.config import parse_assignments
 SHOWN_SECONDS = 0.05
 UNIT = "import torch, transformers, ray, tensordict"
 FIRST, RESTART, IMPORT, HELP = "first answer", "restart() and an answer", "import inf", "inf --help"
+COMMAND = 'inf "Hello!", to its exit'
 # Multiples of the unit.
-GOALS = {FIRST: 3.2, RESTART: 1.3, IMPORT: 0.1, HELP: 0.2}
+GOALS = {FIRST: 3.2, RESTART: 1.3, IMPORT: 0.1, HELP: 0.2, COMMAND: 2.3}
 PROGRAM = """
 import json, time
 times = {"python": time.monotonic()}
@@ -67,9 +69,9 @@ def main(
     json_file: JsonFile = None,
     assignments: Assignments = None,
 ) -> None:
-    config, results = parse_assignments(assignments or []), []
+    results = []
     for run in range(runs):
-        results.append(measured(config))
+        results.append(measured(assignments or []))
         status = f"run {run + 1} of {runs}: {results[-1][FIRST]:.1f} s to an answer"
         Console(stderr=True).print(status, highlight=False)
     save(json_file, {"runs": results})
@@ -78,15 +80,19 @@ def main(
         show_imports(title, code)
 
 
-def measured(config: dict[str, Any]) -> dict[str, float]:
+def measured(assignments: list[str]) -> dict[str, float]:
     """One run: seconds by name."""
+    config = parse_assignments(assignments)
     unit, _ = timed(UNIT)
     begin = time.monotonic()
     _, out = timed(f"CONFIG = {config!r}{PROGRAM}")
     moments = json.loads(out.splitlines()[-1])
     seconds = {name: moments[name] - begin for name in (IMPORT, "ready", FIRST)}
     seconds[RESTART] = moments[RESTART] - moments[FIRST]
-    seconds[HELP], _ = timed("import _inf.apps.cli as cli; cli.main()", "--help")
+    program = "import _inf.apps.cli as cli; cli.main()"
+    seconds[HELP], _ = timed(program, "--help")
+    keys = [text for assignment in assignments for text in ("--set", assignment)]
+    seconds[COMMAND], _ = timed(program, "Hello!", "--max-tokens", "1", *keys)
     return {UNIT: unit} | seconds
 
 

@@ -167,7 +167,7 @@ def held(process: psutil.Process) -> int:
 class Race:
     """The contestants that run; `failures`: why others do not."""
 
-    known = CONTESTANTS
+    known: tuple[str, ...] = CONTESTANTS
 
     def __init__(self, names: list[str], config: str | None, assignments: list[str]) -> None:
         if "ours" not in names or not set(names) <= set(self.known):

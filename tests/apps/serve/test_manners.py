@@ -160,10 +160,11 @@ def test_sigterm_finishes_what_is_under_way_and_exits_0(tmp_path: Path) -> None:
         assert until(lambda: "is served at " in run.err, START_SECONDS)
         url = run.err.rpartition("is served at ")[2].split()[0]
         http = httpx.Client(base_url=url, timeout=60)
-        expected = http.post("/completions", json=LONG).json()["choices"]
+        longer = {**LONG, "max_tokens": 1500}  # so that all run when somebody looks
+        expected = http.post("/completions", json=longer).json()["choices"]
         answers: list[Any] = []
         threads = [
-            threading.Thread(target=lambda: answers.append(http.post("/completions", json=LONG)))
+            threading.Thread(target=lambda: answers.append(http.post("/completions", json=longer)))
             for _ in range(3)
         ]
         for thread in threads:

@@ -90,13 +90,15 @@ def rotate(
     **named: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     odd = any(each is not None for each in (*others, *named.values())) or not self.is_neox_style
-    whole = self.rotary_dim == self.head_size and positions.dim() == 1
-    if odd or not whole or not _is_plain(query) or not _is_plain(self.cos_sin_cache):
+    numbered = positions.dim() == 1 and positions.dtype is torch.int64
+    if odd or not numbered or not _is_plain(query) or not _is_plain(self.cos_sin_cache):
         return forward(self, positions, query, key, *others, **named)
     if kernels.loaded() and kernels.rows_are_dense(query) and kernels.rows_are_dense(key):
-        for each in (query, key):
+        for each in (query, key):  # in place, as SGLang's kernel for a GPU
             kernels.rotate(each, self.head_size, self.cos_sin_cache, positions)
         return query, key
+    if self.rotary_dim != self.head_size:
+        return forward(self, positions, query, key, *others, **named)
     last = getattr(self, _LAST, None)
     if last is None or last[0] is not positions:  # a new step: all layers get the same tensor
         cos, sin = embedding(positions, self.cos_sin_cache).unsqueeze(1).chunk(2, dim=-1)
