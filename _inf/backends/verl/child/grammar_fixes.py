@@ -10,6 +10,7 @@ finished; and the tokenizer, which takes seconds, is read even if no grammar is 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -27,11 +28,11 @@ from sglang.srt.constrained.base_grammar_backend import (
 )
 from sglang.srt.constrained.llguidance_backend import GuidanceBackend
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN, Req
-from sglang.srt.sampling.penaltylib import BatchedMinNewTokensPenalizer
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.utils import is_cuda
 from xgrammar import apply_token_bitmask_inplace
 
+from _inf.backends.verl.child.penalties import MinTokensPenalizer
 from _inf.types import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -143,16 +144,17 @@ def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) ->
 def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> None:
     """Ignore `min_new_tokens` if it rules out every token that a row's grammar allows."""
     update(info)
-    lengths = info.penalizer_orchestrator.penalizers.get(BatchedMinNewTokensPenalizer)
+    lengths = info.penalizer_orchestrator.penalizers.get(MinTokensPenalizer)
     if info.vocab_mask is None or lengths is None or not lengths.is_prepared():
         return
     for row, grammar in enumerate(info.grammars):
         if grammar is None or lengths.len_output_tokens[row] >= lengths.min_new_tokens[row]:
             continue
-        penalties = lengths.stop_token_penalties[row : row + 1]
-        if info.vocab_mask[row].count_nonzero() > penalties.count_nonzero():
+        ends = lengths.stop_token_penalties[row : row + 1]
+        if info.vocab_mask[row].count_nonzero() > ends.numel():
             continue  # more tokens are allowed than are ruled out
-        scores = penalties.clone()
+        scores = torch.zeros(1, lengths.orchestrator.vocab_size, device=ends.device)
+        scores.scatter_(1, ends, -math.inf)
         grammar.apply_vocab_mask(logits=scores, vocab_mask=info.vocab_mask[row : row + 1])
         if torch.isneginf(scores).all():
             lengths.min_new_tokens[row] = 0
