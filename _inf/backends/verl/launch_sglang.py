@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from _inf.backends.model_info import eos_token_ids, limits_of
 from _inf.backends.verl import cuda, environment, kv_memory
@@ -156,7 +156,9 @@ def _start(
         device=device,
         cpu_attention=attention_backend(config, device) == CPU_ATTENTION,
         pack_weights=device == "cpu" and config.pack_weights,
-        kernel_library=kernel_library() if device == "cpu" and config.compiled_kernels else None,
+        kernel_library=kernel_library()
+        if _computes_in_c(config, model_config.hf_config, device)
+        else None,
         trust_remote_code=config.trust_remote_code,
     )
     try:
@@ -173,6 +175,13 @@ def _start(
         if reason := kv_memory.refused(log, config):
             raise ConfigError(reason) from death
         raise
+
+
+def _computes_in_c(config: Config, hf_config: Any, device: Device) -> bool:
+    """Not mixtures of experts: sums in another order choose another expert where two are as good,
+    and PyTorch's operators are what they were compared with Transformers on."""
+    experts = (getattr(hf_config, name, None) for name in ("num_experts", "num_local_experts"))
+    return device == "cpu" and config.compiled_kernels and not any(experts)
 
 
 @at_fault(key="rollout.tensor_model_parallel_size")

@@ -29,20 +29,21 @@ static inline float exponential(float x)
     return (p * r * r + r + 1) * power.number;
 }
 
-/* RMSNorm. With a residual: residual += x, and that is normalized. `out` may be `x`. */
-void normalize(const float *x, float *residual, const float *weight, float epsilon, long rows,
-               long width, float *out)
+/* RMSNorm. With a residual: sum = residual + x, and that is normalized. */
+void normalize(const float *x, const float *residual, float *sum, const float *weight,
+               float epsilon, long rows, long width, float *out)
 {
 #pragma omp parallel for if (rows * width > WORTH_A_THREAD)
     for (long row = 0; row < rows; row++) {
         const float *in = x + row * width;
         float *to = out + row * width, squares = 0;
         if (residual) {
-            float *sum = residual + row * width;
+            const float *before = residual + row * width;
+            float *summed = sum + row * width;
 #pragma omp simd
             for (long i = 0; i < width; i++)
-                sum[i] += in[i];
-            in = sum;
+                summed[i] = before[i] + in[i];
+            in = summed;
         }
 #pragma omp simd reduction(+ : squares)
         for (long i = 0; i < width; i++)

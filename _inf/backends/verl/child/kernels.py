@@ -20,7 +20,7 @@ from torch.nn.functional import scaled_dot_product_attention, silu
 
 _LONG, _POINTER, _FLOAT = ctypes.c_long, ctypes.c_void_p, ctypes.c_float
 _ARGUMENTS = {
-    "normalize": (_POINTER, _POINTER, _POINTER, _FLOAT, _LONG, _LONG, _POINTER),
+    "normalize": (*(_POINTER,) * 4, _FLOAT, _LONG, _LONG, _POINTER),
     "silu_and_mul": (_POINTER, _LONG, _LONG, _POINTER),
     "rotate": (_POINTER, _LONG, _LONG, _LONG, _POINTER, _LONG, _POINTER, _LONG),
     "attend": (_POINTER, *(_POINTER, _LONG) * 3, _POINTER, _POINTER, _POINTER),
@@ -55,15 +55,15 @@ def loaded() -> bool:
 
 def normalize(
     x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, epsilon: float
-) -> torch.Tensor:
-    """RMSNorm of x, or of residual + x, which is then written to `residual`, and the result to x;
-    as SGLang's kernel for a GPU does. All are contiguous."""
-    out = torch.empty_like(x) if residual is None else x
-    width = x.shape[-1]
-    other = None if residual is None else residual.data_ptr()
-    arguments = x.data_ptr(), other, weight.data_ptr(), epsilon, x.numel() // width, width
-    _library.normalize(*arguments, out.data_ptr())
-    return out
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """RMSNorm of x, or of residual + x; returns that sum too. All are contiguous. Not in place:
+    a model may still use what it gave."""
+    out, width = torch.empty_like(x), x.shape[-1]
+    summed = x if residual is None else torch.empty_like(x)
+    both = (None, None) if residual is None else (residual.data_ptr(), summed.data_ptr())
+    sizes = epsilon, x.numel() // width, width
+    _library.normalize(x.data_ptr(), *both, weight.data_ptr(), *sizes, out.data_ptr())
+    return out, summed
 
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
@@ -150,7 +150,7 @@ def _compare_with_pytorch() -> None:
     }  # fmt: skip
     computed = {"silu_and_mul": silu_and_mul(x), "rotate": x.clone()}
     rotate(computed["rotate"], 40, weight[None], torch.zeros(3, dtype=torch.int64))
-    computed["normalize"] = normalize(x.clone(), residual, weight, 1e-5)
+    computed["normalize"], _ = normalize(x, residual, weight, 1e-5)
     # Two rows of four and two tokens; two query heads of width 20 share one of keys.
     keys, values = torch.randn(2, 8, 1, 20, generator=draw)
     table, ends = torch.tensor([[1, 3, 5, 7], [2, 4, 0, 0]], dtype=torch.int32), (4, 2)

@@ -73,8 +73,8 @@ def normalize(
     if odd or not _is_plain(x) or not _is_plain(self.weight) or x.shape[-1] != self.hidden_size:
         return forward(self, x, residual, addition)
     if kernels.loaded() and x.is_contiguous() and (residual is None or residual.is_contiguous()):
-        normalized = kernels.normalize(x, residual, self.weight, self.variance_epsilon)
-        return normalized if residual is None else (normalized, residual)
+        both = kernels.normalize(x, residual, self.weight, self.variance_epsilon)
+        return both[0] if residual is None else both
     summed = x if residual is None else x + residual
     normalized = rms_norm(summed, (self.hidden_size,), self.weight, self.variance_epsilon)
     return normalized if residual is None else (normalized, summed)
