@@ -74,13 +74,25 @@ def test_rotation_equals_pytorchs_and_leaves_the_rest(
     rows, positions = 5, torch.tensor([3, 0, 7, 7, 1])
     all_of_them, angles = draw(rows, heads * width + 10), draw(8, rotary)
     before = all_of_them.double().clone()
-    loaded.rotate(all_of_them[:, : heads * width], width, angles, positions)
+    x = all_of_them[:, : heads * width]
+    heads_first = x.view(rows, heads, width).transpose(0, 1).contiguous()[None].permute(0, 2, 1, 3)
+    copied = loaded.rotate(heads_first, width, angles, positions)
+    assert loaded.rotate(x, width, angles, positions).data_ptr() == x.data_ptr()  # in place
+    assert torch.equal(copied.reshape(x.shape), x)
     cosine, sine = angles.double()[positions].unsqueeze(1).chunk(2, dim=-1)
-    x = before[:, : heads * width].view(rows, heads, width)
-    low, high = x[..., :rotary].chunk(2, dim=-1)
-    rotated = low * cosine - high * sine, high * cosine + low * sine, x[..., rotary:]
+    unrotated = before[:, : heads * width].view(rows, heads, width)
+    low, high = unrotated[..., :rotary].chunk(2, dim=-1)
+    rotated = low * cosine - high * sine, high * cosine + low * sine, unrotated[..., rotary:]
     close(all_of_them[:, : heads * width], torch.cat(rotated, dim=-1).view(rows, -1))
     assert torch.equal(all_of_them[:, heads * width :].double(), before[:, heads * width :])
+
+
+def layer_of(*of_it: float) -> Any:
+    """What `DecodingStep.attend` reads of SGLang's `RadixAttention`."""
+    names = "tp_q_head_num tp_k_head_num qk_head_dim v_head_dim sliding_window_size scaling"
+    return SimpleNamespace(
+        layer_id=0, **dict(zip([*names.split(), "logit_cap"], of_it, strict=True))
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,10 +124,7 @@ def test_attention_equals_pytorchs_and_stores_the_new_tokens(
     for request, of_row in zip(requests, own, strict=False):
         table[request, : len(of_row)] = of_row
     newest = torch.stack([of_row[-1] for of_row in own[:rows]])
-    layer: Any = SimpleNamespace(
-        layer_id=0, sliding_window_size=window, tp_q_head_num=heads, v_head_dim=value_width,
-        scaling=0.3, logit_cap=cap,
-    )  # fmt: skip
+    layer = layer_of(heads, kv_heads, width, value_width, window, 0.3, cap)
     joined = draw(rows, (heads + kv_heads) * width + kv_heads * value_width)
     sizes = [heads * width, kv_heads * width, kv_heads * value_width]
     q, k, v = joined.split(sizes, dim=-1)  # as a layer has them: rows with a step
@@ -125,6 +134,14 @@ def test_attention_equals_pytorchs_and_stores_the_new_tokens(
     )
     out = step.attend(q, *new, layer)
     assert torch.equal(keys[newest], new[0]) and torch.equal(values[newest], new[1])
+    # As Gemma 3 has them: one more dimension, and all tokens of a head after one another.
+    heads_first = [
+        x.reshape(rows, -1, width).transpose(0, 1).contiguous()[None].permute(0, 2, 1, 3)
+        for x in (q, k)
+    ]
+    keys[newest] = 0
+    assert torch.equal(step.attend(heads_first[0], heads_first[1][0], new[1], layer), out)
+    assert torch.equal(keys[newest], new[0])
     for row, of_row in enumerate(own[:rows]):
         seen = of_row if window < 0 else of_row[-window - 1 :]
         shared = heads // kv_heads
@@ -138,9 +155,7 @@ def test_attention_equals_pytorchs_and_stores_the_new_tokens(
 
 def test_row_of_nan_leaves_the_other_rows_alone(loaded: Any) -> None:
     keys, values, table = draw(4, 1, 64), draw(4, 1, 64), torch.tensor([[0, 1], [2, 3]])
-    layer: Any = SimpleNamespace(
-        layer_id=0, sliding_window_size=-1, tp_q_head_num=2, v_head_dim=64, scaling=1.0, logit_cap=0
-    )
+    layer = layer_of(2, 1, 64, 64, -1, 1.0, 0.0)
     q, new = draw(2, 128), draw(2, 1, 64)
     q[0] = math.nan
     rows = torch.arange(2), torch.tensor([2, 2]), torch.tensor([1, 3])

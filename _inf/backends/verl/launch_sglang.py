@@ -18,7 +18,7 @@ from _inf.backends.verl.child.setup import IMPORTS, SCHEDULER, SETUP
 from _inf.backends.verl.environment import Device
 from _inf.backends.verl.kernel_library import kernel_library
 from _inf.backends.verl.server_arguments import CPU_ATTENTION, attention_backend, server_arguments
-from _inf.backends.verl.support import check_experts, check_lora, check_support
+from _inf.backends.verl.support import check_experts, check_lora, check_support, has_experts
 from _inf.config import Config, check_engine_kwargs
 from _inf.errors import ConfigError, EngineDeadError, InferenceError, at_fault
 from _inf.models.resolve import resolve_model
@@ -180,8 +180,7 @@ def _start(
 def _computes_in_c(config: Config, hf_config: Any, device: Device) -> bool:
     """Not mixtures of experts: sums in another order choose another expert where two are as good,
     and PyTorch's operators are what they were compared with Transformers on."""
-    experts = (getattr(hf_config, name, None) for name in ("num_experts", "num_local_experts"))
-    return device == "cpu" and config.compiled_kernels and not any(experts)
+    return device == "cpu" and config.compiled_kernels and not has_experts(hf_config)
 
 
 @at_fault(key="rollout.tensor_model_parallel_size")

@@ -134,11 +134,16 @@ def check_support(
         check_length(max_model_len, limit, reason)
 
 
+def has_experts(hf_config: PretrainedConfig) -> bool:
+    """Whether the model is a mixture of experts."""
+    text = getattr(hf_config, "text_config", hf_config)
+    return bool(getattr(text, "num_experts_per_tok", None))
+
+
 def check_experts(hf_config: PretrainedConfig, server_arguments: Mapping[str, Any]) -> None:
     """Raise `ConfigError` if experts are to be returned of a model without them; SGLang's scheduler
     would die of it while it starts."""
-    text = getattr(hf_config, "text_config", hf_config)
-    if server_arguments.get(CAPTURE_EXPERTS) and not getattr(text, "num_experts_per_tok", None):
+    if server_arguments.get(CAPTURE_EXPERTS) and not has_experts(hf_config):
         raise ConfigError.of(
             f"rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS}",
             f"{architecture(hf_config)} has no experts (no num_experts_per_tok in its config); "

@@ -135,6 +135,19 @@ def test_stopped_scheduler_is_reported_as_hung_and_killed(mortal: InferenceEngin
     assert until(lambda: not scheduler.is_running(), 5)
 
 
+def test_segmentation_fault_ends_the_scheduler_without_another_library_in_between(
+    mortal: InferenceEngine,
+) -> None:
+    """tvm-ffi's handler would print a title of its own, and could wait without end for memory."""
+    host = mortal.rollout.host
+    os.kill(host.children[0].pid, signal.SIGSEGV)
+    with pytest.raises(EngineDeadError, match="exit code -11"):
+        mortal.generate("One", **LONG, timeout=60)
+    log = host.log.read_text()
+    assert "Fatal Python error: Segmentation fault" in log and "Segfault encountered" not in log
+    mortal.restart()
+
+
 # ─── Under an agent loop ───
 
 

@@ -75,7 +75,7 @@ class CpuAttention(AttentionBackend):
     ) -> torch.Tensor:
         """Compute the attention of one layer; q: the new tokens of all rows, row after row."""
         stored = save_kv_cache and k is not None and v is not None
-        if self._step is not None and stored and kernels.rows_are_dense(q):
+        if self._step is not None and stored and q.dtype is torch.float32:
             return self._step.attend(q, k, v, layer)
         pool, window = batch.token_to_kv_pool, layer.sliding_window_size
         if save_kv_cache and k is not None:

@@ -74,16 +74,22 @@ def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def rotate(x: torch.Tensor, width: int, angles: torch.Tensor, positions: torch.Tensor) -> None:
-    """Rotate rows of heads of this width in place. angles: a position's cosines, then sines."""
-    rows, heads = len(x), x.shape[1:].numel() // width
-    arguments = x.data_ptr(), x.stride(0), heads, width, angles.data_ptr(), angles.shape[-1]
-    _library.rotate(*arguments, positions.data_ptr(), rows)
+def rotate(
+    x: torch.Tensor, width: int, angles: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    """Rotate the heads of this width of each position's row, in place where `in_rows` has no need
+    of a copy. angles: a position's cosines, then sines."""
+    rows = in_rows(x, len(positions))
+    sizes = rows.stride(0), rows.shape[1] // width, width
+    arguments = rows.data_ptr(), *sizes, angles.data_ptr(), angles.shape[-1]
+    _library.rotate(*arguments, positions.data_ptr(), len(rows))
+    return rows.view(x.shape)
 
 
-def rows_are_dense(x: torch.Tensor) -> bool:
-    """Whether the numbers of each row follow one another."""
-    return x.dtype is torch.float32 and x.is_cpu and (len(x) == 0 or x[0].is_contiguous())
+def in_rows(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """rows x numbers, those of a row one after the other; a copy only if they are not so in x."""
+    x = x.reshape(rows, x.numel() // max(rows, 1))
+    return x if x.stride(1) == 1 else x.contiguous()
 
 
 class DecodingStep:
@@ -117,11 +123,14 @@ class DecodingStep:
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: RadixAttention
     ) -> torch.Tensor:
-        """Store the new keys and values, and return rows x (heads * width of a value)."""
-        window, heads, width = layer.sliding_window_size, layer.tp_q_head_num, layer.v_head_dim
-        alike = window, heads, width, k.shape, layer.scaling, layer.logit_cap
+        """Store the new keys and values, and return rows x (heads * width of a value). Models give
+        all three in many shapes, and Gemma 3 in another order in memory."""
+        heads, value_width = layer.tp_q_head_num, layer.v_head_dim
+        widths = heads, layer.tp_k_head_num, layer.qk_head_dim, value_width
+        alike = *widths, layer.sliding_window_size, layer.scaling, layer.logit_cap
         shared = self._shared.get(alike) or self._share(alike)
-        out = q.new_empty(len(q), heads * width)
+        q, k, v = (in_rows(x, shared.rows) for x in (q, k, v))
+        out = q.new_empty(shared.rows, heads * value_width)
         keys, values = self._caches(layer.layer_id)
         new = q.data_ptr(), q.stride(0), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)
         old = keys.data_ptr(), values.data_ptr()
@@ -129,11 +138,10 @@ class DecodingStep:
             raise MemoryError("no memory for the scores of a step's attention")
         return out
 
-    def _share(self, alike: Any) -> _Step:
-        window, heads, value_width, (rows, kv_heads, width), scale, cap = alike
+    def _share(self, alike: tuple[Any, ...]) -> _Step:
         pointers = (self._table.data_ptr(), *(each.data_ptr() for each in self._of_each_row))
-        sizes = self._table.stride(0), rows, heads, kv_heads, width, value_width, window
-        self._shared[alike] = _Step(*pointers, *sizes, scale, cap)
+        rows = len(self._of_each_row[0])
+        self._shared[alike] = _Step(*pointers, self._table.stride(0), rows, *alike)
         return self._shared[alike]
 
 
@@ -156,8 +164,9 @@ def _compare_with_pytorch() -> None:
     table, ends = torch.tensor([[1, 3, 5, 7], [2, 4, 0, 0]], dtype=torch.int32), (4, 2)
     slots = torch.tensor([7, 4])
     layer: Any = types.SimpleNamespace(
-        layer_id=0, sliding_window_size=-1, tp_q_head_num=2, v_head_dim=20, scaling=0.2, logit_cap=0
-    )
+        layer_id=0, tp_q_head_num=2, tp_k_head_num=1, qk_head_dim=20, v_head_dim=20,
+        sliding_window_size=-1, scaling=0.2, logit_cap=0,
+    )  # fmt: skip
     step = DecodingStep(lambda _: (keys, values), table, torch.arange(2), torch.tensor(ends), slots)
     computed["attend"] = step.attend(x[:2], keys[slots], values[slots], layer)
     expected["attend"] = torch.cat([

@@ -91,12 +91,11 @@ def rotate(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     odd = any(each is not None for each in (*others, *named.values())) or not self.is_neox_style
     numbered = positions.dim() == 1 and positions.dtype is torch.int64
-    if odd or not numbered or not _is_plain(query) or not _is_plain(self.cos_sin_cache):
+    if odd or not numbered or not all(map(_is_plain, (query, key, self.cos_sin_cache))):
         return forward(self, positions, query, key, *others, **named)
-    if kernels.loaded() and kernels.rows_are_dense(query) and kernels.rows_are_dense(key):
-        for each in (query, key):  # in place, as SGLang's kernel for a GPU
-            kernels.rotate(each, self.head_size, self.cos_sin_cache, positions)
-        return query, key
+    if kernels.loaded():
+        arguments = self.head_size, self.cos_sin_cache, positions
+        return kernels.rotate(query, *arguments), kernels.rotate(key, *arguments)
     if self.rotary_dim != self.head_size:
         return forward(self, positions, query, key, *others, **named)
     last = getattr(self, _LAST, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -53,6 +54,9 @@ def set_up(
     from _inf.backends.verl.child.scheduler_patches import patches
     from _inf.backends.verl.patch_table import apply
 
+    # flashinfer imports tvm-ffi 0.1.15, whose handler of a segmentation fault asks for memory:
+    # after a fault within malloc it would wait without end. The process is to die instead.
+    signal.signal(signal.SIGSEGV, signal.SIG_DFL)
     register_grammars()
     apply(patches(log.parent, trust_remote_code=trust_remote_code, pack_weights=pack_weights))
     if cpu_attention:
