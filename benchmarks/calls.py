@@ -35,7 +35,7 @@ from typing import Annotated, Any
 
 import psutil
 import typer
-from common import JsonFile, save
+from common import JsonFile, machine, save
 from rich.console import Console
 from rich.table import Table
 
@@ -188,9 +188,10 @@ def workers(lines: int, tokens: int = 16) -> Figures:
                 timeout=3600,
                 env={**os.environ, "NO_COLOR": "1"},
             )
-            if (found := re.search(r"(\d+) lines, (\d+) tokens, (\d+) tok/s", done.stderr)) is None:
+            said = re.search(r"^\d+ lines, \d+ tokens, (\d+) tok/s", done.stderr, re.MULTILINE)
+            if said is None:  # lines of progress begin with another word
                 raise RuntimeError(f"inf batch failed:\n{done.stderr}")
-            figures[" ".join(["inf batch", *flags]) + ", tok/s"] = [float(found[3])]
+            figures[" ".join(["inf batch", *flags]) + ", tok/s"] = [float(said[1])]
     return figures
 
 
@@ -228,7 +229,7 @@ def show(figures: dict[str, Any]) -> None:
                 middle, low, high = statistics.median(values), min(values), max(values)
                 table.add_row(name, f"{middle:.2f}", f"{low:.2f}", f"{high:.2f}")
             console.print(table)
-    console.print(str(figures["machine"]))
+    console.print(str(machine()))
 
 
 if __name__ == "__main__":

@@ -39,21 +39,31 @@ ABOUT = {"model": "m", "input": "i"}
 class Echo:
     """Answers after a moment that differs from prompt to prompt, so that rows end out of order."""
 
-    def __init__(self, dies_at: str | None = None) -> None:
-        self.config = load_config(None, {"rollout": {"max_num_seqs": 4}})
+    def __init__(self, dies_at: str | None = None, max_num_seqs: int = 4) -> None:
+        self.config = load_config(None, {"rollout": {"max_num_seqs": max_num_seqs}})
         self.on_cpu = True
         self.dies_at = dies_at
         self.asked: list[str] = []
         self.seeds: dict[str, Any] = {}
+        self.together: list[list[str]] = []
         self.most = self._under_way = 0
 
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
         assert prompts == []
         return GenerationOutput()
 
-    async def agenerate(self, prompt: str, **params: Any) -> GenerationOutput:
+    async def agenerate(self, prompt: Any, **params: Any) -> GenerationOutput:
+        if isinstance(prompt, list) and "role" not in prompt[0]:  # no conversation
+            self.together.append(prompt)
+            seeds = params.pop("seed", None)
+            if not isinstance(seeds, list):
+                seeds = [seeds and prompt_seed(seeds, index) for index in range(len(prompt))]
+            each = zip(prompt, seeds, strict=True)
+            asked = [self.agenerate(one, **params, seed=seed) for one, seed in each]
+            answers = await asyncio.gather(*asked)
+            return GenerationOutput([row for rows in answers for row in rows])
         self.asked.append(prompt)
-        self.seeds[prompt] = params.get("seed")
+        self.seeds[str(prompt)] = params.get("seed")
         self._under_way += 1
         self.most = max(self.most, self._under_way)
         for _ in range(random.Random(ascii(prompt)).randrange(5)):
@@ -68,7 +78,8 @@ class Echo:
             raise RequestFailure("The engine gave a request up: its grammar is too complex")
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")
         about: dict[str, Any] = {"finish_reason": "stop", **dict.fromkeys(names, 1)}
-        return GenerationOutput([GenerationRow(f"<{prompt}>", [], [], **about)])
+        row = GenerationRow(f"<{prompt}>", [], [], **about)
+        return GenerationOutput([row] * params.get("n", 1))
 
 
 def write(folder: Path, lines: list[str]) -> Path:
@@ -145,7 +156,7 @@ def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_pat
     assert rows[41]["error"]["code"] == "server_error"  # the engine gave this request up
     assert sorted(told) == [8, 31, 41]
     assert (stats.rows, stats.tokens) == (49, 46)
-    assert 1 < engine.most <= 4
+    assert 1 < engine.most <= 8  # one more line waits for each place
     before, again = out.read_bytes(), Echo()
     run(again, source, out)  # asks again for what was refused alone
     assert sorted(again.asked) == sorted([LONG, COMPLEX]) and out.read_bytes() == before
@@ -212,6 +223,38 @@ def test_one_seed_gives_each_line_the_same_noise_whatever_was_done_before(tmp_pa
     out.write_bytes(b"".join(kept))
     run(again, source, out, params={"seed": 5})
     assert again.seeds == {name: whole.seeds[name] for name in ("p3", LONG, "p5")}
+
+
+def test_lines_alike_are_answered_in_one_call_and_one_by_one_if_it_fails(tmp_path: Path) -> None:
+    lines = [prompt(f"p{i}") for i in range(30)]
+    lines[5], lines[9] = json.dumps({"prompt": "p5", "max_tokens": 3}), "{"
+    lines[7], lines[8] = (json.dumps({"prompt": f"p{i}", "seed": 7}) for i in (7, 8))
+    lines[14], lines[23] = prompt(LONG), prompt(COMPLEX)
+    lines[18] = json.dumps({"prompt": "p18", "timeout": 9})
+    source, out = write(tmp_path, lines), tmp_path / "out.jsonl"
+    engine, alone = Echo(max_num_seqs=16), Echo()
+    run(engine, source, out, params={"seed": 5})
+    run(alone, source, tmp_path / "alone.jsonl", params={"seed": 5})
+    assert out.read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
+    assert engine.seeds == alone.seeds and not alone.together
+    called = [[ask for ask in call if ask not in (LONG, COMPLEX)] for call in engine.together]
+    assert called == [
+        ["p0", "p1", "p2", "p3"], ["p7", "p8"], ["p10", "p11", "p12", "p13"],
+        ["p15", "p16", "p17"], ["p19", "p20", "p21", "p22"], ["p24", "p25", "p26"],
+        ["p27", "p28", "p29"],
+    ]  # fmt: skip
+
+
+def test_samples_of_lines_answered_in_one_call_are_each_lines_own(tmp_path: Path) -> None:
+    body = {"model": "m", "n": 2, "messages": [{"role": "user", "content": "a"}]}
+    request = {"method": "POST", "url": "/v1/chat/completions", "body": body}
+    lines = [json.dumps({"custom_id": f"c{i}", **request}) for i in range(8)]
+    source, out = write(tmp_path, lines), tmp_path / "out.jsonl"
+    engine = Echo(max_num_seqs=16)
+    run(engine, source, out)
+    assert [len(call) for call in engine.together] == [4, 4]
+    for row in read(out):
+        assert len(row["response"]["body"]["choices"]) == 2
 
 
 def test_engine_that_dies_ends_the_run_and_every_answer_before_is_kept(tmp_path: Path) -> None:

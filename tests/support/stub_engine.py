@@ -13,7 +13,7 @@ Self = TypeVar("Self", bound="StubEngine")
 class StubEngine:
     """A test's own class says in `answer` what each prompt gets. Its counts are of the class."""
 
-    config = load_config(None, {})
+    config = load_config(None, {"rollout": {"max_num_seqs": 4}})  # so a batch line is a call
     tokenizer = None
     on_cpu = True
     starts = asked = 0
@@ -24,12 +24,16 @@ class StubEngine:
     def generate(self, prompts: list[Any], **params: Any) -> GenerationOutput:
         return GenerationOutput()
 
-    async def agenerate(self, prompt: Any, **params: Any) -> GenerationOutput:
+    async def agenerate(self, prompts: Any, **params: Any) -> GenerationOutput:
+        listed = prompts if isinstance(prompts, list) else [prompts]
+        return GenerationOutput([await self._row(prompt) for prompt in listed])
+
+    async def _row(self, prompt: Any) -> GenerationRow:
         type(self).asked += 1
         text = await self.answer(prompt, self.asked)
         counts = {f"{name}_tokens": 1 for name in ("prompt", "completion", "cached")}
-        row = GenerationRow(text, None, None, finish_reason=self.finish_reason, **counts)
-        return GenerationOutput([row])  # as a server without ids
+        # As of a server without ids.
+        return GenerationRow(text, None, None, finish_reason=self.finish_reason, **counts)
 
     async def answer(self, prompt: Any, number: int) -> str:
         raise NotImplementedError

@@ -4,8 +4,10 @@ number of jobs run at once, and each row is written when it is finished."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,7 +27,10 @@ from _inf.runtime import quiet
 if TYPE_CHECKING:
     from inf import InferenceEngine
 
-CALLS_ON_CPU = 96  # more than rows that run at once there (64): one waits for each place
+# On a CPU a call takes milliseconds of the cores that the engine computes on; so it has several
+# lines. Two lines are in flight for each row that runs at once: one waits for each place.
+LINES_OF_A_CALL = 4
+LINES_ON_CPU = 128
 MAX_CALLS = 512  # InferenceEngine's threads
 
 Keep = Callable[[int, Mapping[str, Any], int], None]  # called with a line, its row and its tokens
@@ -41,8 +46,9 @@ def unanswered(source: Path, out: OutputFile) -> Iterator[tuple[int, bytes]]:
         yield line, text
 
 
-def calls_at_once(config: Config, on_cpu: bool) -> int:
-    return min(CALLS_ON_CPU if on_cpu else MAX_CALLS, config.rollout.max_num_seqs)
+def lines_at_once(config: Config, on_cpu: bool) -> int:
+    rows = config.rollout.max_num_seqs
+    return min(LINES_ON_CPU, 2 * rows) if on_cpu else min(MAX_CALLS, rows)
 
 
 async def answer_each(
@@ -54,16 +60,35 @@ async def answer_each(
     the reason. Raises errors that end the run: `EngineDeadError`, a full disk.
     """
     engine.generate([], **cast(GenerateParams, params))  # refuse wrong ones once, not per line
-    waiting = iter(jobs)
+    at_once = lines_at_once(engine.config, engine.on_cpu)
+    together = max(1, min(LINES_OF_A_CALL, at_once // 8)) if engine.on_cpu else 1
+    waiting = in_calls(jobs, params, together)
 
     async def worker() -> None:
-        for job in waiting:  # shared: a free worker takes the next job
-            keep(job.line, *await answer_one(engine, job, params))
+        for group in waiting:  # shared: a free worker takes the next jobs
+            for job, (row, tokens) in zip(group, await answer(engine, group, params), strict=True):
+                keep(job.line, row, tokens)
 
-    at_once = calls_at_once(engine.config, engine.on_cpu)
     # A greedy line's equal samples; ids of agent loops, which rows count (`unsampled_ids`).
     with quiet.no_warnings("n: "), quiet.no_warnings("agent loop "):
-        await asyncio.gather(*(worker() for _ in range(at_once)))
+        await asyncio.gather(*(worker() for _ in range(at_once // together)))
+
+
+def in_calls(
+    jobs: Iterable[Job | BadLine], params: Mapping[str, Any], most: int
+) -> Iterator[list[Job | BadLine]]:
+    """Yield the jobs in order, those together that one call can answer. A job is alone if its row
+    says more of its call than its own answer: a limit of time, a forced tool."""
+
+    def alike(job: Job | BadLine) -> object:
+        if isinstance(job, BadLine) or job.tool_choice is not None:
+            return job.line
+        own = {**params, **job.params}
+        return job.params if own.get("timeout") is None else job.line
+
+    for _, group in itertools.groupby(jobs, alike):
+        while together := list(itertools.islice(group, most)):
+            yield together
 
 
 def keep_in(out: OutputFile, tally: Tally, on_error: OnError) -> Keep:
@@ -76,15 +101,34 @@ def keep_in(out: OutputFile, tally: Tally, on_error: OnError) -> Keep:
     return keep
 
 
+Answer = tuple[dict[str, Any], int]  # a job's row and its tokens
+OF_A_CALL = GenerationTimeout, RequestFailure, PromptError, ConfigError, ToolError
+
+
+async def answer(
+    engine: InferenceEngine, jobs: Sequence[Job | BadLine], params: Mapping[str, Any]
+) -> list[Answer]:
+    """Answer jobs of `in_calls`: in one call, or one by one if that is refused or fails."""
+    if len(jobs) == 1:
+        return [await answer_one(engine, jobs[0], params)]
+    together = cast(list[Job], jobs)
+    first, prompts = together[0], [job.prompt for job in together]
+    own = _own_params(first, params)
+    if own.get("seed") is not None:
+        own["seed"] = [_own_params(job, params)["seed"] for job in together]
+    with contextlib.suppress(*OF_A_CALL):
+        rows, n = list(await engine.agenerate(prompts, **cast(GenerateParams, own))), own["n"]
+        return [_answered(job, rows[i * n : i * n + n]) for i, job in enumerate(together)]
+    return await asyncio.gather(*(answer_one(engine, job, params) for job in jobs))
+
+
 async def answer_one(
     engine: InferenceEngine, job: Job | BadLine, params: Mapping[str, Any]
-) -> tuple[dict[str, Any], int]:
-    """Return a job's row and its tokens. Raises errors that would end every other job too."""
+) -> Answer:
+    """Raises errors that would end every other job too."""
     if isinstance(job, BadLine):
         return error_row(job, "invalid_request", job.reason), 0
-    own = {**params, "n": 1, **job.params, "progress": False}
-    if params.get("seed") is not None and "seed" not in job.params:
-        own["seed"] = prompt_seed(params["seed"], job.line - 1)  # as in one call
+    own = _own_params(job, params)
     try:
         if job.tool_choice is None:
             output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
@@ -99,6 +143,18 @@ async def answer_one(
         return error_row(job, "server_error", str(failure)), 0
     except (PromptError, ConfigError, ToolError) as failure:
         return error_row(job, "invalid_request", failure.for_one_prompt()), 0
+    return _answered(job, output)
+
+
+def _own_params(job: Job, params: Mapping[str, Any]) -> dict[str, Any]:
+    own = {**params, "n": 1, **job.params, "progress": False}
+    if params.get("seed") is not None and "seed" not in job.params:
+        own["seed"] = prompt_seed(params["seed"], job.line - 1)  # as in one call
+    return own
+
+
+def _answered(job: Job, rows: Iterable[GenerationRow]) -> Answer:
+    output = GenerationOutput(list(rows))
     for row in output:
         if (said := row.transcript) is not None and said.agent_loop and said.error:
             reason = f"agent loop {said.agent_loop}: {said.error}"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from _inf.apps.batch import fingerprint
-from _inf.apps.batch.runner import Keep, calls_at_once
+from _inf.apps.batch.runner import Keep, lines_at_once
 from _inf.apps.ray.cluster import cluster
 from _inf.apps.ray.worker import InferenceWorker
 from _inf.backends.registry import describe
@@ -59,7 +59,7 @@ def answer_on_ray(
 
         free = list(available_resources_per_node().values())
         share = share_of(ray.cluster_resources(), free, config, workers)
-        at_once = calls_at_once(config, on_cpu="num_cpus" in share)
+        at_once = lines_at_once(config, on_cpu="num_cpus" in share)
         again = {"max_restarts": RETRIES, "max_task_retries": RETRIES}
         worker = ray.remote(max_concurrency=BLOCKS_AT_ONCE, **again, **share)(InferenceWorker)
         actors = [worker.remote(settings, params, model, rollouts) for _ in range(workers)]

@@ -30,6 +30,7 @@ from sglang.srt.constrained.llguidance_backend import GuidanceBackend
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_MATCHED_TOKEN, Req
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.utils import is_cuda
+from torch.nn.functional import embedding
 from xgrammar import apply_token_bitmask_inplace
 
 from _inf.backends.verl.child.penalties import MinTokensPenalizer
@@ -37,6 +38,10 @@ from _inf.types import Tokenizer
 
 logger = logging.getLogger(__name__)
 MAX_THREADS = 32  # that compute masks beside a GPU
+# Of each byte of a mask the biases of its eight tokens: 0, or -inf where the bit is 0.
+_BIASES = torch.zeros(256, 8).masked_fill_(
+    (torch.arange(256)[:, None] >> torch.arange(8)) % 2 == 0, -math.inf
+)
 
 
 def register_grammars() -> None:
@@ -86,15 +91,20 @@ class _Grammar(BaseGrammarObject):
     def move_vocab_mask(self, vocab_mask: torch.Tensor, device: torch.device) -> torch.Tensor:
         rows = self.vocabulary.rows
         fill_next_token_bitmask_par(self.vocabulary.threads, rows, vocab_mask)
-        for _, row in rows:
-            if (vocab_mask[row] & self.vocabulary.ends_mask).any():
-                vocab_mask[row] |= self.vocabulary.ends_mask
         rows.clear()
+        ends = self.vocabulary.ends_mask
+        may_end = (vocab_mask & ends).any(dim=1, keepdim=True)  # rows without a grammar may too
+        vocab_mask |= torch.where(may_end, ends, 0)
         return vocab_mask.to(device, non_blocking=True)
 
     @staticmethod
     def apply_vocab_mask(logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
-        apply_token_bitmask_inplace(logits, vocab_mask)
+        if not logits.is_cpu:
+            apply_token_bitmask_inplace(logits, vocab_mask)
+            return
+        # Ten times as fast there as that function, which takes each bit by itself.
+        biases = embedding(vocab_mask.view(torch.uint8).int(), _BIASES).flatten(1)
+        logits += biases[:, : logits.shape[1]]
 
 
 class _Backend(GuidanceBackend):
