@@ -7,8 +7,8 @@
 Each run times one after the other, so that all meet the same machine: `import torch, transformers,
 ray, tensordict` in a fresh interpreter (the unit); a fresh interpreter that imports inf, builds
 `InferenceEngine()`, answers with one token, restarts and answers again; `inf --help`; and a command
-that answers with one token, until it has exited. The table
-has the medians in seconds, their multiples of the unit, and the goals for these.
+that answers with one token, until it has exited. The table has the medians in seconds, their
+multiples of the unit, and the goals for these.
 
 `--imports` also runs `python -X importtime` on `import inf`, on what the caller's process imports
 for an engine, and on what the fork server imports, and shows each package's own seconds there.

@@ -1,5 +1,5 @@
 """Runs jobs on an engine and writes the rows into an `OutputFile`, with constant memory: a fixed
-number of jobs run at once, and each row is written when it is finished."""
+number of jobs run at once, and each row is written when its call is finished."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ MAX_CALLS = 512  # InferenceEngine's threads
 
 Keep = Callable[[int, Mapping[str, Any], int], None]  # called with a line, its row and its tokens
 OnError = Callable[[int, str], None]  # called with a line and the reason
+Answer = tuple[dict[str, Any], int]  # a job's row and its tokens
 
 
 def unanswered(source: Path, out: OutputFile) -> Iterator[tuple[int, bytes]]:
@@ -61,8 +62,8 @@ async def answer_each(
     """
     engine.generate([], **cast(GenerateParams, params))  # refuse wrong ones once, not per line
     at_once = lines_at_once(engine.config, engine.on_cpu)
-    together = max(1, min(LINES_OF_A_CALL, at_once // 8)) if engine.on_cpu else 1
-    waiting = in_calls(jobs, params, together)
+    of_a_call = max(1, min(LINES_OF_A_CALL, at_once // 8)) if engine.on_cpu else 1
+    waiting = in_calls(jobs, params, of_a_call)
 
     async def worker() -> None:
         for group in waiting:  # shared: a free worker takes the next jobs
@@ -71,14 +72,14 @@ async def answer_each(
 
     # A greedy line's equal samples; ids of agent loops, which rows count (`unsampled_ids`).
     with quiet.no_warnings("n: "), quiet.no_warnings("agent loop "):
-        await asyncio.gather(*(worker() for _ in range(at_once // together)))
+        await asyncio.gather(*(worker() for _ in range(at_once // of_a_call)))
 
 
 def in_calls(
     jobs: Iterable[Job | BadLine], params: Mapping[str, Any], most: int
 ) -> Iterator[list[Job | BadLine]]:
-    """Yield the jobs in order, those together that one call can answer. A job is alone if its row
-    says more of its call than its own answer: a limit of time, a forced tool."""
+    """Yield the jobs in order, those together that one call can answer. A job with a time limit,
+    which is its call's, or with a tool choice is alone."""
 
     def alike(job: Job | BadLine) -> object:
         if isinstance(job, BadLine) or job.tool_choice is not None:
@@ -101,10 +102,6 @@ def keep_in(out: OutputFile, tally: Tally, on_error: OnError) -> Keep:
     return keep
 
 
-Answer = tuple[dict[str, Any], int]  # a job's row and its tokens
-OF_A_CALL = GenerationTimeout, RequestFailure, PromptError, ConfigError, ToolError
-
-
 async def answer(
     engine: InferenceEngine, jobs: Sequence[Job | BadLine], params: Mapping[str, Any]
 ) -> list[Answer]:
@@ -112,20 +109,23 @@ async def answer(
     if len(jobs) == 1:
         return [await answer_one(engine, jobs[0], params)]
     together = cast(list[Job], jobs)
-    first, prompts = together[0], [job.prompt for job in together]
-    own = _own_params(first, params)
+    params_of_each = [_own_params(job, params) for job in together]
+    own = dict(params_of_each[0])
     if own.get("seed") is not None:
-        own["seed"] = [_own_params(job, params)["seed"] for job in together]
-    with contextlib.suppress(*OF_A_CALL):
-        rows, n = list(await engine.agenerate(prompts, **cast(GenerateParams, own))), own["n"]
-        return [_answered(job, rows[i * n : i * n + n]) for i, job in enumerate(together)]
+        own["seed"] = [each["seed"] for each in params_of_each]
+    with contextlib.suppress(
+        GenerationTimeout, RequestFailure, PromptError, ConfigError, ToolError
+    ):
+        prompts, n = [job.prompt for job in together], own["n"]
+        output = await engine.agenerate(prompts, **cast(GenerateParams, own))
+        return [_answered(job, output[i * n : i * n + n]) for i, job in enumerate(together)]
     return await asyncio.gather(*(answer_one(engine, job, params) for job in jobs))
 
 
 async def answer_one(
     engine: InferenceEngine, job: Job | BadLine, params: Mapping[str, Any]
 ) -> Answer:
-    """Raises errors that would end every other job too."""
+    """Return a job's row and its tokens. Raises errors that would end every other job too."""
     if isinstance(job, BadLine):
         return error_row(job, "invalid_request", job.reason), 0
     own = _own_params(job, params)
@@ -153,8 +153,7 @@ def _own_params(job: Job, params: Mapping[str, Any]) -> dict[str, Any]:
     return own
 
 
-def _answered(job: Job, rows: Iterable[GenerationRow]) -> Answer:
-    output = GenerationOutput(list(rows))
+def _answered(job: Job, output: GenerationOutput) -> Answer:
     for row in output:
         if (said := row.transcript) is not None and said.agent_loop and said.error:
             reason = f"agent loop {said.agent_loop}: {said.error}"
