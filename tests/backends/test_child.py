@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from _inf.backends.verl import environment
 
@@ -49,5 +52,47 @@ def test_tokenizer_that_llguidance_cannot_read_gives_invalid_grammars() -> None:
     backend = _Backend(arguments, Slow(), 10, {1})
     try:
         assert backend._from_serialized("{}") is INVALID_GRAMMAR_OBJ
+    finally:
+        backend.executor.shutdown()
+
+
+def test_rows_of_one_grammar_have_states_of_their_own_and_take_turns_in_matchers(
+    tokenizer: Any,
+) -> None:
+    """A grammar's thread starts no thread but those that compute masks: with a second team of
+    OpenMP's, all later steps would be slower."""
+    from _inf.backends.verl.child.grammar_fixes import _Backend
+
+    arguments = SimpleNamespace(
+        constrained_json_disable_any_whitespace=True, constrained_json_whitespace_pattern=None
+    )
+    width = 100_000  # enough for torch to compute in parallel
+    backend = _Backend(arguments, tokenizer, width, {tokenizer.eos_token_id})
+
+    def compiled_with_new_threads() -> tuple[Any, int]:
+        before = len(os.listdir("/proc/self/task"))
+        grammar = backend.dispatch_regex("[ab]c*")
+        return grammar, len(os.listdir("/proc/self/task")) - before
+
+    try:
+        torch.zeros(10**6).exp()  # this thread's team is there
+        with ThreadPoolExecutor(1) as threads:
+            grammar, new = threads.submit(compiled_with_new_threads).result()
+        assert new == grammar.vocabulary.threads == torch.get_num_threads()
+        rows = [grammar.copy() for _ in range(5)]
+        numbers = [row.number for row in rows]
+        assert numbers == [(number + 1) % new for number in [grammar.number, *numbers[:-1]]]
+
+        [a, c] = tokenizer.convert_tokens_to_ids(["a", "c"])
+        for row in rows[::2]:
+            row.accept_token(a)
+        mask = grammar.allocate_vocab_mask(width, len(rows), torch.device("cpu"))
+        for number, row in enumerate(rows):
+            row.fill_vocab_mask(mask, number)
+        logits = torch.zeros(len(rows), width)
+        grammar.apply_vocab_mask(logits, grammar.move_vocab_mask(mask, torch.device("cpu")))
+        began = [number % 2 == 0 for number in range(len(rows))]
+        assert logits[:, c].isfinite().tolist() == began
+        assert logits[:, a].isneginf().tolist() == began
     finally:
         backend.executor.shutdown()

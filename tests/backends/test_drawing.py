@@ -118,6 +118,7 @@ def sampled(info: Any, logits: torch.Tensor, tops: int = 0) -> tuple[torch.Tenso
     torch.nn.Module.__init__(sampler)
     sampler.use_nan_detection = sampler.enable_deterministic = sampler.use_ascend_backend = False
     sampler.use_log_softmax_logprob, sampler.rl_on_policy_target = False, None
+    sampler.tp_sync_group = SimpleNamespace(size=lambda: 1)
     rows = len(logits)
     output = LogitsProcessorOutput(next_token_logits=logits)
     info.apply_logits_bias(logits)
@@ -209,6 +210,22 @@ def test_row_of_nan_gets_a_token_and_a_log_prob_of_nan_and_no_other_row_does(
         tokens, output = sampled(info, logits)
     assert ((tokens >= 0) & (tokens < WIDTH)).all()
     assert output.next_token_logprobs.isnan().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(("temperature", "least"), [(1.0, -60.0), (0.0, -200.0)])
+def test_log_probs_are_those_of_the_softmax_and_the_least_number_where_it_is_zero(
+    temperature: float, least: float
+) -> None:
+    _, info = info_of([request([1, 2, row], temperature=temperature) for row in range(2)])
+    logits = torch.linspace(0, least, WIDTH).repeat(2, 1)
+    logits[0, 1::2] = -torch.inf  # as a grammar does
+    least_number = torch.finfo(torch.float32).min  # SGLang's in the place of minus infinity
+    expected = logits.log_softmax(-1).clamp(min=least_number)
+    _, output = sampled(info, logits.clone(), tops=WIDTH)
+    for row in range(2):
+        ids = torch.tensor(output.next_token_top_logprobs_idx[row])
+        values = torch.tensor(output.next_token_top_logprobs_val[row])
+        torch.testing.assert_close(values[ids.argsort()], expected[row])
 
 
 def test_draw_on_a_gpu_is_as_often_as_the_probabilities_say() -> None:

@@ -6,6 +6,7 @@ waits for the device here, unless a row has filters, and then as often for one r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from _inf.backends import draws
 from _inf.backends.verl.sglang_format import SAMPLING_MASK, SEED
 
+SMALLEST = torch.finfo(torch.float32).tiny  # of normal numbers, 1.2e-38
 KEPT = "inf_kept"  # on SGLang's record of a batch: what the filters left, for rows that ask for it
 
 Sample = Callable[..., torch.Tensor]
@@ -93,6 +95,31 @@ def sample_own_rows(
         left = kept[_placed(masked, probs)].nonzero()
         vars(info)[KEPT] = [asked[number][0] for number in masked], left
     return tokens
+
+
+def raise_zeros(sample: Sample, self: Any, probs: torch.Tensor, *args: Any) -> torch.Tensor:
+    """Draw; then, on a CPU, put `SMALLEST` in the place of each probability below it. SGLang takes
+    the logarithm of all of them, which takes ten times as long with zeros (MKL's, PyTorch 2.9)."""
+    tokens = sample(self, probs, *args)
+    if probs.is_cpu:
+        probs.clamp_(min=SMALLEST)
+    return tokens
+
+
+def return_zeros(
+    attach: Callable[..., None], self: Any, output: Any, logprobs: torch.Tensor, *args: Any
+) -> None:
+    """Return the log prob of 0 for the tokens that `raise_zeros` changed. The log probs of a batch
+    of greedy rows are not from probabilities."""
+    if logprobs.is_cpu and not args[2].is_all_greedy:
+        # Of twice as much, as logarithms are rounded.
+        torch.threshold_(logprobs, math.log(2 * SMALLEST), -math.inf)
+    attach(self, output, logprobs, *args)
+
+
+def agree_with_others(agree: Callable[..., None], self: Any, *args: object) -> None:
+    if self.tp_sync_group.size() > 1:
+        agree(self, *args)
 
 
 def return_kept(

@@ -9,13 +9,16 @@ finished; and the tokenizer, which takes seconds, is read even if no grammar is 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from typing import Any
 
+import numpy as np
 import torch
 from llguidance import LLExecutor, LLMatcher
 from llguidance.hf import from_tokenizer
@@ -38,6 +41,7 @@ from _inf.types import Tokenizer
 
 logger = logging.getLogger(__name__)
 MAX_THREADS = 32  # that compute masks beside a GPU
+MAX_MATCHERS = 8  # of one grammar; building one takes a millisecond, for a very large schema ten
 # Of each byte of a mask the biases of its eight tokens: 0, or -inf where the bit is 0.
 _BIASES = torch.zeros(256, 8).masked_fill_(
     (torch.arange(256)[:, None] >> torch.arange(8)) % 2 == 0, -math.inf
@@ -50,30 +54,41 @@ def register_grammars() -> None:
 
 class _Vocabulary:
     """The tokenizer; `ends`: tokens that end an answer; `ends_mask`: a mask row with only those;
-    `rows`: the rows of the next mask, which `threads` compute."""
+    `executor`: `threads` threads that compute masks; `rows`: of the next mask, each with its
+    `_Grammar.number`."""
 
     def __init__(self, tokenizer: Tokenizer, size: int, ends: set[int]) -> None:
         self.tokenizer = from_tokenizer(tokenizer, size)
         self.ends = frozenset({*ends, self.tokenizer.eos_token})
-        mask = torch.zeros(((size + 31) // 32) * 32, dtype=torch.int32)
-        mask[list(self.ends)] = 1
-        bits = mask.view(-1, 32).long() << torch.arange(32)
-        self.ends_mask = bits.sum(-1).to(torch.int32)
+        # By numpy, as this runs in a thread for grammars: after one parallel operator of torch in
+        # a second thread, libgomp's threads sleep at once without work, and steps are a quarter
+        # slower until that thread ends.
+        bits = np.zeros(((size + 31) // 32) * 32, dtype=np.uint8)
+        bits[list(self.ends)] = 1
+        self.ends_mask = torch.from_numpy(np.packbits(bits, bitorder="little").view(np.int32))
         # On a GPU SGLang leaves PyTorch one thread (`model_runner.py`).
         cores = min(MAX_THREADS, len(os.sched_getaffinity(0)))
-        self.threads = LLExecutor(cores if is_cuda() else torch.get_num_threads())
-        self.rows: list[tuple[LLMatcher, int]] = []
+        self.threads = cores if is_cuda() else torch.get_num_threads()
+        self.executor = LLExecutor(self.threads)
+        self.rows: list[tuple[int, LLMatcher, int]] = []
 
 
 class _Grammar(BaseGrammarObject):
-    """One row's grammar and its state."""
+    """One row's grammar and its state.
 
-    def __init__(self, vocabulary: _Vocabulary, matcher: LLMatcher) -> None:
+    `matchers`: without end, several of the grammar at its start in turn, each with its number. A
+    row has a copy of the next. The copies of one matcher share a lock (llguidance 0.7.30,
+    `LLMatcher.deep_copy`): with one for all rows no two threads would compute masks at once.
+    """
+
+    def __init__(self, vocabulary: _Vocabulary, matchers: Iterator[tuple[int, LLMatcher]]) -> None:
         super().__init__()
-        self.vocabulary, self.matcher = vocabulary, matcher
+        self.vocabulary, self.matchers = vocabulary, matchers
+        self.number, matcher = next(matchers)
+        self.matcher = matcher.deep_copy()
 
     def copy(self) -> _Grammar:
-        return _Grammar(self.vocabulary, self.matcher.deep_copy())
+        return _Grammar(self.vocabulary, self.matchers)
 
     def accept_token(self, token: int) -> None:
         ended = token in self.vocabulary.ends
@@ -86,15 +101,17 @@ class _Grammar(BaseGrammarObject):
 
     def fill_vocab_mask(self, vocab_mask: torch.Tensor, idx: int) -> None:
         """Only notes the row: `move_vocab_mask`, which SGLang calls next, fills all."""
-        self.vocabulary.rows.append((self.matcher, idx))
+        self.vocabulary.rows.append((self.number, self.matcher, idx))
 
     def move_vocab_mask(self, vocab_mask: torch.Tensor, device: torch.device) -> torch.Tensor:
-        rows = self.vocabulary.rows
-        fill_next_token_bitmask_par(self.vocabulary.threads, rows, vocab_mask)
-        rows.clear()
-        ends = self.vocabulary.ends_mask
-        may_end = (vocab_mask & ends).any(dim=1, keepdim=True)  # rows without a grammar may too
-        vocab_mask |= torch.where(may_end, ends, 0)
+        ordered = sorted(self.vocabulary.rows, key=itemgetter(0))  # a thread takes adjacent rows
+        rows = [(matcher, row) for _, matcher, row in ordered]
+        fill_next_token_bitmask_par(self.vocabulary.executor, rows, vocab_mask)
+        self.vocabulary.rows.clear()
+        if len(self.vocabulary.ends) > 1:
+            ends = self.vocabulary.ends_mask
+            may_end = (vocab_mask & ends).any(dim=1, keepdim=True)  # rows without a grammar may too
+            vocab_mask |= torch.where(may_end, ends, 0)
         return vocab_mask.to(device, non_blocking=True)
 
     @staticmethod
@@ -134,8 +151,12 @@ class _Backend(GuidanceBackend):
                 except Exception as failure:
                     logger.error("llguidance cannot read this tokenizer: %r", failure)
                     return INVALID_GRAMMAR_OBJ
-        matcher = LLMatcher(self._vocabulary.tokenizer, serialized_grammar, log_level=0)
-        return _Grammar(self._vocabulary, matcher)
+        tokenizer, threads = self._vocabulary.tokenizer, self._vocabulary.threads
+        matchers = [
+            LLMatcher(tokenizer, serialized_grammar, log_level=0)
+            for _ in range(min(threads, MAX_MATCHERS))
+        ]
+        return _Grammar(self._vocabulary, itertools.cycle(enumerate(matchers)))
 
 
 def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:
@@ -157,14 +178,13 @@ def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> Non
     lengths = info.penalizer_orchestrator.penalizers.get(MinTokensPenalizer)
     if info.vocab_mask is None or lengths is None or not lengths.is_prepared():
         return
-    for row, grammar in enumerate(info.grammars):
-        if grammar is None or lengths.len_output_tokens[row] >= lengths.min_new_tokens[row]:
-            continue
+    width = lengths.stop_token_penalties.shape[1]
+    for row, words in enumerate(info.vocab_mask.count_nonzero(dim=1).tolist()):
+        if words > width or lengths.len_output_tokens[row] >= lengths.min_new_tokens[row]:
+            continue  # more tokens are allowed than are ruled out, or none is
         ends = lengths.stop_token_penalties[row : row + 1]
-        if info.vocab_mask[row].count_nonzero() > ends.numel():
-            continue  # more tokens are allowed than are ruled out
         scores = torch.zeros(1, lengths.orchestrator.vocab_size, device=ends.device)
         scores.scatter_(1, ends, -math.inf)
-        grammar.apply_vocab_mask(logits=scores, vocab_mask=info.vocab_mask[row : row + 1])
+        info.apply_mask_func(logits=scores, vocab_mask=info.vocab_mask[row : row + 1])
         if torch.isneginf(scores).all():
             lengths.min_new_tokens[row] = 0

@@ -86,6 +86,14 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
              "it does not say which tokens the filters leave"),
         Wrap("sglang.srt.layers.sampler:Sampler._sample_from_probs", drawing.sample_beside_nan,
              "a row whose logits are NaN ends the whole process when it is sampled"),
+        Wrap("sglang.srt.layers.sampler:Sampler._sample_from_probs", drawing.raise_zeros,
+             "its logarithm of probabilities is slow on a CPU where a grammar or a low temperature "
+             "leaves zeros"),
+        Wrap("sglang.srt.layers.sampler:Sampler._attach_logprobs_to_output", drawing.return_zeros,
+             "the other half of the row above"),
+        Wrap("sglang.srt.layers.sampler:Sampler._sync_token_ids_across_tp",
+             drawing.agree_with_others,
+             "beside a grammar one rank, too, agrees on each step's tokens with itself"),
         Wrap("sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo.from_schedule_batch",
              scheduler.temperature_of_top_k_1,
              "a batch of top_k=1 rows counts as greedy, and their log probs lose the temperature "
