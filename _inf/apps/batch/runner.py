@@ -52,6 +52,11 @@ def lines_at_once(config: Config, on_cpu: bool) -> int:
     return min(LINES_ON_CPU, 2 * rows) if on_cpu else min(MAX_CALLS, rows)
 
 
+def lines_of_a_call(engine: InferenceEngine) -> int:
+    at_once = lines_at_once(engine.config, engine.on_cpu)
+    return max(1, min(LINES_OF_A_CALL, at_once // 8)) if engine.on_cpu else 1
+
+
 async def answer_each(
     engine: InferenceEngine, jobs: Iterable[Job | BadLine], params: Mapping[str, Any], keep: Keep
 ) -> None:
@@ -61,8 +66,7 @@ async def answer_each(
     the reason. Raises errors that end the run: `EngineDeadError`, a full disk.
     """
     engine.generate([], **cast(GenerateParams, params))  # refuse wrong ones once, not per line
-    at_once = lines_at_once(engine.config, engine.on_cpu)
-    of_a_call = max(1, min(LINES_OF_A_CALL, at_once // 8)) if engine.on_cpu else 1
+    at_once, of_a_call = lines_at_once(engine.config, engine.on_cpu), lines_of_a_call(engine)
     waiting = in_calls(jobs, params, of_a_call)
 
     async def worker() -> None:

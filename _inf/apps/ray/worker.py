@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import threading
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import parse
-from _inf.apps.batch.runner import answer_one
+from _inf.apps.batch.runner import Answer, answer, in_calls, lines_of_a_call
 from _inf.errors import ConfigError, EngineDeadError
 
 if TYPE_CHECKING:
@@ -55,9 +56,7 @@ class InferenceWorker:
         answers = [json.dumps(row) for row, _ in rows]
         return {**batch, "answer": answers, "completion_tokens": [tokens for _, tokens in rows]}
 
-    def _rows(
-        self, engine: InferenceEngine, batch: Mapping[str, Any]
-    ) -> list[tuple[dict[str, Any], int]]:
+    def _rows(self, engine: InferenceEngine, batch: Mapping[str, Any]) -> list[Answer]:
         model, tokenizer = engine.config.model_name, engine.tokenizer
         jobs = []
         for number, text in enumerate(batch["text"]):
@@ -66,10 +65,11 @@ class InferenceWorker:
             jobs.append(parse(text, line, model, tokenizer, rollouts=self._rollouts))
 
         # Not a method: with an async one Ray would run all of them in one event loop.
-        async def answers() -> list[tuple[dict[str, Any], int]]:
-            return await asyncio.gather(*(answer_one(engine, job, self._params) for job in jobs))
+        async def answers() -> list[list[Answer]]:
+            calls = in_calls(jobs, self._params, lines_of_a_call(engine))
+            return await asyncio.gather(*(answer(engine, call, self._params) for call in calls))
 
-        return asyncio.run(answers())
+        return [*itertools.chain.from_iterable(asyncio.run(answers()))]
 
     def _running(self) -> InferenceEngine:
         """Return the engine; start it if there is none, or restart it if it has died."""
