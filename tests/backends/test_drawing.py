@@ -228,6 +228,16 @@ def test_log_probs_are_those_of_the_softmax_and_the_least_number_where_it_is_zer
         torch.testing.assert_close(values[ids.argsort()], expected[row])
 
 
+def test_only_several_ranks_agree_on_their_tokens() -> None:
+    from _inf.backends.verl.child.drawing import agree_with_others
+
+    agreed: list[int] = []
+    for ranks in (1, 2):
+        sampler = SimpleNamespace(tp_sync_group=SimpleNamespace(size=lambda ranks=ranks: ranks))
+        agree_with_others(lambda _, tokens: agreed.append(tokens), sampler, ranks)
+    assert agreed == [2]
+
+
 def test_draw_on_a_gpu_is_as_often_as_the_probabilities_say() -> None:
     probs = torch.tensor([0.5, 0.0, 0.3, 0.2]).expand(100_000, -1)
     torch.manual_seed(3)
