@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import multiprocessing
 import os
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from anyio.from_thread import start_blocking_portal
 
 from _inf.apps.eval import reward_worker
 from _inf.apps.eval.reward import Reward, RewardPool, reward_workers
-from _inf.apps.eval.reward_process import KEYWORDS
+from _inf.apps.eval.reward_process import KEYWORDS, answer_calls
 from _inf.apps.eval.reward_worker import RewardError, RewardWorker
 from _inf.errors import ConfigError
 from tests.support.scripts import GONE_SECONDS, alive, until
@@ -290,3 +293,20 @@ def test_source_that_verls_function_does_not_know_ends_the_run(
         assert pool.submit("openai/gsm8k", "#### 5", "5", {}).result(60).value == 1.0
         with pytest.raises(ConfigError, match="data_source 'own': .* give a function of your own"):
             pool.submit("own", "#### 5", "5", {}).result(60)
+
+
+def test_thread_of_a_reward_closes_its_event_loop() -> None:
+    def one(data_source: str, solution_str: str, ground_truth: str, extra_info: Any) -> float:
+        return 1.0
+
+    ours, theirs = multiprocessing.Pipe()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        thread = threading.Thread(target=answer_calls, args=(theirs, lambda: one), daemon=True)
+        thread.start()
+        assert ours.poll(10) and ours.recv() == (0, "returned", False)
+        ours.close()
+        thread.join(10)
+        gc.collect()
+    assert not thread.is_alive()
+    assert not [each for each in found if "event loop" in str(each.message)]

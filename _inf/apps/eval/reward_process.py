@@ -61,17 +61,18 @@ def answer_calls(connection: Connection, loaded: Callable[[], RewardFunction]) -
 
 
 def _one_by_one(connection: Connection, function: RewardFunction) -> None:
-    loop = asyncio.new_event_loop()  # for the awaitable that a sync function may return
-    while True:
-        number, arguments, _ = connection.recv()
-        try:
-            result = function(**arguments)
-            if inspect.isawaitable(result):
-                result = loop.run_until_complete(result)
-            answer = ("returned", _json(result))
-        except Exception as failure:
-            answer = _raised(failure)
-        connection.send((number, *answer))
+    # The loop is for the awaitable that a sync function may return.
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        while True:
+            number, arguments, _ = connection.recv()
+            try:
+                result = function(**arguments)
+                if inspect.isawaitable(result):
+                    result = loop.run_until_complete(result)
+                answer = ("returned", _json(result))
+            except Exception as failure:
+                answer = _raised(failure)
+            connection.send((number, *answer))
 
 
 async def _side_by_side(connection: Connection, function: RewardFunction) -> None:
