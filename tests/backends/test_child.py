@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -35,10 +37,23 @@ def test_dropped_weight_in_an_update_is_an_answer_and_another_fault_is_raised() 
         answer_a_refused_update(update, None, ValueError())
 
 
+@contextlib.contextmanager
+def grammar_backend(tokenizer: Any, width: int, end: int) -> Iterator[Any]:
+    """`width`: tokens of the model's vocabulary; `end`: the one that ends an answer."""
+    from _inf.backends.verl.child.grammar_fixes import _Backend
+
+    arguments = SimpleNamespace(
+        constrained_json_disable_any_whitespace=True, constrained_json_whitespace_pattern=None
+    )
+    backend = _Backend(arguments, tokenizer, width, {end})
+    try:
+        yield backend
+    finally:
+        backend.executor.shutdown()
+
+
 def test_tokenizer_that_llguidance_cannot_read_gives_invalid_grammars() -> None:
     from sglang.srt.constrained.base_grammar_backend import INVALID_GRAMMAR_OBJ
-
-    from _inf.backends.verl.child.grammar_fixes import _Backend
 
     class Slow:
         """A tokenizer that is not one of Transformers' fast ones."""
@@ -46,14 +61,8 @@ def test_tokenizer_that_llguidance_cannot_read_gives_invalid_grammars() -> None:
         def __len__(self) -> int:
             return 10
 
-    arguments = SimpleNamespace(
-        constrained_json_disable_any_whitespace=True, constrained_json_whitespace_pattern=None
-    )
-    backend = _Backend(arguments, Slow(), 10, {1})
-    try:
+    with grammar_backend(Slow(), 10, end=1) as backend:
         assert backend._from_serialized("{}") is INVALID_GRAMMAR_OBJ
-    finally:
-        backend.executor.shutdown()
 
 
 def test_rows_of_one_grammar_have_states_of_their_own_and_take_turns_in_matchers(
@@ -61,23 +70,19 @@ def test_rows_of_one_grammar_have_states_of_their_own_and_take_turns_in_matchers
 ) -> None:
     """A grammar's thread starts no thread but those that compute masks: with a second team of
     OpenMP's, all later steps would be slower."""
-    from _inf.backends.verl.child.grammar_fixes import MAX_MATCHERS, _Backend
+    from _inf.backends.verl.child.grammar_fixes import MAX_MATCHERS
 
-    arguments = SimpleNamespace(
-        constrained_json_disable_any_whitespace=True, constrained_json_whitespace_pattern=None
-    )
     width = 100_000  # enough for torch to compute in parallel
-    backend = _Backend(arguments, tokenizer, width, {tokenizer.eos_token_id})
 
-    def compiled_with_new_threads() -> tuple[Any, int]:
+    def compiled_with_new_threads(backend: Any) -> tuple[Any, int]:
         before = len(os.listdir("/proc/self/task"))
         grammar = backend.dispatch_regex("[ab]c*")
         return grammar, len(os.listdir("/proc/self/task")) - before
 
-    try:
+    with grammar_backend(tokenizer, width, tokenizer.eos_token_id) as backend:
         torch.zeros(10**6).exp()  # this thread's team is there
         with ThreadPoolExecutor(1) as threads:
-            grammar, new = threads.submit(compiled_with_new_threads).result()
+            grammar, new = threads.submit(compiled_with_new_threads, backend).result()
         assert new == grammar.vocabulary.threads
         rows = [grammar.copy() for _ in range(2 * MAX_MATCHERS)]
         matchers = min(new, MAX_MATCHERS)
@@ -94,5 +99,3 @@ def test_rows_of_one_grammar_have_states_of_their_own_and_take_turns_in_matchers
         began = [number % 2 == 0 for number in range(len(rows))]
         assert logits[:, c].isfinite().tolist() == began
         assert logits[:, a].isneginf().tolist() == began
-    finally:
-        backend.executor.shutdown()

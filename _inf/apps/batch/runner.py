@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 LINES_OF_A_CALL = 4
 LINES_ON_CPU = 128
 MAX_CALLS = 512  # InferenceEngine's threads
+REFUSALS = (PromptError, ConfigError, ToolError)  # of a line's own request
 
 Keep = Callable[[int, Mapping[str, Any], int], None]  # called with a line, its row and its tokens
 OnError = Callable[[int, str], None]  # called with a line and the reason
@@ -88,8 +89,8 @@ def in_calls(
     def alike(job: Job | BadLine) -> object:
         if isinstance(job, BadLine) or job.tool_choice is not None:
             return job.line
-        own = {**params, **job.params}
-        return job.params if own.get("timeout") is None else job.line
+        timeout = job.params.get("timeout", params.get("timeout"))
+        return job.params if timeout is None else job.line
 
     for _, group in itertools.groupby(jobs, alike):
         while together := list(itertools.islice(group, most)):
@@ -117,9 +118,7 @@ async def answer(
     own = dict(params_of_each[0])
     if own.get("seed") is not None:
         own["seed"] = [each["seed"] for each in params_of_each]
-    with contextlib.suppress(
-        GenerationTimeout, RequestFailure, PromptError, ConfigError, ToolError
-    ):
+    with contextlib.suppress(GenerationTimeout, RequestFailure, *REFUSALS):
         prompts, n = [job.prompt for job in together], own["n"]
         output = await engine.agenerate(prompts, **cast(GenerateParams, own))
         return [_answered(job, output[i * n : i * n + n]) for i, job in enumerate(together)]
@@ -145,7 +144,7 @@ async def answer_one(
         return error_row(job, "timeout", str(failure)), 0
     except RequestFailure as failure:
         return error_row(job, "server_error", str(failure)), 0
-    except (PromptError, ConfigError, ToolError) as failure:
+    except REFUSALS as failure:
         return error_row(job, "invalid_request", failure.for_one_prompt()), 0
     return _answered(job, output)
 
