@@ -11,6 +11,8 @@ import contextlib
 import os
 import tempfile
 from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import IO, Any
 
 import httpx2
@@ -27,6 +29,35 @@ END_SECONDS = 10.0  # `mcp` closes a server's stdin, and sends signals after 2 a
 # Of mcp 2's errors with `CONNECTION_CLOSED` (`jsonrpc_dispatcher.py`, `streamable_http.py`).
 PACKAGES_WORDS = ("Connection closed", "SSE ")
 LOG_BYTES, LINE_CHARACTERS = 4000, 300
+TURNS = 10  # of the event loop; five close the stream of a program whose output has ended
+
+
+@dataclass
+class HttpRequest:
+    """How far the request of one call came: one that fails ends those of other calls."""
+
+    begun: bool = False  # the server may have read some of it
+    unknown_session: bool = False
+
+    async def trace(self, event: str, _: Any) -> None:
+        """Httpcore calls it at each step."""
+        self.begun |= event.endswith("send_request_headers.started")
+
+
+# The package sends a request in a task of its own, with the context of its caller.
+_REQUEST: ContextVar[HttpRequest | None] = ContextVar("inf_mcp_request", default=None)
+
+
+def followed_request() -> HttpRequest:
+    """The HTTP request of the call that this task makes next."""
+    _REQUEST.set(request := HttpRequest())
+    return request
+
+
+async def read_what_arrived() -> None:
+    """Let a `Connection` find out that its server has ended before now."""
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
 
 
 class Connection:
@@ -91,7 +122,7 @@ class Connection:
             headers=address.headers,
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),  # a call has its own limit
             limits=httpx2.Limits(max_keepalive_connections=20),  # no row waits for another's
-            event_hooks={"response": [self._note_status]},
+            event_hooks={"request": [_follow], "response": [self._note_status]},
         )
         async with http, streamable_http_client(str(address.url), http_client=http) as streams:
             yield streams
@@ -99,6 +130,8 @@ class Connection:
     async def _note_status(self, response: httpx2.Response) -> None:
         if response.status_code >= 400:
             self._status = f"{response.status_code} {response.reason_phrase}"
+        if response.status_code == 404 and (request := _REQUEST.get()):
+            request.unknown_session = True
 
     @property
     def lost(self) -> bool:
@@ -108,17 +141,17 @@ class Connection:
             self._from_server is not None and not self._from_server.statistics().open_send_streams
         )
 
-    async def never_ran(self, failure: MCPError) -> bool:
+    async def never_ran(self, failure: MCPError, request: HttpRequest) -> bool:
         """Whether a call that failed so did not reach a tool, because the connection is lost: an
-        HTTP server does not listen, or does not know the session."""
-        if failure.code == INVALID_REQUEST and self._status.startswith("404"):
+        HTTP server does not know the session, or nothing of the request was sent to it."""
+        if failure.code == INVALID_REQUEST and request.unknown_session:
             self._broken = True
             return True
         if not self._has_ended(failure):
             return False
         self._broken = True
         await self.close()
-        return isinstance(self._failure, httpx2.ConnectError)
+        return self._address.url is not None and not request.begun
 
     def _has_ended(self, failure: MCPError) -> bool:
         """Whether it is the package's own error of a lost connection: servers use the same code for
@@ -139,6 +172,11 @@ class Connection:
         if self._said:
             parts.append(f"its stderr ends with {self._said!r}")
         return self._address.hidden("; ".join(parts))
+
+
+async def _follow(request: httpx2.Request) -> None:
+    if (followed := _REQUEST.get()) is not None:
+        request.extensions["trace"] = followed.trace
 
 
 def _last_line(log: IO[bytes]) -> str:

@@ -23,7 +23,13 @@ from _inf.errors import ToolError, did_you_mean, shown
 from _inf.runtime.loop_thread import LoopThread
 from _inf.tools.definition import checked_schema
 from _inf.tools.execution import Executed
-from _inf.tools.mcp_connection import CONNECT_SECONDS, END_SECONDS, Connection
+from _inf.tools.mcp_connection import (
+    CONNECT_SECONDS,
+    END_SECONDS,
+    Connection,
+    followed_request,
+    read_what_arrived,
+)
 from _inf.tools.mcp_files import Address, McpEntry
 from _inf.types import Tool
 
@@ -69,6 +75,7 @@ class McpServer:
 
     async def _connected(self) -> Connection:
         """Return the connection, or a new one if it is lost; all who wait get the same one."""
+        await read_what_arrived()
         task = self._connecting
         if task is None or (task.done() and (task.exception() or task.result().lost)):
             before = None if task is None or task.exception() else task.result()
@@ -104,10 +111,11 @@ class McpServer:
             if connection.client is None:
                 gone = f"{self._name} is gone, and cannot be connected to again"
                 return Executed(error=f"{gone}: {connection.why()}")
+            request = followed_request()
             try:
                 return _executed(await connection.client.call_tool(name, arguments))
             except MCPError as failure:
-                if await connection.never_ran(failure) and first:
+                if await connection.never_ran(failure, request) and first:
                     continue
                 if failure.code != CONNECTION_CLOSED or not connection.lost:
                     return Executed(error=self._address.hidden(failure.message))

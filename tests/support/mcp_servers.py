@@ -31,20 +31,20 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def http(port: int, calls: Path, **env: str) -> subprocess.Popen[bytes]:
     """Start a server on a port of 127.0.0.1, and wait until it listens."""
-
-    def listens() -> bool:
-        with socket.socket() as client:
-            return client.connect_ex(("127.0.0.1", port)) == 0
-
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), str(port)],
         env={**os.environ, "INF_TEST_CALLS": str(calls), **env},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    assert until(listens, START_SECONDS)
+    assert until(lambda: listens(port), START_SECONDS)
     return process
 
 

@@ -20,7 +20,7 @@ from _inf.errors import ToolError
 from _inf.tools.execution import Executed, execute
 from _inf.tools.loading import close_tools, load_tools
 from _inf.types import Tool
-from tests.support.mcp_servers import PROGRAM, free_port, http, noted, servers_of, stdio
+from tests.support.mcp_servers import PROGRAM, free_port, http, listens, noted, servers_of, stdio
 from tests.support.scripts import until
 
 pytest.importorskip("mcp_types", reason="version 2 of the package mcp is not installed (extra mcp)")
@@ -149,12 +149,19 @@ def test_a_call_over_its_time_is_stopped_at_the_server(load: Load, calls: Path) 
     assert result(tools["calculator"], expression="3 + 4") == "7"
 
 
+async def hanging(hang: Tool, calls: Path) -> tuple[asyncio.Task[Executed], int]:
+    """Call it, wait until it runs, and return the call and the server's process."""
+    call = asyncio.ensure_future(run(hang))
+    async with asyncio.timeout(SECONDS):
+        while not (pids := [pid for name, pid in noted(calls) if name == "hang"]):
+            await asyncio.sleep(0.05)
+    return call, pids[0]
+
+
 def kill_in_the_middle(hang: Tool, calls: Path) -> Executed:
     async def both() -> Executed:
-        call = asyncio.ensure_future(run(hang))
-        while not noted(calls):
-            await asyncio.sleep(0.05)
-        os.kill(noted(calls)[0][1], signal.SIGKILL)
+        call, server = await hanging(hang, calls)
+        os.kill(server, signal.SIGKILL)
         return await call
 
     return asyncio.run(both())
@@ -183,6 +190,19 @@ def test_a_program_killed_in_the_middle_fails_that_call_and_is_started_again(
     os.kill(second, signal.SIGKILL)  # while no call runs: the next one does not notice
     assert until(lambda: not psutil.pid_exists(second), SECONDS)
     assert result(tools["pid"]) != str(second)
+
+
+def test_a_program_that_ended_before_a_call_is_started_again(load: Load) -> None:
+    tools = load(stdio(include=["pid"]))
+    first = int(result(tools["pid"]))
+
+    async def keep_busy() -> None:
+        """The session's thread, which cannot notice the end before the call begins."""
+        os.kill(first, signal.SIGKILL)
+        time.sleep(1.0)
+
+    tools["pid"].function.server._thread.submit(keep_busy())  # type: ignore[union-attr]
+    assert int(result(tools["pid"])) != first
 
 
 def test_a_program_that_is_gone_is_an_error_of_each_call(
@@ -217,6 +237,28 @@ def test_a_url_is_lost_and_found_again(load: Load, calls: Path) -> None:
         process.kill()
         process.wait(SECONDS)
         assert asyncio.run(run(tools["pid"])).error == gone
+    finally:
+        process.kill()
+        process.wait(SECONDS)
+
+
+def test_a_call_that_runs_is_not_repeated_because_another_could_not_be_sent(
+    load: Load, calls: Path
+) -> None:
+    port = free_port()
+    process = http(port, calls)
+
+    async def rows(tools: Tools) -> list[Executed]:
+        running, server = await hanging(tools["hang"], calls)
+        os.kill(server, signal.SIGTERM)  # it listens no more, and waits for the call to end
+        await asyncio.to_thread(until, lambda: not listens(port), SECONDS)
+        return [await run(tools["pid"]), await running]
+
+    try:
+        tools = load({"type": "mcp", "url": f"http://127.0.0.1:{port}/mcp"})
+        refused, running = asyncio.run(rows(tools))
+        assert refused.error is not None and "cannot be connected to again" in refused.error
+        assert running.error is not None and LOST in running.error
     finally:
         process.kill()
         process.wait(SECONDS)
