@@ -78,16 +78,17 @@ def pressed(terminal: Any, answer: str) -> bool:
 
 
 def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
-    rollout = {"dtype": "float32", "prompt_length": 1024, "response_length": 2048}
+    model = tiny_model(context=32768)  # it makes a thousand tokens a second
+    rollout = {"dtype": "float32", "prompt_length": 16384, "response_length": 16000}
     file = tmp_path / "tiny.yaml"
-    file.write_text(yaml.safe_dump({"model_path": str(tiny_model()), "rollout": rollout}))
+    file.write_text(yaml.safe_dump({"model_path": str(model), "rollout": rollout}))
     arguments = ["-c", INF, "chat", "-c", str(file), "--temperature", "0", "--max-tokens", "9"]
     env = os.environ | environment(TERM="dumb")
     terminal: Any = pexpect.spawn(
         sys.executable, arguments, env=env, cwd=tmp_path, encoding="utf-8", timeout=SECONDS
     )
     try:
-        terminal.expect_exact(f"Starting {tiny_model()} ...")
+        terminal.expect_exact(f"Starting {model} ...")
         terminal.expect_exact("You: ", timeout=START_SECONDS)
         family = descendants(psutil.Process(terminal.pid))
         assert family
@@ -125,12 +126,12 @@ def test_terminal_from_the_first_word_to_ctrl_d(tmp_path: Path) -> None:
         say("/save new.jsonl", "1 messages are in new.jsonl")
 
         say("/set ignore_eos=true", "ignore_eos=True")
-        say("/set max_tokens=2000", "max_tokens=2000")
+        say("/set max_tokens=15000", "max_tokens=15000")
         terminal.sendline("A very long one")
         terminal.expect("one\r\n.{20}")  # it has begun
         terminal.sendintr()
         terminal.expect(f"{STATS}, stopped")
-        assert int(terminal.match[1]) < 2000
+        assert int(terminal.match[1]) < 15000
         terminal.expect_exact("You: ")
         say("/set max_tokens=3", "max_tokens=3")
         assert int(say("Still there?")[1]) == 3
