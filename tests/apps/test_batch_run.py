@@ -245,6 +245,43 @@ def test_lines_alike_are_answered_in_one_call_and_one_by_one_if_it_fails(tmp_pat
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"const": 1}, {"const": True}),
+        ({"properties": {"a": {}, "b": {}}}, {"properties": {"b": {}, "a": {}}}),
+    ],
+)
+def test_lines_with_schemas_that_python_holds_equal_are_not_answered_in_one_call(
+    tmp_path: Path, one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    schemas = [{"type": "object", **schema} for schema in (one, one, other)]
+    lines = [
+        json.dumps({"prompt": f"p{i}", "json_schema": schema}) for i, schema in enumerate(schemas)
+    ]
+    engine = Echo(max_num_seqs=16)
+    run(engine, write(tmp_path, lines), tmp_path / "out.jsonl")
+    assert engine.together == [["p0", "p1"]]
+
+
+@pytest.mark.parametrize(
+    ("rollout", "params"),
+    [
+        ({"multi_turn": {"enable": True}}, {}),
+        ({"agent": {"default_agent_loop": "own"}}, {}),
+        ({}, {"tools": [print]}),
+    ],
+)
+def test_lines_whose_rows_may_run_code_are_answered_one_by_one(
+    tmp_path: Path, rollout: dict[str, Any], params: dict[str, Any]
+) -> None:
+    engine = Echo(max_num_seqs=16)
+    engine.config = load_config(None, {"rollout": {"max_num_seqs": 16, **rollout}})
+    source = write(tmp_path, [prompt(f"p{i}") for i in range(8)])
+    run(engine, source, tmp_path / "out.jsonl", params=params)
+    assert not engine.together and len(engine.asked) == 8
+
+
 def test_samples_of_lines_answered_in_one_call_are_each_lines_own(tmp_path: Path) -> None:
     body = {"model": "m", "n": 2, "messages": [{"role": "user", "content": "a"}]}
     request = {"method": "POST", "url": "/v1/chat/completions", "body": body}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 # lines. Two lines are in flight for each row that runs at once: one waits for each place.
 LINES_OF_A_CALL = 4
 LINES_ON_CPU = 128
+CODE = ("tools", "agent_loop", "environment_factory")  # keywords of generate that may run some
 MAX_CALLS = 512  # InferenceEngine's threads
 REFUSALS = (PromptError, ConfigError, ToolError)  # of a line's own request
 
@@ -53,9 +54,13 @@ def lines_at_once(config: Config, on_cpu: bool) -> int:
     return min(LINES_ON_CPU, 2 * rows) if on_cpu else min(MAX_CALLS, rows)
 
 
-def lines_of_a_call(engine: InferenceEngine) -> int:
-    at_once = lines_at_once(engine.config, engine.on_cpu)
-    return max(1, min(LINES_OF_A_CALL, at_once // 8)) if engine.on_cpu else 1
+def lines_of_a_call(engine: InferenceEngine, params: Mapping[str, Any]) -> int:
+    """One where rows run a user's code: it would run again when another line fails the call."""
+    rollout = engine.config.rollout
+    runs_code = rollout.multi_turn.enable or rollout.agent.default or any(map(params.get, CODE))
+    if runs_code or not engine.on_cpu:
+        return 1
+    return max(1, min(LINES_OF_A_CALL, lines_at_once(engine.config, True) // 8))
 
 
 async def answer_each(
@@ -67,7 +72,8 @@ async def answer_each(
     the reason. Raises errors that end the run: `EngineDeadError`, a full disk.
     """
     engine.generate([], **cast(GenerateParams, params))  # refuse wrong ones once, not per line
-    at_once, of_a_call = lines_at_once(engine.config, engine.on_cpu), lines_of_a_call(engine)
+    at_once = lines_at_once(engine.config, engine.on_cpu)
+    of_a_call = lines_of_a_call(engine, params)
     waiting = in_calls(jobs, params, of_a_call)
 
     async def worker() -> None:
@@ -90,7 +96,8 @@ def in_calls(
         if isinstance(job, BadLine) or job.tool_choice is not None:
             return job.line
         timeout = job.params.get("timeout", params.get("timeout"))
-        return job.params if timeout is None else job.line
+        # Not `==`, for which 1 is True, and an order of properties, which a grammar keeps, nothing.
+        return repr(job.params) if timeout is None else job.line
 
     for _, group in itertools.groupby(jobs, alike):
         while together := list(itertools.islice(group, most)):

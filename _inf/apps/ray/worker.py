@@ -66,7 +66,8 @@ class InferenceWorker:
 
         # Not a method: with an async one Ray would run all of them in one event loop.
         async def answers() -> list[list[Answer]]:
-            calls = in_calls(jobs, self._params, lines_of_a_call(engine))
+            of_a_call = lines_of_a_call(engine, self._params)
+            calls = in_calls(jobs, self._params, of_a_call)
             return await asyncio.gather(*(answer(engine, call, self._params) for call in calls))
 
         return [*itertools.chain.from_iterable(asyncio.run(answers()))]
