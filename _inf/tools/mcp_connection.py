@@ -19,7 +19,7 @@ import httpx2
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST
+from mcp_types import CONNECTION_CLOSED
 
 from _inf.errors import error_text, strip_punctuation
 from _inf.tools.mcp_files import Address
@@ -34,14 +34,24 @@ TURNS = 10  # of the event loop; five close the stream of a program whose output
 
 @dataclass
 class HttpRequest:
-    """How far the request of one call came: one that fails ends those of other calls."""
+    """What became of the request of one call; another's failure may end the connection of both."""
 
     begun: bool = False  # the server may have read some of it
+    answered: bool = False  # the package may list the tools after that
+    refused: str = ""  # the status
     unknown_session: bool = False
 
-    async def trace(self, event: str, _: Any) -> None:
-        """Httpcore calls it at each step."""
-        self.begun |= event.endswith("send_request_headers.started")
+    async def trace(self, event: str, about: Any) -> None:
+        """Httpcore calls it at each step, also of reaching a proxy."""
+        if event.endswith("send_request_headers.started"):
+            self.begun |= about["request"].method != b"CONNECT"
+
+    def note(self, response: httpx2.Response) -> None:
+        if response.request.method != "POST" or self.answered:
+            return
+        self.answered, self.refused = response.is_success, _refusal(response)
+        in_session = "mcp-session-id" in response.request.headers
+        self.unknown_session = response.status_code == 404 and in_session
 
 
 # The package sends a request in a task of its own, with the context of its caller.
@@ -61,17 +71,18 @@ async def read_what_arrived() -> None:
 
 
 class Connection:
-    """client: None unless it could be opened."""
+    """client: None unless it could be opened. tools: the server's, as `mcp_types.Tool`."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
         self._from_server: Any = None  # what a started server writes on its stdout
         self._said = ""  # the last line of its stderr, once it has ended
-        self._status = ""  # of the last HTTP response that refused a request
+        self._refused = ""  # the status of the last request to open it that was refused
         self._failure: BaseException | None = None
         self._opened, self._closing = asyncio.Event(), asyncio.Event()
         self._broken = False
         self.client: Any = None
+        self.tools: list[Any] = []
         self._owner = asyncio.ensure_future(self._own())
 
     async def opened(self) -> None:
@@ -87,13 +98,16 @@ class Connection:
         self._closing.set()
         if self.client is None:
             self._owner.cancel()
-        await asyncio.wait({self._owner}, timeout=END_SECONDS)
+        if not (await asyncio.wait({self._owner}, timeout=END_SECONDS))[0]:
+            self._owner.cancel()
 
     async def _own(self) -> None:
         with tempfile.TemporaryFile() as log:
             try:
                 async with Client(self._transport(log)) as client:
-                    self.client, self._status = client, ""
+                    # After a call of a tool that is not listed, the package would list them.
+                    self.tools = await _all_tools(client)
+                    self.client = client
                     self._opened.set()
                     await self._closing.wait()
             except Exception as failure:  # a group of what failed in the package's tasks
@@ -122,16 +136,16 @@ class Connection:
             headers=address.headers,
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),  # a call has its own limit
             limits=httpx2.Limits(max_keepalive_connections=20),  # no row waits for another's
-            event_hooks={"request": [_follow], "response": [self._note_status]},
+            event_hooks={"request": [_follow], "response": [self._note]},
         )
         async with http, streamable_http_client(str(address.url), http_client=http) as streams:
             yield streams
 
-    async def _note_status(self, response: httpx2.Response) -> None:
-        if response.status_code >= 400:
-            self._status = f"{response.status_code} {response.reason_phrase}"
-        if response.status_code == 404 and (request := _REQUEST.get()):
-            request.unknown_session = True
+    async def _note(self, response: httpx2.Response) -> None:
+        if self.client is None and response.request.method == "POST":
+            self._refused = _refusal(response)
+        if (request := _REQUEST.get()) is not None:
+            request.note(response)
 
     @property
     def lost(self) -> bool:
@@ -144,34 +158,50 @@ class Connection:
     async def never_ran(self, failure: MCPError, request: HttpRequest) -> bool:
         """Whether a call that failed so did not reach a tool, because the connection is lost: an
         HTTP server does not know the session, or nothing of the request was sent to it."""
-        if failure.code == INVALID_REQUEST and request.unknown_session:
+        if request.unknown_session:
             self._broken = True
             return True
-        if not self._has_ended(failure):
+        if not self._has_ended(failure, request):
             return False
         self._broken = True
         await self.close()
-        return self._address.url is not None and not request.begun
+        # One that does not end may still send it.
+        return self._address.url is not None and self._owner.done() and not request.begun
 
-    def _has_ended(self, failure: MCPError) -> bool:
+    def _has_ended(self, failure: MCPError, request: HttpRequest) -> bool:
         """Whether it is the package's own error of a lost connection: servers use the same code for
         any error of theirs. One that refuses requests over HTTP needs a new connection too."""
         if failure.code != CONNECTION_CLOSED:
             return False
-        return self.lost or bool(self._status) or failure.message.startswith(PACKAGES_WORDS)
+        return self.lost or bool(request.refused) or failure.message.startswith(PACKAGES_WORDS)
 
-    def why(self, failure: BaseException | None = None) -> str:
-        """Say what ended the connection or, if nothing did, what `failure` was."""
+    def why(self, failure: BaseException | None = None, refused: str = "") -> str:
+        """Say what ended the connection or, if nothing did, what `failure` was. refused: the HTTP
+        status of the call."""
         failure = self._failure or failure
         parts = [f"it did not answer within {CONNECT_SECONDS:g} seconds"]
         if failure is not None:
             known = isinstance(failure, MCPError)  # its own class says nothing
             parts = [strip_punctuation(failure) if known else error_text(failure)]
-        if self._status:
-            parts.append(f"it refused a request with HTTP {self._status}")
+        if refused := refused or (self._refused if self.client is None else ""):
+            parts.append(f"it refused a request with HTTP {refused}")
         if self._said:
             parts.append(f"its stderr ends with {self._said!r}")
         return self._address.hidden("; ".join(parts))
+
+
+def _refusal(response: httpx2.Response) -> str:
+    return f"{response.status_code} {response.reason_phrase}" if response.is_error else ""
+
+
+async def _all_tools(client: Any) -> list[Any]:
+    tools: list[Any] = []
+    cursor = None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        if (cursor := page.next_cursor) is None:
+            return tools
 
 
 async def _follow(request: httpx2.Request) -> None:

@@ -24,7 +24,6 @@ from _inf.runtime.loop_thread import LoopThread
 from _inf.tools.definition import checked_schema
 from _inf.tools.execution import Executed
 from _inf.tools.mcp_connection import (
-    CONNECT_SECONDS,
     END_SECONDS,
     Connection,
     followed_request,
@@ -68,7 +67,7 @@ class McpServer:
     async def _end(self) -> None:
         connecting, self._connecting = self._connecting, None
         self._turn = asyncio.Lock()  # a later call has another event loop
-        if connecting is not None:
+        if connecting is not None and _is_of_this_loop(connecting):
             connecting.cancel()  # it closes what it has begun
             with contextlib.suppress(asyncio.CancelledError, OSError):
                 await (await connecting).close()
@@ -77,6 +76,8 @@ class McpServer:
         """Return the connection, or a new one if it is lost; all who wait get the same one."""
         await read_what_arrived()
         task = self._connecting
+        if task is not None and (task.cancelled() or not _is_of_this_loop(task)):
+            task = None  # of a call that began while `close` ended the others
         if task is None or (task.done() and (task.exception() or task.result().lost)):
             before = None if task is None or task.exception() else task.result()
             self._connecting = task = asyncio.ensure_future(self._connect(before))
@@ -97,12 +98,7 @@ class McpServer:
         connection = await self._connected()
         if connection.client is None:
             raise ToolError(f"{where}: {self._name} cannot be used: {connection.why()}.")
-        try:
-            return await asyncio.wait_for(_all_tools(connection.client), CONNECT_SECONDS)
-        except Exception as failure:
-            await connection.close()  # then it knows what the server said last
-            why = connection.why(failure)
-            raise ToolError(f"{where}: {self._name} does not list its tools: {why}.") from failure
+        return connection.tools
 
     async def _call(self, name: str, arguments: dict[str, Any]) -> Executed:
         await self._wait_for_turn()
@@ -115,12 +111,17 @@ class McpServer:
             try:
                 return _executed(await connection.client.call_tool(name, arguments))
             except MCPError as failure:
-                if await connection.never_ran(failure, request) and first:
-                    continue
+                if await connection.never_ran(failure, request):
+                    if first:
+                        continue
+                    refused = f"{self._name} did not take the call"
+                    return Executed(error=f"{refused}: {connection.why(failure)}")
                 if failure.code != CONNECTION_CLOSED or not connection.lost:
-                    return Executed(error=self._address.hidden(failure.message))
-                lost = f"{self._name} was lost during the call ({connection.why(failure)}), which"
-                return Executed(error=f"{lost} may have been carried out and is not repeated")
+                    status = f" (HTTP {request.refused})" if request.refused else ""
+                    return Executed(error=self._address.hidden(failure.message) + status)
+                why = connection.why(failure, request.refused)
+                lost = f"{self._name} was lost during the call ({why}), which may have been"
+                return Executed(error=f"{lost} carried out and is not repeated")
         raise AssertionError("the second attempt returns")
 
     async def _wait_for_turn(self) -> None:
@@ -132,14 +133,8 @@ class McpServer:
             self._last_call = now()
 
 
-async def _all_tools(client: Any) -> list[Any]:
-    tools: list[Any] = []
-    cursor = None
-    while True:
-        page = await client.list_tools(cursor=cursor)
-        tools += page.tools
-        if (cursor := page.next_cursor) is None:
-            return tools
+def _is_of_this_loop(task: asyncio.Task[Any]) -> bool:
+    return task.get_loop() is asyncio.get_running_loop()
 
 
 def _executed(result: Any) -> Executed:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from _inf.tools.execution import Executed, execute
 from _inf.tools.loading import close_tools, load_tools
 from _inf.types import Tool
 from tests.support.mcp_servers import PROGRAM, free_port, http, listens, noted, servers_of, stdio
+from tests.support.mcp_sessions import SessionServer
 from tests.support.scripts import until
 
 pytest.importorskip("mcp_types", reason="version 2 of the package mcp is not installed (extra mcp)")
@@ -281,6 +283,41 @@ def test_a_url_that_has_forgotten_the_session_gets_the_call_in_a_new_one(
         process.wait(SECONDS)
 
 
+def test_a_session_is_begun_again_in_whatever_words_it_was_forgotten(load: Load) -> None:
+    with SessionServer() as server:
+        tools = load(server.entry)
+        assert result(tools["say"]) == "session 1"
+        server.sessions.clear()
+        assert [result(tools["say"]) for _ in range(2)] == ["session 2"] * 2
+        assert server.said == ["session 1", "session 2", "session 2"]
+
+
+def test_a_call_that_was_answered_is_not_repeated_when_its_session_is_forgotten(load: Load) -> None:
+    with SessionServer() as server:
+        tools = load(server.entry)
+        server.sessions.clear()
+        server.forgets = True
+        assert result(tools["say"]) == "session 2" and server.said == ["session 2"]
+
+
+def test_a_servers_own_error_is_none_of_the_connections_though_it_refuses_get(load: Load) -> None:
+    with SessionServer() as server:
+        tools = load(server.entry)
+        assert asyncio.run(run(tools["fail"])).error == "no rights"
+        assert result(tools["say"]) == "session 1"
+
+
+def test_calls_after_one_that_began_while_the_server_was_ended_are_answered(load: Load) -> None:
+    tools = load(stdio(include=["pid", "block"]))
+    assert asyncio.run(run(tools["block"], timeout=0.5)).error is not None
+    ending = threading.Thread(target=tools["pid"].function.server.close)  # type: ignore[union-attr]
+    ending.start()  # for two seconds, as the tool blocks
+    time.sleep(1)
+    asyncio.run(run(tools["pid"]))
+    ending.join(SECONDS)
+    assert result(tools["pid"]) == result(tools["pid"])
+
+
 def test_a_server_that_cannot_start_is_named_and_no_secret_is_shown(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,9 +435,9 @@ def test_a_list_of_tools_must_come_whole_and_in_time(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says = refusal(load, raw("dies"))
-    assert "does not list its tools" in says and "its stderr ends with 'no tools today'" in says
-    monkeypatch.setattr("_inf.tools.mcp_server.CONNECT_SECONDS", 1.0)
-    assert "does not list its tools: TimeoutError" in refusal(load, raw("pages"))
+    assert "cannot be used: Connection closed; its stderr ends with 'no tools today'" in says
+    monkeypatch.setattr("_inf.tools.mcp_connection.CONNECT_SECONDS", 1.0)
+    assert "cannot be used: it did not answer within 1 seconds" in refusal(load, raw("pages"))
 
 
 def test_calls_that_gave_up_waiting_for_their_turn_leave_it_to_others(

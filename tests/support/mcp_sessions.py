@@ -1,0 +1,88 @@
+"""An MCP server over HTTP without the package `mcp`, in a thread, as servers were before 2026: it
+knows its sessions, has no stream for GET, and forgets a session in its own words."""
+
+from __future__ import annotations
+
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any, Self
+
+FORGOTTEN = {"code": -32001, "message": "Session not found"}  # 404 as the TypeScript SDK's
+OWN_ERROR = {"code": -32000, "message": "no rights"}
+
+
+class SessionServer(ThreadingHTTPServer):
+    """`sessions`: those it knows; `said`: the session of each call of its tool `say`; `forgets`:
+    forget the session once that tool has answered."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.sessions: set[str] = set()
+        self.said: list[str] = []
+        self.begun, self.forgets = 0, False
+
+    def __enter__(self) -> Self:
+        Thread(target=self.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        return {"type": "mcp", "url": f"http://127.0.0.1:{self.server_port}/mcp"}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: SessionServer
+
+    def do_GET(self) -> None:
+        self._reply(405)
+
+    def do_DELETE(self) -> None:
+        self._reply(200)
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        method, session = asked["method"], self.headers.get("mcp-session-id", "")
+        answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked.get("id")}
+        if method == "server/discover":
+            self._reply(400)
+        elif method == "initialize":
+            self.server.begun += 1
+            self.server.sessions.add(session := f"session {self.server.begun}")
+            about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+            answer["result"] = {**about, "serverInfo": {"name": "sessions", "version": "1"}}
+            self._reply(200, answer, session)
+        elif session not in self.server.sessions:
+            self._reply(404, {**answer, "error": FORGOTTEN})
+        elif "id" not in asked:
+            self._reply(202)
+        elif method == "tools/list":
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("say", "fail")]
+            self._reply(200, {**answer, "result": {"tools": tools}})
+        elif asked["params"]["name"] == "fail":
+            self._reply(200, {**answer, "error": OWN_ERROR})
+        else:
+            self.server.said.append(session)
+            if self.server.forgets:
+                self.server.sessions.clear()
+            self._reply(200, {**answer, "result": {"content": [{"type": "text", "text": session}]}})
+
+    def _reply(self, status: int, answer: Any = None, session: str | None = None) -> None:
+        body = b"" if answer is None else json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if session is not None:
+            self.send_header("mcp-session-id", session)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
