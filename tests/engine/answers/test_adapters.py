@@ -244,7 +244,7 @@ def test_running_rows_end_with_the_old_adapter_and_later_ones_wait(
     own: InferenceEngine, merged: dict[str | None, InferenceEngine], folders: dict[str, Path]
 ) -> None:
     own.load_adapter("a", folders["first"])
-    long: dict[str, Any] = {"temperature": 0, "max_tokens": 120, "ignore_eos": True}
+    long: dict[str, Any] = {"temperature": 0, "max_tokens": 500, "ignore_eos": True}
     done: dict[str, GenerationOutput] = {}
     chunks = own.stream(PROMPTS[0], adapter="a", **long)
     streamed = list(next(chunks).token_ids)

@@ -59,7 +59,7 @@ def test_an_abandoned_astream_is_aborted(tiny: InferenceEngine) -> None:
 
 def test_a_stream_past_its_timeout_is_aborted(tiny: InferenceEngine) -> None:
     with pytest.raises(GenerationTimeout):
-        for _ in tiny.stream("go on", max_tokens=128, ignore_eos=True, timeout=0.05):
+        for _ in tiny.stream("go on", max_tokens=600, ignore_eos=True, timeout=0.05):
             time.sleep(0.01)
     assert is_idle(tiny)
 
