@@ -92,6 +92,8 @@ def engine() -> Iterator[InferenceEngine]:
 def tiny() -> Iterator[InferenceEngine]:
     """A random tiny Qwen3: fast, and its greedy answers wander."""
     with InferenceEngine(model_path=str(tiny_model()), rollout=TINY) as engine:
+        gc.collect()
+        gc.freeze()  # its imports: a collection of all would stop this process for a second
         yield engine
 
 

@@ -94,7 +94,7 @@ def set_torch_variables() -> None:
 @contextlib.contextmanager
 def interrupt_kept() -> Iterator[None]:
     """Raise `KeyboardInterrupt` after the block if Ctrl-C came within it and was lost: Python
-    ignores an exception in a weak reference's callback, and every import has such callbacks."""
+    prints and ignores an exception in a weak reference's callback, which every import has."""
     interrupted = False
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -106,10 +106,17 @@ def interrupt_kept() -> Iterator[None]:
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield  # Ctrl-C is ignored, or somebody else's
         return
+
+    def without_a_lost_one(lost: Any) -> None:
+        if not (interrupted and lost.exc_type is KeyboardInterrupt):
+            report(lost)
+
+    report, sys.unraisablehook = sys.unraisablehook, without_a_lost_one
     signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
+        sys.unraisablehook = report
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if interrupted:
             raise KeyboardInterrupt

@@ -166,7 +166,7 @@ def test_trace_without_our_log_probs_has_nulls_and_makes_no_trainers_batch(
         body = {"prompt": [5], "temperature": 0.7}
         httpx.post(served.session_url("one") + "/completions", json=body).raise_for_status()
         traces = served.base_url.replace("/v1", "/sessions/one/traces")
-        [trace] = httpx.get(traces).json()["traces"]
+        [trace] = httpx.get(traces, timeout=60).json()["traces"]
         assert trace["token_ids"] and trace["logprobs"] == [None] * len(trace["token_ids"])
         with refused(ConfigError, "the server's log probs", key="traces[0]"):
             engine.trainer_batch(served.traces("one"))

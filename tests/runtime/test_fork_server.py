@@ -92,7 +92,7 @@ def test_server_that_ends_ends_its_forks_and_refuses_users_and_forks(
     server.release() if how == "released" else os.kill(server.pid(), signal.SIGKILL)
     process.join(10)
     assert process.exitcode is not None or how == "released"
-    assert until(lambda: not alive({known}), 5)
+    assert until(lambda: not alive({known}), 30)
     server.process.join(10)
     assert not server.process.is_alive() and not server.acquire()
     with pytest.raises((EOFError, EngineDeadError)):
@@ -141,7 +141,7 @@ def test_killed_caller_leaves_neither_server_nor_forks(tmp_path: Path, moment: s
     finally:
         caller.kill()
         caller.wait(10)
-    assert until(lambda: not alive(family), 5)
+    assert until(lambda: not alive(family), 30)
 
 
 EXIT = """

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,6 @@ def interrupted_in_a_callback() -> None:
     assert reference() is None
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     ("interrupted", "at_once"),
     [
@@ -34,13 +34,15 @@ def interrupted_in_a_callback() -> None:
     ],
 )
 def test_interrupt_that_python_ignores_is_raised_after_the_block_and_others_at_once(
-    interrupted: Callable[[], None], at_once: bool
+    interrupted: Callable[[], None], at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reached = False
+    reached, printed = False, list[Any]()
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
     with pytest.raises(KeyboardInterrupt), interrupt_kept():
         interrupted()
         reached = True
     assert reached is not at_once
+    assert not printed and sys.unraisablehook == printed.append
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

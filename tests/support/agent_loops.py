@@ -19,7 +19,7 @@ from verl.experimental.agent_loop.agent_loop import (
 )
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 
-SECONDS_BLOCKED = 1.5
+SECONDS_BLOCKED = 4.0
 
 
 class Loop(AgentLoopBase):
@@ -210,11 +210,13 @@ class Blocks(Loop):
 class CatchesAll(Loop):
     """Goes on for ever, whatever its requests raise, until it is cancelled."""
 
+    begun: list[Any] = []
     cancelled: list[Any] = []
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
         prompt = self.rendered(list(kwargs["raw_prompt"]))
         try:
+            self.begun.append(kwargs["index"])
             while True:
                 try:
                     await self.ask(prompt, sampling_params)

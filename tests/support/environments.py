@@ -88,7 +88,7 @@ class Screen(Sums):
 
     @property
     def size(self) -> int:
-        time.sleep(3)
+        time.sleep(5)
         return 0
 
 
@@ -154,7 +154,7 @@ class Wrong(Sums):
             case "exits":
                 raise SystemExit(3)
             case "hangs":
-                time.sleep(3)
+                time.sleep(5)
             case "number":
                 return 3
             case "long":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -56,8 +57,9 @@ def noted(calls: Path) -> list[tuple[str, int]]:
 
 def servers_of(parent: int) -> list[psutil.Process]:
     """The servers among the children of a process."""
-    return [
-        child
-        for child in psutil.Process(parent).children(recursive=True)
-        if str(PROGRAM) in " ".join(child.cmdline())
-    ]
+    servers = []
+    for child in psutil.Process(parent).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it ends
+            if str(PROGRAM) in " ".join(child.cmdline()):
+                servers.append(child)
+    return servers

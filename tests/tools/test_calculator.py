@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 MAX_CHARACTERS = 1000
@@ -40,6 +40,7 @@ def calculate(expression: str) -> str:
     return calculate(expression)
 
 
+@settings(deadline=None)
 @given(EXPRESSIONS)
 @example("0 / (1 / 5e-324)")
 def test_the_value_is_pythons(expression: str) -> None:
@@ -47,7 +48,7 @@ def test_the_value_is_pythons(expression: str) -> None:
     try:
         value = eval(expression)
     except ZeroDivisionError:
-        with pytest.raises(ValueError, match="division by zero"):
+        with pytest.raises(ValueError, match="division by zero|too large"):  # the first of both
             calculate(expression)
         return
     except OverflowError:
@@ -69,6 +70,7 @@ def has_an_infinite_part(expression: str) -> bool:
     return any(math.isinf(eval(compile(ast.Expression(part), "", "eval"))) for part in parts)
 
 
+@settings(deadline=None)
 @given(st.integers(-(10**40), 10**40), st.integers(-(10**40), 10**40))
 def test_integers_of_any_length_are_exact(left: int, right: int) -> None:
     assert calculate(f"{left} * {right}") == str(left * right)

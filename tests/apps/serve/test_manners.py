@@ -54,7 +54,7 @@ def test_abandoned_request_is_aborted_in_the_engine(stream: str, mortal: Inferen
         for connection in connections:
             connection.close()
         assert until(lambda: in_flight(mortal) == 0, ABORT_SECONDS)
-        assert httpx.get(f"{server.base_url}/models").status_code == 200
+        assert httpx.get(f"{server.base_url}/models", timeout=60).status_code == 200
 
 
 def test_engine_that_dies_is_restarted_once(
@@ -79,10 +79,10 @@ def test_engine_that_dies_is_restarted_once(
         waiting.join(60)
         assert failed[0].status_code == 503 and int(failed[0].headers["Retry-After"]) > 0
         assert failed[0].json()["error"]["type"] == "server_error"
-        told = httpx.get(health)
+        told = httpx.get(health, timeout=60)
         assert (told.status_code, told.json()["status"]) == (503, "restarting")
-        assert until(lambda: httpx.get(health).status_code == 200, START_SECONDS)
-        assert httpx.get(health).json()["restarts"] == 1
+        assert until(lambda: httpx.get(health, timeout=60).status_code == 200, START_SECONDS)
+        assert httpx.get(health, timeout=60).json()["restarts"] == 1
         assert http.post("/completions", json=ask).json()["choices"] == before
     assert "started again" in caplog.text
 
@@ -170,7 +170,9 @@ def test_sigterm_finishes_what_is_under_way_and_exits_0(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         metrics = url.replace("/v1", "/metrics")
-        assert until(lambda: "inf_http_requests_running 4.0" in httpx.get(metrics).text, 30)
+        assert until(
+            lambda: "inf_http_requests_running 4.0" in httpx.get(metrics, timeout=60).text, 30
+        )
         run.send(signal.SIGTERM)
         for thread in threads:
             thread.join(60)
@@ -203,7 +205,11 @@ def test_metrics_count_requests_tokens_and_what_runs(
     url = tiny_server.base_url.replace("/v1", "/metrics")
 
     def totals() -> dict[str, float]:
-        lines = [line for line in httpx.get(url).text.splitlines() if not line.startswith("#")]
+        lines = [
+            line
+            for line in httpx.get(url, timeout=60).text.splitlines()
+            if not line.startswith("#")
+        ]
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
     before = totals()

@@ -218,7 +218,7 @@ def test_requests_need_the_key_and_it_is_in_no_log(
                 response = httpx.get(url, headers=headers)
                 assert response.status_code == 401
                 assert error(response)["code"] == "invalid_api_key"
-        health = httpx.get(f"{root}/health")
+        health = httpx.get(f"{root}/health", timeout=60)
         assert health.status_code == 200 and tiny.config.model_name not in health.text
         right = client(server, api_key="correct-horse")
         prompt = "a secret prompt"

@@ -313,7 +313,7 @@ def test_trace_wider_than_a_batch_is_refused(
 def test_traces_rewards_and_the_end_over_http(tiny_server: InferenceServer) -> None:
     ask(session(tiny_server, "http"), [user("One")], n=2, temperature=1.0, max_tokens=4)
     url = tiny_server.session_url("http").removesuffix("/v1")
-    first, second = httpx.get(f"{url}/traces").json()["traces"]
+    first, second = httpx.get(f"{url}/traces", timeout=60).json()["traces"]
     assert first["token_ids"] == tiny_server.traces("http")[0].token_ids
     for body, status in (
         ({"reward": 0.5}, 200),
@@ -325,7 +325,7 @@ def test_traces_rewards_and_the_end_over_http(tiny_server: InferenceServer) -> N
     assert [trace.reward for trace in tiny_server.traces("http")] == [0.5, 1.0]
     assert "http" in tiny_server.sessions()
     assert httpx.delete(url).is_success and "http" not in tiny_server.sessions()
-    for response in (httpx.get(f"{url}/traces"), httpx.delete(url)):
+    for response in (httpx.get(f"{url}/traces", timeout=60), httpx.delete(url)):
         assert response.status_code == 404 and response.json()["error"]["message"]
     with pytest.raises(InferenceError, match="no session 'http'"):
         tiny_server.traces("http")

@@ -248,10 +248,10 @@ def test_routes_are_named_where_there_is_none(tiny_server: InferenceServer) -> N
         for route in ("POST /v1/chat/completions", "POST /generate", "GET|HEAD /health"):
             assert route in said
         assert "/sessions/{session}/traces" in said and "{session}/v1" not in said
-    response = httpx.get(f"{root}/v1/completions")
+    response = httpx.get(f"{root}/v1/completions", timeout=60)
     assert (response.status_code, response.headers["Allow"]) == (405, "POST")
     assert httpx.head(f"{root}/health").status_code == 200
-    assert httpx.get(f"{root}/v1/models/").json()["object"] == "list"
+    assert httpx.get(f"{root}/v1/models/", timeout=60).json()["object"] == "list"
 
 
 def test_lm_eval_finds_the_servers_tokenizer(

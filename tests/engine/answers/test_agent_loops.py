@@ -271,7 +271,7 @@ def test_timeout_cancels_loops_that_catch_everything(tiny: InferenceEngine) -> N
     rows = [{"index": 1}, {"index": 2}]
     with pytest.raises(GenerationTimeout):
         tiny.generate(
-            PROMPTS[:2], agent_loop=loops.CatchesAll, agent_kwargs=rows, timeout=0.5, **GREEDY
+            PROMPTS[:2], agent_loop=loops.CatchesAll, agent_kwargs=rows, timeout=3, **GREEDY
         )
     assert until(lambda: sorted(loops.CatchesAll.cancelled) == [1, 2], 30)
     assert tiny.generate("One", **GREEDY).token_ids  # nothing is in its way
@@ -300,11 +300,12 @@ def test_cancelling_agenerate_cancels_its_loops(tiny: InferenceEngine) -> None:
     async def begun_and_cancelled() -> None:
         rows = {"agent_loop": loops.CatchesAll, "agent_kwargs": {"index": 4}}
         call = asyncio.ensure_future(tiny.agenerate("One", **rows, **GREEDY))
-        await asyncio.sleep(0.5)
+        assert await asyncio.to_thread(until, lambda: 4 in loops.CatchesAll.begun, 30)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
 
+    loops.CatchesAll.begun.clear()
     loops.CatchesAll.cancelled.clear()
     asyncio.run(begun_and_cancelled())
     assert until(lambda: loops.CatchesAll.cancelled == [4], 30)

@@ -356,7 +356,7 @@ def test_async_calls_run_together_and_can_be_cancelled(backend: InferenceEngine)
 
     async def calls() -> list[list[int]]:
         long = asyncio.ensure_future(
-            backend.agenerate(as_ids(PROMPTS), max_tokens=128, ignore_eos=True, temperature=0)
+            backend.agenerate(as_ids(PROMPTS), max_tokens=400, ignore_eos=True, temperature=0)
         )
         outputs = await asyncio.gather(
             *(backend.agenerate(prompt, **GREEDY) for prompt in as_ids(PROMPTS[:4]))
@@ -472,7 +472,7 @@ def test_new_weights_are_served_whole_or_not_at_all() -> None:
 
 def test_calls_after_shutdown_say_so() -> None:
     engine = started(tiny_model())
-    stream = engine.stream("a", max_tokens=100, ignore_eos=True)
+    stream = engine.stream("a", max_tokens=500, ignore_eos=True)
     next(stream)
     engine.shutdown()
     with pytest.raises(EngineDeadError, match="shut down"):
@@ -499,7 +499,7 @@ def test_failure_between_two_steps_ends_the_engine_and_all_calls_say_so(
         raise MemoryError("full")
 
     with started(tiny_model()) as engine:
-        stream = engine.stream("a", max_tokens=128, ignore_eos=True)
+        stream = engine.stream("a", max_tokens=500, ignore_eos=True)
         next(stream)
         monkeypatch.setattr(decoding, "joined", full)
         for call in (lambda: engine.generate("a", ignore_eos=True), lambda: list(stream)):

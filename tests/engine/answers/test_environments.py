@@ -62,7 +62,7 @@ def test_what_reset_shows_ends_the_prompt(caller: InferenceEngine) -> None:
 
 
 def test_properties_are_not_read(caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = load_config(caller.config.to_dict(), {"tool_timeout": 0.5})
+    config = load_config(caller.config.to_dict(), {"tool_timeout": 2.0})
     monkeypatch.setattr(caller, "config", config)
     output = caller.generate(PRODUCT, environment_factory=kinds.Screen)
     assert output.completions == [answer("84")] and "error" not in output.metadata[0]
@@ -108,7 +108,7 @@ def test_reset_gets_the_row_with_its_prompt(caller: InferenceEngine) -> None:
     [
         ("raises", "ValueError: no such game"),
         ("exits", "SystemExit: 3"),
-        ("hangs", "TimeoutError: no answer within 0.5 seconds"),
+        ("hangs", "TimeoutError: no answer within 2 seconds"),
         ("number", r"reset\(\) returned 3; it must be a str or None"),
         ("long", r"the prompt has \d+ tokens; at most 1024 fit \(rollout.prompt_length\)"),
     ],
@@ -116,7 +116,7 @@ def test_reset_gets_the_row_with_its_prompt(caller: InferenceEngine) -> None:
 def test_environment_that_does_not_begin_ends_its_row_alone(
     how: str, error: str, caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = load_config(caller.config.to_dict(), {"tool_timeout": 0.5})
+    config = load_config(caller.config.to_dict(), {"tool_timeout": 2.0})
     monkeypatch.setattr(caller, "config", config)
     rows = [{"how": how}, {"how": "well"}]
     output = caller.generate(

@@ -96,4 +96,5 @@ def test_rows_that_wait_start_at_once_when_all_that_run_end_together(
 
     seconds(at_once, 1)
     one_by_one = seconds(at_once, groups)
-    assert seconds(at_once * groups, 1) < 3 * one_by_one
+    pause = 2.5  # of a garbage collection; the sleeps would be five seconds
+    assert seconds(at_once * groups, 1) < 3 * one_by_one + pause

@@ -223,7 +223,6 @@ def test_three_engines_on_two_machines_find_their_places_and_a_lost_one_ends_the
     import ray
     from ray._private.state import available_resources_per_node
 
-    monkeypatch.setattr(ray_run, "PLACE_SECONDS", 3.0)
     monkeypatch.setattr(ray_run, "CHECK_SECONDS", 0.5)
 
     class Worker:
@@ -241,6 +240,7 @@ def test_three_engines_on_two_machines_find_their_places_and_a_lost_one_ends_the
     assert sorted(block["line"][0] for block in first) == list(range(36))
     assert len({block["machine"] for block in first}) == 2
     two_machines.remove_node(two_machines.second)
+    monkeypatch.setattr(ray_run, "PLACE_SECONDS", 3.0)
     with pytest.raises(EngineDeadError, match="place for 2 of 3 engines"):
         answers()
 

@@ -89,7 +89,7 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         ]:
             run.hear("generating")
             send(signal.SIGINT)
-            report[name] = run.hear("caught", 5.0)
+            report[name] = run.hear("caught", 30.0)
         yield report | {"left": run.hear("left"), "end": ended(run)}
 
 
