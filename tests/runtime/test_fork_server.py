@@ -20,7 +20,7 @@ from _inf.runtime.fork_server import ForkServer
 from _inf.runtime.host import Host
 from _inf.runtime.interpreter import set_torch_variables
 from tests.support.forks import forked, server_that, worker
-from tests.support.scripts import alive, environment, until
+from tests.support.scripts import GONE_SECONDS, alive, environment, until
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_server_that_ends_ends_its_forks_and_refuses_users_and_forks(
     server.release() if how == "released" else os.kill(server.pid(), signal.SIGKILL)
     process.join(10)
     assert process.exitcode is not None or how == "released"
-    assert until(lambda: not alive({known}), 30)
+    assert until(lambda: not alive({known}), GONE_SECONDS)
     server.process.join(10)
     assert not server.process.is_alive() and not server.acquire()
     with pytest.raises((EOFError, EngineDeadError)):
@@ -141,7 +141,7 @@ def test_killed_caller_leaves_neither_server_nor_forks(tmp_path: Path, moment: s
     finally:
         caller.kill()
         caller.wait(10)
-    assert until(lambda: not alive(family), 30)
+    assert until(lambda: not alive(family), GONE_SECONDS)
 
 
 EXIT = """

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM
 from _inf.backends.verl import launch_sglang
 from inf import EngineDeadError, InferenceEngine
 from tests.support.schedulers import in_flight, open_files_and_threads, slow_down
-from tests.support.scripts import LONG, QUESTION, alive, until
+from tests.support.scripts import GONE_SECONDS, LONG, QUESTION, alive, until
 from tests.support.tiny import tiny_model
 
 Answer = list[list[int]]
@@ -93,7 +93,7 @@ def test_killed_fork_server_takes_the_scheduler_along_and_restart_brings_both_ba
         os.kill(server.pid(), signal.SIGKILL)
         failure = call.exception(timeout=30)
     assert isinstance(failure, EngineDeadError) and "scheduler 0" in str(failure)
-    assert until(lambda: not alive({scheduler}), 30)
+    assert until(lambda: not alive({scheduler}), GONE_SECONDS)
     mortal.restart()
     assert mortal.generate(**QUESTION).token_ids == answer
 
@@ -132,7 +132,7 @@ def test_stopped_scheduler_is_reported_as_hung_and_killed(mortal: InferenceEngin
         assert re.match(said, str(failure)) and "restart()" in str(failure)
     with pytest.raises(EngineDeadError, match=said):
         mortal.generate("Are you there?")
-    assert until(lambda: not alive({scheduler}), 30)
+    assert until(lambda: not alive({scheduler}), GONE_SECONDS)
 
 
 def test_segmentation_fault_ends_the_scheduler_without_another_library_in_between(

@@ -18,7 +18,7 @@ from _inf.backends.verl.prefix_cache import PrefixCache
 from inf import ConfigError, InferenceEngine, InferenceError
 from tests.support.refusals import refused
 from tests.support.schedulers import in_flight
-from tests.support.scripts import until
+from tests.support.scripts import GONE_SECONDS, until
 
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
 
@@ -69,7 +69,8 @@ def test_engine_killed_in_its_sleep_is_dead_at_once_and_leaves_its_log_to_the_us
     host = mortal.rollout.host
     mortal.sleep()
     os.kill(host.children[0].pid, signal.SIGKILL)
-    assert until(lambda: host.death is not None, 30)  # also where nobody waits for an answer
+    # Also where nobody waits for an answer.
+    assert until(lambda: host.death is not None, GONE_SECONDS)
     assert stat.S_IMODE(host.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(host.log.stat().st_mode) == 0o600
     mortal.shutdown()
