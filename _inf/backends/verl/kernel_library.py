@@ -7,11 +7,11 @@ import hashlib
 import os
 import shutil
 import subprocess
-import warnings
 from pathlib import Path
 
 from _inf.errors import ConfigError
 from _inf.models.cache import build_once
+from _inf.runtime import quiet
 
 SOURCE = Path(__file__).with_name("child") / "kernels.c"
 NAME = "kernels.so"
@@ -29,10 +29,9 @@ def kernel_library() -> Path | None:
         key = hashlib.blake2b(repr(made_of).encode(), digest_size=12).hexdigest()
         return build_once(f"kernels-{key}", functools.partial(_compile, compiler)) / NAME
     except ConfigError as error:
-        warnings.warn(
+        quiet.warn(
             f"compiled_kernels: {error}; so PyTorch's operators compute what is between two "
-            "matrix products, which is slower. Set compiled_kernels: false if that is meant.",
-            stacklevel=2,
+            "matrix products, which is slower. Set compiled_kernels: false if that is meant."
         )
         return None
 
