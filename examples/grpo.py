@@ -92,12 +92,7 @@ def learn(model: torch.nn.Module, optimizer: Any, batch: Any, advantage: torch.T
 def with_lora(model: Any) -> Any:
     """The model with a LoRA adapter, which alone learns."""
     import peft
-    from peft.tuners.lora import torchao
-    from peft.utils import quantization_utils
 
-    for module in (torchao, quantization_utils):
-        # PEFT refuses the torchao that sglang pins, and needs none here.
-        vars(module)["is_torchao_available"] = lambda: False
     how = peft.LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")
     return peft.get_peft_model(model, how)
 

@@ -24,7 +24,8 @@ MIXERS = (30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)
 
 
 def draw(probs: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-    """One token of each row; probs: rows x vocabulary, finite, of any positive sum.
+    """One token of each row; probs: rows x vocabulary, of any positive sum. A row of NaN
+    gets a token like any other.
 
     `torch.multinomial` draws a random number for each token of the vocabulary, on one core: for 32
     rows of 49,152 tokens that is a quarter of a decoding step. Here a row takes one random number,
@@ -32,7 +33,7 @@ def draw(probs: torch.Tensor, generator: torch.Generator | None = None) -> torch
     """
     if probs.device.type != "cpu":
         # As `torch.multinomial`, which reads all of it three more times, and ends the process at a
-        # NaN; here a row of NaN gets a token like any other.
+        # NaN.
         noise = torch.empty_like(probs).exponential_(generator=generator)
         return (probs / noise).argmax(-1)
     rows, width = probs.shape
@@ -43,14 +44,16 @@ def draw(probs: torch.Tensor, generator: torch.Generator | None = None) -> torch
     block = _first_above(sums, target)
     before = torch.nn.functional.pad(sums, (1, 0)).gather(1, block)
     chosen = blocks[torch.arange(rows), block[:, 0]].cumsum(-1, dtype=torch.float64)
-    return (block * size + _first_above(chosen, target - before))[:, 0]
+    tokens = block * size + _first_above(chosen, target - before)
+    return tokens[:, 0].clamp_(max=width - 1)  # a row of NaN may come to the padding
 
 
 def _first_above(sums: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """The first place of each row whose sum is above the target, and so of a part that is not 0;
-    a target that was rounded up to the last sum is taken back below it."""
+    a target that was rounded up to the last sum is taken back below it. No sum is above NaN."""
     below = torch.nextafter(sums[:, -1:], torch.zeros(()).to(sums))
-    return torch.searchsorted(sums, torch.minimum(target, below), right=True)
+    places = torch.searchsorted(sums, torch.minimum(target, below), right=True)
+    return places.clamp_(max=sums.shape[1] - 1)
 
 
 def draw_rows(

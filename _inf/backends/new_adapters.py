@@ -14,7 +14,6 @@ from _inf.backends import new_weights
 from _inf.backends.new_weights import ExpectedWeights, NamedTensors
 from _inf.errors import ConfigError, error_text, shown
 from _inf.models.adapters import adapter_folder, lora_config, read_adapter
-from _inf.models.merging import without_torchao
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -59,7 +58,6 @@ def _read(
                 raise
             raise ConfigError(f"{shown(weights)} is no folder: {error_text(failure)}.") from failure
         return read_adapter(folder)
-    without_torchao()
     if peft_config is not None:
         return lora_config(peft_config), weights
     if known is None:

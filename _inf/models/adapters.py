@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from _inf.errors import ConfigError, error_text, shown
-from _inf.models.merging import adapter_files, without_torchao
+from _inf.models.merging import adapter_files
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Tensors: TypeAlias = "dict[str, torch.Tensor]"
 
-# Fields of PEFT's `LoraConfig` (0.21) that say what an adapter computes, and those without effect
+# Fields of PEFT's `LoraConfig` (0.18) that say what an adapter computes, and those without effect
 # on it. All others must have the value that they have in a new one.
 _USED = frozenset(
     "r target_modules exclude_modules lora_alpha lora_dropout fan_in_fan_out use_rslora lora_bias"
@@ -42,7 +42,6 @@ def adapter_folder(path: Path, key: str) -> Path:
 
 def read_adapter(folder: Path) -> tuple[LoraConfig, Tensors]:
     """Read a folder of PEFT's; raises `ConfigError`."""
-    without_torchao()
     from peft.utils import load_peft_weights
 
     try:

@@ -1,32 +1,22 @@
 """Merges into one Transformers folder: a PEFT adapter with its base, or the shards of a checkpoint
 of verl's FSDP trainer. Weights that are missing, or fit nowhere, are an exception.
 
-It corrects that PEFT (0.21, `import_utils.py`) refuses the torchao that sglang 0.5.9 pins, although
-it needs torchao only for models that torchao quantized; and that verl 0.6.1 (`model_merger/`)
-prints progress on stdout, drops shards that are not DTensors except the first rank's, and writes
-the base of a LoRA actor as if it were the trained model. Shards are pickles, so they must come from
-a trusted source.
+It corrects that verl 0.6.1 (`model_merger/`) prints progress on stdout, drops shards that are not
+DTensors except the first rank's, and writes the base of a LoRA actor as if it were the trained
+model. Shards are pickles, so they must come from a trusted source.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _inf.errors import ConfigError
+from _inf.errors import ConfigError, shown
 
 FSDP_CONFIG = "fsdp_config.json"
-
-
-def without_torchao() -> None:
-    """Let PEFT run beside the torchao that sglang pins."""
-    from peft.tuners.lora import torchao
-    from peft.utils import quantization_utils
-
-    for module in (torchao, quantization_utils):
-        setattr(module, "is_torchao_available", lambda: False)  # noqa: B010
 
 
 def adapter_files(adapter: Path, key: str = "adapter_path") -> list[Path]:
@@ -46,13 +36,18 @@ def write_adapted(
     base: Path, others: Sequence[Path], adapter: Path, folder: Path, trust_remote_code: bool
 ) -> None:
     """Merge an adapter in its base's dtype; `others`: the base's files except its weights."""
-    from peft import PeftConfig, PeftModel
+    from peft import PeftConfig, PeftModel, __version__
 
     model, report = _loaded(base, trust_remote_code)
     if report["missing_keys"]:
         raise ValueError(f"the base lacks {sorted(report['missing_keys'])[0]}")
-    without_torchao()
     config = PeftConfig.from_pretrained(str(adapter))
+    fields = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
+    if newer := [name for name, value in fields.items() if value and not hasattr(config, name)]:
+        raise ValueError(  # PEFT itself would leave it out with a warning
+            f"its config has {newer[0]}: {shown(fields[newer[0]])}, which PEFT {__version__} does "
+            "not know; merge it with the PEFT that made it, and name the result as model_path"
+        )
     if config.is_prompt_learning:
         raise ValueError(
             f"{config.peft_type} changes the prompt, not the weights: nothing to merge"

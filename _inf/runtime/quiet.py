@@ -17,6 +17,7 @@ from _inf.errors import ConfigError
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _stdout = threading.RLock()
+_ours = threading.local()  # warns: whether this thread is in `warn`
 CHATTY = "sglang transformers torchao torch verl mcp asyncio ray.widgets.util".split()
 
 
@@ -71,7 +72,8 @@ def descriptors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def third_party() -> Iterator[None]:
-    """Hide what third-party imports and constructors print, unless `INF_LOG` is debug."""
+    """Hide what third-party imports and constructors print and warn of, unless `INF_LOG` is debug;
+    warnings of ours come from `warn`."""
     if level() == "debug":
         logging.basicConfig(level=logging.DEBUG)
         yield
@@ -94,6 +96,15 @@ def stdout_to(stream: IO[str]) -> Iterator[None]:
         yield
 
 
+def warn(message: str) -> None:
+    """As `warnings.warn`, but `third_party` does not hide it."""
+    _ours.warns = True
+    try:
+        warnings.warn(message, stacklevel=2)
+    finally:
+        _ours.warns = False
+
+
 class _Beginning:
     """Matches texts that begin so, until it is over; in a filter's place for a pattern."""
 
@@ -101,14 +112,15 @@ class _Beginning:
         self.beginning, self.over = beginning, False
 
     def match(self, text: str) -> bool:
-        return not self.over and text.startswith(self.beginning)
+        shown = not self.beginning and getattr(_ours, "warns", False)
+        return not (self.over or shown) and text.startswith(self.beginning)
 
 
 @contextlib.contextmanager
 def no_warnings(beginning: str = "") -> Iterator[None]:
-    """Hide warnings that begin so, on any thread; for several threads at once. The end of
-    `warnings.catch_warnings` puts back the filters that were there when it began, those of another
-    thread too, and then they stay."""
+    """Hide warnings that begin so, by default all but those of `warn`, on any thread; for several
+    threads at once. The end of `warnings.catch_warnings` puts back the filters that were there when
+    it began, those of another thread too, and then they stay."""
     hidden = _Beginning(beginning)
     added = ("ignore", hidden, Warning, None, 0)
     module: Any = warnings

@@ -87,7 +87,7 @@ def test_rotation_equals_pytorchs_and_leaves_the_rest(
     assert torch.equal(all_of_them[:, heads * width :].double(), before[:, heads * width :])
 
 
-def layer_of(*of_it: float) -> Any:
+def layer_of(*of_it: float | None) -> Any:
     """What `DecodingStep.attend` reads of SGLang's `RadixAttention`."""
     names = "tp_q_head_num tp_k_head_num qk_head_dim v_head_dim sliding_window_size scaling"
     return SimpleNamespace(
@@ -103,6 +103,7 @@ def layer_of(*of_it: float) -> Any:
         (6, 2, 20, 12, -1, 0.0),
         (8, 2, 64, 64, 3, 0.0),
         (4, 1, 64, 64, -1, 5.0),
+        (4, 1, 64, 64, -1, None),  # Gemma 2 without its cap
     ],
 )
 @pytest.mark.parametrize("lengths", [[1], [40], [7, 300, 1, 16, 17, 33]])
@@ -114,7 +115,7 @@ def test_attention_equals_pytorchs_and_stores_the_new_tokens(
     width: int,
     value_width: int,
     window: int,
-    cap: float,
+    cap: float | None,
 ) -> None:
     rows, slots = len(lengths), sum(lengths) + 5
     keys, values = draw(slots, kv_heads, width), draw(slots, kv_heads, value_width)
@@ -194,6 +195,30 @@ def test_without_gcc_there_is_a_warning_and_no_library(monkeypatch: Any) -> None
         assert kernel_library.kernel_library() is None
 
 
+@pytest.mark.parametrize(
+    "compiler",
+    ["ccache gcc", "/usr/bin/env gcc", "gcc -m64", "clang", "/no/such/gcc", "gcc 'unclosed"],
+)
+def test_any_value_of_cc_finds_gcc(monkeypatch: Any, library: Path, compiler: str) -> None:
+    monkeypatch.setenv("CC", compiler)
+    command = kernel_library._gcc()
+    assert command is not None and Path(command[0]).name == "gcc"
+    assert command[1:] == (["-m64"] if "-m64" in compiler else [])
+    assert kernel_library.kernel_library() is not None
+
+
+def test_library_that_does_not_load_is_a_warning(monkeypatch: Any, tmp_path: Path) -> None:
+    """As in a folder that is mounted noexec, or damaged on the disk."""
+
+    def damaged(command: list[str], folder: Path) -> None:
+        (folder / kernel_library.NAME).write_bytes(bytes(100))
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(kernel_library, "_compile", damaged)
+    with pytest.warns(UserWarning, match=r"compiled_kernels: .*kernels.so cannot be loaded \(.*\)"):
+        assert kernel_library.kernel_library() is None
+
+
 def test_code_that_does_not_compile_is_a_sentence(monkeypatch: Any, tmp_path: Path) -> None:
     (tmp_path / "kernels.c").write_text("int attend(void) { return nothing; }")
     monkeypatch.setattr(kernel_library, "SOURCE", tmp_path / "kernels.c")
@@ -227,3 +252,11 @@ def test_cache_of_zeros_is_created_without_writing_it() -> None:
     assert not buffer.any() and pool.none.shape == (0, 2) and pool.other.sum() == 2
     buffer[3] = 1
     assert buffer.sum() == 6
+
+
+def test_kernel_without_huge_pages_has_a_cache_of_zeros_too(monkeypatch: Any) -> None:
+    from _inf.backends.verl.child import lazy_zeros
+
+    monkeypatch.setattr(lazy_zeros.mmap, "MADV_HUGEPAGE", 9999)  # refused, as there
+    with lazy_zeros._LazyZeros():
+        assert not torch.zeros((3, 4), dtype=torch.float32, device="cpu").any()

@@ -21,12 +21,16 @@ class VllmWithAdapters(Vllm):
     def __init__(self, tokenizer: Any) -> None:
         super().__init__(tokenizer)
         self.there: dict[str, str] = {}
+        self.ever: list[str] = []  # the names that were loaded
+        self.unloads = 200
 
     def __call__(self, path: str, body: Any) -> Reply:
         if path == "/v1/models":
             own = {"id": MODEL, "parent": None}
             return Reply({"data": [own, *({"id": n, "parent": MODEL} for n in self.there)]})
         if path == "/v1/unload_lora_adapter":
+            if self.unloads != 200:
+                return Reply({"error": {"message": "busy"}}, status=self.unloads)
             del self.there[body["lora_name"]]
             return Reply(b"Success: LoRA adapter removed successfully.")
         if path != "/v1/load_lora_adapter":
@@ -36,6 +40,10 @@ class VllmWithAdapters(Vllm):
             return Reply({"error": said}, status=400)
         if body["lora_path"] == "/nowhere":
             return Reply({"error": {"message": "No adapter found for /nowhere"}}, status=404)
+        if body["lora_name"] in self.there:
+            said = f"The lora adapter '{body['lora_name']}' has already been loaded."
+            return Reply({"error": {"message": said}}, status=400)
+        self.ever.append(body["lora_name"])
         self.there[body["lora_name"]] = body["lora_path"]
         return Reply(b"Success: LoRA adapter added successfully.")
 
@@ -77,9 +85,10 @@ def test_rows_ask_for_their_adapters_as_models(
     assert engine.adapters == ["first", "anothers"]
     output = engine.generate(PROMPTS, adapter=["first", None, "anothers"])
     assert [row.adapter for row in output] == ["first", None, "anothers"]
-    assert asked(server) == ["first", MODEL, "anothers"]
+    [ours] = vllm.ever
+    assert asked(server) == [ours, MODEL, "anothers"]
     engine.score(PROMPTS[0], [[8]], adapter="first")
-    assert asked(server) == ["first"]
+    assert asked(server) == [ours]
 
 
 def test_no_name_at_the_server_is_used_twice_for_its_prefix_cache_keeps_what_it_computed(
@@ -89,15 +98,62 @@ def test_no_name_at_the_server_is_used_twice_for_its_prefix_cache_keeps_what_it_
         assert engine.load_adapter("first", folder) == version
         row = engine.generate(PROMPTS[0], adapter="first")[0]
         assert row.weight_version == version
-    assert vllm.there == {"first@1": "/two"} and engine.adapters == ["first"]
-    assert asked(server) == ["first", "first@1"]
+    assert vllm.there == {vllm.ever[1]: "/two"} and engine.adapters == ["first"]
+    assert asked(server) == vllm.ever
     engine.unload_adapter("first")
     assert vllm.there == {} and engine.adapters == []
     with refused(ConfigError, "'first' is not loaded", key="adapter"):
         engine.generate(PROMPTS[0], adapter="first")
     engine.load_adapter("first", "/three", version=7)
-    assert vllm.there == {"first@2": "/three"}
+    assert vllm.there == {vllm.ever[2]: "/three"} and len(set(vllm.ever)) == 3
     assert engine.generate(PROMPTS[0], adapter="first")[0].weight_version == 7
+    assert all(name.startswith("first@") for name in vllm.ever)
+
+
+def test_an_engine_beside_or_after_another_loads_the_same_name_and_folder(
+    engine: InferenceEngine, server: ScriptedServer, vllm: VllmWithAdapters
+) -> None:
+    """The second would be refused, or answer with what the prefix cache has of the first."""
+    engine.load_adapter("first", "/one")
+    with scripted_server.connected(server, tokenizer_path=str(tiny_model())) as beside:
+        beside.load_adapter("first", "/one")
+        server.seen.clear()
+        beside.generate(PROMPTS[0], adapter="first")
+        engine.generate(PROMPTS[0], adapter="first")
+        assert [seen.body["model"] for seen in server.seen if seen.body] == vllm.ever[::-1]
+    engine.restart()
+    assert engine.adapters == []
+    engine.load_adapter("first", "/one")
+    assert list(vllm.there) == vllm.ever[2:] and len(set(vllm.ever)) == 3
+
+
+def test_engine_that_ends_unloads_what_it_has_loaded_and_nothing_else(
+    server: ScriptedServer, vllm: VllmWithAdapters
+) -> None:
+    vllm.there["first"] = "/of/another/client"
+    with scripted_server.connected(server, tokenizer_path=str(tiny_model())) as engine:
+        engine.load_adapter("first", "/one")
+        engine.load_adapter("second", "/two")
+        with refused(ConfigError, "No adapter found", key="adapters.third"):
+            engine.load_adapter("third", "/nowhere")
+        assert engine.adapters == ["first", "second"]
+        vllm.unloads = 500  # for a while
+        with pytest.warns(UserWarning, match="adapters.second: the server still has .*busy"):
+            assert engine.load_adapter("second", "/three") == 1
+        vllm.unloads = 200
+        server.seen.clear()
+    assert vllm.there == {"first": "/of/another/client"}
+    unloaded = [seen.body["lora_name"] for seen in server.seen if seen.body]
+    assert sorted(unloaded) == sorted(vllm.ever)
+
+
+def test_engine_ends_though_the_server_does_not_unload(
+    server: ScriptedServer, vllm: VllmWithAdapters
+) -> None:
+    with scripted_server.connected(server, tokenizer_path=str(tiny_model())) as engine:
+        engine.load_adapter("first", "/one")
+        vllm.unloads = 500
+    assert engine.dead and list(vllm.there) == vllm.ever
 
 
 def test_what_a_server_cannot_load_is_refused_by_the_adapters_name(

@@ -14,7 +14,7 @@ from _inf.backends.verl.adapters import sglang_tensors
 from _inf.models.adapters import read_adapter
 from inf import ConfigError
 from tests.support.tiny import tiny_model
-from tests.support.trained import adapter, loaded, without_torchao
+from tests.support.trained import adapter, loaded
 
 TWO_RANKS: dict[str, Any] = {
     "r": 6,
@@ -26,9 +26,8 @@ TWO_RANKS: dict[str, Any] = {
 
 @pytest.mark.parametrize("how", [{}, {"use_rslora": True}, TWO_RANKS])
 def test_products_are_the_changes_that_pefts_merge_makes(
-    how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: dict[str, Any], tmp_path: Path
 ) -> None:
-    without_torchao(monkeypatch)
     folder = adapter(tiny_model(), tmp_path / "adapter", **how)
     base = loaded(tiny_model())
     plain = {name: tensor.clone() for name, tensor in base.state_dict().items()}
@@ -52,10 +51,9 @@ def test_products_are_the_changes_that_pefts_merge_makes(
 
 @pytest.mark.parametrize("targets", [["k_proj"], ["up_proj"]])
 def test_parts_of_a_product_that_sglang_computes_at_once_are_completed(
-    targets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    targets: list[str], tmp_path: Path
 ) -> None:
     """SGLang 0.5.9 joins them by the name of the first, and dies of a second one alone."""
-    without_torchao(monkeypatch)
     config, tensors = read_adapter(adapter(tiny_model(), tmp_path / "a", target_modules=targets))
     shapes = new_weights.weights_of(loaded(tiny_model())).shapes
     _, sent = sglang_tensors("adapters.a", config, list(tensors.items()), shapes)
@@ -64,8 +62,7 @@ def test_parts_of_a_product_that_sglang_computes_at_once_are_completed(
     assert leaves == {f"{part}_proj" for part in groups[targets[0]]}
 
 
-def test_adapter_of_the_head_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_torchao(monkeypatch)
+def test_adapter_of_the_head_is_refused(tmp_path: Path) -> None:
     folder = adapter(tiny_model(), tmp_path / "a", target_modules=["lm_head"])
     config, tensors = read_adapter(folder)
     own = [(name, tensor) for name, tensor in tensors.items() if "lora_" in name]

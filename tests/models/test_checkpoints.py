@@ -17,7 +17,7 @@ from _inf.errors import ConfigError
 from _inf.models.resolve import resolve_model
 from tests.support.refusals import refused
 from tests.support.tiny import tiny_model
-from tests.support.trained import adapter, loaded, verl_checkpoint, without_torchao
+from tests.support.trained import adapter, loaded, verl_checkpoint
 
 IDS = torch.arange(5, 60)[None]
 SHARD = "model_world_size_1_rank_0.pt"
@@ -34,7 +34,6 @@ def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         tiny_model()  # where it is shared
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        without_torchao(patch)
         yield
 
 
@@ -174,6 +173,8 @@ def mismatched(base: Path, folder: Path, how: str) -> Path:
             weights[some.replace("layers.0", "layers.7")] = weights[some].clone()
         case "modules":
             settings["target_modules"] = ["wq", "wk"]
+        case "newer":
+            settings["kasa_config"] = {"beta": 0.1}  # of PEFT 0.21
         case "broken":
             file.write_bytes(b"nothing")
             return folder
@@ -194,6 +195,7 @@ def mismatched(base: Path, folder: Path, how: str) -> Path:
         ("lacking", "it lacks 1 of its weights, .*layers.0.mlp.down_proj.lora_A"),
         ("surplus", "the base has no place for 1 of its weights, .*layers.7"),
         ("modules", "Target modules .* not found"),
+        ("newer", r"its config has kasa_config: .*, which PEFT 0\.18\.\d+ does not know"),
         ("broken", "does not fit"),
         ("kind", "nothing to merge"),
     ],

@@ -51,3 +51,13 @@ def test_filters_that_are_put_back_after_a_start_hide_nothing() -> None:
     assert warned() == ["n: one", "two"]
     with quiet.no_warnings("n: "):  # only those that begin so
         assert warned() == ["two"]
+
+
+def test_own_warnings_are_seen_where_those_of_others_are_hidden() -> None:
+    with warnings.catch_warnings(record=True) as shown:
+        with quiet.no_warnings():
+            quiet.warn("n: ours")
+            warnings.warn("theirs", stacklevel=1)
+            with quiet.no_warnings("n: "):
+                quiet.warn("n: hidden by its beginning")
+    assert [(str(each.message), each.filename) for each in shown] == [("n: ours", __file__)]

@@ -23,7 +23,7 @@ from tests.support.reference import WITHIN
 from tests.support.refusals import refused
 from tests.support.servers import serving
 from tests.support.tiny import VOCABULARY, save_tiny
-from tests.support.trained import adapter, without_torchao
+from tests.support.trained import adapter
 
 pytestmark = pytest.mark.soak
 
@@ -133,10 +133,8 @@ def test_rows_with_adapters_are_those_of_transformers(
     model: Path,
     tmp_path: Path,
     local: InferenceEngine,
-    monkeypatch: pytest.MonkeyPatch,
     figures: Figures,
 ) -> None:
-    without_torchao(monkeypatch)
     names = [None, "first", "second", "first"]
     options = ("--enable-lora", "--max-lora-rank", "8", "--max-loras", "4")  # docs/adapters.md
     allowed = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}

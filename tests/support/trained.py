@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -23,12 +22,6 @@ def train(model: Any, seed: int) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
-
-
-def without_torchao(patch: pytest.MonkeyPatch) -> None:
-    """Let PEFT run with the torchao that sglang pins, which it refuses."""
-    for module in ("tuners.lora.torchao", "utils.quantization_utils"):
-        patch.setattr(f"peft.{module}.is_torchao_available", lambda: False)
 
 
 def verl_checkpoint(step: Path, fsdp: int) -> dict[str, torch.Tensor]:

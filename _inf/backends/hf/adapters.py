@@ -145,7 +145,8 @@ class Adapters:
     def _delete(self, key: str) -> None:
         assert self._peft is not None
         for other in [each for each in self._peft.peft_config if each != key][:1]:
-            self._peft.set_adapter(other, inference_mode=True)  # PEFT warns of deleting this one
+            # PEFT warns if the active one is deleted.
+            self._peft.base_model.set_adapter(other, inference_mode=True)
         self._peft.delete_adapter(key)
         self._disable()
 
@@ -172,7 +173,7 @@ class Adapters:
             self._disable()
             return
         assert self._peft is not None
-        self._peft.set_adapter(key, inference_mode=True)
+        self._peft.base_model.set_adapter(key, inference_mode=True)
         if self._active is None:
             self._peft.base_model.enable_adapter_layers()
         self._active = key

@@ -42,13 +42,15 @@ class OpenAIBackend(OnHost):
 
     name, on_cpu = "openai", False
 
-    def __init__(self, server: Server, form: Form, host: Host, model: ModelInfo) -> None:
+    def __init__(
+        self, server: Server, adapters: ServedAdapters, form: Form, host: Host, model: ModelInfo
+    ) -> None:
         super().__init__(host, model)
         self.server, self.form, self.supports = server, form, form.supports
         weights = form.weights if isinstance(form, GenerateForm) else None
         self._weights: WeightsFolder | None = weights
         self.weight_version = weights.version if weights else 0  # other servers do not tell
-        self._adapters = ServedAdapters(server)
+        self._adapters = adapters
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None

@@ -6,6 +6,7 @@ import asyncio
 import os
 
 from _inf.backends.model_info import tokenizer_only
+from _inf.backends.openai.adapters import ServedAdapters
 from _inf.backends.openai.backend import OpenAIBackend
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import Access
@@ -28,18 +29,19 @@ def launch(config: Config) -> OpenAIBackend:
         model = _model(config)
     host = Host()
 
-    def build() -> Server:
+    def build() -> tuple[Server, ServedAdapters]:
         server = Server(access, config.hang_timeout, config.rollout.max_num_seqs)
-        host.keep("connection", _until_end(server))
-        return server
+        adapters = ServedAdapters(server)
+        host.keep("connection", _until_end(server, adapters))
+        return server, adapters
 
-    server = host.start(build)
+    server, adapters = host.start(build)
     try:
         form = host.run(find_form(server, config, model), CancelToken())
     except BaseException:
         host.stop()
         raise
-    return OpenAIBackend(server, form, host, model)
+    return OpenAIBackend(server, adapters, form, host, model)
 
 
 def _key(variable: str | None) -> str:
@@ -62,7 +64,10 @@ def _model(config: Config) -> ModelInfo:
     return tokenizer_only("tokenizer_path", config.tokenizer_path, config)
 
 
-async def _until_end(server: Server) -> None:
+async def _until_end(server: Server, adapters: ServedAdapters) -> None:
     """Keep the connections until the host cancels what runs on its loop."""
     async with server.client:
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await adapters.unload_all()

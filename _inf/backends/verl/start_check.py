@@ -5,7 +5,6 @@ Both score a few tokens, Transformers in float32 on the CPU, so only small model
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +39,8 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
     if file_bytes(folder) <= MAX_BYTES and rollout.dtype == torch.float32:
         expected = _transformers_logprobs(folder, ids, rollout.model_config.trust_remote_code)
     if expected is None:
-        warnings.warn(
-            f"{name} was never compared with Transformers on SGLang 0.5.9; `inf check` does that.",
-            stacklevel=2,
+        quiet.warn(
+            f"{name} was never compared with Transformers on SGLang 0.5.9; `inf check` does that."
         )
         return
     [row] = backend.score([(ids, 1)], CancelToken())

@@ -14,7 +14,7 @@ from _inf.apps.serve.server import InferenceServer
 from inf import ConfigError, InferenceEngine
 from tests.support.serve_clients import client
 from tests.support.tiny import tiny_model
-from tests.support.trained import adapter, without_torchao
+from tests.support.trained import adapter
 
 SETTINGS = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 128}
 IDS = [5, 9, 17, 33]
@@ -22,11 +22,9 @@ GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24}
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("adapters")
-    with pytest.MonkeyPatch.context() as patch:
-        without_torchao(patch)
-        yield [adapter(tiny_model(), folder / str(seed), seed=seed) for seed in (5, 6)]
+    return [adapter(tiny_model(), folder / str(seed), seed=seed) for seed in (5, 6)]
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.support.refusals import refused
 from tests.support.scripts import until
 from tests.support.tiny import tiny_model
 from tests.support.tool_calling import TOOL_MODEL, question
-from tests.support.trained import adapter, loaded, without_torchao
+from tests.support.trained import adapter, loaded
 
 SETTINGS = {"name": "hf", "dtype": "float32", "prompt_length": 512, "response_length": 128}
 PROMPTS = as_ids(token_prompts(5, 100, seed=61))
@@ -35,12 +35,10 @@ OTHER = {"r": 8, "target_modules": ["k_proj", "o_proj", "up_proj"], "use_rslora"
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("adapters")
-    with pytest.MonkeyPatch.context() as patch:
-        without_torchao(patch)
-        first = adapter(tiny_model(), folder / "first")
-        yield {"first": first, "second": adapter(tiny_model(), folder / "second", seed=6, **OTHER)}
+    first = adapter(tiny_model(), folder / "first")
+    return {"first": first, "second": adapter(tiny_model(), folder / "second", seed=6, **OTHER)}
 
 
 def started(folder: Path | None = None, **config: Any) -> InferenceEngine:
@@ -416,7 +414,6 @@ def test_python_of_the_page_on_adapters_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    without_torchao(monkeypatch)
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folders["first"], "adapters/french")
     shutil.copytree(folders["second"], "checkpoints/global_step_40/actor/lora_adapter")

@@ -16,7 +16,7 @@ from tests.support.architectures import architecture
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.reference import Transformers, assert_greedy
 from tests.support.tiny import tiny_model
-from tests.support.trained import adapter, loaded, without_torchao
+from tests.support.trained import adapter, loaded
 
 WITHIN = 1e-3
 ADAPTERS = {"enable_lora": True, "max_lora_rank": 8, "max_loras_per_batch": 3}
@@ -45,17 +45,10 @@ PROMPTS = token_prompts(12, longest=60, seed=3)
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
 
 
-@pytest.fixture(autouse=True)
-def _peft(monkeypatch: pytest.MonkeyPatch) -> None:
-    without_torchao(monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    with pytest.MonkeyPatch.context() as patch:
-        without_torchao(patch)
-        folder = tmp_path_factory.mktemp("adapters")
-        return {name: adapter(tiny_model(), folder / name, **how) for name, how in HOW.items()}
+    folder = tmp_path_factory.mktemp("adapters")
+    return {name: adapter(tiny_model(), folder / name, **how) for name, how in HOW.items()}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from _inf.apps.cli import main
 from inf import InferenceEngine
 from tests.support.json_lines import read, write
 from tests.support.tiny import tiny_model
-from tests.support.trained import adapter, without_torchao
+from tests.support.trained import adapter
 
 REWARD = """
 def even(solution_str, **rest):
@@ -25,7 +25,6 @@ SETTINGS = [f"--set=rollout.{name}={value}" for name, value in ROLLOUT.items()]
 
 @pytest.fixture(autouse=True)
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_torchao(monkeypatch)
     monkeypatch.chdir(tmp_path)
     Path("reward.py").write_text(REWARD)
     rows = [

@@ -10,7 +10,7 @@ import torch
 from _inf.models.resolve import resolve_model
 from inf import InferenceEngine
 from tests.support.tiny import tiny_model
-from tests.support.trained import adapter, loaded, verl_checkpoint, without_torchao
+from tests.support.trained import adapter, loaded, verl_checkpoint
 
 IDS = torch.arange(5, 60)[None]
 
@@ -20,7 +20,6 @@ def test_engine_serves_a_checkpoint_with_an_adapter(
 ) -> None:
     tiny_model()  # where it is shared
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    without_torchao(monkeypatch)
     step = tmp_path / "global_step_7"
     verl_checkpoint(step, fsdp=1)
     peft = adapter(resolve_model(str(step)), tmp_path / "adapter")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
 
-from _inf.backends.verl import start_check
+from _inf.backends.verl import kernel_library, start_check
 from inf import ConfigError, InferenceEngine
 from tests.support.tiny import tiny_model
 
@@ -42,6 +43,20 @@ def test_model_that_cannot_be_compared_is_served_with_a_warning(
     folder = tmp_path if case == "unreadable" else tiny_model(seed=1)
     with pytest.warns(UserWarning, match="Qwen3ForCausalLM was never compared"):
         check(tiny, folder)
+
+
+def test_start_shows_its_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of others are hidden during a start."""
+    monkeypatch.setattr(start_check, "MAX_BYTES", 1000)
+    monkeypatch.setattr(kernel_library, "_OPTIONS", ("--no-such-option",))
+    rollout = {"dtype": "float32", "prompt_length": 64, "response_length": 16}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with InferenceEngine(model_path=str(tiny_model()), rollout=rollout):
+            pass
+    first, second = sorted(str(each.message) for each in caught)
+    assert first.startswith("Qwen3ForCausalLM was never compared")
+    assert "compiled_kernels: " in second and "no-such-option" in second
 
 
 def test_measured_architecture_is_not_tried_again(

@@ -127,7 +127,8 @@ class DecodingStep:
         all three in many shapes, and Gemma 3 in another order in memory."""
         heads, value_width = layer.tp_q_head_num, layer.v_head_dim
         widths = heads, layer.tp_k_head_num, layer.qk_head_dim, value_width
-        alike = *widths, layer.sliding_window_size, layer.scaling, layer.logit_cap
+        # Gemma 2's cap may be None.
+        alike = *widths, layer.sliding_window_size, layer.scaling, layer.logit_cap or 0.0
         shared = self._shared.get(alike) or self._share(alike)
         q, k, v = (in_rows(x, shared.rows) for x in (q, k, v))
         out = q.new_empty(shared.rows, heads * value_width)

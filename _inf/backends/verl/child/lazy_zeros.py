@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Callable
 from typing import Any
@@ -31,5 +32,6 @@ class _LazyZeros(TorchFunctionMode):
             return torch.empty(shape, dtype=dtype)
         private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         pages = mmap.mmap(-1, count * dtype.itemsize, flags=private)
-        pages.madvise(mmap.MADV_HUGEPAGE)
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
         return torch.frombuffer(pages, dtype=dtype).view(shape)
