@@ -275,7 +275,9 @@ class InferenceEngine(RunningEngine):
 
         traces: of `server.traces`, one row each. rewards: one per trace; by default their own.
             They are in `reward_scores`, as `{"reward": ...}`.
-        Traces with equal prompts have one `uid`. Raises `ConfigError` if one is wider than
+        All traces of a session have one `uid`, also those of its sub-agents and of a shortened
+        history, and sessions whose first traces have equal prompts share it: put a session's
+        traces in the order of `server.traces`. Raises `ConfigError` if one is wider than
         `rollout.prompt_length` or `rollout.response_length`.
         """
         return traces_batch(traces, rewards, self.tokenizer, self._widths)

@@ -258,6 +258,8 @@ class Trace:
     messages: the conversation with its answers (none of a prompt of ids). finish_reasons,
     weight_versions: one per answer. reward: None until it is set.
     forked_from: the trace whose messages it shares, and how many; None if it shares none.
+    rollout: one text for all traces of a session, which no other session has, also none of its
+    name; None of a trace that no session made.
     """
 
     id: str
@@ -270,6 +272,7 @@ class Trace:
     weight_versions: list[int] = field(default_factory=list)
     reward: float | None = None
     forked_from: tuple[str, int] | None = None
+    rollout: str | None = None
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,11 @@ from _inf.types import Message
 Form: TypeAlias = "list[Message] | list[int] | str"
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-MESSAGE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
-PART_KEYS = ("type", "text")
+# Newer clients call `reasoning_content`, the name that templates read, `reasoning`. `cache_control`
+# of messages and parts says to other servers what to keep; it is no part of a prompt.
+REASONING, CACHE = ("reasoning_content", "reasoning"), "cache_control"
+MESSAGE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", *REASONING, CACHE)
+PART_KEYS = ("type", "text", CACHE)
 TOKEN_IDS, TEXT = "prompt_token_ids", "text"
 FORMS = (
     'a prompt is a string, a list of {"role", "content"} messages, {"prompt_token_ids": [...]}, or '
@@ -150,7 +153,10 @@ def _message(message: object, index: int, position: int) -> Message:
     if listed is None:
         raise PromptError(f"{where}: tool_calls is {kind(kept['tool_calls'])}; it must be a list.")
     calls = [_call(call, f"{where}, tool_calls[{n}]") for n, call in enumerate(listed)]
-    if calls and fields.get("content") is None:  # as OpenAI's API answers
+    thought = _reasoning(kept, where)
+    if (calls or any(thought.values())) and fields.get(
+        "content"
+    ) is None:  # as OpenAI's API answers
         fields = {**fields, "content": ""}
     for key in ("role", "content"):
         if key not in fields:
@@ -161,11 +167,23 @@ def _message(message: object, index: int, position: int) -> Message:
         raise PromptError(f"{where}: unknown role {shown(role)}{hint} Roles: {', '.join(ROLES)}.")
     # A str that is also an Enum would be written with its class's name.
     kept |= {"role": str.__str__(role), "content": _text(fields["content"], f"{where}: content")}
-    return {**kept, "tool_calls": calls} if calls else kept
+    return {**kept, **thought, **({"tool_calls": calls} if calls else {})}
+
+
+def _reasoning(fields: dict[str, Any], where: str) -> dict[str, str]:
+    """Take a message's thought out of its fields; return it under the templates' name."""
+    found = {name: fields.pop(name) for name in REASONING if name in fields}
+    for name, thought in found.items():
+        if not isinstance(thought, str):
+            raise PromptError(f"{where}: {name} is {kind(thought)}; it must be a str.")
+    thoughts = set(found.values()) - {""}
+    if len(thoughts) > 1:
+        raise PromptError(f"{where}: {' and '.join(found)} differ; give one of them.")
+    return {REASONING[0]: str.__str__(next(iter(thoughts), ""))} if found else {}
 
 
 def _known_fields(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> dict[str, Any]:
-    """Return the fields without empty ones, which `model_dump()` and tables contain."""
+    """Return the fields without `CACHE` and empty ones, which `model_dump()` and tables contain."""
     kept = {
         key: value
         for key, value in fields.items()
@@ -176,6 +194,7 @@ def _known_fields(fields: Mapping[Any, Any], known: Sequence[str], where: str) -
             raise PromptError(
                 f"{where}: unknown key {shown(key)}{did_you_mean(shown(key), known) or '.'}"
             )
+    kept.pop(CACHE, None)
     return kept
 
 

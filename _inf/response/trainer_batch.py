@@ -124,7 +124,7 @@ def traces_batch(
     tokenizer: Tokenizer,
     widths: tuple[int, int],
 ) -> Any:
-    """Build the same batch of a served engine's traces; those with equal prompts have one `uid`.
+    """Build the same batch of a served engine's traces, with one `uid` for each of `groups`.
 
     rewards: one per trace; None takes the traces' own.
     """
@@ -146,7 +146,7 @@ def traces_batch(
             raise ConfigError.of(f"traces[{index}]", OTHER_LOGPROBS)
     given = [trace.reward for trace in traces] if rewards is None else list(rewards)
     prompts = [trace.prompt_token_ids for trace in traces]
-    numbers, uids = groups(prompts)
+    numbers, uids = groups(prompts, [trace.rollout for trace in traces])
     columns: dict[str, list[Any]] = {
         "uid": uids,
         "completions": [_last_answer(trace, tokenizer) for trace in traces],
@@ -161,10 +161,20 @@ def traces_batch(
     return data_proto(prompts, responses, tokenizer.pad_token_id, widths, columns)
 
 
-def groups(prompts: Sequence[list[int]]) -> tuple[list[int], list[str]]:
-    """Return each prompt's number and its group's new `uid`; equal prompts have the same."""
+def groups(
+    prompts: Sequence[list[int]], rollouts: Sequence[str | None]
+) -> tuple[list[int], list[str]]:
+    """Return each row's number and its group's new `uid`, which rows of equal prompts share.
+
+    rollouts: of each row; all rows of one count as rows of its first one's prompt, because those
+    of a sub-agent, or from a shortened history, have prompts that no other rollout has.
+    """
+    first: dict[str, tuple[int, ...]] = {}
     numbers: dict[tuple[int, ...], int] = {}
-    order = [numbers.setdefault(tuple(ids), len(numbers)) for ids in prompts]
+    order = []
+    for ids, rollout in zip(map(tuple, prompts), rollouts, strict=True):
+        prompt = ids if rollout is None else first.setdefault(rollout, ids)
+        order.append(numbers.setdefault(prompt, len(numbers)))
     uids = [str(uuid.uuid4()) for _ in numbers]
     return order, [uids[number] for number in order]
 

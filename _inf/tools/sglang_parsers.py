@@ -57,7 +57,9 @@ def detect(text: str, name: str, tools: Sequence[Tool]) -> tuple[str, list[ToolC
         calls.append(ToolCall("", {}, text, 0, len(text), error))
     if not calls:
         return text, []
-    return "" if parsed.normal_text == whole else parsed.normal_text or "", calls
+    if parsed.normal_text == whole:  # the calls with it
+        return whole.partition(SGLANG[name])[0] if name == "gigachat3" else "", calls
+    return parsed.normal_text or "", calls
 
 
 def _whole_harmony(text: str) -> str:

@@ -171,6 +171,27 @@ def test_answer_of_openais_client_goes_into_the_next_prompt(tokenizer: Any) -> N
     assert refusal([USER, refused], tokenizer).startswith("prompt 0, message 1: unknown key 'ref")
 
 
+def test_histories_of_other_clients_are_taken() -> None:
+    asked = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    for fields in ({"reasoning": "hm"}, {"reasoning_content": "hm"}):
+        for more in ({}, {name: "hm" for name in ("reasoning", "reasoning_content")}):
+            ((_, said, called, alone),) = normalize(
+                [
+                    USER,
+                    {"role": "assistant", "content": "yes", **fields, **more},
+                    {**asked, **fields},
+                    {"role": "assistant", "content": None, **fields},
+                ]
+            )
+            thought = {"reasoning_content": "hm"}
+            assert said == {"role": "assistant", "content": "yes", **thought}
+            assert "reasoning" not in called and called["reasoning_content"] == "hm"  # type: ignore[index, call-overload]
+            assert alone == {"role": "assistant", "content": "", **thought}
+    kept = {"cache_control": {"type": "ephemeral"}}
+    for marked in ({**USER, **kept}, {"role": "user", "content": [{**TEXT, **kept}]}):
+        assert normalize([marked]) == [[USER]]
+
+
 def test_text_is_encoded_without_the_template_and_with_the_usual_special_tokens() -> None:
     from transformers import AutoTokenizer
 
@@ -294,6 +315,13 @@ BAD: list[tuple[Any, str]] = [
     ([message(content=[{**TEXT, "txt": 1}])], ", message 0: content[0]: unknown key 'txt'"),
     ([message(content=[TEXT, IMAGE])], ", message 0: content[1] is a part of type 'image_url'"),
     ([message(annotations=[1])], ", message 0: unknown key 'annotations'"),
+    ([message(reasoning=5)], ", message 0: reasoning is of type int"),
+    ([message(reasoning_content=["a"])], ", message 0: reasoning_content is of type list"),
+    (
+        [message(reasoning="a", reasoning_content="b")],
+        ", message 0: reasoning_content and reasoning differ",
+    ),
+    ([message(content=[{**TEXT, "cache": 1}])], ", message 0: content[0]: unknown key 'cache'"),
     ([message(tool_calls=5)], ", message 0: tool_calls is of type int"),
     ([message(contents="hi")], ", message 0: unknown key 'contents'; did you mean 'content'?"),
     ([{**USER, ("a", 1): 1}], ", message 0: unknown key ('a', 1)"),

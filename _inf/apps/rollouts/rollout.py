@@ -174,8 +174,9 @@ def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
     """Return a `DataProto` with `rollout_batch`'s tensors and columns.
 
     It is as wide as the rows' own `DataProto` was, else as the longest of them. Rows without a
-    `uid` have one together with those of an equal prompt. A known reward is in `reward_scores`.
-    Raises `ConfigError` with the row that has no ids, or that does not fit the others.
+    `uid` have one together with those of an equal prompt or session. A known reward is in
+    `reward_scores`. Raises `ConfigError` with the row that has no ids, or that does not fit the
+    others.
     """
     rollouts = list(rollouts)
     if not rollouts:
@@ -213,10 +214,17 @@ def _pad(rollouts: Sequence[Rollout], *, padded: bool) -> int:
     return next(iter(pads), 0) or 0
 
 
+def _session_of(extra: Mapping[str, Any]) -> str | None:
+    """What the traces of one session share; None of a row that was no trace."""
+    name = extra.get("rollout") if "forked_from" in extra else None
+    return name if isinstance(name, str) else None
+
+
 def _columns(rollouts: Sequence[Rollout], prompts: Sequence[list[int]]) -> dict[str, list[Any]]:
     """The columns; one of which no row knows anything is left out."""
     rows = [{name: getattr(each, key) for name, key in COLUMNS.items()} for each in rollouts]
-    for row, rollout, number, uid in zip(rows, rollouts, *groups(prompts), strict=True):
+    grouped = groups(prompts, [_session_of(each.extra) for each in rollouts])
+    for row, rollout, number, uid in zip(rows, rollouts, *grouped, strict=True):
         row["uid"] = uid if rollout.uid is None else rollout.uid
         row["prompt_index"] = number if rollout.prompt_index is None else rollout.prompt_index
         if rollout.messages is not None:

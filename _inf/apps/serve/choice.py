@@ -4,6 +4,7 @@ streamed is one chunk."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -18,8 +19,14 @@ from _inf.response.streaming import StreamChunk
 from _inf.types import RequestOutput, ToolCall
 
 THOUGHT_BEGINS = "<think>"
-# In every format that is not marked by a special token, a call begins with one of these.
-MAY_BEGIN_CALL = re.compile(r"[<\[{`]")
+# What a call, or the brackets around one, begins with, in formats that no special token marks.
+MARKS = r"[<\[{`]"
+# And in formats whose calls begin with words, of which only the first letters may have arrived.
+_FIRST_LETTERS = "|".join(rf"{'function call'[:size]}\Z" for size in range(13, 0, -1))
+WORDS = {
+    "function": r"(?<![\w.-])[A-Za-z_][\w.-]*(?:\(|\Z)",
+    "gigachat3": rf"function call|{_FIRST_LETTERS}",
+}
 
 
 def whole_chunk(row: GenerationRow) -> StreamChunk:
@@ -27,6 +34,11 @@ def whole_chunk(row: GenerationRow) -> StreamChunk:
     logprobs = [math.nan] * len(ids) if row.logprobs is None else row.logprobs
     last = {name: getattr(row, name) for name in OF_OUTPUT}
     return StreamChunk(row.completion, ids, row.finish_reason, logprobs, row.top_logprobs, last)
+
+
+@functools.cache
+def may_begin_call(format: str) -> re.Pattern[str]:
+    return re.compile("|".join([MARKS, *filter(None, [WORDS.get(format)])]))
 
 
 class Choice:
@@ -47,15 +59,15 @@ class Choice:
         self.text_offset = 0  # of the next token's text, for log probs in the old form
         self._text = ""
         self.top_logprobs: list[dict[int, float]] = []  # so far
-        self._special: int | None = None  # where the first special token stands in the text
+        self._specials: list[int] = []  # where special tokens stand in the text
         self._sent = 0
 
     def add(self, chunk: StreamChunk) -> str:
         """Add a chunk; return the content that is now certain and was not before."""
-        if self.call.rules.tools and chunk.finish_reason is None and self._special is None:
+        if self.call.rules.tools and chunk.finish_reason is None:
             special = self.call.rules.model.tokenizer.all_special_ids
             if any(token in special for token in chunk.token_ids):
-                self._special = len(self._text)
+                self._specials.append(len(self._text))
         self._text += chunk.text
         self.output.token_ids.extend(chunk.token_ids)
         self.output.logprobs.extend(chunk.logprobs)
@@ -75,10 +87,10 @@ class Choice:
         start = self._text.rfind(THOUGHT_ENDS) + 1
         if not start and self._text.startswith(THOUGHT_BEGINS):
             start = 1
-        found = MAY_BEGIN_CALL.search(self._text, start)
+        format = self.call.rules.config.rollout.multi_turn.format
+        found = may_begin_call(format).search(self._text, start)
         ends = [found.start()] if found else []
-        if self._special is not None and self._special >= start:
-            ends.append(self._special)
+        ends += [place for place in self._specials if place >= start]
         return self._text[: min(ends, default=None)].rstrip()
 
     def _end(self, chunk: StreamChunk) -> str:

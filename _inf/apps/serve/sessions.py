@@ -69,6 +69,7 @@ class Session:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self._rollout = uuid.uuid4().hex  # a deleted session's name may be used again
         self._traces: dict[str, Trace] = {}
         self._answers: list[Answer] = []
         self.size = 0  # in bytes, estimated
@@ -150,7 +151,7 @@ class Session:
             if start.answer.ids == len(trace.token_ids) and prompt_ids[: len(recorded)] == recorded:
                 return trace
             fork = (trace.id, start.answer.messages)
-        return Trace(uuid.uuid4().hex, prompt_ids, forked_from=fork)
+        return Trace(uuid.uuid4().hex, prompt_ids, forked_from=fork, rollout=self._rollout)
 
     def set_reward(self, reward: float, trace: str | None) -> None:
         with self._lock:
