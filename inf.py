@@ -18,10 +18,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _inf.agent_loops.audit import warn_of_failures, warn_of_unsampled
+from _inf.agent_loops.audit import warn_of_unsampled
 from _inf.backends.registry import check_adapters, check_supported
 from _inf.backends.running import RunningEngine
 from _inf.config import Config
+from _inf.conversation.loop import warn_of_failures
 from _inf.conversation.plan import PreparedCall, call_environments, call_rules
 from _inf.errors import (
     ConfigError,
