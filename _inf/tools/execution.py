@@ -218,7 +218,12 @@ def executed(value: Any, *, verl: bool) -> Executed:
         kind = type(value).__name__
         return Executed(error=f"it returned {kind}, not (ToolResponse, reward, metrics)")
     text = _as_text(value.text if response else value)
-    return Executed(text, reward=None if reward is None else float(reward), metrics=metrics)
+    reward = None if reward is None else float(reward)
+    try:
+        metrics = copied(metrics)  # the tool may go on counting in them
+    except RecursionError:
+        return Executed(error="its metrics contain themselves, or are nested too deeply")
+    return Executed(text, reward=reward, metrics=metrics)
 
 
 def _as_text(value: object) -> str:
