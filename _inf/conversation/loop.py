@@ -166,7 +166,7 @@ class Lifecycle:
         row."""
         episode, turns = self._episode, self._episode.turns
         self._kwargs = copied(dict(self._kwargs))
-        episode.turns = dataclasses.replace(turns, tools_kwargs=copied(dict(turns.tools_kwargs)))
+        episode.turns = dataclasses.replace(turns, tools_kwargs=copied(turns.tools_kwargs))
         if episode.environment is not None:
             await episode.enter_environment()
         texts = await self._create_tools()

@@ -317,9 +317,7 @@ def test_arguments_nested_deeper_than_other_code_can_copy_are_an_error(format: s
             "llama3": f'<|python_tag|>{{"name": "f", "parameters": {{"x": {nested}}}}}',
         }[format]
         (found,) = parse(call, format, []).calls
-        assert (
-            (fault in found.error) if fault and found.error else found.error is None and not fault
-        )
+        assert ("levels deep" in (found.error or "")) == faulty == (found.arguments == {})
 
 
 def test_a_broken_hermes_call_does_not_take_the_next_with_it() -> None:
