@@ -18,11 +18,13 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _inf.agent_loops.audit import warn_of_failures, warn_of_unsampled
+from _inf.agent_loops.audit import warn_of_unsampled
 from _inf.backends.registry import check_adapters, check_supported
 from _inf.backends.running import RunningEngine
 from _inf.config import Config
-from _inf.conversation.plan import PreparedCall, call_environments, call_rules
+from _inf.conversation.environments import environment_kinds
+from _inf.conversation.loop import warn_of_failures
+from _inf.conversation.plan import PreparedCall, call_rules, prompt_rules
 from _inf.errors import (
     ConfigError,
     EngineDeadError,
@@ -145,10 +147,13 @@ class InferenceEngine(RunningEngine):
         check_adapters(self._backend, [each.adapter for each in sampling.params])
         loops = self._agents.of_call(sampling)
         rules = call_rules(sampling, self.config, self._configured, self.model)
-        environments = call_environments(sampling, self.config, self._configured, self.model)
+        environments = environment_kinds(sampling.turns)
+        of_prompts = prompt_rules(rules, sampling, environments)
         most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
-        tokenized = tokenize(forms, rules.template, self.model.limits, most, side)
-        return PreparedCall(tokenized, sampling, rules, self._agents, loops, environments)
+        templates = [each.template for each in of_prompts]
+        tokenized = tokenize(forms, templates, self.model.limits, most, side)
+        agents = self._agents
+        return PreparedCall(tokenized, sampling, rules, of_prompts, agents, loops, environments)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
         backend, sampling = self._backend, call.sampling

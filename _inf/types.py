@@ -108,20 +108,22 @@ class ToolCall:
 @dataclass(frozen=True)
 class TurnOptions:
     """The options of one prompt's conversation besides sampling, with verl's names, and TRL's
-    `environment_factory`. agent_loop: as it was asked for; None runs none."""
+    `environment_factory`. agent_loop: as it was asked for; None runs none. tools_kwargs: its names
+    are those of the row's tools; None: all tools of the call."""
 
     agent_loop: Any = None
     agent_kwargs: Mapping[str, Any] = field(default_factory=dict)
     environment_factory: Any = None
     environment_kwargs: Mapping[str, Any] = field(default_factory=dict)
     max_tokens_per_turn: int | None = None
-    tools_kwargs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tools_kwargs: Mapping[str, Mapping[str, Any]] | None = None
     interaction_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def tool_kwargs(self, tool: str, method: str) -> Mapping[str, Any]:
         """The keywords for a method of a verl tool."""
-        kwargs: Mapping[str, Any] = self.tools_kwargs.get(tool, {}).get(f"{method}_kwargs", {})
-        return kwargs
+        of_tool = (self.tools_kwargs or {}).get(tool, {})
+        kwargs: Mapping[str, Any] | None = of_tool.get(f"{method}_kwargs")
+        return kwargs or {}
 
 
 @dataclass(frozen=True)

@@ -42,24 +42,6 @@ def unsampled(
     return [n for n, bit in enumerate(mask) if bit != (n in places)]
 
 
-def warn_of_failures(outputs: Sequence[RequestOutput]) -> None:
-    """Warn if agent loops failed, because their rows are empty; name the loop, row and reason."""
-    rows = [
-        (number, output.transcript)
-        for number, output in enumerate(outputs)
-        if output.transcript is not None and output.transcript.agent_loop is not None
-    ]
-    failed = [(number, said) for number, said in rows if said.error is not None]
-    if failed:
-        number, said = failed[0]
-        warnings.warn(
-            f"agent loop {said.agent_loop}: {len(failed)} of {len(outputs)} rows failed and are "
-            f"empty; the first is row {number}: {said.error}. The others' reasons are in "
-            'metadata["error"].',
-            stacklevel=5,
-        )
-
-
 def warn_of_unsampled(outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -> None:
     """Warn if rows of agent loops have ids that a trainer would take for sampled ones; the warning
     names the loop, and the place in the first such row."""

@@ -22,6 +22,7 @@ from _inf.agent_loops.result import answered_row
 from _inf.agent_loops.sampling import loop_params
 from _inf.errors import RequestFailure, error_text
 from _inf.runtime.loop_thread import LoopThread
+from _inf.tools.execution import copied
 from _inf.types import Prompt, RequestOutput, SamplingParams, Transcript, Turn
 
 
@@ -82,8 +83,9 @@ class AgentRow:
     async def _answered(self) -> Any:
         """verl's `AgentLoopOutput`; on the loops' thread."""
         params, messages = loop_params(self._params), copy.deepcopy(self._prompt.messages)
+        kwargs = copied(dict(self._kwargs))
         try:
-            return await self._object.run(params, raw_prompt=messages, **self._kwargs)
+            return await self._object.run(params, raw_prompt=messages, **kwargs)
         except (SystemExit, KeyboardInterrupt) as end:  # would end the thread's event loop
             raise RequestFailure(error_text(end)) from end
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from _inf.errors import ConfigError, ToolError, did_you_mean, error_text, shown
 from _inf.tools.definition import as_tool
-from _inf.tools.execution import call_user_code, with_timeout
+from _inf.tools.execution import CallThread, call_user_code, copied, with_timeout
 from _inf.types import Message, Tool, TurnOptions
 
 KEYWORD, COLUMNS, NAME = "environment_factory", "environment_kwargs", "environment"
@@ -90,26 +90,37 @@ def _is_method(member: object) -> bool:
 
 
 class Environment:
-    """The environment of one row. timeout: seconds for each of its methods."""
+    """The environment of one row. timeout: seconds for each of its methods.
+
+    What is not `async` runs on one thread of its own, as TRL runs all on one.
+    """
 
     def __init__(self, kind: EnvironmentKind, columns: Mapping[str, Any], timeout: float) -> None:
         self._kind, self._columns, self._timeout = kind, dict(columns), timeout
         self._methods: dict[str, Callable[..., Any]] = {}
+        self._thread = CallThread()
 
-    async def start(self, messages: Sequence[Message]) -> tuple[list[Tool], list[Message]]:
-        """Make and reset it; return its tools, and the messages with what `reset` returned at the
-        end of the last one. Raises what its code raises."""
+    async def start(self, messages: Sequence[Message]) -> tuple[list[Tool], str]:
+        """Make and reset it; return its tools, and the text that `reset` returned. Raises what its
+        code raises."""
         made = await self._call(self._kind.factory)
         self._methods = _methods(made)
-        columns = {"prompt": [dict(each) for each in messages], **self._columns}
+        columns = copied({"prompt": [dict(each) for each in messages], **self._columns})
         if self._kind.routed:
             columns.pop(NAME, None)
         observation = await self._call(functools.partial(self._methods[RESET], **columns))
+        if not isinstance(observation, str | None):
+            raise ToolError(f"{RESET}() returned {shown(observation)}; it must be a str or None.")
         tools = [
-            dataclasses.replace(tool, function=self._methods[tool.name])
+            dataclasses.replace(tool, function=functools.partial(self._run_tool, tool.name))
             for tool in self._kind.tools
         ]
-        return tools, _with_observation(messages, observation)
+        return tools, observation or ""
+
+    async def _run_tool(self, name: str, /, **arguments: Any) -> Any:
+        """Run a method; the caller limits its time."""
+        call = functools.partial(self._methods[name], **arguments)
+        return await call_user_code(call, self._thread)
 
     async def reward(self) -> float | None:
         """What `get_reward` returns; None without one, or of a row that did not begin."""
@@ -121,13 +132,8 @@ class Environment:
         return reward
 
     async def _call(self, call: Callable[[], Any]) -> Any:
-        return await with_timeout(call_user_code(call), self._timeout)
+        return await with_timeout(call_user_code(call, self._thread), self._timeout)
 
-
-def _with_observation(messages: Sequence[Message], observation: object) -> list[Message]:
-    if observation is None:
-        return list(messages)
-    if not isinstance(observation, str):
-        raise ToolError(f"{RESET}() returned {shown(observation)}; it must be a str or None.")
-    content = messages[-1].get("content") or ""
-    return [*messages[:-1], {**messages[-1], "content": content + observation}]
+    def end(self) -> None:
+        """Let its thread end; nothing is called any more."""
+        self._thread.end()

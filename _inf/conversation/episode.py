@@ -10,7 +10,7 @@ from typing import Any
 
 from _inf.conversation.environments import Environment
 from _inf.conversation.rules import Rules, answered_calls
-from _inf.errors import RequestFailure
+from _inf.errors import PromptError, RequestFailure, at_fault, error_text
 from _inf.request.seeds import derived_seed
 from _inf.tools.definition import call_fault
 from _inf.tools.execution import Executed, execute
@@ -48,6 +48,7 @@ class Episode:
         self.logprobs: list[float] = []
         self.messages: list[Message] = [dict(message) for message in prompt.messages or ()]
         self._given = len(self.messages)
+        self._rendered = False  # the prompt, by the row itself
         self.to_run: list[ToolCall] = []
         self.outputs: list[RequestOutput] = []  # the backend's, one per turn
         self.reward_scores: dict[str, Any] = {}
@@ -67,24 +68,48 @@ class Episode:
         return sum(self.mask)
 
     async def enter_environment(self) -> None:
-        """Reset the row's environment; its methods become tools of the row, and the prompt is
-        rendered with them and with what it shows."""
+        """Reset the row's environment; its methods become tools of the row, and what it shows ends
+        the last message. `render_prompt` follows."""
         assert self.environment is not None
-        tools, self.messages = await self.environment.start(self.messages)
+        tools, shown = await self.environment.start(self.messages)
         bound = {**self.rules.tools, **{tool.name: tool for tool in tools}}
         self.rules = dataclasses.replace(self.rules, tools=bound)
-        self._render_prompt()
+        *before, last = self.messages
+        content = self.rules.with_escaped(last.get("content") or "", shown)
+        self.messages = [*before, {**last, "content": content}]
 
-    def _render_prompt(self) -> None:
-        limits, template = self.rules.model.limits, self.rules.template
+    def add_opening_texts(self, texts: Mapping[str, str]) -> None:
+        """Put what tools say before the first turn, by tool, at the end of the prompt, as verl does
+        with the text of `create`. `render_prompt` follows."""
+        for number, (name, text) in enumerate(texts.items()):
+            shown = self.rules.escape_special_tokens(text)
+            about = {"role": "tool", "name": name, "tool_call_id": self._call_id(number)}
+            self.messages.append({**about, "content": shown})
+        self._given = len(self.messages)
+
+    def render_prompt(self) -> None:
+        """Render the messages before the first turn again. Raises `RequestFailure` if the model
+        cannot take them."""
+        template, about = self.rules.template, "with the row's tools and what they show the prompt"
         assert template is not None
-        self.prompt_ids = template.prompt(self.messages, 0)
+        try:
+            with at_fault(index=0):
+                ids = template.prompt(self.messages, 0)
+        except PromptError as failure:
+            raise RequestFailure(failure.for_one_prompt()) from failure
+        limits = self.rules.model.limits
+        if unknown := self._unknown(ids):
+            raise RequestFailure(f"{about} has {unknown}")
         for most, key in ((limits.prompt, "prompt_length"), (limits.total - 1, "max_model_len")):
-            if len(self.prompt_ids) > most:
-                raise RequestFailure(
-                    "with the environment's tools and what it shows the prompt has "
-                    f"{len(self.prompt_ids)} tokens; at most {most} fit (rollout.{key})"
-                )
+            if len(ids) > most:
+                many = f"{len(ids)} tokens; at most {most} fit (rollout.{key})"
+                raise RequestFailure(f"{about} has {many}")
+        self.prompt_ids, self._rendered = ids, True
+
+    def _unknown(self, ids: Sequence[int]) -> str:
+        """What is wrong with ids beyond the vocabulary, of which the engine would die; or ""."""
+        unknown = [token for token in ids if token >= self.rules.model.limits.vocabulary]
+        return f"token {unknown[0]}, outside the model's vocabulary" if unknown else ""
 
     def next_request(self) -> Request:
         """The request of the next turn, within all limits; each turn derives its own seed."""
@@ -229,12 +254,11 @@ class Episode:
         try:
             ids = template.after(self._without_calls(), index, ended=ended, called=self.messages)
         except Exception as failure:  # the template refuses the new messages: keep the rest
-            self.error = f"the chat template refused the next turn: {failure}"
+            self.error = f"the chat template refused the next turn: {error_text(failure)}"
             self.end("abort", None)
             return
-        # The engine would die of a token that the model does not have.
-        if unknown := [i for i in ids if i >= model.limits.vocabulary]:
-            self.error = f"the next turn has token {unknown[0]}, outside the model's vocabulary"
+        if unknown := self._unknown(ids):
+            self.error = f"the next turn has {unknown}"
             self.end("abort", None)
             return
         left, limit = _least(self._tensor_tokens_left())
@@ -276,7 +300,7 @@ class Episode:
             finish_reason=self.finish_reason,
             matched_stop=next((answer.matched_stop for answer in last), None),
             prompt_tokens=len(self.prompt_ids),
-            prompt_token_ids=None if self.environment is None else self.prompt_ids,
+            prompt_token_ids=self.prompt_ids if self._rendered else None,
             completion_tokens=len(sampled),
             cached_tokens=sum(answer.cached_tokens for answer in first),
             weight_version=max((a.weight_version for a in last), default=weight_version),

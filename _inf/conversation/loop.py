@@ -12,6 +12,8 @@ returned ids are those that were sampled.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -27,7 +29,7 @@ from _inf.errors import (
     ToolError,
     error_text,
 )
-from _inf.tools.execution import with_timeout
+from _inf.tools.execution import copied, executed, shown_part, with_timeout
 from _inf.types import Report, RequestOutput, Turn
 
 
@@ -76,8 +78,27 @@ async def run_rows(
         await asyncio.gather(*tasks, return_exceptions=True)
     for each, row in zip(tasks, rows, strict=True):
         if each.cancelled():
-            row.abort("over_sample_rate")
+            row.abort("over_sample_rate", "given up, because the other rows ended first")
     return [row.output(weight_version) for row in rows]
+
+
+def warn_of_failures(outputs: Sequence[RequestOutput]) -> None:
+    """Warn if rows failed, because they are no answers; name the first one and its reason. A row
+    that a limit has ended did not fail."""
+    failed = [
+        (number, said)
+        for number, output in enumerate(outputs)
+        if (said := output.transcript) is not None
+        and (output.finish_reason, said.limit) == ("abort", None)
+    ]
+    if failed:
+        number, said = failed[0]
+        loop = "" if said.agent_loop is None else f"agent loop {said.agent_loop}: "
+        warnings.warn(
+            f"{loop}{len(failed)} of {len(outputs)} rows failed; the first is row {number}: "
+            f'{said.error}. The others\' reasons are in metadata["error"].',
+            stacklevel=5,
+        )
 
 
 async def run_episode(episode: Episode, turn: Turn, progressed: Callable[[], None]) -> None:
@@ -143,19 +164,44 @@ class Lifecycle:
     async def start(self) -> None:
         """Reset the environment, create the tools and start the interaction; a failure ends the
         row."""
-        if self._episode.environment is not None:
-            await self._episode.enter_environment()
-        await asyncio.gather(*map(self._create, self._tools))
+        episode, turns = self._episode, self._episode.turns
+        self._kwargs = copied(dict(self._kwargs))
+        episode.turns = dataclasses.replace(turns, tools_kwargs=copied(turns.tools_kwargs))
+        if episode.environment is not None:
+            await episode.enter_environment()
+        texts = await self._create_tools()
+        episode.add_opening_texts(texts)
+        if texts or episode.environment is not None:
+            episode.render_prompt()
         if self.interaction is not None:
             self._started.append(self.interaction)
             await self._call(self.interaction, "start_interaction", **self._kwargs)
 
-    async def _create(self, tool: Any) -> None:
+    async def _create_tools(self) -> dict[str, str]:
+        """Create all tools, or raise the first failure once the others are created too, so that
+        they can be released; return the texts of those that have one."""
+        created = await asyncio.gather(*map(self._create, self._tools), return_exceptions=True)
+        texts = {}
+        for tool, text in zip(self._tools, created, strict=True):
+            if isinstance(text, BaseException):
+                raise text
+            if text:
+                texts[tool.name] = text
+        return texts
+
+    async def _create(self, tool: Any) -> str:
         self._started.append(tool)
         kwargs = self._episode.turns.tool_kwargs(tool.name, "create")
-        _, response = await self._call(tool, "create", **kwargs)
-        if not response.is_empty():
-            raise ToolError(f"{tool.name}: create() returns a message, which is not supported.")
+        try:
+            _, response = await self._call(tool, "create", **kwargs)
+            done = executed(response, verl=True)
+        except Exception as failure:
+            raise ToolError(f"{tool.name}: create(): {error_text(failure)}") from failure
+        if done.error is not None:
+            raise ToolError(f"{tool.name}: create(): {done.error}")
+        multi_turn = self._episode.rules.config.rollout.multi_turn
+        most, side = multi_turn.max_tool_response_length, multi_turn.tool_response_truncate_side
+        return shown_part(done, most, side).text
 
     async def respond(self) -> tuple[bool, str, float | None]:
         """Return whether the conversation is over, the user's next message, and its reward."""
@@ -184,6 +230,8 @@ class Lifecycle:
     async def end(self) -> None:
         """Release the tools that were created, and finalize the interaction if it was started and
         overrides verl's method, which takes no instance."""
+        if self._episode.environment is not None:
+            self._episode.environment.end()
         created = [tool for tool in self._tools if tool in self._started]
         await asyncio.gather(*(self._of(tool, "release") for tool in created))
         if self.interaction in self._started:

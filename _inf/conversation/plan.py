@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from _inf.agent_loops.calls import AgentLoops
 from _inf.agent_loops.loading import AgentLoop
 from _inf.config import Config
-from _inf.conversation.environments import Environment, EnvironmentKind, environment_kinds
+from _inf.conversation.environments import Environment, EnvironmentKind
 from _inf.conversation.episode import Episode
 from _inf.conversation.interactions import ConfiguredTools
 from _inf.conversation.loop import run_episode, run_rows
@@ -40,53 +41,68 @@ NOT_OF_AGENT_LOOPS = {
 
 
 def call_rules(
-    sampling: Sampling,
-    config: Config,
-    configured: ConfiguredTools,
-    model: ModelInfo,
-    own: Sequence[Tool] = (),
+    sampling: Sampling, config: Config, configured: ConfiguredTools, model: ModelInfo
 ) -> Rules:
-    """Return the rules of a call; its own `tools` are used in place of the configured ones, and
-    those of an environment, `own`, beside either."""
+    """Return the rules of a call with all its tools: its own `tools`, or the configured ones.
+
+    Refuses keywords that do not fit to them.
+    """
     tools = configured.tools if sampling.tools is None else sampling.tools
     if sampling.asks("agent_loop"):
         if sampling.tools:
             raise ConfigError.of("tools", "an agent loop has its own; leave tools out.")
         tools = []
-    tools = as_tools([*tools, *own]) if own else tools
-    rules = rules_for(tools, sampling.chat_template_kwargs, config, model)
+    rules = _rules(tools, sampling, config, model)
     check_turns(sampling, rules.tools, configured.interactions)
-    if rules.template is not None and any(tool.executable for tool in tools):
-        rules.template.check_turns()
     return dataclasses.replace(rules, interactions=configured.interactions)
 
 
-def call_environments(
-    sampling: Sampling, config: Config, configured: ConfiguredTools, model: ModelInfo
-) -> list[tuple[EnvironmentKind, Rules]]:
-    """Return each prompt's environment with the rules of its rows; none if the call has none."""
-    made: dict[int, Rules] = {}
-    kinds = environment_kinds(sampling.turns)
-    for kind in kinds:
-        if id(kind) not in made:
-            made[id(kind)] = call_rules(sampling, config, configured, model, kind.tools)
-    return [(kind, made[id(kind)]) for kind in kinds]
+def _rules(tools: Sequence[Tool], sampling: Sampling, config: Config, model: ModelInfo) -> Rules:
+    rules = rules_for(tools, sampling.chat_template_kwargs, config, model)
+    if rules.template is not None and any(tool.executable for tool in tools):
+        rules.template.check_turns()
+    return rules
+
+
+def prompt_rules(
+    rules: Rules, sampling: Sampling, kinds: Sequence[EnvironmentKind]
+) -> Sequence[Rules]:
+    """Return the rules of each prompt's rows, of which `rules` are those of the call.
+
+    As in verl 0.6.1 (`sglang_rollout.py`, `_preprocess_prompt_to_async_rollout_requests`), a row
+    that has `tools_kwargs` has the tools that these name, in their order. Those of its environment
+    are beside them.
+    """
+    made: dict[Any, Rules] = {(None, None): rules}
+    listed = []
+    for index, turns in enumerate(sampling.turns):
+        kind = kinds[index] if kinds else None
+        names = None if turns.tools_kwargs is None else tuple(turns.tools_kwargs)
+        if (key := (names, None if kind is None else id(kind))) not in made:
+            tools = [rules.tools[name] for name in (rules.tools if names is None else names)]
+            tools = as_tools([*tools, *kind.tools]) if kind else tools
+            own = _rules(tools, sampling, rules.config, rules.model)
+            made[key] = dataclasses.replace(own, interactions=rules.interactions)
+        listed.append(made[key])
+    return listed
 
 
 @dataclasses.dataclass(frozen=True)
 class PreparedCall:
     """A completely checked call; nothing in it is refused after the first request is sent.
 
-    loops: the agent loop of each prompt, if they have any; agents: those of the engine.
-    environments: of each prompt, if they have any, each with the rules of its rows.
+    rules: with all tools of the call; of_prompts: those of each prompt's rows. loops: the agent
+    loop of each prompt, if they have any; agents: those of the engine. environments: of each
+    prompt, if they have any.
     """
 
     prompts: list[Prompt]
     sampling: Sampling
     rules: Rules
+    of_prompts: Sequence[Rules]
     agents: AgentLoops
     loops: Sequence[AgentLoop]
-    environments: Sequence[tuple[EnvironmentKind, Rules]] = ()
+    environments: Sequence[EnvironmentKind] = ()
 
     def __post_init__(self) -> None:
         """Refuse token ids and plain text in a call with tools, interactions or agent loops."""
@@ -146,10 +162,11 @@ class PreparedCall:
         timeout, episodes = self.rules.config.tool_timeout, []
         for row, params in enumerate(self.sampling.rows()):
             index = row // self.sampling.n
-            turns, rules, environment = self.sampling.turns[index], self.rules, None
+            turns, environment = self.sampling.turns[index], None
             if self.environments:
-                made, rules = self.environments[index]
-                environment = Environment(made, turns.environment_kwargs, timeout)
+                columns = turns.environment_kwargs
+                environment = Environment(self.environments[index], columns, timeout)
+            rules = self.of_prompts[index]
             episodes.append(kind(self.prompts[index], params, turns, rules, environment))
         return episodes
 
@@ -159,9 +176,9 @@ class PreparedCall:
         rows = ((self.prompts[row // n], p, row // n) for row, p in enumerate(self.sampling.rows()))
         if rules.template is not None:
             return [Request(prompt.token_ids, params, index) for prompt, params, index in rows]
-        tools = [tool.schema for tool in rules.tools.values()]
+        tools = [[tool.schema for tool in own.tools.values()] for own in self.of_prompts]
         return [
-            Request([], params, index, prompt.messages, prompt.text, tools)
+            Request([], params, index, prompt.messages, prompt.text, tools[index])
             for prompt, params, index in rows
         ]
 
@@ -179,7 +196,7 @@ class PreparedCall:
         for name, keyword in KEYWORDS.items():
             if keyword.not_streamed and sampling.asks(name):
                 raise ConfigError.of(name, f"{keyword.not_streamed}.")
-        for name, tool in self.rules.tools.items():
+        for name, tool in self.of_prompts[0].tools.items():
             if tool.executable:
                 raise ToolError.of(
                     "tools",
@@ -190,8 +207,8 @@ class PreparedCall:
         return request
 
     def finish_reason(self, row: RequestOutput) -> str | None:
-        """The finish reason of a finished streamed row: `tool_calls` if it has calls."""
-        called = row.finish_reason == "stop" and answered_calls(row, self.rules).calls
+        """The finish reason of the one row of a `stream` call: `tool_calls` if it has calls."""
+        called = row.finish_reason == "stop" and answered_calls(row, self.of_prompts[0]).calls
         return "tool_calls" if called else row.finish_reason
 
 
@@ -226,7 +243,7 @@ def check_turns(
 
 
 def _check_tools_kwargs(turns: TurnOptions, tools: Mapping[str, Tool]) -> None:
-    for name, kwargs in turns.tools_kwargs.items():
+    for name, kwargs in (turns.tools_kwargs or {}).items():
         if name not in tools:
             hint = did_you_mean(name, tools) or f"; there are {', '.join(tools) or 'none'}."
             raise ConfigError.of(f"tools_kwargs.{name}", f"this call has no such tool{hint}")

@@ -31,6 +31,13 @@ class Rules:
         """Break the special tokens in a tool's or a user's text; a server does that itself."""
         return text if self.template is None else self.template.escape_special_tokens(text)
 
+    def with_escaped(self, text: str, added: str) -> str:
+        """Put escaped text at the end of another one that is not; no special token begins in the
+        first and ends in the second."""
+        escape, added = self.escape_special_tokens, self.escape_special_tokens(added)
+        joined = escape(text) + added
+        return f"{text}{added}" if escape(joined) == joined else f"{text} {added}"
+
 
 def rules_for(
     tools: Sequence[Tool], kwargs: Mapping[str, Any], config: Config, model: ModelInfo

@@ -26,7 +26,7 @@ class TextEpisode(Episode):
     def _append_template_tokens(self, index: int) -> None:
         """Nothing: the server renders."""
 
-    def _render_prompt(self) -> None:
+    def render_prompt(self) -> None:
         """Nothing: the server renders."""
 
     def output(self, weight_version: int) -> RequestOutput:

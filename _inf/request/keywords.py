@@ -52,7 +52,8 @@ class GenerateParams(TypedDict, total=False):
             with one seed for all, prompt i has (seed + i * 0x9E3779B97F4A7C15) % 2**63.
         json_schema: What the answer must match, as JSON. A dict, or JSON text (docs/grammars.md).
         regex: What the answer must match. The whole answer does (docs/grammars.md).
-        tools_kwargs: verl's, such as `{"calculator": {"create_kwargs": {}}}`.
+        tools_kwargs: verl's, such as `{"calculator": {"create_kwargs": {}}}`. The prompt has only
+            the tools that it names; without it, all of the call.
         interaction_kwargs: verl's, such as `{"name": "gsm8k", "ground_truth": "7"}`.
         max_tokens_per_turn: Like max_tokens, per turn.
         agent_loop: verl's agent loop that answers. A name, a class, or `{"_target_": ...}`

@@ -16,7 +16,7 @@ from _inf.types import Limits, Prompt, Side, Tokenizer
 
 def tokenize(
     prompts: Sequence[Form],
-    template: Template | None,
+    template: Template | None | Sequence[Template | None],
     limits: Limits,
     max_tokens: Sequence[int] | None = None,
     truncate: Side | None = None,
@@ -24,19 +24,20 @@ def tokenize(
     """Return each prompt's token ids; messages are rendered by the chat template. Without a
     template the server renders and tokenizes, and messages and text stay as they are.
 
-    max_tokens: of each answer, which must fit beside its prompt. truncate: the call's own
-    `truncate_prompt`.
+    template: of all prompts, or a list of one each. max_tokens: of each answer, which must fit
+    beside its prompt. truncate: the call's own `truncate_prompt`.
     """
     limits = replace(limits, truncate=truncate or limits.truncate)
     tokenized = []
     for index, prompt in enumerate(prompts):
+        rendered_by = template[index] if isinstance(template, Sequence) else template
         most = None if max_tokens is None else max_tokens[index]
         own = limits
         if isinstance(prompt, LaterTurn):
             room = max(1, limits.total - (most or 1))
             own = replace(limits, prompt=room if limits.truncate else sys.maxsize)
         with at_fault(index=index):
-            one = _tokenized(prompt, template, own, index)
+            one = _tokenized(prompt, rendered_by, own, index)
             if most is not None:
                 left = limits.total - len(one.token_ids)
                 remedy = f"At most max_tokens={left} fits." if left > 0 else "Shorten the prompt."

@@ -6,10 +6,11 @@ import dataclasses
 import functools
 import html
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from _inf.errors import shown
+from _inf.response.json_values import json_value
 from _inf.types import Message, ToolCall, Transcript
 
 # What a backend's output says of a row, and so does the last chunk of a stream.
@@ -17,6 +18,11 @@ OF_OUTPUT = "matched_stop prompt_tokens completion_tokens cached_tokens weight_v
 
 # Of `reward_scores`: those that no tool gave.
 NO_TOOLS = ("user_turn_rewards", "environment")
+# What code of users or a model's calls put into a row; the rest has numbers and texts.
+OF_CODE = (
+    *("messages", "tool_calls", "executed_tool_calls"),
+    *("tool_rewards", "reward_scores", "extra_fields"),
+)
 # The metadata of every row.
 ALWAYS_SAID = (
     "finish_reason matched_stop matched_stop_text prompt_tokens completion_tokens cached_tokens "
@@ -120,13 +126,14 @@ class GenerationRow:
         response_ids, response_mask: left out, or, after tools or interactions, without padding.
         matched_stop, matched_stop_id: the text that ended the row, and the id if it is a token.
         executed_tool_calls: the metadata's `tool_calls`.
-        A number of a tool or a reward that is NaN or infinite is None: JSON has none.
+        What a tool or a reward returned that JSON has not, such as an infinite number, is as
+        `json_value` says.
         """
         fields = [field.name for field in dataclasses.fields(self) if not field.kw_only]
         row = {name: getattr(self, name) for name in (*fields, "messages")}
         row = {name: value for name, value in row.items() if value is not None}
         if self.tool_calls is not None:
-            row["tool_calls"] = [dataclasses.asdict(call) for call in self.tool_calls]
+            row["tool_calls"] = [dict(vars(call)) for call in self.tool_calls]
         about = self._about()
         stop, text = about.pop("matched_stop"), about.pop("matched_stop_text")
         row |= {"finish_reason": about.pop("finish_reason"), "matched_stop": text}
@@ -135,11 +142,11 @@ class GenerationRow:
             ids, mask, _ = self.response
             about |= {"response_ids": ids, "response_mask": mask}
             about["executed_tool_calls"] = about.pop("tool_calls", [])
-        if "extra_fields" in about:
-            about["extra_fields"] = _json_keys(about["extra_fields"])
-        text = json.dumps(row | about, default=_plain)
+        row |= about
+        of_code = {name: json_value(row.pop(name)) for name in OF_CODE if name in row}
+        text = json.dumps(row, default=lambda array: array.tolist())
         plain: dict[str, Any] = json.loads(text, parse_constant=lambda constant: None)
-        return plain
+        return plain | of_code
 
     def __repr__(self) -> str:
         about = f"{self.completion_tokens} tokens, {self.finish_reason}"
@@ -163,16 +170,3 @@ def html_table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
         for row in rows
     ]
     return "<table>" + "".join(f"<tr>{cells}</tr>" for cells in [head, *body] if cells) + "</table>"
-
-
-def _json_keys(value: Any) -> Any:
-    """Make keys that JSON has not, such as numpy's integers and tuples, to text."""
-    if isinstance(value, Mapping):
-        plain = str | int | float | None
-        return {k if isinstance(k, plain) else str(k): _json_keys(v) for k, v in value.items()}
-    return [_json_keys(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-def _plain(value: object) -> Any:
-    """Convert values of numpy and torch to JSON values, and any other value to text."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -1,6 +1,7 @@
 """Executes one call of a tool, even if the tool raises, hangs or returns too much.
 
-`async` functions run on the caller's loop, each other call on its own thread.
+`async` functions run on the caller's loop, each other call on its own thread, or on that of its
+environment.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ import copy
 import functools
 import inspect
 import json
+import queue
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from _inf.errors import InferenceError, error_text
 from _inf.types import Tool
 
 T = TypeVar("T")
+Side: TypeAlias = Literal["left", "middle", "right"]
 
 NOTHING = "(no output)"  # a chat template may drop an empty turn
 
@@ -48,7 +51,7 @@ async def execute(
     execute_kwargs: Mapping[str, Any],
     timeout: float,
     max_length: int,
-    side: Literal["left", "middle", "right"],
+    side: Side,
 ) -> Executed:
     """Run a call; raises nothing but the caller's own cancellation.
 
@@ -64,11 +67,14 @@ async def execute(
     if done.error is not None:
         done = replace(done, text=f"Error: {tool.name} failed: {done.error}")
         side = "left"  # the beginning of the message says what happened
+    done = replace(done, text=done.text if done.text.strip() else NOTHING)
+    return replace(shown_part(done, max_length, side), seconds=time.perf_counter() - start)
+
+
+def shown_part(done: Executed, limit: int, side: Side) -> Executed:
+    """The result with at most `limit` characters of its text, and a mark where it is cut."""
     text = done.text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be encoded
-    text = text if text.strip() else NOTHING
-    cut = _cut(text, max_length, side)
-    seconds = time.perf_counter() - start
-    return replace(done, text=cut, seconds=seconds, truncated=len(text) > max_length)
+    return replace(done, text=_cut(text, limit, side), truncated=len(text) > limit)
 
 
 async def with_timeout(work: Awaitable[T], timeout: float) -> T:
@@ -95,7 +101,7 @@ async def with_timeout(work: Awaitable[T], timeout: float) -> T:
     return task.result()
 
 
-def _cut(text: str, limit: int, side: Literal["left", "middle", "right"]) -> str:
+def _cut(text: str, limit: int, side: Side) -> str:
     """verl 0.6.1, `experimental/agent_loop/tool_agent_loop.py`: "left" keeps the beginning."""
     if len(text) <= limit:
         return text
@@ -117,15 +123,15 @@ async def _run(
             call = functools.partial(tool.function, **arguments)
         else:
             return Executed(error="nothing here executes it")
-        return _executed(await call_user_code(call), verl=tool.verl is not None)
+        return executed(await call_user_code(call), verl=tool.verl is not None)
     except BaseException as failure:  # SystemExit would end the loop
         return Executed(error=error_text(failure))
 
 
-async def call_user_code(call: Callable[[], Any]) -> Any:
-    """Call an `async` function here, and any other one on a thread of its own."""
+async def call_user_code(call: Callable[[], Any], thread: CallThread | None = None) -> Any:
+    """Call an `async` function here, and any other one on `thread`, or on a thread of its own."""
     function = call.func if isinstance(call, functools.partial) else call
-    value = call() if _is_async(function) else await _on_thread(call)
+    value = call() if _is_async(function) else await _on_thread(call, thread)
     return await value if inspect.isawaitable(value) else value
 
 
@@ -134,25 +140,69 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-async def _on_thread(call: Callable[[], Any]) -> Any:
-    """Run it on a new daemon thread: a hung pool thread would block other calls and the exit."""
-    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-    future.set_running_or_notify_cancel()  # it cannot be cancelled any more
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except StopIteration:  # a coroutine cannot raise it
-            future.set_exception(RuntimeError("StopIteration"))
-        except BaseException as failure:
-            future.set_exception(failure)
-
-    context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(run,), name="inf-tool", daemon=True).start()
-    return await asyncio.wrap_future(future)
+async def _on_thread(call: Callable[[], Any], thread: CallThread | None) -> Any:
+    if thread is not None:
+        return await thread.run(call)
+    alone = CallThread()
+    try:
+        return await alone.run(call)
+    finally:
+        alone.end()
 
 
-def _executed(value: Any, *, verl: bool) -> Executed:
+class CallThread:
+    """A daemon thread that makes calls one after the other: what an object opens on one thread,
+    such as a connection of sqlite3, may refuse any other. (A hung thread of a pool would block
+    other calls and the exit.) It begins with the first call, in a copy of its context, and ends
+    with `end`."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._begun = False
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        """Make a call, after those before it; one that is cancelled while it waits is not made."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(call())
+            except StopIteration:  # a coroutine cannot raise it
+                future.set_exception(RuntimeError("StopIteration"))
+            except BaseException as failure:
+                future.set_exception(failure)
+
+        if not self._begun:
+            context = contextvars.copy_context()
+            work = functools.partial(context.run, self._make_calls)
+            threading.Thread(target=work, name="inf-tool", daemon=True).start()
+            self._begun = True
+        self._calls.put(run)
+        return await asyncio.wrap_future(future)
+
+    def _make_calls(self) -> None:
+        while (run := self._calls.get()) is not None:
+            run()
+            del run  # it has what the call returned
+
+    def end(self) -> None:
+        """Let the thread end after the calls before; safe to call twice."""
+        self._calls.put(None)
+
+
+def copied(value: Any) -> Any:
+    """Copy dicts, lists, tuples and numpy arrays, with what is in them: the code of a row may
+    change them, and other rows have the same ones. Any other object stays the one it is."""
+    if type(value) is dict:
+        return {key: copied(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(copied, value))
+    return copy.deepcopy(value) if type(value).__module__ in ("collections", "numpy") else value
+
+
+def executed(value: Any, *, verl: bool) -> Executed:
     """Convert a tool's return value to text for the model. A verl tool may return a plain string,
     or `(ToolResponse, reward, metrics)` without the last items."""
     if isinstance(value, Executed):  # of a tool of an MCP server
@@ -168,7 +218,12 @@ def _executed(value: Any, *, verl: bool) -> Executed:
         kind = type(value).__name__
         return Executed(error=f"it returned {kind}, not (ToolResponse, reward, metrics)")
     text = _as_text(value.text if response else value)
-    return Executed(text, reward=None if reward is None else float(reward), metrics=metrics)
+    reward = None if reward is None else float(reward)
+    try:
+        metrics = copied(metrics)  # the tool may go on counting in them
+    except RecursionError:
+        return Executed(error="its metrics contain themselves, or are nested too deeply")
+    return Executed(text, reward=reward, metrics=metrics)
 
 
 def _as_text(value: object) -> str:

@@ -15,6 +15,9 @@ from xml.sax.saxutils import unescape
 from _inf.errors import shown
 from _inf.types import Tool, ToolCall
 
+# Levels of brackets in arguments; also bounds the work on calls that are never closed.
+_DEEPEST = 50
+
 
 class Unreadable(ValueError):
     """A model's text is not a valid call; the message says why."""
@@ -32,7 +35,19 @@ def call_of(name: str, arguments: object, raw_text: str, start: int, end: int) -
     if not isinstance(arguments, dict | None):
         fault = f"the arguments are {shown(arguments)}, not an object"
         return ToolCall(name, {}, raw_text, start, end, fault)
+    if _deeper(arguments, _DEEPEST):
+        fault = f"the arguments are nested more than {_DEEPEST} levels deep"
+        return ToolCall(name, {}, raw_text, start, end, fault)
     return ToolCall(name, arguments or {}, raw_text, start, end)
+
+
+def _deeper(value: object, levels: int) -> bool:
+    """Whether lists and dicts are nested deeper than that. Python's `json` reads a thousand levels;
+    what copies, checks or writes them fails at some hundred."""
+    if not isinstance(value, dict | list):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper(part, levels - 1) for part in parts)
 
 
 def _wrong(text: str, start: int, end: int, fault: object, name: str = "") -> ToolCall:
@@ -153,9 +168,12 @@ def _typed(text: str, schema: object) -> Any:
     if isinstance(schema, Mapping) and schema.get("type") == "string":
         return text
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return text
+    if _deeper(value, _DEEPEST):
+        raise Unreadable(f"a value is nested more than {_DEEPEST} levels deep")
+    return value
 
 
 # ─── function and pythonic ───
@@ -163,7 +181,6 @@ def _typed(text: str, schema: object) -> Any:
 _FUNCTION = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*)\(")
 _KEYWORD = re.compile(r"\s*[A-Za-z_]\w*\s*=(?!=)")
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|[()\[\]{}]')
-_DEEPEST = 50  # brackets; also bounds the work on calls that are never closed
 
 
 def read_function(text: str, tools: Sequence[Tool]) -> list[ToolCall]:

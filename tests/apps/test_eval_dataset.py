@@ -47,6 +47,18 @@ def test_every_form_gives_the_same_rows(tmp_path: Path) -> None:
     assert first[3].params(tools=False, interactions=True) == {}
 
 
+def test_row_has_the_tools_that_its_tools_kwargs_name_and_all_without_them() -> None:
+    for tools_kwargs, found in (
+        ({}, {"tools_kwargs": {}}),
+        ({"calculator": None, "search": {}}, {"tools_kwargs": {"search": {}}}),
+        (None, {}),
+    ):
+        [row] = read_examples([ROWS[0] | {"extra_info": {"tools_kwargs": tools_kwargs}}])
+        assert row.params(tools=True, interactions=True) == found
+    [row] = read_examples([ROWS[0] | {"extra_info": {}}])
+    assert row.params(tools=True, interactions=True) == {}
+
+
 def test_shuffled_rows_keep_their_numbers_and_its_seed_repeats_their_order() -> None:
     examples = read_examples(ROWS, shuffle_seed=7)
     numbers = [each.number for each in examples]

@@ -12,8 +12,19 @@ from typing import Any
 
 import pytest
 
-from _inf.apps.eval.gsm8k import HUB, RULES, SUFFIX, Problem, compute_score, examples, load, rows
+from _inf.apps.eval.gsm8k import (
+    HUB,
+    RULES,
+    SUFFIX,
+    Problem,
+    compute_score,
+    examples,
+    load,
+    rows,
+    tools,
+)
 from _inf.errors import ConfigError
+from _inf.tools.definition import as_tools
 
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "examples" / "problems.jsonl"
@@ -69,6 +80,9 @@ def test_tools_get_each_problems_own_truth() -> None:
     ]
     truths = [each["calc_gsm8k_reward"]["create_kwargs"]["ground_truth"] for each in given]
     assert truths == ["250", "1050"]
+    assert [*given[0]] == [
+        tool.name for tool in as_tools(tools())
+    ]  # a row has the tools that it names
 
 
 def test_example_that_is_scored_too_is_refused() -> None:

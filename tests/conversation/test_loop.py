@@ -6,13 +6,15 @@ tests/engine/answers/test_tool_loop.py tests it on the real engine.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from _inf.conversation.episode import Episode
-from _inf.conversation.loop import run_episode, run_rows
+from _inf.conversation.loop import run_episode, run_rows, warn_of_failures
+from _inf.conversation.text_episode import TextEpisode
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
 from tests.support.conversation_rules import rules
 
@@ -30,20 +32,25 @@ class Backend:
 
 
 class VerlTool:
-    """Logs its calls; a method named in `misbehave` runs that function first."""
+    """Logs its calls; a method named in `misbehave` runs that function first. says: the text of
+    `create`."""
 
-    def __init__(self, name: str, log: list[str], **misbehave: Any) -> None:
+    def __init__(
+        self, name: str, log: list[str], says: str | None = None, **misbehave: Any
+    ) -> None:
         self.name = name
-        self._log, self._misbehave = log, misbehave
+        self._log, self._says, self._misbehave = log, says, misbehave
 
     async def _done(self, method: str, instance_id: str) -> None:
         self._log.append(f"{self.name}.{method}")
         if method in self._misbehave:
             await self._misbehave[method]()
 
-    async def create(self, instance_id: str) -> tuple[str, Any]:
+    async def create(self, instance_id: str, **kwargs: Any) -> tuple[str, Any]:
         await self._done("create", instance_id)
-        return instance_id, SimpleNamespace(is_empty=lambda: True)
+        kwargs.get("seen", []).append(self.name)
+        self._log.append(f"{self.name} created with {kwargs}" if kwargs else f"{self.name} created")
+        return instance_id, SimpleNamespace(text=self._says, image=None, video=None)
 
     async def calc_reward(self, instance_id: str) -> float:
         await self._done("calc_reward", instance_id)
@@ -54,7 +61,12 @@ class VerlTool:
         self._log.append(f"{self.name} released")
 
 
-def held(turns: list[int], tools: list[VerlTool], over_sample_rate: float = 0.0) -> list[Any]:
+def held(
+    turns: list[int],
+    tools: list[VerlTool],
+    over_sample_rate: float = 0.0,
+    options: TurnOptions | None = None,
+) -> list[Any]:
     """Run one row for each number in `turns`, which is how long its turn takes."""
     own = rules(
         None,  # the template, which only a second turn would need
@@ -66,7 +78,7 @@ def held(turns: list[int], tools: list[VerlTool], over_sample_rate: float = 0.0)
         Episode(
             Prompt([turn], messages=[{"role": "user", "content": "hi"}]),
             SamplingParams(max_tokens=5),
-            TurnOptions(),
+            options or TurnOptions(),
             own,
         )
         for turn in turns
@@ -105,3 +117,64 @@ def test_all_tools_of_a_row_are_released_though_it_is_given_up_meanwhile() -> No
     assert rows[2].transcript.limit == "over_sample_rate"
     rewards = {"slow": 1.0, "quick": 1.0, "user_turn_rewards": []}
     assert rows[1].transcript.reward_scores == rewards
+
+
+def test_tool_that_is_created_beside_one_that_fails_is_released_after_it_is_created() -> None:
+    """A release before the end of `create` would leave a sandbox behind."""
+    log: list[str] = []
+
+    async def fails() -> None:
+        raise OSError("no room")
+
+    slow = VerlTool("slow", log, create=lambda: asyncio.sleep(0.1))
+    [row] = held([0], [slow, VerlTool("full", log, create=fails)])
+    assert row.finish_reason == "abort"
+    assert row.transcript.error == "ToolError: full: create(): OSError: no room"
+    assert log.index("slow created") < log.index("slow.release")
+    assert "full released" in log
+
+
+def test_rows_of_one_prompt_do_not_share_what_their_tools_get() -> None:
+    log: list[str] = []
+    kwargs = {"a": {"create_kwargs": {"seen": []}}}
+    held([0, 0], [VerlTool("a", log)], options=TurnOptions(tools_kwargs=kwargs))
+    assert log.count("a created with {'seen': ['a']}") == 2
+    assert kwargs == {"a": {"create_kwargs": {"seen": []}}}
+
+
+def test_what_a_tool_says_when_it_is_created_is_a_message_before_the_first_turn() -> None:
+    sent: list[Request] = []
+
+    async def turn(request: Request) -> RequestOutput:
+        sent.append(request)
+        return RequestOutput(finish_reason="stop", text="A", completion_tokens=1)
+
+    by_name = {}
+    for tool in (VerlTool("quiet", []), VerlTool("game", [], says="You are in a cave. " * 600)):
+        by_name[tool.name] = Tool(tool.name, {}, verl=tool)
+    prompt = Prompt([], messages=[{"role": "user", "content": "hi"}])
+    own = rules(None, None, tools=by_name)
+    row = TextEpisode(prompt, SamplingParams(max_tokens=5), TurnOptions(), own)
+    asyncio.run(asyncio.wait_for(run_episode(row, turn, lambda: None), 30))
+    [user, tool_message] = sent[0].messages or ()
+    assert user == {"role": "user", "content": "hi"}
+    assert (tool_message["role"], tool_message["name"]) == ("tool", "game")
+    assert tool_message["content"].startswith("You are in a cave.")
+    assert "characters cut)" in tool_message["content"]  # as of any other result
+    assert row.finish_reason == "stop" and row.error is None
+
+
+def test_rows_that_failed_are_warned_of_and_rows_given_up_by_a_limit_are_not() -> None:
+    async def fails() -> None:
+        raise OSError("no room")
+
+    rows = held([0, 0], [VerlTool("full", [], create=fails)])
+    with pytest.warns(UserWarning, match="^2 of 2 rows failed; the first is row 0: .*no room"):
+        warn_of_failures(rows)
+    *_, given_up = held([0, 400], [], over_sample_rate=0.5)
+    assert given_up.finish_reason == "abort"
+    assert given_up.transcript.limit == "over_sample_rate"
+    assert "the other rows ended first" in given_up.transcript.error
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_failures([given_up])

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from _inf.conversation.plan import check_turns
+from _inf.conversation.plan import check_turns, prompt_rules
 from _inf.errors import ConfigError
 from _inf.request.sampling import Sampling
 from _inf.types import SamplingParams, Tool, TurnOptions
+from tests.support.conversation_rules import rules
 
 NAG = {"nag": object()}
 
@@ -60,3 +61,13 @@ def test_advice_for_one_turn_fits_what_makes_more_of_them(
     with pytest.raises(ConfigError) as refused:
         check_turns(asking({}, interaction, regex="a"), by_name, NAG)
     assert str(refused.value) == f"regex: cannot be used with {cause}; {advice}."
+
+
+def test_a_prompt_has_the_tools_that_it_names_in_their_order() -> None:
+    tools = {name: Tool(name, {}) for name in ("a", "b", "c")}
+    named = (None, {}, {"c": {}, "a": {}}, {"c": {}, "a": {}}, {"a": {}, "c": {}})
+    turns = [TurnOptions(tools_kwargs=each) for each in named]
+    sampling = Sampling(1, [SamplingParams(max_tokens=5)] * len(turns), turns)
+    found = prompt_rules(rules(None, None, tools=tools), sampling, [])
+    assert [[*each.tools] for each in found] == [[*"abc"], [], [*"ca"], [*"ca"], [*"ac"]]
+    assert found[2] is found[3]

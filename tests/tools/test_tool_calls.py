@@ -305,6 +305,21 @@ def test_a_wrong_call_gets_a_text_that_says_how_to_call(format: str, text: str, 
     assert error and says in error
 
 
+@pytest.mark.parametrize("format", ["hermes", "json", "xml", "llama3"])
+def test_arguments_nested_deeper_than_other_code_can_copy_are_an_error(format: str) -> None:
+    for levels, faulty in ((40, False), (400, True)):
+        nested = "[" * levels + "]" * levels
+        call = {
+            "hermes": f'<tool_call>{{"name": "f", "arguments": {{"x": {nested}}}}}</tool_call>',
+            "json": f'{{"tool": "f", "arguments": {{"x": {nested}}}}}',
+            "xml": "<invoke><tool_name>f</tool_name><parameters>"
+            f"<x>{nested}</x></parameters></invoke>",
+            "llama3": f'<|python_tag|>{{"name": "f", "parameters": {{"x": {nested}}}}}',
+        }[format]
+        (found,) = parse(call, format, []).calls
+        assert ("levels deep" in (found.error or "")) == faulty == (found.arguments == {})
+
+
 def test_a_broken_hermes_call_does_not_take_the_next_with_it() -> None:
     good = '<tool_call>{"name": "search", "arguments": {}}</tool_call>'
     for broken in (

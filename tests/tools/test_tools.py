@@ -389,3 +389,17 @@ def test_what_a_verl_tool_returns_is_tolerated_where_it_is_obvious() -> None:
         assert run(verl_tool(wrong), {"x": "y"}).error
     image = (ToolResponse(text="see", image=["pixels"]), 0.0, {})
     assert "only text" in str(run(verl_tool(image), {"x": "y"}).error)
+
+
+def test_metrics_of_a_call_stay_as_they_were_when_it_ended() -> None:
+    counted = {"calls": 0, "all": [0]}
+
+    def count(*_: Any) -> Any:
+        counted["all"].append(1)  # type: ignore[attr-defined]
+        return "text", 0.0, counted
+
+    made = verl_tool(count)
+    first, second = run(made, {"x": "y"}), run(made, {"x": "y"})
+    assert (first.metrics["all"], second.metrics["all"]) == ([0, 1], [0, 1, 1])
+    counted["all"].append(counted)  # type: ignore[attr-defined]
+    assert "contain themselves" in str(run(made, {"x": "y"}).error)

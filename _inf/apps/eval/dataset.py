@@ -44,8 +44,18 @@ class Example:
     def params(self, *, tools: bool, interactions: bool) -> dict[str, Any]:
         """The keywords of `generate` that the row brings. As verl's rollout, which gets them with
         every row, it leaves out those of tools or interactions that the call does not have."""
-        used = {"tools_kwargs": tools, "interaction_kwargs": interactions}
-        return {k: self.extra_info[k] for k, use in used.items() if use and self.extra_info.get(k)}
+        found: dict[str, Any] = {}
+        named, interaction = (
+            self.extra_info.get(k) for k in ("tools_kwargs", "interaction_kwargs")
+        )
+        if tools and isinstance(named, Mapping):  # {} is of a row without tools
+            # A table has each key in all of its rows.
+            found["tools_kwargs"] = {k: v for k, v in named.items() if v is not None}
+        elif tools and named is not None:
+            found["tools_kwargs"] = named
+        if interactions and interaction:
+            found["interaction_kwargs"] = interaction
+        return found
 
     @property
     def agent_kwargs(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ HUB, HUB_FILE = "openai/gsm8k", "main/{}-00000-of-00001.parquet"
 SUFFIX = 'Let\'s think step by step and output the final answer after "####".'
 FINAL = r"#### (\-?[0-9\.\,]+)"
 RULES = {"verl_strict": "strict", "verl_flexible": "flexible"}
-GRADER_NAME = "calc_gsm8k_reward"
+GRADER_NAME, CALCULATOR_NAME = "calc_gsm8k_reward", "calculator"
 ANSWER = {"type": "string", "description": "The final number, without units"}
 GRADER = {
     "type": "function",
@@ -97,7 +97,7 @@ def rows(
         extra = {"index": index, **dataclasses.asdict(problem)}
         if tool:
             create = {"create_kwargs": {"ground_truth": problem.truth}}
-            extra["tools_kwargs"] = {GRADER_NAME: create}
+            extra["tools_kwargs"] = {GRADER_NAME: create, CALCULATOR_NAME: {}}
         found.append(verl_row(HUB, [*shown, problem.asked], problem.truth, extra))
     return found
 

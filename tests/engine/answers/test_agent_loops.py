@@ -213,7 +213,7 @@ WRONG = {
 @pytest.mark.parametrize("how", WRONG)
 def test_row_of_a_loop_that_fails_is_aborted_alone(how: str, hf: InferenceEngine) -> None:
     rows = [{"how": how}, {}]
-    says = f"agent loop Wrong: 1 of 2 rows failed and are empty; the first is row 0: .*{WRONG[how]}"
+    says = f"agent loop Wrong: 1 of 2 rows failed; the first is row 0: .*{WRONG[how]}"
     with pytest.warns(UserWarning, match=f"(?s){says}"):
         output = hf.generate(PROMPTS[:2], agent_loop=loops.Wrong, agent_kwargs=rows, **GREEDY)
     failed, right = output

@@ -119,13 +119,17 @@ def test_environment_that_does_not_begin_ends_its_row_alone(
     config = load_config(caller.config.to_dict(), {"tool_timeout": 2.0})
     monkeypatch.setattr(caller, "config", config)
     rows = [{"how": how}, {"how": "well"}]
-    output = caller.generate(
-        [PRODUCT] * 2, environment_factory=kinds.Wrong, environment_kwargs=rows
-    )
+    call: dict[str, Any] = {"environment_factory": kinds.Wrong, "environment_kwargs": rows}
+    with pytest.warns(UserWarning, match=f"1 of 2 rows failed; the first is row 0: .*{error}"):
+        output = caller.generate([PRODUCT] * 2, **call)
     failed, right = output
     assert failed.finish_reason == "abort" and failed.token_ids == []
     assert re.search(error, failed.metadata["error"])
     assert right.completion == answer("84") and "error" not in right.metadata
+    if how == "long":
+        with pytest.warns(UserWarning, match="1 of 2 rows failed"):
+            batch = caller.rollout_batch([PRODUCT] * 2, **call)
+        assert batch.batch["response_mask"].any(dim=1).tolist() == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -141,9 +145,10 @@ def test_error_of_any_class_ends_its_row_alone(
     error: Exception, said: str, caller: InferenceEngine
 ) -> None:
     rows = [{"how": "raises", "error": error}, {"how": "well"}]
-    output = caller.generate(
-        [PRODUCT] * 2, environment_factory=kinds.Wrong, environment_kwargs=rows
-    )
+    with pytest.warns(UserWarning, match="1 of 2 rows failed"):
+        output = caller.generate(
+            [PRODUCT] * 2, environment_factory=kinds.Wrong, environment_kwargs=rows
+        )
     assert (output[0].metadata["error"], output[0].finish_reason) == (said, "abort")
     assert output[1].completion == answer("84")
 

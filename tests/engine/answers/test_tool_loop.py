@@ -490,6 +490,43 @@ def test_verl_tool_is_created_rewarded_and_released_for_each_row(caller: Inferen
     assert "no such row" in output.metadata[0]["error"]
 
 
+def test_row_has_the_tools_that_its_tools_kwargs_name(caller: InferenceEngine) -> None:
+    """As in verl's rollout, which shows, creates and rewards no others."""
+    (tool,) = caller._configured.tools
+    kwargs = [{}, {"calculator": {}}, None]
+    output = caller.generate([PRODUCT] * 3, tools_kwargs=kwargs)
+    assert output.completions == [CANNOT_SAY, answer("84"), answer("84")]
+    assert [[*row["tool_rewards"]] for row in output.metadata] == [[], *[[tool.name]] * 2]
+    prompts = [row.prompt_token_ids or [] for row in output]
+    assert len(prompts[0]) < len(prompts[1]) and prompts[1] == prompts[2]
+    assert prompts[0] == caller.generate(PRODUCT, tools=[])[0].prompt_token_ids
+    asked: dict[str, Any] = {"tools": [CALCULATOR], "tools_kwargs": {}}
+    assert "".join(part.text for part in caller.stream(PRODUCT, **asked)) == CANNOT_SAY
+
+
+def test_what_create_says_is_read_before_the_first_turn(
+    caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from verl.tools.schemas import ToolResponse
+
+    (tool,) = caller._configured.tools
+    says = "The room is dark.<|im_end|>"
+
+    async def create(instance_id: str, **kwargs: Any) -> Any:
+        return instance_id, ToolResponse(text=kwargs.get("says", ""))
+
+    monkeypatch.setattr(tool.verl, "create", create)
+    kwargs = [{"calculator": {"create_kwargs": {"says": says}}}, None]
+    output = caller.generate([PRODUCT] * 2, tools_kwargs=kwargs)
+    assert output.completions[1] == answer("84") and "error" not in output.metadata[0]
+    assert output.messages is not None and output.messages[0][1]["role"] == "tool"
+    shown = caller.tokenizer.decode(output[0].prompt_token_ids or [])
+    assert "The room is dark.< |im_end|>" in shown
+    assert output[0].prompt_tokens == len(output[0].prompt_token_ids or [])
+    batch = caller.rollout_batch([PRODUCT] * 2, tools_kwargs=kwargs)
+    assert batch.batch["attention_mask"][0].sum() > batch.batch["attention_mask"][1].sum()
+
+
 def test_metrics_and_reward_of_an_execution_stay_in_its_calls_record(
     caller: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,190 @@
+"""The environment of a row, without an engine: its thread, its columns and what it shows first.
+
+tests/engine/answers/test_environments.py tests it on the real engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from _inf.conversation.environments import Environment, environment_kinds
+from _inf.conversation.episode import Episode
+from _inf.conversation.loop import run_episode
+from _inf.request.template import Template
+from _inf.tools.execution import execute
+from _inf.types import Prompt, Request, RequestOutput, SamplingParams, TurnOptions
+from tests.support.conversation_rules import rules
+from tests.support.tiny import IM_END, VOCABULARY, tiny_model
+
+TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}:"
+LIMITS: dict[str, Any] = {"execute_kwargs": {}, "timeout": 5.0, "max_length": 99, "side": "left"}
+
+
+class Table:
+    """Keeps its rows in a database, which only the thread that has opened it may use."""
+
+    def reset(self, **row: Any) -> str:
+        self.base = sqlite3.connect(":memory:")
+        self.base.execute("create table t (x)")
+        return "ready"
+
+    def add(self, x: int) -> int:
+        """Adds.
+
+        Args:
+            x: What.
+        """
+        self.base.execute("insert into t values (?)", (x,))
+        return threading.get_ident()
+
+    def get_reward(self) -> float:
+        return float(self.base.execute("select count(*) from t").fetchone()[0])
+
+
+def environment(factory: Callable[[], Any], timeout: float = 5.0, **columns: Any) -> Environment:
+    [kind] = environment_kinds([TurnOptions(environment_factory=factory)])
+    return Environment(kind, columns, timeout)
+
+
+def test_methods_of_an_environment_run_on_one_thread_which_ends_with_its_row() -> None:
+    async def play() -> tuple[set[str], float | None]:
+        row = environment(Table)
+        [add], shown = await row.start([{"role": "user", "content": "hi"}])
+        assert shown == "ready"
+        said = [await execute(add, {"x": x}, instance_id="", **LIMITS) for x in range(5)]
+        assert [each.error for each in said] == [None] * 5
+        reward = await row.reward()
+        row.end()
+        return {each.text for each in said}, reward
+
+    threads, reward = asyncio.run(asyncio.wait_for(play(), 60))
+    [thread] = map(int, threads)
+    assert reward == 5.0 and thread != threading.get_ident()
+    deadline = time.monotonic() + 20
+    while any(each.ident == thread for each in threading.enumerate()):
+        assert time.monotonic() < deadline, "the thread of the environment has not ended"
+        time.sleep(0.01)
+
+
+class Slow(Table):
+    done: list[str] = []
+
+    def reset(self, **row: Any) -> str:
+        self.done.clear()
+        self.release = row["release"]
+        return ""
+
+    def wait(self, name: str) -> str:
+        """Waits.
+
+        Args:
+            name: Of the call.
+        """
+        self.done.append(name)
+        return str(self.release.wait(30))
+
+
+def test_call_that_was_given_up_before_it_began_is_not_made_later() -> None:
+    """The thread is still in the call before it."""
+
+    async def play() -> None:
+        release = threading.Event()
+        row = environment(Slow, release=release)
+        [_, wait], _ = await row.start([{"role": "user", "content": "hi"}])
+        for name in ("first", "second"):
+            limits = {**LIMITS, "timeout": 0.2}
+            done = await execute(wait, {"name": name}, instance_id="", **limits)
+            assert done.error == "it did not answer within 0.2 seconds"
+        for _ in range(5):  # turns of the loop, in which the second one's cancellation arrives
+            await asyncio.sleep(0)
+        release.set()
+        done = await execute(wait, {"name": "third"}, instance_id="", **LIMITS)
+        assert done.text == "True"
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+    assert Slow.done == ["first", "third"]
+
+
+class Appends:
+    seen: list[Any] = []
+
+    def reset(self, board: list[Any], prompt: list[Any], **row: Any) -> None:
+        board.append("X")
+        prompt[0]["content"] = "changed"
+        row["nested"]["list"].append("X")
+        Appends.seen.append((board, row["nested"]))
+
+
+def test_environments_of_one_prompt_share_no_values_of_its_columns() -> None:
+    Appends.seen.clear()
+    columns: dict[str, Any] = {"board": [], "nested": {"list": []}, "lock": threading.Lock()}
+    messages = [{"role": "user", "content": "hi"}]
+    for _ in range(2):
+        asyncio.run(environment(Appends, **columns).start(messages))
+    assert Appends.seen == [(["X"], {"list": ["X"]})] * 2
+    assert (columns["board"], columns["nested"]) == ([], {"list": []})
+    assert messages == [{"role": "user", "content": "hi"}]
+
+
+class Shows:
+    def reset(self, shows: str, **row: Any) -> str:
+        return shows
+
+
+def entered(shows: str, content: str = "hi") -> tuple[Episode, Any, list[Request]]:
+    """Run a row whose environment shows this first; also its tokenizer, and the requests sent."""
+    from transformers import AutoTokenizer
+
+    tokenizer = copy.deepcopy(AutoTokenizer.from_pretrained(tiny_model()))
+    tokenizer.add_tokens(["<|new|>"])
+    tokenizer.chat_template = TEMPLATE
+    end = tokenizer.convert_tokens_to_ids(IM_END)
+    sent: list[Request] = []
+
+    async def turn(request: Request) -> RequestOutput:
+        sent.append(request)
+        return RequestOutput([70, end], [-1.0, -1.0], [], "stop", end, 1, 2, 0, 0)
+
+    template = Template(tokenizer, eos_token_ids=[end])
+    own = rules(template, tokenizer, vocabulary=VOCABULARY, eos=end)
+    prompt = Prompt([5], messages=[{"role": "user", "content": content}])
+    row = Episode(
+        prompt, SamplingParams(max_tokens=9), TurnOptions(), own, environment(Shows, shows=shows)
+    )
+    asyncio.run(asyncio.wait_for(run_episode(row, turn, lambda: None), 60))
+    return row, tokenizer, sent
+
+
+@pytest.mark.parametrize(
+    ("content", "shows"), [("hi", f"go{IM_END}user"), ("hi<|im", f"_end|>{IM_END}user")]
+)
+def test_what_reset_returns_cannot_end_the_turn_that_it_is_put_into(
+    content: str, shows: str
+) -> None:
+    row, tokenizer, [request] = entered(shows, content)
+    assert row.error is None
+    assert tokenizer.convert_tokens_to_ids(IM_END) not in request.token_ids
+    assert row.output(0).prompt_token_ids == request.token_ids
+
+
+def test_reset_that_shows_a_token_that_the_model_has_no_row_for_ends_its_row_only() -> None:
+    """Its text cannot have one, but its template may put one around it."""
+    row, _, sent = entered("go", "hi<|new|>")
+    assert sent == [] and row.finish_reason == "abort"
+    assert f"the prompt has token {VOCABULARY}, outside the model's vocabulary" in str(row.error)
+
+
+def test_row_whose_reset_shows_too_much_keeps_a_prompt_that_fits_into_a_batch() -> None:
+    row, _, sent = entered("many words " * 600)
+    assert sent == [] and row.finish_reason == "abort"
+    assert "at most 512 fit (rollout.prompt_length)" in str(row.error)
+    output = row.output(0)
+    assert (output.prompt_token_ids, output.prompt_tokens) == (None, 1)

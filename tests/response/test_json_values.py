@@ -1,0 +1,76 @@
+"""What user code returns becomes JSON, whatever it is."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from _inf.response.json_values import json_value
+from _inf.response.row import GenerationRow
+from _inf.types import ToolCall, Transcript
+
+
+class Speechless:
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+    __repr__ = __str__
+
+
+def contains_itself() -> dict[str, Any]:
+    value: dict[str, Any] = {"a": []}
+    value["a"] += [value, value]
+    return value
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"x": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (
+            {np.int64(3): 1, (1, 2): 2, None: 3, True: 4},
+            {"3": 1, "(1, 2)": 2, "null": 3, "true": 4},
+        ),
+        ([math.inf, -math.inf, math.nan, 1.5], [None, None, None, 1.5]),
+        ([np.float32("nan"), np.float64(2), np.int8(3)], [None, 2.0, 3]),
+        (np.array([[1.0, math.inf]]), [[1.0, None]]),
+        (np.array([{(1,): math.nan}], dtype=object), [{"(1,)": None}]),
+        (10**400, 10**400),
+        (10**5000, "a int"),
+        (b"\xff", "b'\\xff'"),
+        ({2}, "{2}"),
+        (Speechless(), "a Speechless"),
+        (contains_itself(), {"a": ["(it contains itself)"] * 2}),
+        (nested(2), {"x": {"x": 1}}),
+    ],
+    ids=range(12),
+)
+def test_any_value_is_json(value: Any, plain: Any) -> None:
+    found = json_value(value)
+    assert found == plain
+    assert json.loads(json.dumps(found, allow_nan=False)) == plain
+
+
+def test_row_with_values_that_json_has_not_can_be_stored() -> None:
+    """Of a tool's metrics and reward, of a model's arguments, and of an environment."""
+    call = ToolCall("f", nested(900), "", 0, 0)
+    record = {"name": "f", "metrics": {np.int64(1): contains_itself()}, "reward": math.inf}
+    said = Transcript(
+        messages=[], calls=[record], pending=[call], reward_scores={"environment": 10**400}
+    )
+    row = GenerationRow("", [], [], finish_reason="stop", tool_calls=[call], transcript=said)
+    stored = row.to_dict()
+    assert json.loads(json.dumps(stored, allow_nan=False)) == stored
+    assert stored["executed_tool_calls"][0]["reward"] is None
+    assert stored["reward_scores"] == {"environment": 10**400}
+    assert "levels deep" in json.dumps(stored["tool_calls"])
