@@ -147,7 +147,7 @@ class InferenceEngine(RunningEngine):
         check_adapters(self._backend, [each.adapter for each in sampling.params])
         loops = self._agents.of_call(sampling)
         rules = call_rules(sampling, self.config, self._configured, self.model)
-        environments = environment_kinds(sampling.turns)
+        environments = environment_kinds(sampling.turns, self.config.tool_timeout)
         of_prompts = prompt_rules(rules, sampling, environments)
         most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
         templates = [each.template for each in of_prompts]

@@ -7,6 +7,7 @@ raises ends the training step, here its row.
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import functools
 import inspect
@@ -33,13 +34,14 @@ class EnvironmentKind:
     routed: bool
 
 
-def environment_kinds(turns: Sequence[TurnOptions]) -> list[EnvironmentKind]:
+def environment_kinds(turns: Sequence[TurnOptions], timeout: float) -> list[EnvironmentKind]:
     """Return the kind of each prompt's environment; none if the call has no factory.
 
-    Makes one object of each kind, for its tools, as TRL does. Raises `ConfigError` and `ToolError`.
+    Makes one object of each kind, for its tools, as TRL does; timeout: seconds for each. Raises
+    `ConfigError` and `ToolError`.
     """
     kinds: list[EnvironmentKind] = []
-    known = functools.cache(_kind)
+    known = functools.cache(functools.partial(_kind, timeout))
     for index, each in enumerate(turns):
         factory, columns = each.environment_factory, each.environment_kwargs
         if factory is None:
@@ -62,12 +64,18 @@ def environment_kinds(turns: Sequence[TurnOptions]) -> list[EnvironmentKind]:
     return kinds
 
 
-def _kind(factory: Callable[[], Any], where: str) -> EnvironmentKind:
+def _kind(timeout: float, factory: Callable[[], Any], where: str) -> EnvironmentKind:
+    thread = CallThread()  # one that hangs is left behind
     try:
-        made = factory()
+        making = thread.submit(factory)
+        if not concurrent.futures.wait([making], timeout).done:
+            raise TimeoutError(f"no answer within {timeout:g} seconds")
+        made = making.result()
         methods = _methods(made)
     except Exception as failure:
         raise ConfigError.of(where, f"it cannot be made: {error_text(failure)}.") from failure
+    finally:
+        thread.end()
     if RESET not in methods:
         raise ConfigError.of(where, f"{type(made).__name__} has no method {RESET}().")
     tools = [

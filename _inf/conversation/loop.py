@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -29,7 +30,7 @@ from _inf.errors import (
     ToolError,
     error_text,
 )
-from _inf.tools.execution import copied, executed, shown_part, with_timeout
+from _inf.tools.execution import call_user_code, copied, executed, shown_part, with_timeout
 from _inf.types import Report, RequestOutput, Turn
 
 
@@ -255,5 +256,6 @@ class Lifecycle:
             return None
 
     async def _call(self, part: Any, method: str, /, *args: Any, **kwargs: Any) -> Any:
-        work = getattr(part, method)(self._episode.name, *args, **kwargs)
-        return await with_timeout(work, self._episode.rules.config.tool_timeout)
+        """Await a method; one that is not `async` may block, and runs on a thread."""
+        call = functools.partial(getattr(part, method), self._episode.name, *args, **kwargs)
+        return await with_timeout(call_user_code(call), self._episode.rules.config.tool_timeout)

@@ -18,6 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 MAX_FAULTS = 3
+PATTERN_SECONDS = 0.2  # for one match of a pattern in a schema; it holds the event loop of a call
 MAX_FAULT_CHARACTERS = 300
 
 
@@ -206,8 +207,9 @@ def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
 
 @functools.cache
 def _validator_class() -> Any:
-    """JSON Schema with `nullable`, which Transformers writes for `int | None`."""
-    from jsonschema import Draft202012Validator
+    """JSON Schema with `nullable`, which Transformers writes for `int | None`, and with patterns of
+    the package `regex`, whose time can be limited: `re` would hold the whole process, for hours."""
+    from jsonschema import Draft202012Validator, ValidationError
     from jsonschema.validators import extend
 
     def type_or_null(validator: Any, types: Any, instance: Any, schema: Any) -> Any:
@@ -215,7 +217,45 @@ def _validator_class() -> Any:
             return ()
         return Draft202012Validator.VALIDATORS["type"](validator, types, instance, schema)
 
-    return extend(Draft202012Validator, {"type": type_or_null})  # type: ignore[no-untyped-call]
+    def pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Any:
+        if isinstance(instance, str) and not _matches(pattern, instance):
+            yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+    def pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Any:
+        for name in instance if isinstance(instance, dict) else ():
+            for each, subschema in patterns.items():
+                if _matches(each, name):
+                    yield from validator.descend(instance[name], subschema, path=name)
+
+    def additional_properties(validator: Any, others: Any, instance: Any, schema: Any) -> Any:
+        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        for name in instance if isinstance(instance, dict) else ():
+            if name not in known and not any(_matches(each, name) for each in patterns):
+                if others is False:
+                    yield ValidationError(
+                        f"additional properties are not allowed ({name!r} was unexpected)"
+                    )
+                else:
+                    yield from validator.descend(instance[name], others, path=name)
+
+    keywords = {
+        "type": type_or_null,
+        "pattern": pattern,
+        "patternProperties": pattern_properties,
+        "additionalProperties": additional_properties,
+    }
+    return extend(Draft202012Validator, keywords)  # type: ignore[no-untyped-call]
+
+
+def _matches(pattern: str, text: str) -> bool:
+    import regex
+
+    try:
+        found = regex.search(pattern, text, timeout=PATTERN_SECONDS, concurrent=True)
+    except TimeoutError:
+        took = f"the pattern {shown(pattern)} takes more than {PATTERN_SECONDS:g} seconds"
+        raise TimeoutError(f"{took} to match {shown(text)}") from None
+    return found is not None
 
 
 def call_fault(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:

@@ -161,6 +161,9 @@ class CallThread:
         self._begun = False
 
     async def run(self, call: Callable[[], Any]) -> Any:
+        return await asyncio.wrap_future(self.submit(call))
+
+    def submit(self, call: Callable[[], Any]) -> concurrent.futures.Future[Any]:
         """Make a call, after those before it; one that is cancelled while it waits is not made."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
@@ -180,7 +183,7 @@ class CallThread:
             threading.Thread(target=work, name="inf-tool", daemon=True).start()
             self._begun = True
         self._calls.put(run)
-        return await asyncio.wrap_future(future)
+        return future
 
     def _make_calls(self) -> None:
         while (run := self._calls.get()) is not None:

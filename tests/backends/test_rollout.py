@@ -1,4 +1,4 @@
-"""Batches that `engine.rollout` refuses without an engine."""
+"""Batches that `engine.rollout` refuses without an engine, and verl's own rollout beside ours."""
 
 from __future__ import annotations
 
@@ -35,3 +35,80 @@ def test_column_of_any_kind_that_one_turn_cannot_serve_is_refused(
     says = rf"^non_tensor_batch\['{name}'\]\[4\]: .*(generate\(\) or rollout_batch\(\)|text only)"
     with pytest.raises(ConfigError, match=says):
         upstream.CorrectedRollout.generate_sequences(SimpleNamespace(), batch)
+
+
+def test_conversation_of_verls_own_is_refused(upstream: Any) -> None:
+    with pytest.raises(ConfigError, match="generate\\(\\) or rollout_batch\\(\\)"):
+        upstream.CorrectedRollout._req_level_generate_sequences(SimpleNamespace(), None)
+
+
+@pytest.mark.parametrize(
+    ("do_sample", "meta_info", "kwargs", "greedy"),
+    [
+        (True, {}, {}, False),
+        (False, {}, {}, True),
+        (False, {"do_sample": True}, {}, False),
+        (False, {"validate": True}, {}, False),  # `val_kwargs` say it
+        (False, {}, {"temperature": 0.5}, False),
+    ],
+)
+def test_do_sample_of_the_config_holds_where_the_batch_does_not_say(
+    upstream: Any,
+    do_sample: bool,
+    meta_info: dict[str, Any],
+    kwargs: dict[str, Any],
+    greedy: bool,
+) -> None:
+    seen: dict[str, Any] = {}
+    rollout = SimpleNamespace(
+        config=SimpleNamespace(do_sample=do_sample),
+        host=None,
+        run=lambda prompts, call, **kwargs: seen.update(kwargs),
+    )
+    batch = upstream.DataProto(meta_info=meta_info)
+    upstream.CorrectedRollout.generate_sequences(rollout, batch, **kwargs)
+    assert (seen.get("temperature") == 0) is greedy
+    assert seen.get("temperature") == (0 if greedy else kwargs.get("temperature"))
+
+
+def test_rollout_of_verls_own_in_the_same_process_finds_its_own_modules(
+    upstream: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no call of ours runs and no engine of ours starts."""
+    import asyncio
+    import logging
+    import multiprocessing
+    import tempfile
+
+    import torch
+    from sglang.srt import server_args
+    from sglang.srt.entrypoints import engine
+    from sglang.srt.managers import tokenizer_manager
+    from verl.workers.rollout.sglang_rollout import sglang_rollout
+
+    async def running() -> None:
+        assert sglang_rollout.asyncio.get_event_loop() is asyncio.get_running_loop()
+
+    asyncio.run(running())
+    met: list[Any] = []
+    monkeypatch.setattr(torch.distributed, "barrier", lambda *args: met.append(args))
+    sglang_rollout.dist.barrier()
+    monkeypatch.setattr(multiprocessing, "set_start_method", lambda *a, **k: met.append((a, k)))
+    sglang_rollout.mp.set_start_method("spawn", force=True)
+    assert met == [(), (("spawn",), {"force": True})]
+    process = engine.mp.Process(target=print, args=("x",))
+    assert type(process) is multiprocessing.Process
+    with server_args.tempfile.NamedTemporaryFile() as file:
+        assert file.name.startswith(tempfile.gettempdir())
+    handlers = [*logging.getLogger().handlers]
+    try:
+        engine.configure_logger(SimpleNamespace(log_level="error", log_requests_format=None))
+        assert logging.getLogger().handlers != handlers
+    finally:
+        logging.getLogger().handlers[:] = handlers
+
+    async def works() -> None:
+        met.append("done")
+
+    asyncio.run(tokenizer_manager.print_exception_wrapper(works))
+    assert met[-1] == "done"

@@ -18,6 +18,7 @@ import pytest
 from _inf.conversation.environments import Environment, environment_kinds
 from _inf.conversation.episode import Episode
 from _inf.conversation.loop import run_episode
+from _inf.errors import ConfigError
 from _inf.request.template import Template
 from _inf.tools.execution import execute
 from _inf.types import Prompt, Request, RequestOutput, SamplingParams, TurnOptions
@@ -50,7 +51,7 @@ class Table:
 
 
 def environment(factory: Callable[[], Any], timeout: float = 5.0, **columns: Any) -> Environment:
-    [kind] = environment_kinds([TurnOptions(environment_factory=factory)])
+    [kind] = environment_kinds([TurnOptions(environment_factory=factory)], 20.0)
     return Environment(kind, columns, timeout)
 
 
@@ -111,6 +112,14 @@ def test_call_that_was_given_up_before_it_began_is_not_made_later() -> None:
 
     asyncio.run(asyncio.wait_for(play(), 60))
     assert Slow.done == ["first", "third"]
+
+
+def test_factory_that_hangs_is_refused_before_anything_is_sent() -> None:
+    hangs = threading.Event()
+    turns = [TurnOptions(environment_factory=lambda: hangs.wait(60))]
+    with pytest.raises(ConfigError, match=r"cannot be made: .* no answer within 0\.1 seconds"):
+        environment_kinds(turns, 0.1)
+    hangs.set()
 
 
 class Appends:

@@ -6,6 +6,7 @@ tests/engine/answers/test_tool_loop.py tests it on the real engine.
 from __future__ import annotations
 
 import asyncio
+import threading
 import warnings
 from types import SimpleNamespace
 from typing import Any
@@ -132,6 +133,18 @@ def test_tool_that_is_created_beside_one_that_fails_is_released_after_it_is_crea
     assert row.transcript.error == "ToolError: full: create(): OSError: no room"
     assert log.index("slow created") < log.index("slow.release")
     assert "full released" in log
+
+
+def test_method_of_a_tool_that_blocks_does_not_hold_the_loop_of_the_other_rows() -> None:
+    both = threading.Barrier(2)
+
+    class Blocks(VerlTool):
+        def create(self, instance_id: str) -> Any:  # type: ignore[override]
+            both.wait(timeout=20)  # for the other row's
+            return instance_id, SimpleNamespace(text="", image=None, video=None)
+
+    rows = held([0, 0], [Blocks("a", [])])
+    assert [row.transcript.error for row in rows] == [None, None]
 
 
 def test_rows_of_one_prompt_do_not_share_what_their_tools_get() -> None:

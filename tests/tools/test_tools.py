@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -403,3 +404,36 @@ def test_metrics_of_a_call_stay_as_they_were_when_it_ended() -> None:
     assert (first.metrics["all"], second.metrics["all"]) == ([0, 1], [0, 1, 1])
     counted["all"].append(counted)  # type: ignore[attr-defined]
     assert "contain themselves" in str(run(made, {"x": "y"}).error)
+
+
+def test_pattern_that_takes_hours_is_an_error_of_its_call() -> None:
+    slow = "^(a|aa)+$"
+    name = "a" * 40 + "!"
+    for parameters, arguments in (
+        ({"properties": {"x": {"type": "string", "pattern": slow}}}, {"x": name}),
+        ({"patternProperties": {slow: {"type": "string"}}}, {name: "x"}),
+        ({"patternProperties": {slow: {}}, "additionalProperties": False}, {name: "x"}),
+    ):
+        asked = Tool("f", {"function": {"parameters": {"type": "object", **parameters}}})
+        started = time.monotonic()
+        assert "takes more than" in str(argument_fault(asked, arguments))
+        assert time.monotonic() - started < 20
+
+
+def test_patterns_and_other_properties_are_held_to_the_schema() -> None:
+    parameters = {
+        "type": "object",
+        "properties": {"x": {"pattern": "^a+$"}},
+        "patternProperties": {"^n_": {"type": "integer"}},
+        "additionalProperties": {"type": "string"},
+    }
+    asked = Tool("f", {"function": {"parameters": parameters}})
+    assert argument_fault(asked, {"x": "aa", "n_1": 3, "other": "text"}) is None
+    for wrong, says in (
+        ({"x": "b"}, "x: 'b' does not match"),
+        ({"n_1": "3"}, "n_1: '3' is not of type 'integer'"),
+        ({"other": 3}, "other: 3 is not of type 'string'"),
+    ):
+        assert says in str(argument_fault(asked, wrong))
+    parameters["additionalProperties"] = False
+    assert "('other' was unexpected)" in str(argument_fault(asked, {"n_1": 3, "other": 3}))

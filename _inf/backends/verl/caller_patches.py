@@ -1,7 +1,8 @@
 """The table of all patches of verl 0.6.1 and sglang 0.5.9 in the caller's process, and why.
 
 It is applied once, when `_inf.backends.verl.corrected_rollout` is imported. Most rows replace a
-module that verl's or SGLang's code uses by a global name.
+module that verl's or SGLang's code uses by a global name. A rollout of verl's own in the same
+process finds upstream's behaviour: outside of our calls, and of the starts of our engines.
 """
 
 from __future__ import annotations
@@ -31,17 +32,41 @@ class _Module:
         return getattr(self._module, name)
 
 
-def _process(target: Any, **kwargs: object) -> Any:
+def _event_loop() -> Any:
+    return current_call.get(None) or asyncio.get_event_loop()
+
+
+def _barrier(*args: Any, **kwargs: Any) -> Any:
+    ours = current_call.get(None) is not None
+    return None if ours else torch.distributed.barrier(*args, **kwargs)
+
+
+def _set_start_method(*args: Any, **kwargs: Any) -> None:
+    if current_host.get(None) is None:
+        multiprocessing.set_start_method(*args, **kwargs)
+
+
+def _process(target: Any, **kwargs: Any) -> Any:
     """A child of the host's, or nothing for the detokenizer: without a tokenizer the scheduler
     answers the parent directly (`scheduler.py`, `init_ipc_channels`), and the detokenizer would
     idle, after 13 CPU seconds of imports and with 700 MB."""
+    if (host := current_host.get(None)) is None:
+        return multiprocessing.Process(target=target, **kwargs)
     if getattr(target, "__name__", None) == "run_detokenizer_process":
         return SimpleNamespace(start=lambda: None)
-    return current_host.get().process(target, **kwargs)
+    return host.process(target, **kwargs)
 
 
 def _temporary_file(**kwargs: Any) -> Any:
-    return tempfile.NamedTemporaryFile(dir=current_host.get().folder, **kwargs)
+    host = current_host.get(None)
+    return tempfile.NamedTemporaryFile(
+        **(kwargs if host is None else {"dir": host.folder} | kwargs)
+    )
+
+
+def _keep_logger(configure: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    if current_host.get(None) is None:
+        configure(*args, **kwargs)
 
 
 def _broadcast(broadcast: Callable[..., Any], data: list[Any], *args: Any, **kwargs: Any) -> Any:
@@ -49,11 +74,16 @@ def _broadcast(broadcast: Callable[..., Any], data: list[Any], *args: Any, **kwa
     return broadcast(data, *args, **kwargs) if call is None else call.broadcast(data)
 
 
-async def _declare_dead_on_failure(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def _declare_dead_on_failure(
+    upstream: Callable[..., Coroutine[Any, Any, None]],
+    function: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    if (host := current_host.get(None)) is None:
+        return await upstream(function)
     try:
         await function()
     except Exception as failure:
-        current_host.get().declare_dead(f"The engine's request handling failed with {failure!r}")
+        host.declare_dead(f"The engine's request handling failed with {failure!r}")
 
 
 def _modify_within(modify: Callable[..., Any], reduced: Any, index: int, modifier: Any) -> Any:
@@ -71,14 +101,12 @@ def _memory_outside_of_calls(ask: Callable[..., Any], *args: object, **kwargs: o
 
 _VERL = "verl.workers.rollout.sglang_rollout.sglang_rollout"
 _ENGINE = "sglang.srt.entrypoints.engine"
-_PROCESSES = _Module(
-    multiprocessing, Process=_process, set_start_method=lambda *args, **kwargs: None
-)
+_PROCESSES = _Module(multiprocessing, Process=_process, set_start_method=_set_start_method)
 # fmt: off
 PATCHES = (
-    Replace(f"{_VERL}:asyncio", _Module(asyncio, get_event_loop=current_call.get),
+    Replace(f"{_VERL}:asyncio", _Module(asyncio, get_event_loop=_event_loop),
             "it works on the main thread only, and in no running event loop"),
-    Replace(f"{_VERL}:dist", _Module(torch.distributed, barrier=lambda: None),
+    Replace(f"{_VERL}:dist", _Module(torch.distributed, barrier=_barrier),
             "in each call all ranks of the world wait at a barrier: a rank with fewer prompts, or "
             "with a refused prompt, would block the others; tensor-parallel groups meet in "
             "`broadcast_pyobj` anyway"),
@@ -88,8 +116,8 @@ PATCHES = (
          "the others wait there and take its next answer for theirs"),
     Replace(f"{_ENGINE}:mp", _PROCESSES,
             "its children outlive a killed parent, and nothing notices when they die"),
-    Replace(f"{_ENGINE}:configure_logger", lambda *args, **kwargs: None,
-            "in the parent it replaces the root logger's handlers"),
+    Wrap(f"{_ENGINE}:configure_logger", _keep_logger,
+         "in the parent it replaces the root logger's handlers"),
     Replace("sglang.srt.server_args:tempfile",
             _Module(tempfile, NamedTemporaryFile=_temporary_file),
             "PortArgs.init_new leaves six socket files per engine behind"),
@@ -99,8 +127,8 @@ PATCHES = (
     Wrap("verl.utils.profiler.performance:_get_current_mem_info", _memory_outside_of_calls,
          "each call asks the GPU four times for its free memory, which nobody reads, and for "
          "which CUDA takes half a gigabyte in the caller's process"),
-    Replace("sglang.srt.managers.tokenizer_manager:print_exception_wrapper",
-            _declare_dead_on_failure, "it kills the caller's process and all its children"),
+    Wrap("sglang.srt.managers.tokenizer_manager:print_exception_wrapper",
+         _declare_dead_on_failure, "it kills the caller's process and all its children"),
     Wrap("sglang.srt.utils.patch_torch:_modify_tuple", _modify_within,
          "it looks for a device past the end of what a CPU tensor reduces to"),
 )

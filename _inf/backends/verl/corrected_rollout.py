@@ -30,6 +30,7 @@ __all__ = ["DataProto", "HFModelConfig", "RolloutConfig", "CorrectedRollout"]
 
 NOT_ONE_TURN = ("tools_kwargs", "interaction_kwargs", "multi_modal_data")
 MESH = ("dp", "infer_tp", "infer_pp")
+GREEDY = {"temperature": 0, "top_p": 1, "top_k": -1}  # as verl writes it
 
 apply(PATCHES)
 
@@ -92,16 +93,28 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
 
         prompts: left-padded `input_ids`, `attention_mask`, `position_ids` (rows x prompt length);
             per row, in `non_tensor_batch`, `raw_prompt_ids` and `sampling_params` (SGLang's names;
-            without them verl's own, or `val_kwargs` if `meta_info["validate"]` is true).
+            without them verl's own, or `val_kwargs` if `meta_info["validate"]` is true; greedy if
+            `meta_info["do_sample"]` is false, or, without either, the config's `do_sample`, which
+            verl does not read).
 
         Returns verl's own `DataProto` with `attention_mask` and `rollout_log_probs` corrected,
         `response_mask` added, and in `non_tensor_batch["rows"]` the engine's answers. Raises
         `ConfigError` for a column that asks for more than one turn.
         """
         _check_one_turn(prompts)
+        about = prompts.meta_info
+        if not (self.config.do_sample or "do_sample" in about or about.get("validate")):
+            kwargs = {**GREEDY, **kwargs}
         call = Call(self.host, CancelToken())
         output = self.run(prompts, call, **kwargs)
         return _corrected(output, call.rows) if call.rows else output
+
+    def _req_level_generate_sequences(self, prompts: DataProto, **kwargs: object) -> DataProto:
+        """Refused: verl would run it on an event loop that is not the engine's."""
+        raise ConfigError(
+            "_req_level_generate_sequences(): this rollout answers one turn; for tools and "
+            "interactions use the engine's generate() or rollout_batch()."
+        )
 
     def run(self, prompts: DataProto, call: Call, **kwargs: object) -> DataProto:
         """Run verl's call as `call`, which has the engine's raw answers afterwards."""

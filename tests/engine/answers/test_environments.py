@@ -71,7 +71,7 @@ def test_properties_are_not_read(caller: InferenceEngine, monkeypatch: pytest.Mo
 def test_static_and_class_methods_are_tools_too(caller: InferenceEngine) -> None:
     output = caller.generate(PRODUCT, environment_factory=kinds.Unbound)
     assert output.completions == [answer("84")]
-    [made] = environment_kinds([TurnOptions(environment_factory=kinds.Unbound)])
+    [made] = environment_kinds([TurnOptions(environment_factory=kinds.Unbound)], 20.0)
     assert [tool.name for tool in made.tools] == ["calculator", "say"]
 
 
