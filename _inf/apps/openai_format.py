@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
-from pydantic_core import from_json
 
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request.keywords import KEYWORDS
@@ -19,18 +18,6 @@ from _inf.response.streaming import StreamChunk
 from _inf.types import RequestOutput, Tokenizer, ToolCall
 
 FormT = TypeVar("FormT", bound="RequestBody")
-
-
-def json_object(text: bytes) -> dict[str, Any]:
-    """Parse JSON text of an object; a `ConfigError` says what else it is."""
-    try:
-        value = from_json(text)
-        json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
-    except (ValueError, RecursionError) as failure:
-        raise ConfigError(f"it is not JSON: {failure}") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"it is not a JSON object: {shown(value)}")
-    return value
 
 
 class UnknownKeyError(ConfigError):
@@ -199,10 +186,17 @@ def assistant(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> di
         return {"role": "assistant", "content": content}
     named = []
     for call, call_id in zip(calls, ids, strict=True):
-        arguments = call.raw_text if call.error else json.dumps(call.arguments)
-        function = {"name": call.name, "arguments": arguments}
+        function = {"name": call.name, "arguments": _arguments(call)}
         named.append({"id": call_id, "type": "function", "function": function})
     return {"role": "assistant", "content": content or None, "tool_calls": named}
+
+
+def _arguments(call: ToolCall) -> str:
+    """A call's arguments as JSON; its text if JSON has no such value, as of one with an error."""
+    try:
+        return call.raw_text if call.error else json.dumps(call.arguments, allow_nan=False)
+    except (ValueError, RecursionError):  # an infinite number, or nested too deeply to be written
+        return call.raw_text
 
 
 def choices(

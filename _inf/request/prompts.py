@@ -10,6 +10,8 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from pydantic_core import from_json
+
 from _inf.errors import PromptError, at_fault, did_you_mean, shown
 from _inf.types import Message
 
@@ -240,9 +242,12 @@ def _call(call: Any, where: str) -> dict[str, Any]:
     if arguments is None:
         arguments = {}
     if isinstance(arguments, str):
-        # A model's arguments may be invalid JSON.
+        # A model's arguments may be invalid JSON, or what no prompt can hold: infinite numbers,
+        # halves of characters, hundreds of lists in each other.
         with contextlib.suppress(ValueError, RecursionError):
-            arguments = json.loads(arguments)
+            parsed = from_json(arguments)
+            json.dumps(parsed, allow_nan=False)
+            arguments = parsed
     kept = {key: value for key, value in call.items() if value is not None}
     return {"type": "function", **kept, "function": {**function, "arguments": arguments}}
 

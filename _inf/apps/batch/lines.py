@@ -11,13 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from _inf.apps.json_object import json_object
 from _inf.apps.openai_format import (
     ChatRequest,
     Keywords,
     NamedTool,
     RequestBody,
     choices,
-    json_object,
     message,
     read,
     usage,

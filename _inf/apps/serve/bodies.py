@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
-from _inf.apps.openai_format import ChatRequest, Keywords, RequestBody, json_object, read
+from _inf.apps.json_object import json_object
+from _inf.apps.openai_format import ChatRequest, Keywords, RequestBody, read
 from _inf.errors import ConfigError
 from _inf.request.keywords import checked
 
@@ -209,5 +210,7 @@ def read_body(form: type[BodyT], body: bytes) -> BodyT:
     try:
         value = json_object(body)
     except ConfigError as failure:
+        if failure.key is not None:
+            raise
         raise ConfigError.of("body", str(failure)) from None
     return read(form, value)

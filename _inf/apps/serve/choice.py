@@ -139,5 +139,5 @@ def forced_call(text: str) -> list[ToolCall]:
     try:
         call = json.loads(text)
         return [ToolCall(call["name"], call["arguments"], text, 0, len(text))]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return []

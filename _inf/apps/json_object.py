@@ -1,0 +1,59 @@
+"""Reads the JSON text of a request or a batch line; names the field that holds no usable value."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from pydantic_core import from_json
+
+from _inf.errors import ConfigError, shown
+
+MAX_DIGITS = 4300  # Python's and pydantic's
+MAX_NESTING = 200  # pydantic's, with the object itself
+
+
+def json_object(text: bytes) -> dict[str, Any]:
+    """Parse JSON text of an object; a `ConfigError` says what else it is, and its `key` of which
+    field the value is at fault."""
+    try:
+        value = from_json(text)
+        json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent
+    except (ValueError, RecursionError) as failure:
+        raise _unreadable(text, failure) from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"it is not a JSON object: {shown(value)}")
+    return value
+
+
+def _unreadable(text: bytes, failure: Exception) -> ConfigError:
+    """The error about the first field whose value only Python's parser, which takes more, reads."""
+
+    def whole_number(digits: str) -> float:
+        return int(digits) if len(digits) <= MAX_DIGITS else math.inf
+
+    try:
+        value = json.loads(text, parse_int=whole_number)
+        fields = value.items() if isinstance(value, dict) else ()
+    except (ValueError, RecursionError):
+        fields = ()
+    for name, inside in fields:
+        if (fault := _fault(inside, 2)) and not _fault(name, 2):
+            return ConfigError.of(name, fault)
+    return ConfigError(f"it is not JSON: {failure}")
+
+
+def _fault(value: object, depth: int) -> str:
+    """Why a value cannot be used; "" if it can."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"it has a number that is not finite, or of more than {MAX_DIGITS} digits"
+    if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+        return f"{shown(value)} has half a character (a lone surrogate)"
+    if isinstance(value, list | dict) and depth > MAX_NESTING:
+        return f"it is nested more than {MAX_NESTING} deep"
+    inside = [*value, *value.values()] if isinstance(value, dict) else value
+    for item in inside if isinstance(inside, list) else ():
+        if fault := _fault(item, depth + 1):
+            return fault
+    return ""

@@ -1,0 +1,85 @@
+"""A body that a client sends is JSON values, or the error names the field that is not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from _inf.apps.json_object import MAX_DIGITS, MAX_NESTING, json_object
+from _inf.apps.openai_format import assistant
+from _inf.apps.serve.bodies import ChatBody, read_body
+from _inf.apps.serve.choice import forced_call
+from _inf.apps.serve.error_responses import error_of
+from _inf.request.prompts import normalize
+from _inf.types import ToolCall
+from inf import ConfigError
+
+DEEP = "[" * 900 + "]" * 900
+UNUSABLE = [
+    ("1e400", "not finite"),
+    ("NaN", "not finite"),
+    ('{"a": [-Infinity]}', "not finite"),
+    ("1" * (MAX_DIGITS + 1), str(MAX_DIGITS)),
+    (DEEP, str(MAX_NESTING)),
+    ("[" * (MAX_NESTING + 1) + "]" * (MAX_NESTING + 1), str(MAX_NESTING)),
+    (r'"a\ud800"', "lone surrogate"),
+    (r'[{"a\udc00": 1}]', "lone surrogate"),
+]
+
+
+@pytest.mark.parametrize(("value", "says"), UNUSABLE, ids=[str(n) for n in range(len(UNUSABLE))])
+def test_field_whose_value_cannot_be_used_is_named(value: str, says: str) -> None:
+    body = f'{{"messages": [], "user": {value}, "seed": 1}}'.encode()
+    with pytest.raises(ConfigError, match=says) as caught:
+        read_body(ChatBody, body)
+    status, about = error_of(caught.value, "/v1/chat/completions")
+    assert (status, about["error"]["param"]) == (400, "user")
+    json.dumps(about, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b'{"a": 1,}', b'{"a": "\xff"}', rb'{"\ud800": 1e400}', b"[" * 100_000]
+)
+def test_text_that_is_not_json_is_said_to_be_so(text: bytes) -> None:
+    with pytest.raises(ConfigError, match="it is not JSON") as caught:
+        json_object(text)
+    assert caught.value.key is None
+
+
+def test_values_at_the_limits_are_read() -> None:
+    inside = "[" * (MAX_NESTING - 1) + "]" * (MAX_NESTING - 1)
+    body = f'{{"a": {"1" * MAX_DIGITS}, "b": {inside}, "c": 1e308}}'
+    assert json_object(body.encode()) == json.loads(body)
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), deep(5000)])
+def test_arguments_that_json_cannot_hold_are_their_text(value: Any) -> None:
+    text = '{"name": "f", "arguments": {"x": ...}}'
+    call = ToolCall("f", {"x": value}, text, 0, len(text))
+    [said] = assistant("", [call], ["call_1"])["tool_calls"]
+    assert said["function"]["arguments"] == text
+
+
+def test_forced_call_that_nests_too_deeply_is_text() -> None:
+    levels = 100_000
+    arguments = '{"a": ' * levels + "1" + "}" * levels
+    assert forced_call(f'{{"name": "f", "arguments": {arguments}}}') == []
+
+
+@pytest.mark.parametrize("arguments", [f'{{"x": {value}}}' for value, _ in UNUSABLE])
+def test_history_whose_arguments_cannot_be_used_equals_itself(arguments: str) -> None:
+    """A session finds where a conversation goes on by comparing messages."""
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    asked = [[{"role": "assistant", "content": None, "tool_calls": [call]}]]
+    [messages] = normalize(asked)
+    assert messages == normalize(asked)[0]
+    json.dumps(messages, allow_nan=False, ensure_ascii=False).encode()
