@@ -87,6 +87,7 @@ def expected_weights(config: LoraConfig, build: Callable[[], PreTrainedModel]) -
             "it changes the embeddings, which are the head too in this model: only a merge "
             "serves it; name it as adapter_path when the engine starts."
         )
-    state = get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    save: Any = get_peft_model_state_dict  # without types in PEFT 0.18
+    state = save(adapted, save_embedding_layers=False)
     shapes = {each: tuple(tensor.shape) for each, tensor in state.items()}
     return ExpectedWeights(shapes, what="an adapter with this config on this model")

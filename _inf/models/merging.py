@@ -73,7 +73,11 @@ def shards(actor: Path) -> list[Path]:
         )
     if not (actor / "huggingface" / "tokenizer_config.json").is_file():
         raise ConfigError.of("model_path", f"{actor} lacks huggingface/tokenizer_config.json")
-    return [actor / FSDP_CONFIG, *sorted(actor.glob("*.pt")), *(actor / "huggingface").iterdir()]
+    return [
+        actor / FSDP_CONFIG,
+        *sorted(actor.glob("*.pt")),
+        *sorted((actor / "huggingface").iterdir()),
+    ]
 
 
 def write_merged(actor: Path, folder: Path, trust_remote_code: bool) -> None:

@@ -154,6 +154,20 @@ def test_attention_equals_pytorchs_and_stores_the_new_tokens(
         close(out[row], expected.reshape(-1))
 
 
+@pytest.mark.parametrize("wrong", ["key", "value", "query", "keys", "values"])
+def test_layer_that_does_not_fit_its_tensors_is_refused(loaded: Any, wrong: str) -> None:
+    """C would read and write what is beside them."""
+    sizes = {"query": (2, 128), "key": (2, 64), "value": (2, 64)}
+    sizes |= {"keys": (4, 1, 64), "values": (4, 1, 64)}
+    sizes[wrong] = (*sizes[wrong][:-1], 32)
+    made = {name: draw(*size) for name, size in sizes.items()}
+    rows = torch.arange(2), torch.tensor([2, 2]), torch.tensor([1, 3])
+    table = torch.tensor([[0, 1], [2, 3]]).int()
+    step = loaded.DecodingStep(lambda _: (made["keys"], made["values"]), table, *rows)
+    with pytest.raises(ValueError, match="layer 0 .*does not fit"):
+        step.attend(made["query"], made["key"], made["value"], layer_of(2, 1, 64, 64, -1, 1.0, 0.0))
+
+
 def test_row_of_nan_leaves_the_other_rows_alone(loaded: Any) -> None:
     keys, values, table = draw(4, 1, 64), draw(4, 1, 64), torch.tensor([[0, 1], [2, 3]])
     layer = layer_of(2, 1, 64, 64, -1, 1.0, 0.0)

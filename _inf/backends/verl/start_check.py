@@ -1,6 +1,7 @@
 """Compares a started engine with Transformers if `support` does not know the model's architecture.
 
-Both score a few tokens, Transformers in float32 on the CPU, so only small models are compared.
+Both score a few tokens, and the engine decodes a few more. Transformers computes in float32 on the
+CPU, so only small models are compared.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from _inf.backends.verl.kv_memory import file_bytes
 from _inf.backends.verl.support import EXACT_ON_CPU, architecture
 from _inf.errors import ConfigError, at_fault
 from _inf.runtime import quiet
-from _inf.types import CancelToken
+from _inf.types import CancelToken, Request, RequestOutput, SamplingParams
 
 MAX_BYTES = 2**30  # of weights, which are loaded a second time
-TOKENS = 24
+TOKENS, DECODED = 24, 4
 # A difference that float32 rounding explains if sums are taken in another order. In half precision
 # rounding is as large as a fault.
 WITHIN = 1e-3
@@ -33,26 +34,36 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
     name = architecture(hf_config)
     if name in EXACT_ON_CPU:
         return
-    vocabulary = getattr(hf_config, "text_config", hf_config).vocab_size
-    count = min(TOKENS, int(rollout.config.prompt_length))
-    expected, ids = None, [(7919 * index + 11) % vocabulary for index in range(count)]
+    limits = backend.model.limits
+    count = max(1, min(TOKENS, limits.prompt, limits.total - DECODED))
+    ids = [(7919 * index + 11) % limits.vocabulary for index in range(count)]
+    expected, answer = None, _decoded(backend, ids, min(DECODED, limits.total - count))
     if file_bytes(folder) <= MAX_BYTES and rollout.dtype == torch.float32:
-        expected = _transformers_logprobs(folder, ids, rollout.model_config.trust_remote_code)
+        expected = _transformers_logprobs(
+            folder, ids + answer.token_ids, rollout.model_config.trust_remote_code
+        )
     if expected is None:
         quiet.warn(
             f"{name} was never compared with Transformers on SGLang 0.5.9; `inf check` does that."
         )
         return
     [row] = backend.score([(ids, 1)], CancelToken())
-    worst = max(
-        abs(ours - theirs) for ours, theirs in zip(row.prompt_logprobs[1:], expected, strict=True)
-    )
-    if not worst <= WITHIN:
+    computed = [*row.prompt_logprobs[1:], *answer.logprobs]
+    apart = [abs(ours - theirs) for ours, theirs in zip(computed, expected, strict=True)]
+    if too_far := [each for each in apart if not each <= WITHIN]:  # NaN too
         raise ConfigError(
-            f"model_path: SGLang 0.5.9 does not compute {name} as Transformers does: over "
-            f"{TOKENS} tokens the log probs differ by up to {worst:.2g}. Serve it elsewhere, or "
-            "report it."
+            f"model_path: SGLang 0.5.9 does not compute {name} as Transformers does: of "
+            f"{len(computed)} tokens {len(too_far)} have another log prob, by up to "
+            f"{max(too_far):.2g}. Serve it elsewhere, or report it."
         )
+
+
+def _decoded(backend: Any, ids: list[int], count: int) -> RequestOutput:
+    """A greedy answer of `count` tokens, on this rank alone."""
+    params = SamplingParams(max_tokens=count, temperature=0.0, ignore_eos=True)
+    rows: list[RequestOutput] = []
+    backend.stream(Request(ids, params), rows.append, CancelToken()).result()
+    return rows[-1]
 
 
 def _transformers_logprobs(

@@ -6,8 +6,10 @@ tiny engine stands at the defaults.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import socket
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,6 +167,25 @@ def test_engines_side_by_side_share_no_port(
     ports = [p for e in (tiny, dummy, real) for p in (arguments(e).port, arguments(e).nccl_port)]
     assert len(set(ports)) == 6
     assert {arguments(e).host for e in (tiny, dummy, real)} == {"127.0.0.1"}
+
+
+def test_engine_starts_though_its_ports_are_taken_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are only names: nothing listens on a port, the schedulers meet in a file."""
+    with contextlib.ExitStack() as stack:
+
+        def taken(count: int) -> list[int]:
+            listening = [stack.enter_context(socket.socket()) for _ in range(count)]
+            for each in listening:
+                each.bind(("127.0.0.1", 0))
+                each.listen()
+            return [each.getsockname()[1] for each in listening]
+
+        monkeypatch.setattr("_inf.backends.verl.server_arguments.free_ports", taken)
+        rollout = {"dtype": "float32", "prompt_length": 64, "response_length": 16}
+        engine = stack.enter_context(InferenceEngine(model_path=str(tiny_model()), rollout=rollout))
+        assert engine.generate("Hi", max_tokens=3).token_ids
 
 
 @pytest.mark.parametrize(

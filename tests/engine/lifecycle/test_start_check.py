@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import warnings
 from pathlib import Path
 
 import pytest
 
 from _inf.backends.verl import kernel_library, start_check
+from _inf.types import Put, RequestOutput
 from inf import ConfigError, InferenceEngine
 from tests.support.tiny import tiny_model
 
@@ -30,6 +33,28 @@ def test_engine_that_computes_its_folders_model_passes(tiny: InferenceEngine) ->
 def test_engine_that_computes_another_model_is_refused(tiny: InferenceEngine) -> None:
     with pytest.raises(ConfigError, match="does not compute Qwen3ForCausalLM as Transformers does"):
         check(tiny, tiny_model(seed=1))
+
+
+@pytest.mark.parametrize("broken", [0.01, math.nan])
+def test_engine_that_decodes_something_else_is_refused(
+    tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch, broken: float
+) -> None:
+    """A prefill and a decoding step are computed by different code."""
+    stream = type(tiny._backend).stream  # type: ignore[attr-defined]
+
+    def put_wrong(row: RequestOutput, put: Put) -> None:
+        logprobs = [*row.logprobs[:1], *(each + broken for each in row.logprobs[1:])]
+        put(dataclasses.replace(row, logprobs=logprobs))
+
+    monkeypatch.setattr(
+        type(tiny._backend),
+        "stream",
+        lambda self, request, put, cancel: stream(
+            self, request, lambda row: put_wrong(row, put), cancel
+        ),
+    )
+    with pytest.raises(ConfigError, match="does not compute Qwen3ForCausalLM as Transformers does"):
+        check(tiny, Path(tiny.model_config.local_path))
 
 
 @pytest.mark.parametrize("case", ["large", "half precision", "unreadable"])

@@ -133,6 +133,14 @@ class DecodingStep:
         q, k, v = (in_rows(x, shared.rows) for x in (q, k, v))
         out = q.new_empty(shared.rows, heads * value_width)
         keys, values = self._caches(layer.layer_id)
+        _, kv_heads, width, _ = widths
+        there = q.shape[1], k.shape[1], v.shape[1], *keys.shape[1:], *values.shape[1:]
+        sizes = heads * width, kv_heads * width, kv_heads * value_width
+        if there != (*sizes, kv_heads, width, kv_heads, value_width):
+            raise ValueError(
+                f"layer {layer.layer_id} of this model does not fit its tensors: {there} numbers "
+                f"of query, key, value and caches, in place of {sizes}; SGLang computes it wrongly"
+            )
         new = q.data_ptr(), q.stride(0), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)
         old = keys.data_ptr(), values.data_ptr()
         if not _library.attend(ctypes.byref(shared), *new, *old, out.data_ptr()):
