@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from _inf.conversation.calls import run_calls
 from _inf.conversation.environments import NAME as ENVIRONMENT
 from _inf.conversation.environments import REWARD
 from _inf.conversation.episode import Episode
@@ -138,7 +139,7 @@ async def _turns(
         if episode.over:
             break
         if episode.to_run:
-            episode.add_tool_results(await episode.run_calls())
+            episode.add_tool_results(await run_calls(episode))
         elif lifecycle.interaction is None or not episode.may_add_user_message(len(rewards)):
             break
         else:
