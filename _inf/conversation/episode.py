@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,7 @@ from _inf.conversation.environments import Environment
 from _inf.conversation.rules import Rules, answered_calls
 from _inf.errors import PromptError, RequestFailure, at_fault, error_text
 from _inf.request.seeds import derived_seed
-from _inf.tools.definition import call_fault
-from _inf.tools.execution import Executed, execute
+from _inf.tools.execution import Executed
 from _inf.tools.parsing import Parsed
 from _inf.types import (
     Message,
@@ -191,35 +189,6 @@ class Episode:
 
     def end(self, finish_reason: str, limit: str | None) -> None:
         self.finish_reason, self.limit, self.over = finish_reason, limit, True
-
-    async def run_calls(self) -> list[Executed]:
-        """Run the calls of `to_run`: at once, or, on an environment, one after the other."""
-        calls = range(len(self.to_run))
-        if self.environment is None:
-            return await asyncio.gather(*map(self.run, calls))
-        return [await self.run(index) for index in calls]
-
-    async def run(self, index: int) -> Executed:
-        """Run one call of `to_run`; never raises, and its text is safe to put into a prompt."""
-        call, rules = self.to_run[index], self.rules
-        multi_turn = rules.config.rollout.multi_turn
-        fault = call_fault(call, rules.tools)
-        if index >= (most := multi_turn.max_parallel_calls):
-            fault = f"Error: at most {most} calls may be made in one turn; this was not run."
-        if fault is not None:
-            done = Executed(text=fault, error=fault)
-        else:
-            tool = rules.tools[call.name]
-            done = await execute(
-                tool,
-                call.arguments,
-                instance_id=self.name,
-                execute_kwargs=self.turns.tool_kwargs(call.name, "execute"),
-                timeout=tool.timeout or rules.config.tool_timeout,
-                max_length=multi_turn.max_tool_response_length,
-                side=multi_turn.tool_response_truncate_side,
-            )
-        return dataclasses.replace(done, text=rules.escape_special_tokens(done.text))
 
     def add_tool_results(self, results: Sequence[Executed]) -> None:
         messages = []

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from _inf.conversation.calls import run_calls
 from _inf.conversation.environments import NAME as ENVIRONMENT
 from _inf.conversation.environments import REWARD
 from _inf.conversation.episode import Episode
@@ -29,6 +30,7 @@ from _inf.errors import (
     RequestFailure,
     ToolError,
     error_text,
+    shown,
 )
 from _inf.tools.execution import call_user_code, copied, executed, shown_part, with_timeout
 from _inf.types import Report, RequestOutput, Turn
@@ -138,7 +140,7 @@ async def _turns(
         if episode.over:
             break
         if episode.to_run:
-            episode.add_tool_results(await episode.run_calls())
+            episode.add_tool_results(await run_calls(episode))
         elif lifecycle.interaction is None or not episode.may_add_user_message(len(rewards)):
             break
         else:
@@ -210,7 +212,16 @@ class Lifecycle:
         response = await self._attempt(
             self.interaction, "generate_response", messages, **self._kwargs
         )
-        done, content, reward, _ = response or (True, "", None, {})
+        if response is None:  # it failed
+            return True, "", None
+        try:
+            done, content, reward, _ = response
+            if not (done or isinstance(content, str)):
+                raise TypeError
+        except (TypeError, ValueError):
+            returned = f"{self._name}: generate_response() returned {shown(response)}"
+            wanted = "(whether it ends, the user's next message, reward, metrics)"
+            raise ToolError(f"{returned}; it must be {wanted}.") from None
         return done, content, reward
 
     async def rewards(self) -> dict[str, Any]:
@@ -235,11 +246,11 @@ class Lifecycle:
             self._episode.environment.end()
         created = [tool for tool in self._tools if tool in self._started]
         await asyncio.gather(*(self._of(tool, "release") for tool in created))
-        if self.interaction in self._started:
+        method = getattr(type(self.interaction), "finalize_interaction", None)
+        if self.interaction in self._started and method is not None:
             from verl.interactions.base import BaseInteraction
 
-            verls = BaseInteraction.finalize_interaction
-            if type(self.interaction).finalize_interaction is not verls:
+            if method is not BaseInteraction.finalize_interaction:
                 await self._attempt(self.interaction, "finalize_interaction")
 
     async def _of(self, tool: Any, method: str) -> Any:

@@ -23,6 +23,7 @@ from mcp_types import CONNECTION_CLOSED
 
 from _inf.errors import error_text, strip_punctuation
 from _inf.tools.mcp_files import Address
+from _inf.tools.mcp_limits import ENCODING, limited, too_long
 
 CONNECT_SECONDS = 60.0  # npx and uvx may download a server first
 END_SECONDS = 10.0  # `mcp` closes a server's stdin, and sends signals after 2 and 4 seconds
@@ -101,7 +102,12 @@ class Connection:
         if not (await asyncio.wait({self._owner}, timeout=END_SECONDS))[0]:
             self._owner.cancel()
 
+    def _end(self, failure: Exception) -> None:
+        self._failure = failure
+        self._closing.set()
+
     async def _own(self) -> None:
+        too_long.set(self._end)
         with tempfile.TemporaryFile() as log:
             try:
                 async with Client(self._transport(log)) as client:
@@ -125,6 +131,7 @@ class Connection:
                 command=address.command,
                 args=address.args,
                 env=address.env,
+                encoding=ENCODING,
                 # Under "strict" mcp 2 reads nothing more after one wrong byte, and says nothing.
                 encoding_error_handler="replace",
             )
@@ -133,7 +140,7 @@ class Connection:
                 yield streams
             return
         http = httpx2.AsyncClient(
-            headers=address.headers,
+            headers={"Accept-Encoding": "identity", **address.headers},
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=None),  # a call has its own limit
             limits=httpx2.Limits(max_keepalive_connections=20),  # no row waits for another's
             event_hooks={"request": [_follow], "response": [self._note]},
@@ -146,6 +153,7 @@ class Connection:
             self._refused = _refusal(response)
         if (request := _REQUEST.get()) is not None:
             request.note(response)
+        limited(response)
 
     @property
     def lost(self) -> bool:

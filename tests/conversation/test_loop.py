@@ -6,6 +6,7 @@ tests/engine/answers/test_tool_loop.py tests it on the real engine.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import warnings
 from types import SimpleNamespace
@@ -145,6 +146,28 @@ def test_method_of_a_tool_that_blocks_does_not_hold_the_loop_of_the_other_rows()
 
     rows = held([0, 0], [Blocks("a", [])])
     assert [row.transcript.error for row in rows] == [None, None]
+
+
+@pytest.mark.parametrize("returned", [(False, None, 0.0, {}), (False, "Go on."), 3])
+def test_interaction_that_returns_something_else_ends_its_row_with_what_it_was(
+    returned: Any,
+) -> None:
+    class Says:
+        async def start_interaction(self, instance_id: str, **kwargs: Any) -> None: ...
+
+        async def generate_response(self, *args: Any, **kwargs: Any) -> Any:
+            return returned
+
+    async def turn(request: Request) -> RequestOutput:
+        return RequestOutput(finish_reason="stop", text="A", completion_tokens=1)
+
+    own = dataclasses.replace(rules(None, None), interactions={"says": Says()})
+    options = TurnOptions(interaction_kwargs={"name": "says"})
+    prompt = Prompt([], messages=[{"role": "user", "content": "hi"}])
+    row = TextEpisode(prompt, SamplingParams(max_tokens=5), options, own)
+    asyncio.run(asyncio.wait_for(run_episode(row, turn, lambda: None), 30))
+    assert row.finish_reason == "abort"
+    assert f"says: generate_response() returned {returned!r}; it must be" in str(row.error)
 
 
 def test_rows_of_one_prompt_do_not_share_what_their_tools_get() -> None:

@@ -1,7 +1,8 @@
 """An MCP server without the package `mcp`, on stdin and stdout: what no such package would send.
 
 INF_TEST_RAW is "pages", to list tools without end, or "dies", to end when it should list them. Its
-tool `say` answers with the given error code, or with its process, after it has written `noise`.
+tool `say` answers with the given error code, with so many characters (`long`), or with its process,
+after it has written `noise`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def result(method: str, given: dict[str, Any]) -> dict[str, Any]:
         if "code" in asked:
             token = os.environ.get("TOKEN", "").split()[-1:]
             return {"error": {"code": asked["code"], "message": f"no rights {token}"}}
+        if "long" in asked:
+            return {"result": {"content": [{"type": "text", "text": "x" * asked["long"]}]}}
         if "noise" in asked:
             os.write(1, b"\xff not UTF-8\n")
         return {"result": {"content": [{"type": "text", "text": str(os.getpid())}]}}

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -424,6 +424,43 @@ def test_a_line_that_is_not_utf_8_ends_no_session(load: Load) -> None:
     say = load(raw())["say"]
     before = result(say)
     assert result(say, noise=True) == before and result(say) == before
+
+
+def test_result_of_a_program_is_not_read_beyond_a_limit(load: Load) -> None:
+    say = load(raw())["say"]
+    assert "characters cut)" in result(say, long=1_000_000)
+    before = result(say)
+    failed = asyncio.run(run(say, long=9_000_000))
+    assert "sent a message of more than 8,388,608 bytes" in str(failed.error)
+    assert LOST in str(failed.error)
+    assert result(say) != before  # in a new process
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_result_of_a_url_is_not_read_beyond_a_limit(compressed: bool) -> None:
+    import httpx2
+
+    from _inf.tools import mcp_limits
+
+    read = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal read
+        while True:
+            read += 1
+            yield b"x" * 2**20
+
+    async def answer() -> None:
+        headers = {"content-type": "application/json"}
+        headers |= {"content-encoding": "gzip"} if compressed else {}
+        response = httpx2.Response(200, headers=headers, content=endless())
+        mcp_limits.limited(response)
+        says = "compressed its answer" if compressed else "more than 8,388,608 bytes"
+        with pytest.raises(httpx2.StreamError, match=says):
+            await response.aread()
+
+    asyncio.run(asyncio.wait_for(answer(), SECONDS))
+    assert read == (0 if compressed else 9)
 
 
 def test_the_token_of_a_header_is_hidden_alone_too(load: Load) -> None:
