@@ -168,9 +168,7 @@ class RolloutConfig(Section):
         512, "The most tokens of a prompt; fewer for a shorter model, if it is not set."
     )
     response_length: Count = key(
-        512,
-        "The most tokens of an answer; the default of max_tokens. Fewer for a shorter model, if it "
-        "is not set.",
+        512, "The most tokens of an answer, max_tokens' default; if not set, fewer likewise."
     )
     max_model_len: Count | None = key(
         None, "The most tokens of prompt and answer together; null is the sum of both."
