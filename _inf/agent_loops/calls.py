@@ -19,7 +19,7 @@ class AgentLoops:
     """Knows the loops of names, and runs rows on a thread that an engine's calls share."""
 
     def __init__(self, config: Config) -> None:
-        self._config, self._known = config, KnownLoops(config)
+        self.config, self._known = config, KnownLoops(config)
         self._objects: LoopObjects | None = None
         self.thread = LoopThread("inf-agent-loops")
 
@@ -48,7 +48,7 @@ class AgentLoops:
         self, loops: Sequence[AgentLoop], prompts: Sequence[Prompt], sampling: Sampling
     ) -> list[AgentRow]:
         """Return one row per sample; the `n` samples of a prompt are next to each other."""
-        rollout, n = self._config.rollout, sampling.n
+        rollout, n = self.config.rollout, sampling.n
         widths = rollout.prompt_length, rollout.response_length
         return [
             AgentRow(
@@ -65,5 +65,5 @@ class AgentLoops:
     async def prepare(self, rows: Sequence[AgentRow], turn: Turn, model: ModelInfo) -> None:
         """Make the objects of all rows, before the first request. Raises `ConfigError`."""
         if self._objects is None:
-            self._objects = LoopObjects(self._config, model)
+            self._objects = LoopObjects(self.config, model)
         await asyncio.gather(*(row.prepare(self._objects, self.thread, turn) for row in rows))

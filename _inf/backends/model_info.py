@@ -68,15 +68,39 @@ def check_length(max_model_len: int, limit: int | None, reason: str) -> None:
         )
 
 
-def limits_of(config: Config, vocabulary: int) -> Limits:
-    """The limits of every call; a row's total is `max_model_len` or the sum of both lengths."""
+def limits_of(config: Config, vocabulary: int, longest: int | None = None) -> Limits:
+    """The limits of every call; a row's total is `max_model_len` or the sum of both lengths.
+
+    longest: the most tokens of a row that the model can have. Of the two lengths, one that nobody
+    set becomes what the other leaves of it, and both become smaller in proportion.
+    """
     rollout = config.rollout
+    prompt, response = rollout.prompt_length, rollout.response_length
+    if longest is not None and prompt + response > longest and rollout.max_model_len is None:
+        was_set = rollout.model_fields_set
+        if "prompt_length" not in was_set:
+            if "response_length" not in was_set:
+                response = max(1, longest * response // (prompt + response))
+            prompt = longest - response if longest > response else prompt
+        elif "response_length" not in was_set and longest > prompt:
+            response = longest - prompt
     return Limits(
-        prompt=rollout.prompt_length,
-        total=rollout.max_model_len or rollout.prompt_length + rollout.response_length,
+        prompt=prompt,
+        total=rollout.max_model_len or prompt + response,
         vocabulary=vocabulary,
         truncate=config.truncate_prompt,
     )
+
+
+def with_limits(config: Config, limits: Limits) -> Config:
+    """The config with the lengths of these limits."""
+    rollout = config.rollout
+    prompt = min(rollout.prompt_length, limits.prompt)
+    response = min(rollout.response_length, limits.total - prompt)
+    if (prompt, response) == (rollout.prompt_length, rollout.response_length):
+        return config
+    lengths = {"prompt_length": prompt, "response_length": response}
+    return config.model_copy(update={"rollout": rollout.model_copy(update=lengths)})
 
 
 def eos_token_ids(generation_config: Any, tokenizer: Tokenizer) -> frozenset[int]:

@@ -22,7 +22,7 @@ INSTEAD = {"adapters": " adapter_path merges one adapter when an engine starts."
 PARTLY_READ = sorted(frozenset().union(*(mode.reads for mode in MODES)))
 
 
-def read_config(source: Source, overrides: Mapping[str, Any]) -> Config:
+def read_config(source: Source | Config, overrides: Mapping[str, Any]) -> Config:
     """Read and check a config, with the checks of the backend that it names."""
     return load_config(source, overrides, _unread_by, _faults)
 

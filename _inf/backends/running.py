@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from _inf.agent_loops.calls import AgentLoops
 from _inf.backends.base import Backend
+from _inf.backends.model_info import with_limits
 from _inf.backends.registry import check_adapters, check_supported, describe, read_config
 from _inf.config import Config
 from _inf.conversation.interactions import ConfiguredTools
@@ -34,7 +35,9 @@ class RunningEngine:
     """The part of `InferenceEngine` that does not depend on prompts."""
 
     def __init__(
-        self, config: str | os.PathLike[str] | Mapping[str, Any] | None = None, **overrides: Any
+        self,
+        config: str | os.PathLike[str] | Mapping[str, Any] | Config | None = None,
+        **overrides: Any,
     ) -> None:
         self.config: Config = read_config(config, overrides)
         self._described = describe(self.config)
@@ -55,6 +58,7 @@ class RunningEngine:
         with quick_imports():
             launch = pkgutil.resolve_name(self._described.launch)
         self._backend: Backend = launch(self.config)
+        self.config = self._agents.config = with_limits(self.config, self._backend.model.limits)
         self._cache: CachedBackend | None = None
         if size := self.config.generation_cache:
             from _inf.backends.generation_cache import CachedBackend

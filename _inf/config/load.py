@@ -20,6 +20,8 @@ Faults = Iterator[tuple[str, str]]  # the path of a key, and what is wrong there
 
 # Keys that turn sampling on, with the value that does not.
 ASKS_TO_SAMPLE: Mapping[str, float] = {"temperature": 0, "top_p": 1.0, "top_k": -1}
+# Lengths that nobody set: not in `model_fields_set`, also where the embedded config has them.
+FOLLOW_THE_MODEL = ("prompt_length", "response_length")
 # Keys of the older form, and their path now.
 FLAT: Mapping[str, str] = {
     **{
@@ -35,17 +37,19 @@ WHOLE_VERL_CONFIG = (
 
 
 def load_config(
-    source: Source,
+    source: Source | Config,
     overrides: Mapping[str, Any],
     unread_by: Callable[[object], Collection[str]] = lambda name: (),
     faults_of: Callable[[Config], Faults] = lambda config: iter(()),
 ) -> Config:
     """Read `source`, merge `overrides` over it, check everything; every fault is one line.
 
+    A `Config` as source is as it was read: lengths that nobody set stay so.
+
     Of the backends (`backends/registry.py`) come `unread_by`, the keys under `rollout` that the one
     of a name does not read, and `faults_of`, what they find to be wrong."""
     try:
-        below = read_source(source)
+        below = source.to_dict() if isinstance(source, Config) else read_source(source)
         if "actor_rollout_ref" in below:
             raise ConfigError(WHOLE_VERL_CONFIG)
         above = _lift_flat_keys(plain(overrides))
@@ -53,7 +57,8 @@ def load_config(
             unread = unread_by(at(above, "rollout.name"))
             rollout = {k: v for k, v in below["rollout"].items() if k not in unread}
             below = {**below, "rollout": rollout}
-        merged = OmegaConf.create(_over(_lift_flat_keys(below), above))
+        below = _lift_flat_keys(below)
+        merged = OmegaConf.create(_over(below, above))
         document: Any = OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
     except RecursionError:
         raise ConfigError.of("config", "a value contains itself, or is nested too deeply") from None
@@ -69,7 +74,14 @@ def load_config(
             path = f"rollout.{name}"
             if at(above, path) is not ABSENT and at(document, path) != neutral:
                 document["rollout"]["do_sample"] = True
-    return _checked(document, faults_of)
+    config = _checked(document, faults_of)
+    for name in FOLLOW_THE_MODEL:
+        path = f"rollout.{name}"
+        read = isinstance(source, Config) and name in source.rollout.model_fields_set
+        of_source = read or not (source is None or isinstance(source, Config))
+        if at(above, path) is ABSENT and not (of_source and at(below, path) is not ABSENT):
+            config.rollout.model_fields_set.discard(name)
+    return config
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:

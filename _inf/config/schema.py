@@ -164,8 +164,12 @@ class RolloutConfig(Section):
     over_sample_rate: Annotated[float, Field(ge=0, lt=1)] = key(
         0.0, "The share of a multi-turn batch that is aborted once the others have ended."
     )
-    prompt_length: Count = key(512, "The most tokens of a prompt.")
-    response_length: Count = key(512, "The most tokens of an answer; the default of max_tokens.")
+    prompt_length: Count = key(
+        512, "The most tokens of a prompt; fewer for a shorter model, if it is not set."
+    )
+    response_length: Count = key(
+        512, "The most tokens of an answer, max_tokens' default; if not set, fewer likewise."
+    )
     max_model_len: Count | None = key(
         None, "The most tokens of prompt and answer together; null is the sum of both."
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from _inf.errors import InferenceError
 
+PREFIX = "inf-engine-"
 LOG_TAIL_LINES = 15
 SOCKET, MAX_SOCKET_BYTES = "tmp12345678", 107  # as upstream names them; Linux, unix(7)
 
@@ -19,7 +20,7 @@ class EngineFolder:
     paths must be short enough for the kernel."""
 
     def __init__(self, *, sockets: bool) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="inf-engine-"))
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
         excess = len(os.fsencode(self.path / SOCKET)) - MAX_SOCKET_BYTES
         if sockets and excess > 0:
             self.path.rmdir()

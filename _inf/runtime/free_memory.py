@@ -1,19 +1,67 @@
-"""Measures how much memory this process may still take, within its container's limits."""
+"""Measures how much memory this process may still take, within its container's limits.
+
+An engine's cache on a CPU takes memory when it is written first, so the kernel counts as free what
+engines will take. Each of their processes says in a file of its engine's folder what it reserved.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
+from _inf.runtime.engine_folder import PREFIX
+
 MOUNTED, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_FILE = "reserved-{}.json"  # of a process
+_reserved = 0
 
 
 def free_bytes(mounted: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
-    """Return psutil's available memory, or less if a control group of this process has less."""
+    """Return psutil's available memory, or less if a control group of this process has less,
+    without what this user's engines have reserved and not written yet."""
     available: int = psutil.virtual_memory().available
-    return max(0, min([available, *_left_in_groups(mounted, membership)]))
+    left = min([available, *_left_in_groups(mounted, membership)])
+    return max(0, left - sum(_unwritten()))
+
+
+def reserve(folder: Path, count: int) -> None:
+    """Say that this process will write so many bytes more. folder: its engine's."""
+    global _reserved
+    _reserved += count
+    pid = os.getpid()
+    note = {"pid": pid, "started": _started(pid), "bytes": _reserved, "before": _own_bytes(pid)}
+    (folder / _FILE.format(pid)).write_text(json.dumps(note))
+
+
+def _unwritten() -> Iterator[int]:
+    """What each process has reserved, less what it has grown by since."""
+    for file in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{_FILE.format('*')}"):
+        # Its process may have ended, or be writing it.
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            if file.stat().st_uid != os.geteuid():
+                continue
+            note = json.loads(file.read_text())
+            if _started(note["pid"]) == note["started"]:
+                written = _own_bytes(note["pid"]) - note["before"]
+                yield max(0, note["bytes"] - max(0, written))
+
+
+def _started(pid: int) -> str:
+    """When a process began, in the kernel's ticks: another one may have its number later."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
+def _own_bytes(pid: int) -> int:
+    """The memory that a process has written, without what it maps from files."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [kilobytes] = [line.split()[1] for line in lines if line.startswith("RssAnon:")]
+    return int(kilobytes) * 1024
 
 
 def _left_in_groups(mounted: Path, membership: Path) -> Iterator[int]:

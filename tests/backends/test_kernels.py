@@ -250,9 +250,11 @@ def test_library_is_compiled_once(library: Path) -> None:
     assert library.stat().st_mtime_ns == before
 
 
-def test_cache_of_zeros_is_created_without_writing_it() -> None:
-    from _inf.backends.verl.child.lazy_zeros import create_lazily
+def test_cache_of_zeros_is_created_without_writing_it(monkeypatch: Any, tmp_path: Path) -> None:
+    from _inf.backends.verl.child import lazy_zeros
 
+    reserved: list[tuple[Path, int]] = []  # what free_memory counts of it
+    monkeypatch.setattr(lazy_zeros, "reserve", lambda *those: reserved.append(those))
     pool = SimpleNamespace(device="cpu")
 
     def create(pool: Any) -> None:
@@ -260,7 +262,8 @@ def test_cache_of_zeros_is_created_without_writing_it() -> None:
         pool.none = torch.zeros((0, 2), dtype=torch.float32, device="cpu")
         pool.other = torch.ones(2)
 
-    create_lazily(create, pool)
+    lazy_zeros.create_lazily(tmp_path, create, pool)
+    assert reserved == [(tmp_path, 1000 * 2 * 3 * 2)]
     [buffer] = pool.k_buffer
     assert buffer.shape == (1000, 2, 3) and buffer.dtype == torch.bfloat16
     assert not buffer.any() and pool.none.shape == (0, 2) and pool.other.sum() == 2

@@ -93,7 +93,7 @@ class Options:
         with interrupt_kept():
             from inf import InferenceEngine
 
-            return InferenceEngine(self.load().to_dict())
+            return InferenceEngine(self.load())
 
 
 def first_errors(item: str, more: str = "") -> OnError:

@@ -53,7 +53,7 @@ def answer_on_ray(
             "rollout.max_num_seqs to the requests that the server takes at once."
         )
     model = fingerprint.of_config(config)["model"]
-    settings = {**config.to_dict(), "model_path": _anywhere(config.model_path)}
+    settings = config.model_copy(update={"model_path": _anywhere(config.model_path)})
     with cluster() as ray:
         from ray._private.state import available_resources_per_node
 

@@ -102,8 +102,9 @@ def _model(folder: Path, config: Config, device: torch.device) -> Any:
 
 def _limits(config: Config, hf_config: Any) -> Limits:
     text = hf_config.get_text_config()
-    limits = limits_of(config, text.vocab_size)
-    check_length(limits.total, context_length(text), "the model's context")
+    context = context_length(text)
+    limits = limits_of(config, text.vocab_size, context)
+    check_length(limits.total, context, "the model's context")
     return limits
 
 

@@ -12,13 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _inf.backends.model_info import eos_token_ids, limits_of
+from _inf.backends.model_info import eos_token_ids, limits_of, with_limits
 from _inf.backends.verl import cuda, environment, kv_memory
 from _inf.backends.verl.child.setup import IMPORTS, SCHEDULER, SETUP
 from _inf.backends.verl.environment import Device
 from _inf.backends.verl.kernel_library import kernel_library
 from _inf.backends.verl.server_arguments import CPU_ATTENTION, attention_backend, server_arguments
-from _inf.backends.verl.support import check_experts, check_lora, check_support, has_experts
+from _inf.backends.verl.support import (
+    check_experts,
+    check_lora,
+    check_support,
+    has_experts,
+    longest_row,
+)
 from _inf.config import Config, check_engine_kwargs
 from _inf.errors import ConfigError, EngineDeadError, InferenceError, at_fault
 from _inf.models.resolve import resolve_model
@@ -115,8 +121,11 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     check_engine_kwargs(config, {field.name for field in dataclasses.fields(ServerArgs)})
     model_config = HFModelConfig(path=str(folder), trust_remote_code=config.trust_remote_code)
     hf_config = model_config.hf_config
-    limits = limits_of(config, getattr(hf_config, "text_config", hf_config).vocab_size)
-    check_support(hf_config, device, limits.total, attention_backend(config, device))
+    attention = attention_backend(config, device)
+    vocabulary = getattr(hf_config, "text_config", hf_config).vocab_size
+    limits = limits_of(config, vocabulary, longest_row(hf_config, device, attention))
+    config = with_limits(config, limits)
+    check_support(hf_config, device, limits.total, attention)
     check_experts(hf_config, config.rollout.engine_kwargs["sglang"])
     check_lora(hf_config, config.rollout.engine_kwargs["sglang"])
     rollout = _start(config, model_config, limits, device, host)

@@ -124,7 +124,7 @@ def check_support(
             "serve it on a GPU."
         )
     _check_values(name, text)
-    plain = device == "cpu" and attention_backend != CPU_ATTENTION
+    plain = _plain(device, attention_backend)
     if plain and getattr(text, "attn_logit_softcapping", None):
         raise ConfigError.of(
             "rollout.engine_kwargs.sglang.attention_backend",
@@ -132,6 +132,20 @@ def check_support(
         )
     for limit, reason in _limits(name, text, plain):
         check_length(max_model_len, limit, reason)
+
+
+def longest_row(
+    hf_config: PretrainedConfig, device: Device, attention_backend: str | None
+) -> int | None:
+    """The most tokens of a row for which `check_support` lets a model pass; None: any number."""
+    text = getattr(hf_config, "text_config", hf_config)
+    limits = _limits(architecture(hf_config), text, _plain(device, attention_backend))
+    return min((limit for limit, _ in limits if limit is not None), default=None)
+
+
+def _plain(device: Device, attention_backend: str | None) -> bool:
+    """Whether the attention is one of SGLang's own for a CPU."""
+    return device == "cpu" and attention_backend != CPU_ATTENTION
 
 
 def has_experts(hf_config: PretrainedConfig) -> bool:

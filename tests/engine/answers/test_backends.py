@@ -576,6 +576,18 @@ def test_longer_rows_than_the_models_context_are_refused() -> None:
             started(model, max_model_len=most + 1)
 
 
+@pytest.mark.parametrize("name", ["hf", "sglang"])
+def test_model_of_a_short_context_is_served_with_lengths_that_fit(name: str) -> None:
+    with InferenceEngine(
+        model_path=str(tiny_model(context=300)), device="cpu", rollout={"name": name}
+    ) as engine:
+        assert engine.model.limits.total == 300
+        [row] = engine.generate("Hi", ignore_eos=True)
+        assert len(row.token_ids) == engine.config.rollout.response_length == 60
+        with refused(PromptError, "above the limit of 240", index=0):
+            engine.generate({"prompt_token_ids": [5] * 241})
+
+
 def test_row_beyond_dynamic_ntks_context_does_not_depend_on_the_rows_before_it() -> None:
     """Transformers' own factors stay those of the longest row that there ever was."""
     short, long = (token_prompts(1, size, size, shortest=size)[0] for size in (1100, 1500))

@@ -125,7 +125,7 @@ def patches(folder: Path, *, trust_remote_code: bool, pack_weights: bool) -> lis
         Wrap("sglang.srt.layers.layernorm:RMSNorm.forward_native", model_code.normalize,
              "on a CPU it is eight operators, for a few numbers each"),
         Wrap("sglang.srt.mem_cache.memory_pool:MHATokenToKVPool._create_buffers",
-             lazy_zeros.create_lazily,
+             functools.partial(lazy_zeros.create_lazily, folder),
              "on a CPU it writes zeros to the whole cache, for a second at each start"),
         Wrap("sglang.srt.layers.activation:SiluAndMul.forward_native", model_code.silu_and_mul,
              "on a CPU it is two operators and a copy"),
