@@ -122,6 +122,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`"; did you mean 'x'?"` for the nearest known word, or the first that `word` begins, or
     nothing."""
     words = list(known)
-    match = difflib.get_close_matches(word, words, n=1, cutoff=0.66)
+    word = word[:SHOWN_CHARACTERS].strip("'")  # of `shown`
+    match = difflib.get_close_matches(word, words, n=1, cutoff=0.75)
     match += [each for each in words if word and each.startswith(word)]
     return f"; did you mean {match[0]!r}?" if match else ""

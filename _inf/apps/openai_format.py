@@ -131,6 +131,14 @@ class ChatRequest(Keywords):
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
+# What other servers' fields are here.
+INSTEAD = {
+    "prompt_token_ids": "; /v1/completions takes token ids as its prompt, and /generate and "
+    "/inference/v1/generate take them too",
+    "truncate_prompt_tokens": "; truncate_prompt: left or right cuts a prompt to prompt_length",
+}
+
+
 def read(form: type[FormT], value: object) -> FormT:
     """`value` as a `form`, or a `ConfigError` about the first key that is wrong."""
     try:
@@ -143,12 +151,15 @@ def read(form: type[FormT], value: object) -> FormT:
         case "extra_forbidden":
             word = str(error["loc"][-1])
             key = ".".join([*path, word])
-            raise UnknownKeyError.of(key, f"unknown{did_you_mean(word, known)}")
+            hint = INSTEAD.get(word) or did_you_mean(word, known)
+            raise UnknownKeyError.of(key, f"unknown{hint}")
         case "value_error":  # of a validator: a `ConfigError`
             said, above = error["ctx"]["error"], f"{key}." if key else ""
             raise ConfigError(f"{above}{said}", key=f"{above}{said.key}")
         case "missing":
             reason = "it is missing"
+        case "model_type":
+            reason = f"{shown(error['input'])} is not an object"
         case _:
             reason = f"{shown(error['input'])}: {error['msg']}"
     raise ConfigError.of(key, reason)

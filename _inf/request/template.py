@@ -194,11 +194,8 @@ class Template:
         return self._render(given, **more)
 
     def _render(self, messages: Sequence[Message], **more: Any) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=True, **self._kwargs, **more
-            )
-        )
+        more = {"add_generation_prompt": True, **self._kwargs, **more}
+        return str(self._tokenizer.apply_chat_template(list(messages), tokenize=False, **more))
 
     def _ids(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         text.encode()  # raises for a lone surrogate with a clearer message than the tokenizer's

@@ -41,7 +41,10 @@ def tokenize(
             if most is not None:
                 left = limits.total - len(one.token_ids)
                 remedy = f"At most max_tokens={left} fits." if left > 0 else "Shorten the prompt."
-                check_room(index, len(one.token_ids), most, limits, f"max_tokens={most}", remedy)
+                with at_fault(key="max_tokens" if left > 0 else None):
+                    check_room(
+                        index, len(one.token_ids), most, limits, f"max_tokens={most}", remedy
+                    )
             tokenized.append(one)
     return tokenized
 

@@ -11,6 +11,7 @@ from _inf.errors import ConfigError, did_you_mean, shown
 
 MAX_INT32 = 2**31 - 1
 MAX_BIAS = 100.0  # OpenAI's bound
+MAX_NAMED = 5  # wrong keys in a message
 TEMPLATE_OWN = (
     *("conversation", "tools", "tokenize", "add_generation_prompt"),
     *("return_tensors", "return_dict"),
@@ -153,10 +154,20 @@ def logit_bias(name: str, value: Any, *, vocabulary: int) -> dict[int, float]:
     """Check biases; a token id is an int or its digits, because JSON keys are text."""
     if not isinstance(value, Mapping):
         raise ConfigError.of(name, f"{shown(value)} is not a mapping of token ids to numbers.")
+    tokens: dict[Any, int] = {}
+    faults = []
+    for key in value:
+        digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 10
+        try:
+            tokens[key] = _token(name, int(key) if digits else key, vocabulary)
+        except ConfigError as fault:
+            faults.append(str(fault).removeprefix(f"{name}: "))
+    if faults:
+        more = f" And {len(faults) - MAX_NAMED} more." if len(faults) > MAX_NAMED else ""
+        raise ConfigError.of(name, " ".join(faults[:MAX_NAMED]) + more)
     biases: dict[int, float] = {}
     for key, bias in value.items():
-        digits = isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 10
-        token = _token(name, int(key) if digits else key, vocabulary)
+        token = tokens[key]
         if token in biases:
             raise ConfigError.of(name, f"the token {token} appears twice.")
         biases[token] = number(f"{name}[{token}]", bias, least=-MAX_BIAS, most=MAX_BIAS)

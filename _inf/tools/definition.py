@@ -158,6 +158,8 @@ class _Shell(BaseModel):
 def checked_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return a checked copy in OpenAI's form, with `type` and `function` added if missing."""
     named = isinstance(kind := schema.get("type"), str) and kind == "function"
+    if isinstance(kind, str) and not named:
+        raise ToolError(f"{where}.type: {shown(kind)} tools are not supported, only 'function'.")
     bare = {key: value for key, value in schema.items() if not (named and key == "type")}
     if "function" in schema:
         bare = validated(_Shell, schema, where).function

@@ -191,7 +191,7 @@ def test_line_is_known_by_its_custom_id_whether_it_is_right_or_wrong() -> None:
         (b'{"prompt": [{"role": "user"}]}', ["prompt: it is a list of messages", "'messages'"]),
         (b'{"prompt": "a", "completion": "b"}', ["completion: unknown"]),
         (b'{"body": {"messages": []}}', ["custom_id: it is missing"]),
-        (b'{"custom_id": "a", "body": 1}', ["body: 1", "ChatRequest"]),
+        (b'{"custom_id": "a", "body": 1}', ["body: 1 is not an object"]),
         (b'{"custom_id": "a", "body": {}}', ["body.messages: it is missing"]),
         (b'{"custom_id": "a", "body": {"messages": []}, "metod": 1}', ["metod", "'method'"]),
         (b'{"custom_id": "a", "url": "/v1/embeddings", "body": {}}', ["/v1/chat/completions"]),

@@ -25,9 +25,9 @@ from starlette.routing import BaseRoute
 
 from _inf.apps.serve.adapter_routes import LoadBody, UnloadBody, load_adapter, unload_adapter
 from _inf.apps.serve.bodies import RewardBody, read_body
-from _inf.apps.serve.calls import served_call
+from _inf.apps.serve.calls import ServedCall, served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
-from _inf.apps.serve.error_responses import HEADERS, RequestError, error_of
+from _inf.apps.serve.error_responses import HEADERS, RequestError, by_field, error_of
 from _inf.apps.serve.keeper import EngineKeeper
 from _inf.apps.serve.prometheus import Metrics, WatchRequests
 from _inf.apps.serve.responses import ChatResponses, CompletionResponses, Responses
@@ -43,6 +43,7 @@ from _inf.apps.serve.tokenizer_routes import (
 from _inf.errors import EngineDeadError, shown
 
 if TYPE_CHECKING:
+    from _inf.response.output import GenerationOutput
     from inf import InferenceEngine
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -73,6 +74,7 @@ class Service:
         self._changing = asyncio.Lock()
         self.model = engine.config.model_name
         self._about = {"id": self.model, "created": int(time.time()), "object": "model"}
+        self._about |= {"root": self.model, "parent": None}  # vLLM's, as `max_model_len`
         limits = engine.model.limits
         self._about |= {"owned_by": "inf", "max_model_len": limits.total}
         # Ours: the limit of a first prompt, and that of an answer without `max_tokens`.
@@ -91,7 +93,7 @@ class Service:
         return JSONResponse(self._about if adapter is None else self._about_adapter(adapter))
 
     def _about_adapter(self, name: str) -> dict[str, Any]:
-        return {**self._about, "id": name, "parent": self.model}  # vLLM's field
+        return {**self._about, "id": name, "parent": self.model}
 
     async def _adapter(self, name: str | None) -> str | None:
         """The adapter that a request names as its model; None: the model itself."""
@@ -125,24 +127,29 @@ class Service:
         keywords = body.keywords() | ({} if adapter is None else {"adapter": adapter})
         asked = (body.prompts(), keywords, body.tool_choice, session)
         one = body.parallel_tool_calls is False
-        call = await asyncio.to_thread(served_call, self.engine, *asked, one_call=one)
-        responses = kind(call, body, adapter or self.model)
-        if body.stream:
-            events = self._events(responses, request.url.path)
-            # The first one is awaited here, so that a failure before it has a status of its own.
-            first = await while_connected(request, anext(events))
-            self.sessions.open(session)
-            return EventStream(first, events)
+        with by_field(body.fields):
+            call = await asyncio.to_thread(served_call, self.engine, *asked, one_call=one)
+            responses = kind(call, body, adapter or self.model)
+            if body.stream:
+                events = self._events(responses, request.url.path)
+                # The first one is awaited here, so that a failure before it has its own status.
+                first = await while_connected(request, anext(events))
+                self.sessions.open(session)
+                return EventStream(first, events)
+            output = await self._answered(request, call)
+        self.sessions.open(session)
+        text = await asyncio.to_thread(responses.whole, list(output))
+        responses.record()
+        return Response(text, media_type="application/json")
+
+    async def _answered(self, request: Request, call: ServedCall) -> GenerationOutput:
         try:
             output = await while_connected(request, call.answer())
         except EngineDeadError:
             _ = self.keeper.status  # it begins to restart here
             raise
         self.keeper.answered()
-        self.sessions.open(session)
-        text = await asyncio.to_thread(responses.whole, list(output))
-        responses.record()
-        return Response(text, media_type="application/json")
+        return output
 
     async def _events(self, responses: Responses[Any], path: str) -> AsyncGenerator[str, None]:
         """The text of a stream's events; those before the first chunk come with that chunk's."""

@@ -12,7 +12,6 @@ from pydantic import Field, field_validator, model_validator
 from _inf.apps.json_object import json_object
 from _inf.apps.openai_format import ChatRequest, Keywords, RequestBody, read
 from _inf.errors import ConfigError
-from _inf.request.keywords import checked
 
 MAX_CHOICES = 128  # of a prompt, as OpenAI's
 MAX_PROMPT_LOGPROBS = 128  # for each token
@@ -50,14 +49,17 @@ class StructuredOutputs(RequestBody):
         if len(given) != 1:
             said = f"{' and '.join(given)} are set" if given else "it is missing"
             raise ConfigError.of(given[1] if given else "json", f"{said}; give one grammar")
-        for name, value in self.keywords().items():
-            checked(name, value)
         return self
 
     def keywords(self) -> dict[str, Any]:
         if self.json_ is not None:
             return {"json_schema": self.json_}
         return {"regex": self.regex or "|".join(map(re.escape, self.choice or ()))}
+
+    def fields(self, above: str) -> dict[str, str]:
+        """The names of the fields that give `generate`'s keywords, in the object `above`."""
+        [given] = [name.strip("_") for name, value in self if value is not None]
+        return {name: f"{above}.{given}" for name in self.keywords()}
 
 
 class ServedKeywords(Keywords):
@@ -75,6 +77,8 @@ class ServedKeywords(Keywords):
     parallel_tool_calls: bool | None = None  # type: ignore[assignment]
     reasoning_effort: str | None = None
     user: Any = None  # it has no effect
+    # Nor has vLLM's, which keeps the cached prefixes of several users apart: there is one cache.
+    cache_salt: Annotated[str, Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _refuse_outside_streams(self) -> ServedKeywords:
@@ -110,6 +114,20 @@ class ServedKeywords(Keywords):
     def scored(self) -> int | None:
         """How many likely tokens to list beside each of the prompt's; None: no log probs."""
         return self.prompt_logprobs
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The names of the fields that give `generate`'s keywords, where they are others."""
+        found: dict[str, str] = {}
+        if self.max_completion_tokens is not None:
+            found["max_tokens"] = "max_completion_tokens"
+        if self.response_format is not None:
+            found["json_schema"] = "response_format.json_schema.schema"
+        if self.structured_outputs is not None:
+            found |= self.structured_outputs.fields("structured_outputs")
+        if self.tool_choice not in (None, "auto", "none"):
+            found["json_schema"] = "tools, as the schema of a call"
+        return found
 
     def keywords(self) -> dict[str, Any]:
         given = super().keywords()
@@ -150,11 +168,15 @@ def _without_parsed(call: Any) -> Any:
 
 class ChatBody(ServedKeywords, ChatRequest):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None  # OpenAI's bounds
+    add_generation_prompt: bool = True
 
     @field_validator("messages")
     @classmethod
     def _leave_out_additions(cls, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [_as_answered(message) for message in messages]
+
+    def keywords(self) -> dict[str, Any]:
+        return super().keywords() | {"add_generation_prompt": self.add_generation_prompt}
 
     def prompts(self) -> list[Any]:
         return [self.messages]
@@ -176,8 +198,8 @@ class CompletionBody(ServedKeywords):
         for name in (*OF_CHATS, "reasoning_effort"):
             if getattr(self, name) is not None:
                 raise ConfigError.of(name, "only /v1/chat/completions has it")
-        if self.echo and self.stream:
-            raise ConfigError.of("echo", "a stream does not give it")
+        if self.echo and self.stream and self.logprobs is not None:
+            raise ConfigError.of("echo", "a stream does not give log probs of the prompt")
         return self
 
     @property

@@ -123,7 +123,10 @@ def _prompts(
     """
     name = "chat_template_kwargs"
     tools, given = params.pop("tools", []), params.pop(name, {})
-    rules = rules_for(as_tools(tools), checked(name, given), engine.config, engine.model)
+    kwargs = checked(name, given)
+    if not params.pop("add_generation_prompt", True):
+        kwargs = {**kwargs, "add_generation_prompt": False}
+    rules = rules_for(as_tools(tools), kwargs, engine.config, engine.model)
     template = rules.template
     if template is None:
         raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")
@@ -143,7 +146,7 @@ def _prompts(
     messages = cast("list[Message]", forms[0])
     start = Start(messages)
     if session is not None:
-        context = hashlib.sha256(json.dumps([tools, given]).encode()).hexdigest()
+        context = hashlib.sha256(json.dumps([tools, kwargs]).encode()).hexdigest()
         start = session.chat(messages, context, template)
     form = messages if start.ids is None else start.ids
     if any(message["role"] in ("assistant", "tool") for message in messages):

@@ -102,7 +102,10 @@ class Choice:
         self.ended = stop in self.call.rules.model.eos_token_ids
         self.stop_reason = None if self.ended else stop
         content, calls = self._parsed()
-        self.finish_reason = "tool_calls" if calls else chunk.finish_reason
+        cut = self.call.forced and not calls
+        if cut:
+            content, calls = "", cut_calls(self._text)[: 1 if self.call.one_call else None]
+        self.finish_reason = "tool_calls" if calls and not cut else chunk.finish_reason
         ids = [f"call_{uuid.uuid4().hex[:24]}" for _ in calls]
         self.message = {**assistant(content, calls, ids), "refusal": None}
         return content
@@ -141,3 +144,24 @@ def forced_call(text: str) -> list[ToolCall]:
         return [ToolCall(call["name"], call["arguments"], text, 0, len(text))]
     except (ValueError, TypeError, KeyError, RecursionError):
         return []
+
+
+# The beginning of a forced call, and what there is of its arguments.
+_BEGUN = re.compile(r'\{\s*"name":\s*("(?:[^"\\]|\\.)*"),\s*"arguments":\s*(.*)', re.DOTALL)
+
+
+def cut_calls(text: str) -> list[ToolCall]:
+    """The calls of a forced answer that a limit or a stop string cut, as OpenAI's server gives
+    them: the last one's arguments are as far as they came."""
+    calls: list[ToolCall] = []
+    start, decoder = text.find("{"), json.JSONDecoder()
+    while start >= 0:
+        try:
+            call, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            begun = _BEGUN.match(text, start)
+            last = begun and ToolCall(json.loads(begun[1]), {}, begun[2], start, len(text), "cut")
+            return [*calls, last] if last else calls
+        calls.append(ToolCall(call["name"], call["arguments"], text[start:end], start, end))
+        start = text.find("{", end)
+    return calls

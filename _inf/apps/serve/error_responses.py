@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError  # of a call, when its engine is stopped
 from typing import Any
 
@@ -44,6 +45,24 @@ class RequestError(InferenceError):
         self.status, self.code, self.headers = status, code, headers
 
 
+@contextlib.contextmanager
+def by_field(fields: Mapping[str, str]) -> Iterator[None]:
+    """Say of an error about a keyword of `generate`, or the prompt, which field of the request gave
+    it. fields: by the keyword, or `prompt`; the words before a comma name it."""
+    try:
+        yield
+    except (ConfigError, PromptError) as failure:
+        prompt = "prompt" if isinstance(failure, PromptError) else ""
+        name = (failure.key or prompt).partition(".")[0].partition("[")[0]
+        if name not in fields:
+            raise
+        message = str(failure)
+        if failure.key is not None and message.startswith(name):
+            message = fields[name] + message.removeprefix(name)
+        key = fields[name].partition(",")[0]
+        raise type(failure)(message, key=key, index=failure.index, row=failure.row) from None
+
+
 def error_of(failure: Exception, path: str) -> tuple[int, dict[str, Any]]:
     """Return the status and the body of a request's exception. One of a bug is logged: its type,
     and the lines of code that it came through, because its message may have a prompt."""
@@ -57,7 +76,7 @@ def error_of(failure: Exception, path: str) -> tuple[int, dict[str, Any]]:
         case PromptError():
             too_long = isinstance(failure, PromptTooLongError)
             ends = [field for end, field in PROMPTS.items() if path.endswith(end)]
-            status, param = 400, next(iter(ends), "messages")
+            status, param = 400, param or next(iter(ends), "messages")
             code = "context_length_exceeded" if too_long else None
         case UnknownKeyError():
             status, param, code = 400, failure.key, "unknown_parameter"

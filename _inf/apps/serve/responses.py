@@ -22,7 +22,7 @@ from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 
 JSON = dict[str, Any]
-OF_AN_END = ("finish_reason", "stop_reason", "weight_version")
+OF_AN_END = ("finish_reason", "stop_reason", "matched_stop", "weight_version")
 
 
 BodyT = TypeVar("BodyT", ChatBody, CompletionBody, TokensBody, SglangBody)
@@ -86,6 +86,7 @@ class Responses(Generic[BodyT]):
         about: JSON = {"index": choice.index, "finish_reason": choice.finish_reason}
         if choice.finish_reason is not None:
             about["stop_reason"] = choice.stop_reason
+            about["matched_stop"] = choice.output.matched_stop  # SGLang's name, also of an EOS
             about["weight_version"] = choice.output.weight_version
         if self.body.return_token_ids:
             about["token_ids"] = chunk.token_ids
@@ -112,7 +113,7 @@ class Responses(Generic[BodyT]):
         the likeliest k is k + 1, which is the least that it can be."""
         most = self.body.prompt_logprobs
         if most is None or row.prompt_logprobs is None:
-            return {}
+            return {"prompt_logprobs": None}
         ids = self.call.prompt_ids[choice.index]
         entries: list[JSON | None] = []
         for token, value, top in _scored(ids, row):
@@ -192,20 +193,33 @@ class CompletionResponses(Responses[CompletionBody]):
     def _whole(self, choice: Choice, row: GenerationRow) -> JSON:
         if not self.body.echo:
             return super()._whole(choice, row)
-        prompt = _scored(self.call.prompt_ids[choice.index], row)
-        scored = self._old_form(choice, prompt)
+        prompt, text = _scored(self.call.prompt_ids[choice.index], row), self._prompt_text(choice)
+        # A tokenizer's BOS is in the ids of a text, and not in the text.
+        shown = text.startswith(token_text(prompt[0][0], self._tokenizer))
+        scored = self._old_form(choice, prompt, specials=shown)
         part = super()._whole(choice, row)
         if scored is not None and part["logprobs"] is not None:
             part["logprobs"] = {name: scored[name] + part["logprobs"][name] for name in scored}
-        return {**part, "text": self._prompt_text(choice) + part["text"]}
+        return {**part, "text": text + part["text"]}
+
+    def first_events(self) -> list[str]:
+        """The echoed prompts; a stream does not give their log probs."""
+        if not self.body.echo:
+            return []
+        empty: JSON = {"finish_reason": None, "logprobs": None}
+        if self.body.return_token_ids:
+            empty["token_ids"] = []
+        return [
+            self._event({"index": choice.index, "text": self._prompt_text(choice), **empty})
+            for choice in self.choices
+        ]
 
     def _prompt_text(self, choice: Choice) -> str:
         given = self.body.prompts()[choice.index // self.call.n]
         if "text" in given:
             return str(given["text"])
-        skip = self.body.keywords().get("skip_special_tokens", True)
-        ids = given["prompt_token_ids"]
-        return decoded_text(ids, self._tokenizer, skip_special_tokens=skip)
+        ids = self.call.prompt_ids[choice.index]
+        return decoded_text(ids, self._tokenizer, skip_special_tokens=False)
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         begins = not choice.output.token_ids
@@ -214,23 +228,33 @@ class CompletionResponses(Responses[CompletionBody]):
             part["prompt_token_ids"] = self.call.prompt_ids[choice.index]
         tops = chunk.top_logprobs or [{} for _ in chunk.token_ids]
         tokens = [*zip(chunk.token_ids, chunk.logprobs, tops, strict=True)]
-        return {**part, "logprobs": self._old_form(choice, tokens)}
+        shown = self.body.keywords().get("skip_special_tokens") is False
+        return {**part, "logprobs": self._old_form(choice, tokens, specials=shown)}
 
     def _old_form(
-        self, choice: Choice, tokens: Sequence[tuple[int, float | None, Mapping[int, float]]]
+        self,
+        choice: Choice,
+        tokens: Sequence[tuple[int, float | None, Mapping[int, float]]],
+        *,
+        specials: bool,
     ) -> JSON | None:
         """The log probs in the form of OpenAI's completions: of each token, and of the likeliest at
         its place. Of those with one text the likeliest is given. None stands for the first token
-        of a prompt."""
+        of a prompt. specials: whether the text has special tokens; offsets are those in it."""
         most = self.body.likeliest
         if most is None or any(value is not None and math.isnan(value) for _, value, _ in tokens):
             return None
         texts = [token_text(token, self._tokenizer) for token, *_ in tokens]
-        offsets = [*itertools.accumulate(map(len, texts), initial=choice.text_offset)]
+        hidden = set() if specials else {*self._tokenizer.all_special_ids}
+        sizes = [
+            0 if token in hidden else len(text)
+            for (token, *_), text in zip(tokens, texts, strict=True)
+        ]
+        offsets = [*itertools.accumulate(sizes, initial=choice.text_offset)]
         choice.text_offset = offsets.pop()
         tops: list[dict[str, float] | None] = []
         for token, value, top in tokens:
-            likely = _likeliest(top, most, token, value) if value is not None and top else {}
+            likely = {} if value is None else _likeliest(top, most, token, value)
             named: dict[str, float] = {}
             for each, logprob in likely.items():
                 named.setdefault(self._name(each), logprob)

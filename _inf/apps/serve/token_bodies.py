@@ -100,6 +100,15 @@ class _TokensIn(RequestBody):
     return_token_ids: ClassVar[bool] = True
     return_tokens_as_token_ids: ClassVar[bool] = True
     stream: bool = False
+    sampling_params: _Sampling
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The names of the fields that give `generate`'s keywords."""
+        above = "sampling_params"
+        found = {ours: f"{above}.{theirs}" for theirs, ours in self.sampling_params.names.items()}
+        outputs = getattr(self.sampling_params, "structured_outputs", None)
+        return found | (outputs.fields(f"{above}.structured_outputs") if outputs else {})
 
 
 class TokensBody(_TokensIn):
@@ -143,7 +152,8 @@ class SglangBody(_TokensIn):
     model: ClassVar[None] = None
     stream_options: ClassVar[None] = None
     prompt_logprobs: ClassVar[None] = None
-    input_ids: list[int] | list[list[int]]
+    input_ids: list[int] | list[list[int]] | None = None
+    text: str | list[str] | None = None  # in their place
     sampling_params: SglangSampling = SglangSampling()
     return_logprob: bool = False
     logprob_start_len: Literal[-1] | None = None  # only of the answer
@@ -151,13 +161,24 @@ class SglangBody(_TokensIn):
     return_text_in_logprobs: bool = False
     rid: str | None = None
 
+    @model_validator(mode="after")
+    def _refuse_two_prompts(self) -> SglangBody:
+        if (self.text is None) == (self.input_ids is None):
+            raise ConfigError.of("input_ids", "give either input_ids or text")
+        return self
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return super().fields | {"prompt": "input_ids" if self.text is None else "text"}
+
     @property
     def is_batch(self) -> bool:
-        return isinstance(next(iter(self.input_ids), 0), list)
+        return isinstance(self.text, list) or isinstance(next(iter(self.input_ids or ()), 0), list)
 
     def prompts(self) -> list[Any]:
-        each: list[Any] = list(self.input_ids) if self.is_batch else [self.input_ids]
-        return [{"prompt_token_ids": ids} for ids in each]
+        given: Any = self.input_ids if self.text is None else self.text
+        name = "prompt_token_ids" if self.text is None else "text"
+        return [{name: each} for each in (given if self.is_batch else [given])]
 
     @property
     def likeliest(self) -> int | None:

@@ -33,16 +33,16 @@ class TokenizeBody(RequestBody):
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
+    add_generation_prompt: bool = True
     # Accepted only at the value without effect.
-    add_generation_prompt: Literal[True] | None = None
     continue_final_message: Literal[False] | None = None
 
     @model_validator(mode="after")
     def _refuse_two_prompts(self) -> TokenizeBody:
         if (self.prompt is None) == (self.messages is None):
             raise ConfigError.of("prompt", "give either prompt or messages")
-        for name in ("tools", "chat_template_kwargs"):
-            if self.prompt is not None and getattr(self, name) is not None:
+        for name in ("tools", "chat_template_kwargs", "add_generation_prompt"):
+            if self.prompt is not None and getattr(self, name) not in (None, True):
                 raise ConfigError.of(name, "only messages have it")
         if self.messages is not None and self.add_special_tokens:
             raise ConfigError.of("add_special_tokens", "the chat template writes its own")
@@ -63,6 +63,8 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> dict[str, Any]:
     else:
         [messages] = cast("list[list[Message]]", normalize([body.messages]))
         kwargs = checked("chat_template_kwargs", body.chat_template_kwargs or {})
+        if not body.add_generation_prompt:
+            kwargs = {**kwargs, "add_generation_prompt": False}
         rules = rules_for(as_tools(body.tools or []), kwargs, engine.config, engine.model)
         assert rules.template is not None  # an engine without a tokenizer is not served
         ids = rules.template.prompt(messages, 0)

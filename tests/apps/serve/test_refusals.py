@@ -23,7 +23,13 @@ from tests.support.serve_clients import client
 
 ASK = [{"role": "user", "content": "Hi"}]
 CHAT, COMPLETION = "/chat/completions", "/completions"
+WIDE = {"type": "object", "unevaluatedProperties": False}  # no grammar enforces it
+WIDE_TOOL = {"type": "function", "function": {"name": "f", "parameters": WIDE}}
 TOOL, OTHER_TOOL = ({"type": "function", "function": {"name": name}} for name in "fg")
+
+
+def of_schema(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +77,16 @@ def error(response: httpx.Response) -> dict[str, Any]:
         (COMPLETION, {"echo": 1}, "echo"),
         (COMPLETION, {"logprobs": 21}, "logprobs"),
         (COMPLETION, {"best_of": 2}, "best_of"),
+        (CHAT, {"max_tokens": 12000}, "max_tokens"),
+        (CHAT, {"max_tokens": None, "max_completion_tokens": 12000}, "max_completion_tokens"),
+        (COMPLETION, {"max_tokens": 12000, "stream": True}, "max_tokens"),
+        (CHAT, {"response_format": of_schema({"minimum": "a"})}, "response_format"),
+        (CHAT, {"response_format": of_schema({"x": 1}), "stream": True}, "response_format"),
+        (CHAT, {"structured_outputs": {"json": {"minimum": "a"}}}, "structured_outputs"),
+        (COMPLETION, {"structured_outputs": {"regex": "("}}, "structured_outputs"),
+        (CHAT, {"json_schema": {"minimum": "a"}}, "json_schema"),
+        (CHAT, {"tools": [WIDE_TOOL], "tool_choice": "required"}, "tools"),
+        (CHAT, {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools"),
     ],
 )
 def test_wrong_field_is_named_in_a_400(
@@ -81,6 +97,24 @@ def test_wrong_field_is_named_in_a_400(
     found = error(response)
     assert (response.status_code, found["type"]) == (400, "invalid_request_error")
     assert found["param"] == param and found["message"]
+    assert not found["message"].startswith("json_schema") or param == "json_schema"
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"max_new_tokens": 12000}, "max_tokens=12000"),
+        ({"json_schema": '{"minimum": "a"}'}, "sampling_params.json_schema.minimum"),
+        ({"logit_bias": {"999999": 1}}, "sampling_params.logit_bias: 999999"),
+    ],
+)
+def test_wrong_field_of_sglangs_route_is_named(
+    fields: dict[str, Any], says: str, http: httpx.Client
+) -> None:
+    url = str(http.base_url).removesuffix("/").removesuffix("/v1") + "/generate"
+    response = http.post(url, json={"input_ids": [5], "sampling_params": fields})
+    assert (response.status_code, error(response)["param"]) == (400, "sampling_params")
+    assert says in error(response)["message"]
 
 
 def test_wrong_model_route_or_method_has_openais_error_body(http: httpx.Client) -> None:

@@ -55,19 +55,21 @@ class Characters:
         return "".join(chr(i) if i < FIRST_MARK else self._marks[i - FIRST_MARK] for i in shown)
 
 
-def streamed(text: str, format: str, *, marks: bool, pieces: int) -> tuple[list[str], Choice]:
+def streamed(
+    text: str, format: str, *, marks: bool, pieces: int, forced: bool = False, why: str = "stop"
+) -> tuple[list[str], Choice]:
     """The events' contents and the finished choice, the answer's ids arriving `pieces` at once."""
     tokenizer = Characters(text, marks=marks)
     tools = {tool.name: tool for tool in as_tools([SEARCH])}
     own = rules(None, tokenizer, tools=tools, eos=0, multi_turn={"format": format})
-    call = ServedCall(cast(Any, None), 1, [[1]], {}, [{}], own, False, False, None, [Start()])
+    call = ServedCall(cast(Any, None), 1, [[1]], {}, [{}], own, forced, False, None, [Start()])
     choice, ids = Choice(call, 0), tokenizer.ids
     new = [ids[start : start + pieces] for start in range(0, len(ids), pieces)]
     chunks = [
         StreamChunk(tokenizer.decode(few, skip_special_tokens=True), few, None, [0.0] * len(few))
         for few in new
     ]
-    chunks.append(StreamChunk("", [], "stop", [], None, {"matched_stop": None}))
+    chunks.append(StreamChunk("", [], why, [], None, {"matched_stop": None}))
     return [choice.add(chunk) for chunk in chunks], choice
 
 
@@ -97,3 +99,20 @@ def test_text_streams_before_a_call_in_the_function_format() -> None:
     text = "Let me look at it. " + written_call("function")
     contents, _ = streamed(text, "function", marks=True, pieces=1)
     assert "".join(contents[: text.index("search")]) == "Let me look at it."
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_forced_call_that_a_limit_cut_is_a_call_as_far_as_it_came(several: bool) -> None:
+    call = '{"name": "search", "arguments": {"query": "Py"}}'
+    before = f"[{call}, " if several else ""
+    arguments = ['{"query": "Py"}'] if several else []
+    for size in range(len(call)):
+        text = before + call[:size]
+        contents, choice = streamed(text, "hermes", marks=True, pieces=1, forced=True, why="length")
+        assert "".join(contents) == "" and choice.finish_reason == "length"
+        begun = call[:size].partition('"arguments":')
+        expected = [*arguments, *([begun[2].lstrip()] if begun[1] else [])]
+        calls = choice.message.get("tool_calls") or []
+        assert [each["function"]["arguments"] for each in calls] == expected
+        assert choice.message["content"] == (None if calls else "")
+        assert {each["function"]["name"] for each in calls} <= {"search"}

@@ -156,6 +156,21 @@ def test_several_sglang_answers_are_a_list(http: httpx.Client) -> None:
 # ─── Both ───
 
 
+def test_sglangs_route_takes_texts(http: httpx.Client, tiny: InferenceEngine) -> None:
+    texts = ["Hi", "The capital of France is"]
+    asked = {"sampling_params": {"max_new_tokens": 4, "temperature": 0}}
+    rows = tiny.generate([{"text": text} for text in texts], max_tokens=4, temperature=0)
+    whole = http.post("/generate", json={"text": texts, **asked}).json()
+    assert [each["output_ids"] for each in whole] == rows.token_ids
+    assert [each["meta_info"]["prompt_tokens"] for each in whole] == [
+        row.prompt_tokens for row in rows
+    ]
+    alone = http.post("/generate", json={"text": texts[0], **asked}).json()
+    assert alone["output_ids"] == whole[0]["output_ids"]
+    refused = http.post("/generate", json={"text": "", **asked})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "text")
+
+
 @pytest.mark.parametrize("route", [TOKENS, "/generate"])
 def test_sessions_record_prompts_of_ids(route: str, tiny_server: InferenceServer) -> None:
     name = f"ids{len(route)}"
@@ -183,7 +198,7 @@ def test_sessions_record_prompts_of_ids(route: str, tiny_server: InferenceServer
         (TOKENS, {"features": {}}, "features", "unknown"),
         (TOKENS, {"stream_options": {}}, "stream_options", "stream"),
         (TOKENS, {"model": "gpt-5"}, "model", "only"),
-        ("/generate", {"text": "Hi"}, "text", "unknown"),
+        ("/generate", {"text": "Hi"}, "input_ids", "either input_ids or text"),
         ("/generate", {"sampling_params": {"ebnf": "a"}}, "sampling_params.ebnf", "unknown"),
         (
             "/generate",

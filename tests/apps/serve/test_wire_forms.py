@@ -118,7 +118,80 @@ def test_echo_puts_the_prompt_before_the_answer(logprobs: int | None, http: http
         assert all(value < 0 for value in said["token_logprobs"][1:])
         assert said["text_offset"][-size] == len(prompt) and said["text_offset"][0] == 0
         named = zip(said["tokens"], said["top_logprobs"], strict=True)
-        assert all((token in top) == (logprobs > 0) for token, top in [*named][1:])
+        assert all(token in top for token, top in [*named][1:])
+
+
+def test_log_probs_of_0_likeliest_tokens_are_those_of_the_sampled_ones(http: httpx.Client) -> None:
+    [choice] = post(http, COMPLETION, logprobs=0, **SAMPLED)["choices"]
+    said = choice["logprobs"]
+    pairs = zip(said["tokens"], said["token_logprobs"], strict=True)
+    assert said["top_logprobs"] == [{token: value} for token, value in pairs]
+
+
+def test_echoed_special_tokens_are_in_the_text_and_at_their_offsets(
+    http: httpx.Client, tiny: InferenceEngine
+) -> None:
+    ids = tiny.tokenizer.apply_chat_template(ASK, add_generation_prompt=True)
+    special = tiny.tokenizer.eos_token
+    assert special in tiny.tokenizer.decode(ids)
+    for prompt in (ids, tiny.tokenizer.decode(ids)):
+        body = {"prompt": prompt, "logprobs": 1, "echo": True}
+        [choice] = post(http, COMPLETION, **body)["choices"]
+        said = choice["logprobs"]
+        assert choice["text"].startswith(tiny.tokenizer.decode(ids)) and special in said["tokens"]
+        places = [*zip(said["tokens"], said["text_offset"], strict=True)][: len(ids)]
+        for token, offset in places:
+            assert choice["text"][offset : offset + len(token)] == token
+
+
+@pytest.mark.parametrize("prompt", [TEXT, [5, 6, 7]])
+def test_streamed_echo_joins_to_the_whole_response(prompt: Any, http: httpx.Client) -> None:
+    body = {"prompt": prompt, "echo": True, "n": 2, "return_token_ids": True, **SAMPLED}
+    whole = post(http, COMPLETION, **body)["choices"]
+    found = [choice for each in events(http, COMPLETION, **body) for choice in each["choices"]]
+    for index, choice in enumerate(whole):
+        parts = [each for each in found if each["index"] == index]
+        assert "".join(each["text"] for each in parts) == choice["text"]
+        assert [i for each in parts for i in each["token_ids"]] == choice["token_ids"]
+        assert len(parts) > 2
+
+
+# ─── Fields of vLLM's and SGLang's answers ───
+
+
+@pytest.mark.parametrize("route", [CHAT, COMPLETION])
+def test_answers_say_what_ended_them_and_that_no_prompt_was_scored(
+    route: str, http: httpx.Client, tiny: InferenceEngine
+) -> None:
+    ids = [*range(384)]
+    whole = post(http, route, stop_token_ids=ids, cache_salt="mine", **SAMPLED)
+    [choice] = whole["choices"]
+    assert choice["matched_stop"] in ids and choice["finish_reason"] == "stop"
+    assert (whole if route == CHAT else choice)["prompt_logprobs"] is None
+    *_, last = events(http, route, stop_token_ids=ids, **SAMPLED)
+    assert last["choices"][0]["matched_stop"] == choice["matched_stop"]
+    eos = tiny.tokenizer.eos_token_id
+    for bias, found in ({eos: 100}, (eos, None)), ({}, (None, None)):
+        [choice] = post(http, route, logit_bias=bias, max_tokens=1)["choices"]
+        assert (choice["matched_stop"], choice["stop_reason"]) == found
+    assert post(http, route, 400, cache_salt="")["error"]["param"] == "cache_salt"
+
+
+def test_model_names_its_root(http: httpx.Client, tiny: InferenceEngine) -> None:
+    [model] = http.get("/models").json()["data"]
+    assert (model["root"], model["parent"]) == (tiny.config.model_name, None)
+
+
+def test_prompt_without_the_beginning_of_an_answer(
+    http: httpx.Client, tiny: InferenceEngine, tiny_server: InferenceServer
+) -> None:
+    root = tiny_server.base_url.removesuffix("/v1")
+    for asked in (True, False):
+        expected = tiny.tokenizer.apply_chat_template(ASK, add_generation_prompt=asked)
+        whole = post(http, CHAT, add_generation_prompt=asked, return_token_ids=True)
+        assert whole["prompt_token_ids"] == expected
+        body = {"messages": ASK, "add_generation_prompt": asked}
+        assert httpx.post(f"{root}/tokenize", json=body).json()["tokens"] == expected
 
 
 # ─── Sampling and grammars ───
@@ -225,7 +298,7 @@ def test_unknown_key_is_named_with_its_path(
         ),
         ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options"),
-        ({"stream": True, "echo": True}, "echo"),
+        ({"stream": True, "echo": True, "logprobs": 0}, "echo"),
         ({"prompt_logprobs": 129}, "prompt_logprobs"),
         ({"top_k": -2}, "top_k"),
         ({"parallel_tool_calls": False}, "parallel_tool_calls"),
