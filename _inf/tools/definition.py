@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from _inf.errors import ToolError, at_fault, did_you_mean, error_text, shown, strip_punctuation
+from _inf.tools.patterns import is_found, string_matcher
 from _inf.types import Tool, ToolCall
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -30,6 +31,20 @@ def as_tools(items: object) -> list[Tool]:
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
         raise ToolError(f"tools: {shown(items)} is not a list of schemas, functions or verl tools.")
     return listed_tools(items, "tools", lambda item, where: [as_tool(item, where)])
+
+
+@at_fault(key="tools")
+def shown_tools(schemas: Sequence[Mapping[str, Any]]) -> list[Tool]:
+    """Convert the schemas of a request whose caller runs the tools. Its `parameters` are shown to
+    the model as they are: a grammar, if they become one, has its own checks."""
+
+    def made(schema: Any, where: str) -> list[Tool]:
+        if not isinstance(schema, Mapping):
+            raise ToolError(f"{where}: {shown(schema)} is not a schema.")
+        checked = checked_schema(schema, where, _ShownFunction)
+        return [Tool(checked["function"]["name"], checked)]
+
+    return listed_tools(schemas, "tools", made)
 
 
 def listed_tools(
@@ -110,6 +125,14 @@ def _checked_parameters(value: object) -> Any:
     return parameters
 
 
+def _any_parameters(value: object) -> Any:
+    if value is None:
+        return {"type": "object", "properties": {}}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{shown(value)} is not a JSON schema")
+    return _plain_json(value)
+
+
 def schema_fault(schema: Any) -> str:
     """`.path: what is wrong there` with a JSON schema, in jsonschema's words where they say it; ""
     if nothing is."""
@@ -147,6 +170,14 @@ class _Function(BaseModel):
     returns: Annotated[Any, BeforeValidator(_plain_json)] = Field(default=None, alias="return")
 
 
+class _ShownFunction(_Function):
+    """That of a tool which is only shown to the model: its schema need not be one."""
+
+    parameters: Annotated[Any, BeforeValidator(_any_parameters)] = Field(
+        default=None, validate_default=True
+    )
+
+
 class _Shell(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -154,14 +185,16 @@ class _Shell(BaseModel):
     function: dict[str, Any]
 
 
-def checked_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
+def checked_schema(
+    schema: Mapping[str, Any], where: str, form: type[_Function] = _Function
+) -> dict[str, Any]:
     """Return a checked copy in OpenAI's form, with `type` and `function` added if missing."""
     named = isinstance(kind := schema.get("type"), str) and kind == "function"
     bare = {key: value for key, value in schema.items() if not (named and key == "type")}
     if "function" in schema:
         bare = validated(_Shell, schema, where).function
         where = f"{where}.function"
-    function = validated(_Function, bare, where)
+    function = validated(form, bare, where)
     whole = {"name", "description", "parameters"} | function.model_fields_set
     return {"type": "function", "function": function.model_dump(include=whole, by_alias=True)}
 
@@ -189,10 +222,20 @@ def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
 
 def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     """Describe what in `arguments` breaks the tool's schema, for the model; None if nothing."""
+    return _fault(_validator_class(), tool, arguments)
+
+
+def strict_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """`argument_fault` by a schema that a client sent and `json_schema_text` took: its patterns
+    are searched in linear time."""
+    return _fault(_linear_validator_class(), tool, arguments)
+
+
+def _fault(validator_class: Any, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     from referencing import Registry
 
     # With an empty registry, a "$ref" to a URL is an error and not a download.
-    validator = _validator_class()(tool.parameters, registry=Registry())
+    validator = validator_class(tool.parameters, registry=Registry())
     try:
         errors = sorted(validator.iter_errors(dict(arguments)), key=lambda error: error.json_path)
     except Exception as failure:
@@ -216,6 +259,18 @@ def _validator_class() -> Any:
         return Draft202012Validator.VALIDATORS["type"](validator, types, instance, schema)
 
     return extend(Draft202012Validator, {"type": type_or_null})  # type: ignore[no-untyped-call]
+
+
+@functools.cache
+def _linear_validator_class() -> Any:
+    from jsonschema import ValidationError as Fault
+    from jsonschema.validators import extend
+
+    def pattern_is_found(validator: Any, pattern: str, instance: Any, schema: Any) -> Any:
+        if isinstance(instance, str) and not is_found(string_matcher(pattern), instance):
+            yield Fault(f"{shown(instance)} does not match {shown(pattern)}")
+
+    return extend(_validator_class(), {"pattern": pattern_is_found})  # type: ignore[no-untyped-call]
 
 
 def call_fault(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:
