@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 MAX_FAULTS = 3
+MAX_REFERENCES = 10_000  # in one check by a client's schema
 MAX_FAULT_CHARACTERS = 300
 
 
@@ -226,9 +228,9 @@ def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
 
 
 def strict_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """`argument_fault` by a schema that a client sent and `json_schema_text` took: its patterns
-    are searched in linear time."""
-    return _fault(_linear_validator_class(), tool, arguments)
+    """`argument_fault` by a schema that a client sent and `json_schema_text` took, in bounded
+    time; without `patternProperties`."""
+    return _fault(_bounded_validator_class(), tool, arguments)
 
 
 def _fault(validator_class: Any, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
@@ -261,16 +263,25 @@ def _validator_class() -> Any:
     return extend(Draft202012Validator, {"type": type_or_null})  # type: ignore[no-untyped-call]
 
 
-@functools.cache
-def _linear_validator_class() -> Any:
-    from jsonschema import ValidationError as Fault
+def _bounded_validator_class() -> Any:
+    """`_validator_class` for one check by a client's schema: references that double, and patterns
+    that backtrack, could take it days."""
+    from jsonschema import Draft202012Validator, ValidationError
     from jsonschema.validators import extend
+
+    follow, followed = Draft202012Validator.VALIDATORS["$ref"], itertools.count(1)
+
+    def reference(validator: Any, target: str, instance: Any, schema: Any) -> Any:
+        if next(followed) > MAX_REFERENCES:
+            raise ToolError(f"over {MAX_REFERENCES} references to follow")
+        yield from follow(validator, target, instance, schema)
 
     def pattern_is_found(validator: Any, pattern: str, instance: Any, schema: Any) -> Any:
         if isinstance(instance, str) and not is_found(string_matcher(pattern), instance):
-            yield Fault(f"{shown(instance)} does not match {shown(pattern)}")
+            yield ValidationError(f"{shown(instance)} does not match {shown(pattern)}")
 
-    return extend(_validator_class(), {"pattern": pattern_is_found})  # type: ignore[no-untyped-call]
+    own = {"$ref": reference, "pattern": pattern_is_found}
+    return extend(_validator_class(), own)  # type: ignore[no-untyped-call]
 
 
 def call_fault(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:
