@@ -2,24 +2,30 @@
 
 llguidance 0.7.30 reports most things that it cannot enforce. This module checks what it does not
 report: unknown keywords, numbers that it rounds, regex syntax with different meanings in Rust and
-Python, and sizes that take it minutes.
+Python; `grammar_sizes` has the limits on sizes. No text of a caller is searched for a caller's
+pattern by Python's `re`, which can take hours and stops all other threads.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import math
 import re
-from collections.abc import Iterator
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from _inf.errors import ConfigError, did_you_mean, shown, strip_punctuation
+from _inf.request.grammar_sizes import (
+    MAX_SCHEMAS,
+    TOKEN,
+    check_length,
+    check_operators,
+    check_repeats,
+    check_schemas,
+    check_values,
+)
 from _inf.tools.definition import schema_fault
-
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
+from _inf.tools.patterns import PatternLimitError, bytes_as_tokens, is_found, string_matcher
 
 SCHEMA_KEYWORDS = frozenset(
     "$comment $defs $id $ref $schema additionalProperties allOf anyOf const default definitions"
@@ -35,19 +41,12 @@ COMBINED = {"$ref", "anyOf", "oneOf", "properties"}
 OPEN = {"additionalProperties", "patternProperties", "minProperties"}
 # The separators of `json.dumps`.
 SEPARATORS = {"item_separator": ", ", "key_separator": ": "}
-MAX_SCHEMAS = 2_000  # llguidance compiles 5,000 properties in 12 s
-MAX_ITEMS = 10_000  # and 100,000 items in 3 s
-MAX_STEPS = 10_000  # of `multipleOf`: 999,999 take minutes
-MAX_REPEATS = 10_000
 MAX_NUMBER = 10**15  # llguidance's numbers are doubles
-# A part of a regex: an escape, a class or a character.
-TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 NESTED_CLASS = re.compile(r"\[|&&|--|~~")
 POSSESSIVE_OR_VERBOSE = re.compile(r"[*+?}]\+|\(\?[a-zA-Z-]*x")
 ESCAPED_IN_JSON = re.compile(r'["\x00-\x1f]|\\[\\abfnrtuvx0-7]')
 NUMERIC = ("multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 OF_STRINGS = ("pattern", "minLength", "maxLength")
-REPEATS = re.compile(r"[{,](\d+)(?=[,}])")
 
 
 def json_schema_text(schema: object) -> str:
@@ -74,6 +73,8 @@ def regex_text(pattern: object) -> str:
 def _checked_regex(pattern: str) -> str:
     if any("\ud800" <= char <= "\udfff" for char in pattern):
         raise ConfigError.of("regex", "it has a lone surrogate, which is not valid Unicode.")
+    check_length(pattern, "regex")
+    check_operators([pattern], "regex")
     _check_pattern(pattern, "regex")
     _check_grammar("regex", "regex", pattern)
     return pattern
@@ -81,20 +82,22 @@ def _checked_regex(pattern: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _checked_schema(text: str) -> str:
+    check_length(text, "json_schema")
     if text.count("{") > MAX_SCHEMAS:
         raise ConfigError.of("json_schema", f"it has over {MAX_SCHEMAS} objects inside it.")
     schema = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_number)
+    check_values(schema)
     if fault := schema_fault(schema):
         end = "" if fault.endswith("?") else " (JSON Schema draft 2020-12)."
         raise ConfigError(f"json_schema{fault}{end}")
     if schema is False:
         raise ConfigError.of("json_schema", "nothing matches false.")
     schema = {} if schema is True else schema
-    by_path = dict(_schemas(schema, "json_schema"))
-    schemas = list(by_path.values())
-    _check_sizes(schemas)
-    for path, part in by_path.items():
-        _check_keywords(part, path)
+    schemas = [part for _, part in _schemas(schema, "json_schema") if isinstance(part, dict)]
+    check_schemas(schemas)
+    for path, part in _schemas(schema, "json_schema"):
+        if isinstance(part, dict):
+            _check_keywords(part, path)
     # $schema is removed: it might name an older draft, whose rules were not checked.
     schema.pop("$schema", None)
     _check_grammar("json_schema", "json_schema", schema)
@@ -116,19 +119,20 @@ def _number(digits: str) -> float:
     return number
 
 
-def _schemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    if isinstance(schema, bool):
-        return
+def _schemas(schema: Any, path: str) -> Iterator[tuple[str, dict[str, Any] | bool]]:
+    """Yield all schemas and their paths, one at a time: all paths together, of long names and many
+    levels, could take a gigabyte."""
     yield path, schema
-    for word, value in schema.items():
-        here, inner = f"{path}.{word}", {}
+    for word, value in () if isinstance(schema, bool) else schema.items():
+        here = f"{path}.{word}"
+        inner: Iterable[tuple[str, Any]] = ()
         if word in SCHEMAS_BY_NAME:
-            inner = {f"{here}.{name}": item for name, item in value.items()}
+            inner = ((f"{here}.{name}", item) for name, item in value.items())
         elif word in SCHEMAS_IN_LIST:
-            inner = {f"{here}[{index}]": item for index, item in enumerate(value)}
+            inner = ((f"{here}[{index}]", item) for index, item in enumerate(value))
         elif word in ONE_SCHEMA:
-            inner = {here: value}
-        for where, item in inner.items():
+            inner = ((here, value),)
+        for where, item in inner:
             yield from _schemas(item, where)
 
 
@@ -155,21 +159,6 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
         )
 
 
-def _check_sizes(schemas: list[dict[str, Any]]) -> None:
-    if sum(max(s.get("minItems", 0), s.get("maxItems", 0)) for s in schemas) > MAX_ITEMS:
-        raise ConfigError(
-            f"json_schema: minItems and maxItems add up to more than {MAX_ITEMS} items; give "
-            "smaller bounds, or no maxItems."
-        )
-    steps = [Decimal(str(s["multipleOf"])).normalize() for s in schemas if "multipleOf" in s]
-    places = max([0, *(-int(step.as_tuple().exponent) for step in steps)])
-    if math.lcm(*(int(step.scaleb(places)) for step in steps)) > MAX_STEPS:
-        raise ConfigError(
-            "json_schema.multipleOf: without their decimal points, the least common multiple of "
-            f"all of them is above {MAX_STEPS}; list the values in an enum."
-        )
-
-
 def _close_objects(schemas: list[dict[str, Any]]) -> None:
     """Forbid undeclared properties, unless a schema asks for them or schemas are combined: a small
     model would invent more and more of them until max_tokens."""
@@ -185,14 +174,19 @@ def _join_patterns_with_names(schemas: list[dict[str, Any]]) -> None:
     """Give each named property the schemas of the patterns that its name matches: llguidance 0.7.30
     holds it to its own schema only."""
     for part in schemas:
-        patterns = part.get("patternProperties", {}).items()
-        for name, own in part.get("properties", {}).items():
-            if also := [schema for pattern, schema in patterns if re.search(pattern, name)]:
-                part["properties"][name] = {"allOf": [own, *also]}
+        named = part.get("properties", {})
+        patterns = part.get("patternProperties", {}) if named else {}
+        try:
+            matchers = [(string_matcher(each), schema) for each, schema in patterns.items()]
+            for name, own in named.items():
+                if also := [schema for matcher, schema in matchers if is_found(matcher, name)]:
+                    named[name] = {"allOf": [own, *also]}
+        except PatternLimitError as limit:
+            raise ConfigError(f"json_schema.patternProperties: llguidance: {limit}.") from None
 
 
 def _check_pattern(pattern: str, where: str) -> None:
-    """Refuse a regex that Python and Rust read differently, or with too many repeats."""
+    """Refuse a regex that Python and Rust read differently, or with too large counts."""
     tokens = TOKEN.findall(pattern)
     outside = "".join(token if len(token) == 1 else "x" for token in tokens)
     nested = any(NESTED_CLASS.search(re.sub(r"\\.", "x", each[1:])) for each in _classes(tokens))
@@ -201,13 +195,12 @@ def _check_pattern(pattern: str, where: str) -> None:
             f"{where}: {shown(pattern)} has a possessive repeat, the flag x, or [ && -- ~~ inside "
             "a class, which Python and Rust read differently; avoid or escape these."
         )
+    check_repeats(outside, where)
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         reason = f"is not a regular expression: {strip_punctuation(error)}"
         raise ConfigError.of(where, f"{shown(pattern)} {reason}.") from None
-    if any(int(count) > MAX_REPEATS for count in REPEATS.findall(outside)):
-        raise ConfigError.of(where, f"at most {MAX_REPEATS} repeats, or no bound at all.")
 
 
 def _check_json_pattern(pattern: str, where: str) -> None:
@@ -230,19 +223,12 @@ def _classes(tokens: list[str]) -> list[str]:
     return [each for each in tokens if len(each) > 1 and each[0] == "["]
 
 
-@functools.cache
-def _bytes_as_tokens() -> LLTokenizer:
-    from llguidance import LLTokenizer
-
-    return LLTokenizer("byte")
-
-
 def _check_grammar(where: str, kind: str, source: Any) -> None:
     """Compile a "regex" or "json_schema" and take its first step, which reveals most of
     llguidance's limits."""
     from llguidance import LLMatcher
 
-    tokenizer, compiled = _bytes_as_tokens(), getattr(LLMatcher, f"grammar_from_{kind}")(source)
+    tokenizer, compiled = bytes_as_tokens(), getattr(LLMatcher, f"grammar_from_{kind}")(source)
     matcher = LLMatcher(tokenizer, compiled, log_level=0)
     if not matcher.is_error():
         allowed = int.from_bytes(matcher.compute_bitmask(), "little")

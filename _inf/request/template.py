@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import re
+import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +21,6 @@ from _inf.types import Tokenizer
 
 Message = Mapping[str, Any]
 
-# Placeholders for an answer and a tool's result, searched in the rendered text.
-ANSWER, RESULT = "ANSWERb81f3c", "RESULTb81f3c"
 _QUESTION: Message = {"role": "user", "content": "Hi"}
 
 
@@ -52,11 +52,13 @@ class Template:
 
     def check_turns(self) -> None:
         """Refuse a template that does not show tool results, before anything is sent."""
-        called = [_QUESTION, *_call_and_result(1), *_call_and_result(2), *_call_and_result(3)]
+        result = _placeholder()
+        turns = [_call_and_result(turn, result) for turn in (1, 2, 3)]
+        called = [_QUESTION, *itertools.chain.from_iterable(turns)]
         answers = [{**m, "tool_calls": None} if m["role"] == "assistant" else m for m in called]
         try:
             text, _ = self._text_after(answers, 5, called)
-            failure = "" if RESULT in text else f"it continues with {text[:40]!r}"
+            failure = "" if result in text else f"it continues with {text[:40]!r}"
         except Exception as refusal:
             failure = error_text(refusal)
         if failure:
@@ -119,15 +121,16 @@ class Template:
         turn; if that fails, it is rendered as a call, because some need a call before a result.
         """
         refusal: Exception = ValueError("it does not show an assistant's message")
-        plain: Message = {"role": "assistant", "content": ANSWER}
-        for conversation, answer in ((messages, plain), (called, _marked(called[index]))):
+        mark = _placeholder()
+        plain: Message = {"role": "assistant", "content": mark}
+        for conversation, answer in ((messages, plain), (called, _marked(called[index], mark))):
             try:
                 text = self._text([*conversation[:index], answer, *conversation[index + 1 :]])
             except Exception as failure:
                 refusal = failure
                 continue
-            if ANSWER in text:
-                return text.rpartition(ANSWER)[2], bool(answer.get("tool_calls"))
+            if mark in text:
+                return text.rpartition(mark)[2], bool(answer.get("tool_calls"))
         raise refusal
 
     def escape_special_tokens(self, text: str) -> str:
@@ -217,22 +220,28 @@ def _any_of(words: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
 
-def _call_and_result(turn: int) -> list[Message]:
+def _placeholder() -> str:
+    """A word to search in rendered text. It is drawn anew, so that nobody can write it into a
+    message: what follows it would count as what follows the answer."""
+    return f"PLACEHOLDER{secrets.token_hex(16)}"
+
+
+def _call_and_result(turn: int, result: str) -> list[Message]:
     """A call and its result; Mistral's template requires ids of nine characters."""
     name, call_id = "f", f"call{turn:05}"
     call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": {}}}
     return [
         {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "name": name, "content": RESULT, "tool_call_id": call_id},
+        {"role": "tool", "name": name, "content": result, "tool_call_id": call_id},
     ]
 
 
-def _marked(answer: Message) -> Message:
+def _marked(answer: Message, mark: str) -> Message:
     """Return the answer with a placeholder in its last call, or as its text."""
     *before, last = answer.get("tool_calls") or [None]
     if last is None:
-        return {"role": "assistant", "content": ANSWER}
-    last = {**last, "function": {**last["function"], "arguments": {"x": ANSWER}}}
+        return {"role": "assistant", "content": mark}
+    last = {**last, "function": {**last["function"], "arguments": {"x": mark}}}
     return {**answer, "content": "", "tool_calls": [*before, last]}
 
 

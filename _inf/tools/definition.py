@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from _inf.errors import ToolError, at_fault, did_you_mean, error_text, shown, strip_punctuation
+from _inf.tools.patterns import is_found, string_matcher
 from _inf.types import Tool, ToolCall
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -19,6 +21,7 @@ Model = TypeVar("Model", bound=BaseModel)
 JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 MAX_FAULTS = 3
 PATTERN_SECONDS = 0.2  # for one match of a pattern in a schema; it holds the event loop of a call
+MAX_REFERENCES = 10_000  # in one check by a client's schema
 MAX_FAULT_CHARACTERS = 300
 
 
@@ -31,6 +34,20 @@ def as_tools(items: object) -> list[Tool]:
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Sequence):
         raise ToolError(f"tools: {shown(items)} is not a list of schemas, functions or verl tools.")
     return listed_tools(items, "tools", lambda item, where: [as_tool(item, where)])
+
+
+@at_fault(key="tools")
+def shown_tools(schemas: Sequence[Mapping[str, Any]]) -> list[Tool]:
+    """Convert the schemas of a request whose caller runs the tools. Its `parameters` are shown to
+    the model as they are: a grammar, if they become one, has its own checks."""
+
+    def made(schema: Any, where: str) -> list[Tool]:
+        if not isinstance(schema, Mapping):
+            raise ToolError(f"{where}: {shown(schema)} is not a schema.")
+        checked = checked_schema(schema, where, _ShownFunction)
+        return [Tool(checked["function"]["name"], checked)]
+
+    return listed_tools(schemas, "tools", made)
 
 
 def listed_tools(
@@ -111,6 +128,14 @@ def _checked_parameters(value: object) -> Any:
     return parameters
 
 
+def _any_parameters(value: object) -> Any:
+    if value is None:
+        return {"type": "object", "properties": {}}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{shown(value)} is not a JSON schema")
+    return _plain_json(value)
+
+
 def schema_fault(schema: Any) -> str:
     """`.path: what is wrong there` with a JSON schema, in jsonschema's words where they say it; ""
     if nothing is."""
@@ -148,6 +173,14 @@ class _Function(BaseModel):
     returns: Annotated[Any, BeforeValidator(_plain_json)] = Field(default=None, alias="return")
 
 
+class _ShownFunction(_Function):
+    """That of a tool which is only shown to the model: its schema need not be one."""
+
+    parameters: Annotated[Any, BeforeValidator(_any_parameters)] = Field(
+        default=None, validate_default=True
+    )
+
+
 class _Shell(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -155,7 +188,9 @@ class _Shell(BaseModel):
     function: dict[str, Any]
 
 
-def checked_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
+def checked_schema(
+    schema: Mapping[str, Any], where: str, form: type[_Function] = _Function
+) -> dict[str, Any]:
     """Return a checked copy in OpenAI's form, with `type` and `function` added if missing."""
     named = isinstance(kind := schema.get("type"), str) and kind == "function"
     if isinstance(kind, str) and not named:
@@ -164,7 +199,7 @@ def checked_schema(schema: Mapping[str, Any], where: str) -> dict[str, Any]:
     if "function" in schema:
         bare = validated(_Shell, schema, where).function
         where = f"{where}.function"
-    function = validated(_Function, bare, where)
+    function = validated(form, bare, where)
     whole = {"name", "description", "parameters"} | function.model_fields_set
     return {"type": "function", "function": function.model_dump(include=whole, by_alias=True)}
 
@@ -192,10 +227,20 @@ def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
 
 def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     """Describe what in `arguments` breaks the tool's schema, for the model; None if nothing."""
+    return _fault(_validator_class(), tool, arguments)
+
+
+def strict_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """`argument_fault` by a schema that a client sent and `json_schema_text` took, in bounded
+    time; without `patternProperties`."""
+    return _fault(_bounded_validator_class(), tool, arguments)
+
+
+def _fault(validator_class: Any, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     from referencing import Registry
 
     # With an empty registry, a "$ref" to a URL is an error and not a download.
-    validator = _validator_class()(tool.parameters, registry=Registry())
+    validator = validator_class(tool.parameters, registry=Registry())
     try:
         errors = sorted(validator.iter_errors(dict(arguments)), key=lambda error: error.json_path)
     except Exception as failure:
@@ -258,6 +303,27 @@ def _matches(pattern: str, text: str) -> bool:
         took = f"the pattern {shown(pattern)} takes more than {PATTERN_SECONDS:g} seconds"
         raise TimeoutError(f"{took} to match {shown(text)}") from None
     return found is not None
+
+
+def _bounded_validator_class() -> Any:
+    """`_validator_class` for one check by a client's schema: references that double, and patterns
+    that backtrack, could take it days."""
+    from jsonschema import Draft202012Validator, ValidationError
+    from jsonschema.validators import extend
+
+    follow, followed = Draft202012Validator.VALIDATORS["$ref"], itertools.count(1)
+
+    def reference(validator: Any, target: str, instance: Any, schema: Any) -> Any:
+        if next(followed) > MAX_REFERENCES:
+            raise ToolError(f"over {MAX_REFERENCES} references to follow")
+        yield from follow(validator, target, instance, schema)
+
+    def pattern_is_found(validator: Any, pattern: str, instance: Any, schema: Any) -> Any:
+        if isinstance(instance, str) and not is_found(string_matcher(pattern), instance):
+            yield ValidationError(f"{shown(instance)} does not match {shown(pattern)}")
+
+    own = {"$ref": reference, "pattern": pattern_is_found}
+    return extend(_validator_class(), own)  # type: ignore[no-untyped-call]
 
 
 def call_fault(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:

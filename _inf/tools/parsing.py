@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -43,26 +44,28 @@ def parse(text: str, format: str, tools: Sequence[Tool]) -> Parsed:
     calls = _READERS[format](text, tools)
     if not calls:
         return Parsed(text, [])
-    outside, end = "", 0
+    outside, end, mark = "", 0, _absent_character(text)
     for call in calls:
-        outside += text[end : call.start_pos] + _CALL
+        outside += text[end : call.start_pos] + mark
         end = call.end_pos
-    return Parsed(_unwrapped(outside + text[end:]), calls)
+    return Parsed(_unwrapped(outside + text[end:], mark), calls)
 
 
-_CALL = "\0"  # replaces a call
-_CALLS = rf"\s*(?:{_CALL}[\s,;]*)+"
-_WRAPPED = re.compile(
-    rf"```\w*{_CALLS}```|\[{_CALLS}\]|<function_calls>{_CALLS}</function_calls>"
-    rf"|<\|python_start\|>{_CALLS}<\|python_end\|>"
-)
+def _absent_character(text: str) -> str:
+    return next(chr(code) for code in range(sys.maxunicode) if chr(code) not in text)
 
 
-def _unwrapped(outside: str) -> str:
-    """Remove lists, fences and tags that held nothing but calls."""
-    while (shorter := _WRAPPED.sub(_CALL, outside)) != outside:
+def _unwrapped(outside: str, mark: str) -> str:
+    """Remove the marks, each in the place of a call, and lists, fences and tags that hold nothing
+    but marks."""
+    calls = rf"\s*(?:{re.escape(mark)}[\s,;]*)+"
+    wrapped = re.compile(
+        rf"```\w*{calls}```|\[{calls}\]|<function_calls>{calls}</function_calls>"
+        rf"|<\|python_start\|>{calls}<\|python_end\|>"
+    )
+    while (shorter := wrapped.sub(lambda _: mark, outside)) != outside:
         outside = shorter
-    return outside.replace(_CALL, "").strip()
+    return outside.replace(mark, "").strip()
 
 
 def tool_instructions(tools: Sequence[Tool], format: str) -> str:

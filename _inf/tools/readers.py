@@ -153,7 +153,8 @@ def read_xml(text: str, tools: Sequence[Tool]) -> list[ToolCall]:
 
 def _xml_arguments(inside: str, name: str, tools: Sequence[Tool]) -> dict[str, Any]:
     schemas = {tool.name: tool.parameters for tool in tools}
-    types: Mapping[str, Any] = schemas.get(name, {}).get("properties", {})
+    properties = schemas.get(name, {}).get("properties")
+    types: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
     arguments, end = {}, 0
     while match := _VALUE.match(inside, end):
         arguments[match[1]] = _typed(unescape(match[2]), types.get(match[1]))

@@ -17,7 +17,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from _inf.errors import ConfigError
 from _inf.request.grammar import json_schema_text, regex_text
-from tests.support.grammars import REGEXES, draw_schemas
+from tests.support.grammars import HOSTILE_REGEXES, HOSTILE_SCHEMAS, REGEXES, draw_schemas
 
 BYTES = LLTokenizer("byte")  # each byte a token
 STOP = BYTES.eos_token
@@ -289,6 +289,54 @@ def test_schema_that_would_take_minutes_is_refused_in_seconds(schema: Any) -> No
     with pytest.raises(ConfigError):
         json_schema_text(schema)
     assert time.process_time() - start < 10
+
+
+HOSTILE = {
+    **{name: ("json_schema_text", schema) for name, schema in HOSTILE_SCHEMAS.items()},
+    **{f"{name}: a regex": ("regex_text", text) for name, text in HOSTILE_REGEXES.items()},
+}
+HOSTILE_SECONDS = 60
+CHECKED = """
+import json, resource, sys
+from _inf.errors import ConfigError
+from _inf.request import grammar
+name, value = json.load(sys.stdin)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    getattr(grammar, name)(value)
+except ConfigError as refusal:
+    assert str(refusal).startswith(("json_schema", "regex")), refusal
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_schema_or_regex_takes_minutes_or_ends_the_process(name: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", CHECKED],
+        input=json.dumps(HOSTILE[name]),
+        timeout=HOSTILE_SECONDS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) < 500_000  # KB
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [("^(a+)+$", "aaaa", True), ("^(a+)+$", "aaaa!", False), ("a", "xax", True), ("^$", "", True),
+     ('z$', 'say "hi"z', True), ("^.$", "\\", True),
+     ("é", "größeé", True), ("^é", "größeé", False)],
+)  # fmt: skip
+def test_named_property_is_held_to_the_patterns_that_its_name_matches(
+    pattern: str, name: str, matches: bool
+) -> None:
+    schema = {"type": "object", "properties": {name: {}}, "patternProperties": {pattern: A}}
+    matcher = json_matcher({**schema, "required": [name], "additionalProperties": False})
+    assert takes(matcher, json.dumps({name: 1}, ensure_ascii=False))
+    assert takes(matcher, json.dumps({name: "x"}, ensure_ascii=False)) is not matches
 
 
 def test_long_strings_and_many_properties_are_served() -> None:

@@ -139,3 +139,46 @@ REGEXES = [
     r"\"(?:\\.|[^\"\\]){0,10}\"",
     r"(?:ab|)*x",
 ]
+
+
+# Each once took minutes to days, ended the process or held all its threads.
+HOSTILE_REGEXES = {
+    "unclosed classes": "[" * 50_000,
+    "unclosed classes in a comment": f"(?#{'[' * 50_000})a",
+    "unclosed classes, a last escape": "[" * 50_000 + "\\",
+    "thousands of folded classes": "(?i:[\0-\U0010ffff])" * 10_000,
+    "thousands of optional classes": r"\W?" * 20_000,
+    "a count of 5,000 digits": f"a{{{'9' * 5_000}}}",
+}
+HOSTILE_SCHEMAS: dict[str, Any] = {
+    "a name that backtracks": {
+        "properties": {"a" * 40 + "!": {}},
+        "patternProperties": {"^(a+)+$": {}},
+        "type": "object",
+    },
+    "a long name and many patterns": {
+        "type": "object",
+        "properties": {"a" * 900_000: {}},
+        "patternProperties": {f"^a*{number}$": {} for number in range(100)},
+    },
+    "500 patterns of names": {
+        "patternProperties": {f"^a{number}[a-z]*$": {} for number in range(500)}
+    },
+    "30,000 required names": {"type": "object", "required": [f"p{n}" for n in range(30_000)]},
+    "30,000 names that may come": {"properties": {f"p{n}": True for n in range(30_000)}},
+    "a constant of 30,000 names": {"const": {f"p{n}": n for n in range(30_000)}},
+    "30,000 required values of several types": {"required": [[], 1, "a"] * 10_000},
+    "paths of a gigabyte": {
+        "$defs": {
+            name: {"properties": {f"p{n}": True for n in range(1_500)}}
+            for name in ("x" * 400_000, "y" * 400_000)
+        }
+    },
+    "patterns in a thousand places": {
+        "properties": {
+            f"p{n}": {"type": "string", "pattern": f"(?i:[\0-\U0010ffff])?{n}"}
+            for n in range(1_500)
+        }
+    },
+    **{name: {"type": "string", "pattern": text} for name, text in HOSTILE_REGEXES.items()},
+}

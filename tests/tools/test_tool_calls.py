@@ -362,3 +362,9 @@ def test_a_pythonic_list_may_have_prose_around_it() -> None:
     assert [call.name for call in parsed.calls] == ["search", "find"]
     assert parsed.calls[1].arguments == {"query": "b)", "deep": [{"x": -1}]}
     assert parsed.content == "Sure:  there."
+
+
+@pytest.mark.parametrize("beside", ["\0", "\0\1\2", "[\0]", "```\0```"])
+def test_text_beside_a_call_is_kept_whatever_its_characters(beside: str) -> None:
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    assert parse(f"{beside} {call}", "hermes", TOOLS).content == beside

@@ -16,7 +16,13 @@ import numpy as np
 import pytest
 
 from _inf.errors import ToolError
-from _inf.tools.definition import argument_fault, as_tools, call_fault
+from _inf.tools.definition import (
+    argument_fault,
+    as_tools,
+    call_fault,
+    shown_tools,
+    strict_fault,
+)
 from _inf.tools.execution import Executed, execute
 from _inf.types import Tool, ToolCall
 
@@ -437,3 +443,24 @@ def test_patterns_and_other_properties_are_held_to_the_schema() -> None:
         assert says in str(argument_fault(asked, wrong))
     parameters["additionalProperties"] = False
     assert "('other' was unexpected)" in str(argument_fault(asked, {"n_1": 3, "other": 3}))
+
+
+LINKS = {f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("x", "value", "says"),
+    [
+        ({"type": "string", "pattern": "^(a+)+$"}, "a" * 40 + "!", "x: .* does not match"),
+        ({"$ref": "#/$defs/a0"}, "no number", "over 10000 references"),
+        ({"type": "string", "pattern": "^(a+)+$"}, "a" * 40, None),
+        ({"$ref": "#/$defs/a39"}, 3, None),
+        ({"type": "integer"}, "3", "x: '3' is not of type 'integer'"),
+    ],
+)
+def test_check_by_a_clients_schema_is_bounded(x: Any, value: Any, says: str | None) -> None:
+    defs = {**LINKS, "a40": {"type": "integer"}}
+    parameters = {"type": "object", "$defs": defs, "properties": {"x": x}}
+    (made,) = shown_tools([{"name": "f", "parameters": parameters}])
+    fault = strict_fault(made, {"x": value})
+    assert fault is None if says is None else re.search(says, str(fault))

@@ -126,9 +126,9 @@ class Service:
         session = None if name is None else self.sessions.of_request(name)
         keywords = body.keywords() | ({} if adapter is None else {"adapter": adapter})
         asked = (body.prompts(), keywords, body.tool_choice, session)
-        one = body.parallel_tool_calls is False
+        parallel = body.parallel_tool_calls
         with by_field(body.fields):
-            call = await asyncio.to_thread(served_call, self.engine, *asked, one_call=one)
+            call = await asyncio.to_thread(served_call, self.engine, *asked, parallel=parallel)
             responses = kind(call, body, adapter or self.model)
             if body.stream:
                 events = self._events(responses, request.url.path)

@@ -22,8 +22,8 @@ from _inf.request.seeds import derived_seed, prompt_seed
 from _inf.request.tokenize import tokenize
 from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
-from _inf.tools.definition import as_tools
-from _inf.types import Limits, Message, Prompt, Tool
+from _inf.tools.definition import shown_tools, strict_fault
+from _inf.types import Limits, Message, Prompt, Tool, ToolCall
 
 if TYPE_CHECKING:
     from _inf.apps.serve.sessions import Session
@@ -54,6 +54,14 @@ class ServedCall:
     session: Session | None
     starts: Sequence[Start]
 
+    def takes(self, call: ToolCall) -> bool:
+        """Whether a call in an answer is one of the request's tools, with arguments as its schema
+        says if that is `strict`."""
+        tool = self.rules.tools.get(call.name)
+        if tool is None or not _is_strict(tool):
+            return tool is not None
+        return call.error is None and strict_fault(tool, call.arguments) is None
+
     async def answer(self) -> GenerationOutput:
         """Answer all choices in one call; cancelling it aborts them in the engine."""
         prompts = [{"prompt_token_ids": LaterTurn(ids)} for ids in self.prompt_ids]
@@ -77,10 +85,11 @@ def served_call(
     tool_choice: str | NamedTool | None,
     session: Session | None = None,
     *,
-    one_call: bool = False,
+    parallel: bool | None = None,
 ) -> ServedCall:
     """Prepare a request; checks what `generate` cannot: the number of choices, lengths, a forced
-    call. keywords: `generate`'s. tool_choice: "none" shows the tools, and finds no calls. Raises as
+    call. keywords: `generate`'s. tool_choice: "none" shows the tools, and finds no calls. parallel:
+    whether an answer may have several calls; None: one that is forced has not. Raises as
     `generate` does."""
     params = dict(keywords)
     n, asked = checked("n", params.pop("n", 1)), params.pop("max_tokens", None)
@@ -92,9 +101,12 @@ def served_call(
     _check_scored(params.get("prompt_logprobs"), n * sum(len(each.token_ids) for each in tokenized))
     forced = tool_choice not in (None, "auto", "none")
     if forced:
-        params["json_schema"] = _call_schema(tool_choice, list(rules.tools.values()), params)
-    if tool_choice == "none":
+        several = parallel is True and tool_choice == "required"
+        params["json_schema"] = _call_schema(tool_choice, rules.tools, params, several=several)
+    elif tool_choice == "none":
         rules = dataclasses.replace(rules, tools={})
+    else:
+        _check_strict(rules.tools)
     default, total = engine.config.rollout.response_length, engine.model.limits.total
     limits = [most or min(default, total - len(prompt.token_ids)) for prompt in tokenized]
     own: list[dict[str, int]] = [{"max_tokens": each} for each in limits for _ in range(n)]
@@ -105,7 +117,9 @@ def served_call(
     params |= {"tools": [], "n": 1, "progress": False}
     ids = [prompt.token_ids for prompt in tokenized for _ in range(n)]
     places = [start for start in starts for _ in range(n)]
-    return ServedCall(engine, n, ids, params, own, rules, forced, one_call, session, places)
+    return ServedCall(
+        engine, n, ids, params, own, rules, forced, parallel is False, session, places
+    )
 
 
 def _prompts(
@@ -126,7 +140,7 @@ def _prompts(
     kwargs = checked(name, given)
     if not params.pop("add_generation_prompt", True):
         kwargs = {**kwargs, "add_generation_prompt": False}
-    rules = rules_for(as_tools(tools), kwargs, engine.config, engine.model)
+    rules = rules_for(shown_tools(tools), kwargs, engine.config, engine.model)
     template = rules.template
     if template is None:
         raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")
@@ -168,25 +182,69 @@ def _check_scored(likeliest: bool | int | None, tokens: int) -> None:
         raise ConfigError.of("prompt_logprobs", f"{said}; at most {MAX_SCORED} can be asked for")
 
 
+def forced_texts(text: str) -> list[str]:
+    """The JSON texts of the calls that a grammar enforced: of one, or of those in a list."""
+    if not text.startswith("["):
+        return [text]
+    try:
+        return [json.dumps(call, ensure_ascii=False) for call in json.loads(text)]
+    except (ValueError, RecursionError):
+        return []
+
+
+def _is_strict(tool: Tool) -> bool:
+    return tool.schema["function"].get("strict") is True
+
+
+def _check_strict(tools: Mapping[str, Tool]) -> None:
+    """Refuse strict tools with schemas that answers cannot be held to."""
+    for index, tool in enumerate(tools.values()):
+        if _is_strict(tool):
+            where = f"tools[{index}].function.parameters"
+            parameters = _parameters(tool, where)
+            if '"patternProperties"' in json.dumps(parameters):
+                said = "a strict tool cannot have patternProperties; leave out strict"
+                raise ConfigError.of(where, said)
+
+
+def _parameters(tool: Tool, where: str) -> dict[str, Any]:
+    """The schema of the tool's arguments, which a grammar can enforce. `strict` may stand in it by
+    mistake: a grammar always is."""
+    parameters = {"type": "object", **tool.parameters}
+    if isinstance(parameters.get("strict"), bool):
+        del parameters["strict"]
+    try:
+        checked("json_schema", parameters)
+    except ConfigError as failure:
+        said = str(failure).removeprefix("json_schema")
+        raise ConfigError(f"{where}{said}", key=where) from None
+    return parameters
+
+
 def _call_schema(
-    choice: str | NamedTool | None, tools: Sequence[Tool], keywords: Mapping[str, Any]
+    choice: str | NamedTool | None,
+    tools: Mapping[str, Tool],
+    keywords: Mapping[str, Any],
+    *,
+    several: bool,
 ) -> dict[str, Any]:
-    """Return the schema of `{"name": ..., "arguments": {...}}` for the tools that may be called."""
+    """Return the schema of `{"name": ..., "arguments": {...}}` for the tools that may be called;
+    several: of a list of them."""
     for name in ("json_schema", "regex"):
         if name in keywords:
             said = f"an answer can follow one grammar only; remove {name}"
             raise ConfigError.of("tool_choice", said)
-    if isinstance(choice, NamedTool):
-        named = choice.function.name
-        tools = [tool for tool in tools if tool.name == named]
-        if not tools:
-            raise ConfigError.of("tool_choice", f"there is no tool {shown(named)} in tools")
+    named = choice.function.name if isinstance(choice, NamedTool) else None
+    if named is not None and named not in tools:
+        raise ConfigError.of("tool_choice", f"there is no tool {shown(named)} in tools")
     if not tools:
         raise ConfigError.of("tool_choice", "it needs tools")
     definitions: dict[str, Any] = {}
     calls = []
-    for tool in tools:
-        parameters = dict(tool.parameters)
+    for index, tool in enumerate(tools.values()):
+        if named not in (None, tool.name):
+            continue
+        parameters = _parameters(tool, f"tools[{index}].function.parameters")
         for key, value in parameters.pop("$defs", {}).items():
             if definitions.setdefault(key, value) != value:
                 said = f"two tools define #/$defs/{key} differently"
@@ -199,5 +257,7 @@ def _call_schema(
                 "additionalProperties": False,
             }
         )
-    schema = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    if several:
+        schema = {"type": "array", "items": schema, "minItems": 1}
     return {**schema, **({"$defs": definitions} if definitions else {})}

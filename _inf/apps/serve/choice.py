@@ -12,7 +12,7 @@ import uuid
 from typing import Any
 
 from _inf.apps.openai_format import assistant
-from _inf.apps.serve.calls import ServedCall
+from _inf.apps.serve.calls import ServedCall, forced_texts
 from _inf.conversation.rules import THOUGHT_ENDS, answered_calls
 from _inf.response.row import OF_OUTPUT, GenerationRow
 from _inf.response.streaming import StreamChunk
@@ -117,22 +117,21 @@ class Choice:
 
     def _parsed(self) -> tuple[str, list[ToolCall]]:
         """The text outside calls, with the white space that it begins with, and the calls. A call
-        of a tool that the request does not have stays text."""
+        that the request does not take stays text."""
         if self.call.forced:
-            calls = forced_call(self._text)
+            calls = [call for text in forced_texts(self._text) for call in forced_call(text)]
             return "" if calls else self._text, calls
         if not self.call.rules.tools:
             return self._text, []
         parsed = answered_calls(self.output, self.call.rules)
-        tools = self.call.rules.tools
-        calls = [call for call in parsed.calls if call.name in tools]
+        calls = [call for call in parsed.calls if self.call.takes(call)]
         if not calls:
             return self._text, []
         thought, end, outside = parsed.content.rpartition(THOUGHT_ENDS)
         if outside:
             text = self._text.rpartition(THOUGHT_ENDS)[2]
             outside = text[: len(text) - len(text.lstrip())] + outside.lstrip()
-        others = [call.raw_text for call in parsed.calls if call.name not in tools]
+        others = [call.raw_text for call in parsed.calls if not self.call.takes(call)]
         content = "\n".join([*filter(None, [thought + end + outside]), *others])
         return content, calls[: 1 if self.call.one_call else None]
 

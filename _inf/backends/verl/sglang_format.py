@@ -9,7 +9,6 @@ adapter `lora_path`.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from _inf.backends.base import check_finite
@@ -19,6 +18,9 @@ from _inf.types import RequestOutput, SamplingParams
 REPETITION_PENALTY, SEED, SAMPLING_MASK = "repetition_penalty", "seed", "sampling_mask"  # of ours
 SAME = "temperature top_p top_k min_p presence_penalty frequency_penalty ignore_eos".split()
 ROUTED_EXPERTS = "return_routed_experts"
+# Below it are the log probs of tokens that are ruled out: -inf, or on a GPU the smallest number of
+# their type, -3.39e38 or less (`layers/sampler.py`, `_attach_logprobs_to_output`).
+RULED_OUT = -3.3e38
 LOGPROB_START, TOP_LOGPROBS = "logprob_start_len", "top_logprobs_num"
 TOP_PROMPT_LOGPROBS, ADAPTER = "top_prompt_logprobs", "lora_path"
 
@@ -121,6 +123,6 @@ def _top_logprobs(meta: dict[str, Any], most: int | None) -> list[dict[int, floa
     """The likeliest tokens, at most so many, without those that a grammar or a bias ruled out."""
     tops, sampled = meta["output_top_logprobs"], meta["output_token_logprobs"]
     return [
-        {token: value for value, token, _ in [*top[:most], own] if math.isfinite(value)}
+        {token: value for value, token, _ in [*top[:most], own] if value > RULED_OUT}
         for top, own in zip(tops, sampled, strict=True)
     ]

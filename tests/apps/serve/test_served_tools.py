@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema
 import pytest
 from openai import OpenAI
 
-from _inf.apps.serve.calls import served_call
+from _inf.apps.serve.calls import ServedCall, served_call
 from _inf.apps.serve.choice import Choice
 from _inf.apps.serve.server import InferenceServer
+from _inf.errors import ConfigError, ToolError
+from _inf.request.grammar import json_schema_text
 from _inf.response.streaming import StreamChunk
 from inf import InferenceEngine
 from tests.support.serve_clients import client, joined_chat, whole_chat
@@ -145,3 +148,121 @@ def test_openais_helper_sees_where_a_streamed_call_ends(openai: OpenAI) -> None:
     assert calls.choices[0].delta.tool_calls and calls.choices[0].finish_reason is None
     assert last.choices[0].delta.model_dump(exclude_none=True) == {}
     assert (last.choices[0].finish_reason, last.choices[0].stop_reason) == ("tool_calls", None)
+
+
+def strict_calculator(**expression: Any) -> list[Any]:
+    parameters = {
+        "type": "object",
+        "properties": {"expression": {"type": "string", **expression}},
+        "required": ["expression"],
+        "additionalProperties": False,
+    }
+    return [{"type": "function", "function": {**CALCULATOR["function"], "strict": True}
+             | {"parameters": parameters}}]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("expression", "is_call"),
+    [({}, True), ({"pattern": "^[0-9 *]+$"}, True), ({"pattern": "^[0-9 +]+$"}, False),
+     ({"maxLength": 3}, False)],
+)  # fmt: skip
+def test_call_of_a_strict_tool_fits_its_schema_or_stays_text(
+    stream: bool, expression: Any, is_call: bool, openai: OpenAI
+) -> None:
+    tools = strict_calculator(**expression)
+    answer = ask(openai, user(question("12 * 7")), tools=tools, stream=stream)
+    [choice], _ = joined_chat(answer) if stream else whole_chat(answer)
+    assert (len(choice.calls), choice.finish_reason) == (
+        (1, "tool_calls") if is_call else (0, "stop")
+    )
+    assert ("12 * 7" in choice.text) is not is_call
+
+
+def served(caller: InferenceEngine, tools: Any, choice: Any, **more: Any) -> ServedCall:
+    return served_call(caller, [user("Hi")], {"tools": tools}, choice, **more)
+
+
+@pytest.mark.parametrize(
+    ("expression", "says"),
+    [
+        ({"nullable": True}, r"properties\.expression\.nullable: it cannot be enforced"),
+        ({"type": "str"}, r"properties\.expression\.type: 'str' is no JSON type"),
+        ({"pattern": "a(?=b)"}, "llguidance"),
+    ],
+)
+def test_schema_of_a_strict_tool_that_cannot_be_held_to_is_refused(
+    expression: Any, says: str, caller: InferenceEngine
+) -> None:
+    for choice in ("auto", None, "required"):
+        with pytest.raises(ConfigError, match=rf"^tools\[0\]\.function\.parameters[.:].*{says}"):
+            served(caller, strict_calculator(**expression), choice)
+    served(caller, strict_calculator(**expression), "none")
+
+
+ODD = [
+    {},
+    {"properties": {"expression": {"type": "string"}}},
+    {"type": "any"},
+    {"type": "object", "properties": {"expression": {"type": "int"}}},
+    {"type": "object", "properties": ["expression"]},
+    {"type": "object", "strict": True, "properties": {"expression": {"type": "string"}}},
+]
+
+
+@pytest.mark.parametrize("parameters", ODD, ids=str)
+def test_odd_schema_of_a_tool_passes_where_no_grammar_uses_it(
+    parameters: Any, openai: OpenAI
+) -> None:
+    function = {**CALCULATOR["function"], "parameters": parameters}
+    tools = [{"type": "function", "function": function}]
+    for choice in ("auto", "none"):
+        answer = ask(openai, user(GREETING), tools=tools, tool_choice=choice, max_tokens=2)
+        assert answer.choices[0].message.content
+
+
+@pytest.mark.parametrize("parameters", [3, "x", [1]])
+def test_parameters_that_are_no_object_are_refused(
+    parameters: Any, caller: InferenceEngine
+) -> None:
+    with pytest.raises(ToolError, match=r"^tools\[0\]\.parameters: .* is not a JSON schema\.$"):
+        served(caller, [{"name": "f", "parameters": parameters}], "auto")
+
+
+@pytest.mark.parametrize("parameters", [ODD[0], ODD[1], ODD[5]], ids=str)
+def test_forced_call_takes_a_stray_strict_and_a_missing_type(
+    parameters: Any, caller: InferenceEngine
+) -> None:
+    forced = served(caller, [{"name": "f", "parameters": parameters}], "required")
+    schema = json.loads(json_schema_text(forced.params["json_schema"]))
+    assert schema["properties"]["arguments"]["type"] == "object"
+    assert "strict" not in schema["properties"]["arguments"]
+
+
+def test_required_gives_several_calls_where_they_may_be_parallel(
+    caller: InferenceEngine, openai: OpenAI
+) -> None:
+    both = [CALCULATOR, {"name": "f", "parameters": {"type": "object", "properties": {}}}]
+    schema = served(caller, both, "required", parallel=True).params["json_schema"]
+    calls = [{"name": "calculator", "arguments": {"expression": "1"}}, {"name": "f",
+             "arguments": {}}]  # fmt: skip
+    jsonschema.validate(calls, json.loads(json_schema_text(schema)))
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate([], schema)
+    for one in (None, False):
+        forced = served(caller, both, "required", parallel=one)
+        jsonschema.validate(calls[0], forced.params["json_schema"])
+
+    choice = Choice(served(caller, both, "required", parallel=True), 0)
+    said = json.dumps(calls)
+    ids = caller.tokenizer(said)["input_ids"]
+    choice.add(StreamChunk(said, ids, "stop", [0.0] * len(ids), None, {"matched_stop": None}))
+    named = [(each["function"]["name"], each["function"]["arguments"])
+             for each in choice.message["tool_calls"]]  # fmt: skip
+    assert named == [("calculator", '{"expression": "1"}'), ("f", "{}")]
+    assert choice.finish_reason == "tool_calls"
+
+    text = user(question("12 * 7", "3 + 4"))
+    asked = ask(openai, text, tool_choice="required", parallel_tool_calls=True, max_tokens=200)
+    [answer], _ = whole_chat(asked)
+    assert answer.calls or asked.choices[0].finish_reason == "length"

@@ -4,17 +4,18 @@ There the mask is reused in the next step, whose rows may differ or have no gram
 than the tokenizer, and all end tokens but one, are ruled out; every row compiles its grammar again;
 the rows' masks are computed one after the other; PyTorch compiles the kernel that applies the mask,
 for which a CPU needs a C++ compiler; a grammar that reaches one of llguidance's limits counts as
-finished; and the tokenizer, which takes seconds, is read even if no grammar is used.
+finished; no grammar is ever dropped (`compiled_grammars`); and the tokenizer, which takes seconds,
+is read even if no grammar is used.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -36,12 +37,13 @@ from sglang.srt.utils import is_cuda
 from torch.nn.functional import embedding
 from xgrammar import apply_token_bitmask_inplace
 
+from _inf.backends.verl.child.compiled_grammars import CompiledGrammar, CompiledGrammars, Key
 from _inf.backends.verl.child.penalties import MinTokensPenalizer
 from _inf.types import Tokenizer
 
 logger = logging.getLogger(__name__)
 MAX_THREADS = 32  # that compute masks beside a GPU
-MAX_MATCHERS = 8  # of one grammar; building one takes a millisecond, for a very large schema ten
+MAX_MATCHERS = 8  # of one grammar
 # Of each byte of a mask the biases of its eight tokens: 0, or -inf where the bit is 0.
 _BIASES = torch.zeros(256, 8).masked_fill_(
     (torch.arange(256)[:, None] >> torch.arange(8)) % 2 == 0, -math.inf
@@ -74,21 +76,15 @@ class _Vocabulary:
 
 
 class _Grammar(BaseGrammarObject):
-    """One row's grammar and its state.
+    """One row's grammar and its state; `number`: of the matcher that it is a copy of."""
 
-    `matchers`: without end, several of the grammar at its start in turn, each with its number. A
-    row has a copy of the next. The copies of one matcher share a lock (llguidance 0.7.30,
-    `LLMatcher.deep_copy`): with one for all rows no two threads would compute masks at once.
-    """
-
-    def __init__(self, vocabulary: _Vocabulary, matchers: Iterator[tuple[int, LLMatcher]]) -> None:
+    def __init__(self, vocabulary: _Vocabulary, compiled: CompiledGrammar) -> None:
         super().__init__()
-        self.vocabulary, self.matchers = vocabulary, matchers
-        self.number, matcher = next(matchers)
-        self.matcher = matcher.deep_copy()
+        self.vocabulary, self._compiled = vocabulary, compiled
+        self.number, self.matcher = compiled.take(self)
 
     def copy(self) -> _Grammar:
-        return _Grammar(self.vocabulary, self.matchers)
+        return _Grammar(self.vocabulary, self._compiled)
 
     def accept_token(self, token: int) -> None:
         ended = token in self.vocabulary.ends
@@ -140,8 +136,30 @@ class _Backend(GuidanceBackend):
         self._ends = set(eos_token_ids or ())
         self._lock = threading.Lock()
         self._vocabulary: _Vocabulary | None = None
+        self._grammars = CompiledGrammars(
+            self.executor, self._compiled, self._row, INVALID_GRAMMAR_OBJ
+        )
 
-    def _from_serialized(self, serialized_grammar: str) -> BaseGrammarObject:
+    def get_cached_or_future_value(self, key: Key, require_reasoning: bool) -> tuple[Any, bool]:
+        return self._grammars.row(key)
+
+    def set_cache(self, key: Key, value: BaseGrammarObject) -> None:
+        """SGLang calls it with a row's copy, which needs no place, and after a time limit."""
+        if value is INVALID_GRAMMAR_OBJ:
+            self._grammars.refuse(key)
+
+    def reset(self) -> None:
+        self._grammars.clear()
+
+    def _compiled(self, key: Key) -> Any:
+        kind, text = key
+        return getattr(self, f"dispatch_{kind}")(text)
+
+    def _row(self, compiled: CompiledGrammar) -> _Grammar:
+        assert self._vocabulary is not None
+        return _Grammar(self._vocabulary, compiled)
+
+    def _from_serialized(self, serialized_grammar: str) -> CompiledGrammar | BaseGrammarObject:
         """For a tokenizer that llguidance cannot read an invalid grammar, which ends its request:
         an exception would end the process."""
         with self._lock:
@@ -151,12 +169,8 @@ class _Backend(GuidanceBackend):
                 except Exception as failure:
                     logger.error("llguidance cannot read this tokenizer: %r", failure)
                     return INVALID_GRAMMAR_OBJ
-        tokenizer, threads = self._vocabulary.tokenizer, self._vocabulary.threads
-        matchers = [
-            LLMatcher(tokenizer, serialized_grammar, log_level=0)
-            for _ in range(min(threads, MAX_MATCHERS))
-        ]
-        return _Grammar(self._vocabulary, itertools.cycle(enumerate(matchers)))
+        compile = partial(LLMatcher, self._vocabulary.tokenizer, serialized_grammar, log_level=0)
+        return CompiledGrammar(compile, min(self._vocabulary.threads, MAX_MATCHERS))
 
 
 def end_with_its_grammar(check: Callable[..., None], req: Req, *args: object) -> None:

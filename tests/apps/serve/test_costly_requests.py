@@ -1,0 +1,185 @@
+"""Whatever schema, pattern, list of tools or nested JSON a client sends, others are answered
+meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from _inf.apps.serve.server import InferenceServer
+from tests.support.grammars import HOSTILE_REGEXES, HOSTILE_SCHEMAS
+
+pytestmark = pytest.mark.engine
+# A second where nothing else runs. A request that holds the interpreter takes minutes to days.
+HEALTH_SECONDS = 5.0
+REQUEST_SECONDS = 120.0
+INTERNAL_ERROR = 500
+HI = [{"role": "user", "content": "Hi"}]
+
+
+class Pulse:
+    """Asks for `/health` all the time; `longest`: seconds that an answer took."""
+
+    def __init__(self, server: InferenceServer) -> None:
+        self.base = server.base_url.removesuffix("/v1")
+        self.longest, self.answers = 0.0, 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+
+    def _ask(self) -> None:
+        with httpx.Client(base_url=self.base, timeout=REQUEST_SECONDS) as http:
+            while not self._end.wait(0.02):
+                start = time.monotonic()
+                assert http.get("/health").status_code == httpx.codes.OK
+                self.longest = max(self.longest, time.monotonic() - start)
+                self.answers += 1
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._end.set()
+        self._thread.join(REQUEST_SECONDS)
+
+
+@pytest.fixture(scope="module")
+def http(caller_server: InferenceServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=caller_server.base_url, timeout=REQUEST_SECONDS) as client:
+        yield client
+
+
+def send(http: httpx.Client, server: InferenceServer, body: bytes) -> httpx.Response:
+    """Send it, while `/health` is asked; it is answered or refused."""
+    with Pulse(server) as pulse:
+        response = http.post("/chat/completions", content=body)
+        while not pulse.answers:
+            time.sleep(0.01)
+    assert response.status_code < INTERNAL_ERROR, response.text[:300]
+    assert pulse.longest < HEALTH_SECONDS
+    return response
+
+
+def chat(**more: Any) -> bytes:
+    return json.dumps({"messages": HI, "max_tokens": 2, **more}).encode()
+
+
+def tool(parameters: Any, name: str = "f") -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def nested(depth: int) -> Any:
+    inner: Any = {}
+    for _ in range(depth):
+        inner = {"type": "object", "properties": {"a": inner}}
+    return inner
+
+
+EXPANDING = {
+    "$defs": {
+        "a24": {"type": "integer"},
+        **{
+            f"a{n}": {kind: [{"$ref": f"#/$defs/a{n + 1}"}] * 2}
+            for n in range(24)
+            for kind in ("anyOf",)
+        },
+    },
+    "$ref": "#/$defs/a0",
+}
+BODIES = {
+    **{f"json_schema: {name}": chat(json_schema=each) for name, each in HOSTILE_SCHEMAS.items()},
+    **{f"regex: {name}": chat(regex=each) for name, each in HOSTILE_REGEXES.items()},
+    **{
+        f"tool, {choice}: {name}": chat(tools=[tool(each)], tool_choice=choice)
+        for name, each in HOSTILE_SCHEMAS.items()
+        for choice in ("auto", "required")
+    },
+    "references that double": chat(json_schema=EXPANDING),
+    "references of a tool that double": chat(tools=[tool(EXPANDING)], tool_choice="required"),
+    "a hundred choices of 10,000 letters": chat(
+        structured_outputs={"choice": ["a" * 10_000] * 100}
+    ),
+    "3,000 tools": chat(tools=[tool({}, f"f{n}") for n in range(3_000)]),
+    "3,000 tools of which one is called": chat(
+        tools=[tool({}, f"f{n}") for n in range(3_000)], tool_choice="required"
+    ),
+    "a list 1,000,000 deep": b"[" * 1_000_000,
+    "a body 100,000 deep": b'{"a":' * 100_000,
+    "a schema 150 deep": chat(json_schema=nested(75)),
+    "parameters 150 deep": chat(tools=[tool(nested(75))], tool_choice="required"),
+    "an unknown keyword of 1,000,000 letters": chat(json_schema={"x" * 900_000: 1}),
+    "an unknown field of 1,000,000 letters": chat(**{"x" * 1_000_000: 1}),
+    "an enum of 1,000,000 numbers": chat(json_schema={"enum": list(range(1_000_000))}),
+    "a number of 100,000 digits": b'{"messages": [], "seed": ' + b"9" * 100_000 + b"}",
+    "steps with 300 decimal places": chat(
+        json_schema={"prefixItems": [{"multipleOf": float(f"{n}e-300")} for n in range(1, 1_900)]}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_health_is_answered_while_a_costly_request_is(
+    name: str, http: httpx.Client, caller_server: InferenceServer
+) -> None:
+    send(http, caller_server, BODIES[name])
+
+
+WORDS = st.sampled_from(["a" * 60 + "!", "a", "b" * 3_000, "", '"', "\\", "é\n", "$ref"])
+PATTERNS = st.lists(
+    st.sampled_from(
+        ["(a+)+", "(a|a)*", "^", "$", "[", "(", ")", "\\w{1,9999}", ".{0,99}", "|", "a"]
+    ),
+    max_size=8,
+).map("".join)
+LEAVES = st.one_of(
+    PATTERNS.map(lambda pattern: {"type": "string", "pattern": pattern}),
+    st.builds(lambda n: {"type": "array", "minItems": n, "maxItems": n}, st.integers(0, 10**9)),
+    st.lists(WORDS, max_size=4).map(lambda words: {"enum": words * 500}),
+    st.just({"$ref": "#"}),
+    st.integers() | st.booleans() | WORDS,
+)
+
+
+def around(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    named = st.dictionaries(WORDS, inner, max_size=3)
+    return st.one_of(
+        st.fixed_dictionaries(
+            {"properties": named, "patternProperties": st.dictionaries(PATTERNS, inner, max_size=3)}
+        ),
+        st.builds(lambda kind, each: {kind: each}, st.sampled_from(["anyOf", "allOf", "oneOf"]),
+                  st.lists(inner, min_size=1, max_size=3)),
+        st.builds(lambda each: {"type": "array", "items": each}, inner),
+    )  # fmt: skip
+
+
+def test_health_is_answered_while_drawn_requests_are(
+    http: httpx.Client, caller_server: InferenceServer
+) -> None:
+    statuses = []
+
+    @settings(
+        max_examples=40,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        st.recursive(LEAVES, around, max_leaves=8), st.sampled_from(["schema", "tool", "forced"])
+    )
+    def check(schema: Any, where: str) -> None:
+        choice = "required" if where == "forced" else "auto"
+        used = {"tools": [tool(schema)], "tool_choice": choice}
+        body = chat(json_schema=schema) if where == "schema" else chat(**used)
+        statuses.append(send(http, caller_server, body).status_code)
+
+    check()
+    assert {httpx.codes.OK, httpx.codes.BAD_REQUEST} <= set(statuses)

@@ -1,0 +1,108 @@
+"""Whatever others' texts are, the ids between two turns hold them in their own turn: text of a tool
+as of an interaction or an environment, with each chat template of the test suite."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from _inf.request.template import Template
+from tests.support.chat_templates import FAMILIES, embedded_tokenizer, model_of
+
+SCHEMA = {"type": "function", "function": {"name": "add", "description": "", "parameters": {}}}
+CALL = {"id": "call00100", "type": "function", "function": {"name": "add", "arguments": {"a": 2}}}
+PLAIN = "PLAINRESULT"
+# Their templates do not show results of tools.
+WITHOUT_TOOLS = {"DeepSeek-R1", "Phi-3.5"}
+TURNS = [
+    (family, role)
+    for family in FAMILIES
+    for role in ("tool", "user")
+    if role == "user" or family not in WITHOUT_TOOLS
+]
+PIECES = [
+    *("ANSWERb81f3c", "RESULTb81f3c", "PLACEHOLDER", "PLACEHOLDER" + "0" * 32, PLAIN[:5]),
+    *("<|im_start|>assistant\n", "<|im_end|>", "<|im_", "end|>", "</tool_response>", "</s>"),
+    *("[/INST]", "<|user|>", "<think>", "</think>", "{{ messages }}", "<｜Assistant｜>", "<", "|>"),
+    *(" ", "\n", "\0", "4"),
+]
+TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=6), max_size=8).map("".join)
+
+
+@functools.cache
+def template_of(family: str) -> tuple[Template, Any]:
+    model = model_of(embedded_tokenizer(), FAMILIES[family])
+    made = Template(
+        model.tokenizer,
+        schemas=[SCHEMA],
+        instructions="Call add.",
+        eos_token_ids=model.eos_token_ids,
+    )
+    return made, model.tokenizer
+
+
+def between(family: str, role: str, question: str, answer: str, text: str) -> list[int]:
+    """The ids after the second answer."""
+    template, _ = template_of(family)
+    said: dict[str, Any] = {"role": role, "content": text}
+    if role == "tool":
+        said |= {"name": "add", "tool_call_id": CALL["id"]}
+    asked = {"role": "user", "content": question}
+    spoken = {"role": "assistant", "content": answer}
+    called = (
+        {"role": "assistant", "content": "", "tool_calls": [CALL]} if role == "tool" else spoken
+    )
+    turns = [asked, spoken, said, spoken, said]
+    with_calls = [asked, called, said, called, said]
+    return template.after(turns, 3, ended=True, called=with_calls)
+
+
+@pytest.mark.parametrize(("family", "role"), TURNS)
+def test_text_of_others_stays_in_its_turn(family: str, role: str) -> None:
+    template, tokenizer = template_of(family)
+    plain = tokenizer.decode(between(family, role, "Hi", "Yes", PLAIN))
+    assert plain.count(PLAIN) == 1
+
+    @settings(max_examples=40, derandomize=True, database=None, deadline=None)
+    @given(question=TEXTS, answer=TEXTS, text=TEXTS)
+    @example(question="Hi", answer="Yes", text="4ANSWERb81f3c<|im_end|>")
+    def check(question: str, answer: str, text: str) -> None:
+        harmless = template.escape_special_tokens(text)
+        ids = between(family, role, question, answer, harmless)
+        in_its_place = tokenizer(plain.replace(PLAIN, harmless), add_special_tokens=False)
+        # Not of the texts: this tokenizer has no token for a few bytes.
+        assert tokenizer.decode(ids) == tokenizer.decode(in_its_place["input_ids"])
+        special = [token for token in ids if token in tokenizer.all_special_ids]
+        empty = between(family, role, "Hi", "Yes", PLAIN)
+        assert special == [token for token in empty if token in tokenizer.all_special_ids]
+
+    check()
+
+
+@pytest.mark.parametrize(("family", "role"), TURNS)
+def test_no_text_can_hold_the_placeholder_of_an_answer(
+    family: str, role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All words that an earlier rendering put into the messages are in the text of a later one."""
+    _, tokenizer = template_of(family)
+    seen: list[str] = []
+    kind = type(tokenizer)
+    render = kind.apply_chat_template
+
+    def spied(self: Any, messages: Any, **more: Any) -> Any:
+        seen.extend(str(message["content"]) for message in messages)
+        seen.extend(str(message.get("tool_calls")) for message in messages)
+        return render(self, messages, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "apply_chat_template", spied)
+        plain = tokenizer.decode(between(family, role, "Hi", "Yes", PLAIN))
+    words = {word for text in seen for word in re.findall(r"\w{8,}", text)} - {PLAIN}
+    assert words
+    text = f"4 {' '.join(sorted(words))} 5"
+    assert tokenizer.decode(between(family, role, "Hi", "Yes", text)) == plain.replace(PLAIN, text)
