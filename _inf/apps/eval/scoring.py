@@ -56,7 +56,7 @@ def stored_answers(
     its rows. rescore: keep no reward."""
     answered, to_score, old = set(), [], 0
     for row in file.rows():
-        if (line := row["line"]) <= wanted and "completion_tokens" in row:
+        if (line := row["line"]) <= wanted and _has_answer(row):
             answered.add(line)
             has_reward = row.get("reward") is not None
             scored_by = row.get("scored_by")
@@ -67,6 +67,11 @@ def stored_answers(
                 old += has_reward
     to_answer = [line for line in range(1, wanted + 1) if line not in answered]
     return Stored(wanted, to_answer, to_score, _why(version, rescore) if old else None)
+
+
+def _has_answer(row: Mapping[str, Any]) -> bool:
+    """An aborted row, which earlier releases kept and scored, has none."""
+    return "completion_tokens" in row and row.get("finish_reason") != "abort"
 
 
 def judge_of(
