@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
 from _inf.agent_loops.loading import DEFAULT_KEY, TARGET, AgentLoop, KnownLoops
-from _inf.apps.eval.reward_version import DIGITS, RewardVersion, version_of
+from _inf.apps.code_version import CodeVersion, depends_on, version_of
+from _inf.apps.configured_code import named_in
 from _inf.backends.registry import describe
 from _inf.config import Config
 from _inf.errors import ConfigError, error_text
@@ -23,7 +22,7 @@ class LoopVersion(NamedTuple):
     """An agent loop's name, and the version of its code and its entry."""
 
     loop: str
-    version: RewardVersion
+    version: CodeVersion
 
 
 def loop_versions(config: Config, asked: Mapping[str, Any]) -> dict[str, LoopVersion]:
@@ -54,18 +53,7 @@ def default_loop_depends(config: Config) -> dict[str, str]:
     return depends_on(each.version for each in found.values())
 
 
-def depends_on(versions: Iterable[RewardVersion]) -> dict[str, str]:
-    """The versions as entries of what a run's answers depend on. One that could not be read whole
-    is that of this run alone."""
-    entries = {}
-    for version in versions:
-        alone = f", of this run alone ({secrets.token_hex(4)}): cannot compare "
-        unknown = alone + ", ".join(version.unknown) if version.unknown else ""
-        entries[version.name] = f"version {version.digest}{unknown}"
-    return entries
-
-
-def _version(loop: AgentLoop, key: str) -> RewardVersion:
+def _version(loop: AgentLoop, key: str) -> CodeVersion:
     """Of the class, by its code, and of the constructor's keywords with the classes they name."""
     try:
         kwargs = OmegaConf.to_yaml(loop.kwargs, resolve=True, sort_keys=True)
@@ -73,15 +61,6 @@ def _version(loop: AgentLoop, key: str) -> RewardVersion:
     except Exception as failure:  # of an interpolation
         raise ConfigError.of(key, f"{loop.name}: {error_text(failure).splitlines()[0]}.") from None
     folder = Path(loop.file).resolve().parent if loop.file else None
-    modules = [target.rpartition(".")[0] for target in _targets(values)]
+    modules = [target.rpartition(".")[0] for target in named_in(values, TARGET)]
     code = version_of(loop.kind, folder=folder, imports=modules)
-    whole = hashlib.sha256(f"{loop.kind.__qualname__} {kwargs} {code.digest}".encode())
-    return RewardVersion(f"{LOOP}{loop.name}", whole.hexdigest()[:DIGITS], code.unknown)
-
-
-def _targets(values: Any) -> Iterator[str]:
-    if isinstance(values, dict):
-        yield from (str(values[name]) for name in values if name == TARGET)
-        values = list(values.values())
-    for value in values if isinstance(values, list) else ():
-        yield from _targets(value)
+    return CodeVersion.of_all(f"{LOOP}{loop.name}", [code], loop.kind.__qualname__, kwargs)

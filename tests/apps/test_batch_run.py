@@ -31,8 +31,12 @@ from _inf.errors import ConfigError, EngineDeadError, InferenceError, PromptErro
 from _inf.request.sampling import prompt_seed
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
+from _inf.types import Transcript
 
 LONG, COMPLEX = "too long", "too complex"
+# Prompts whose conversations are aborted: with an error, with only a limit, and without a word.
+ABORTED = {"refused": "ToolError: create() failed", "given up": None, "silent": None}
+LIMITS = {"given up": "over_sample_rate"}
 ABOUT = {"model": "m", "input": "i"}
 
 
@@ -44,6 +48,7 @@ class Echo:
         self.on_cpu = True
         self.dies_at = dies_at
         self.asked: list[str] = []
+        self.aborted: list[str] = []
         self.seeds: dict[str, Any] = {}
         self.together: list[list[str]] = []
         self.most = self._under_way = 0
@@ -76,6 +81,11 @@ class Echo:
             raise PromptError("prompt 0 has 900 tokens", index=0)
         if prompt == COMPLEX:
             raise RequestFailure("The engine gave a request up: its grammar is too complex")
+        if (text := str(prompt)) in ABORTED:
+            self.aborted.append(text)
+            said = Transcript(messages=[], error=ABORTED[text], limit=LIMITS.get(text))
+            row = GenerationRow("", [], [], finish_reason="abort", transcript=said)
+            return GenerationOutput([row] * params.get("n", 1))
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")
         about: dict[str, Any] = {"finish_reason": "stop", **dict.fromkeys(names, 1)}
         row = GenerationRow(f"<{prompt}>", [], [], **about)
@@ -160,6 +170,28 @@ def test_each_line_has_its_row_in_order_and_an_error_stands_in_its_place(tmp_pat
     before, again = out.read_bytes(), Echo()
     run(again, source, out)  # asks again for what was refused alone
     assert sorted(again.asked) == sorted([LONG, COMPLEX]) and out.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("refused", "create() failed"),
+        ("given up", "over_sample_rate"),
+        ("silent", "aborted before its answer"),
+    ],
+)
+def test_aborted_conversation_is_an_error_row_and_is_asked_again(
+    text: str, reason: str, tmp_path: Path
+) -> None:
+    source, out = write(tmp_path, [prompt("a"), prompt(text)]), tmp_path / "out.jsonl"
+    run(Echo(), source, out)
+    answered, aborted = read(out)
+    assert "error" not in answered
+    assert aborted["response"] is None and aborted["error"]["code"] == "aborted"
+    assert reason in aborted["error"]["message"]
+    engine = Echo()
+    run(engine, source, out)
+    assert engine.aborted == [text] and engine.asked == [text]
 
 
 def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(

@@ -63,3 +63,8 @@ def test_prompts_without_all_their_rewards_are_left_out_and_sources_kept_apart()
     assert found["val-core/code/reward/mean@2"] == 0.0
     assert metrics([row(0, None)], 1) == {}
     assert not [name for name in metrics([row(0, 3.0)], 1) if "pass@" in name]  # above one
+
+
+def test_value_named_reward_in_a_functions_dict_does_not_replace_the_reward() -> None:
+    rows = [row(0, 1.0, reward_extra={"score": 1.0, "reward": 0.25})]
+    assert metrics(rows, 1)["val-core/math/reward/mean@1"] == 1.0

@@ -114,6 +114,20 @@ def test_answers_whose_reward_failed_are_only_scored_again(evaluate: Eval) -> No
     assert all("error" not in row and row["reward"] == 1.0 for row in rows())
 
 
+def test_aborted_answers_are_not_scored_and_are_asked_again(
+    evaluate: Eval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reward_file("return 1.0")
+    with monkeypatch.context() as aborting:
+        aborting.setattr(Stub, "finish_reason", "abort")
+        code, _, err = evaluate()
+    assert code == 1 and f"{len(ROWS)} answers have no reward" in err
+    assert {(row["reward"], row["error"]["code"]) for row in rows()} == {(None, "aborted")}
+    code, _, err = evaluate()
+    assert code == 0 and Stub.asked == 2 * len(ROWS)
+    assert [row["reward"] for row in rows()] == [1.0] * len(ROWS)
+
+
 def test_stopped_run_scores_the_answers_that_it_has_and_asks_for_the_others(
     evaluate: Eval,
 ) -> None:

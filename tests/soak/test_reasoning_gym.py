@@ -13,9 +13,9 @@ import pytest
 
 import inf
 from _inf.apps.cli import main
+from _inf.apps.code_version import version_of
 from _inf.apps.eval import reasoning_tasks
 from _inf.apps.eval.reasoning_tasks import SOURCE, ScoreAnswer
-from _inf.apps.eval.reward_version import version_of
 from inf import ConfigError, InferenceEngine, InferenceError
 from tests.support.installed import installed
 from tests.support.json_lines import read

@@ -13,6 +13,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from _inf.apps import configured_code
+from _inf.apps.code_version import depends_on
 from _inf.backends.registry import describe
 from _inf.config import Config
 from _inf.errors import ConfigError
@@ -23,6 +25,11 @@ ROLLOUT = (
     *("temperature", "top_k", "top_p", "do_sample", "ignore_eos", "prompt_length"),
     *("response_length", "max_model_len", "dtype", "load_format", "engine_kwargs", "multi_turn"),
 )
+# The files of a config that name code, by how a file of rows names the version of this code.
+CODE_FILES = {
+    configured_code.OF_TOOLS: "tool_config_path",
+    "code of the interactions": "interaction_config_path",
+}
 BLOCK = 1 << 22
 READERS = 8
 # The version of reading lines, writing rows and drawing seeds: increase it when the same file and
@@ -34,13 +41,14 @@ def of_config(config: Config) -> dict[str, Any]:
     """Describe what the answers of an engine with this config depend on."""
     settings = config.to_dict()
     turns = settings["rollout"]["multi_turn"]
-    files = [turns[name] for name in ("tool_config_path", "interaction_config_path")]
+    files = {name: Path(turns[key]) for name, key in CODE_FILES.items() if turns[key]}
     return {
         "format": FORMAT,
         "model": _of_model(config),
         "truncate_prompt": settings["truncate_prompt"],
         **{f"rollout.{name}": settings["rollout"][name] for name in ROLLOUT},
-        "tools": [of_file(Path(path)) for path in files if path],
+        "tools": [of_file(path) for path in files.values()],
+        **depends_on(configured_code.of_file(*named_file) for named_file in files.items()),
     }
 
 

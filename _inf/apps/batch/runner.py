@@ -23,6 +23,7 @@ from _inf.request.seeds import prompt_seed
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.runtime import quiet
+from _inf.types import Transcript
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -33,6 +34,7 @@ LINES_OF_A_CALL = 4
 LINES_ON_CPU = 128
 CODE = ("tools", "agent_loop", "environment_factory")  # keywords of generate that may run some
 MAX_CALLS = 512  # InferenceEngine's threads
+UNFINISHED = "the row was aborted before its answer was whole"  # when nothing says why
 REFUSALS = (PromptError, ConfigError, ToolError)  # of a line's own request
 
 Keep = Callable[[int, Mapping[str, Any], int], None]  # called with a line, its row and its tokens
@@ -164,10 +166,16 @@ def _own_params(job: Job, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answered(job: Job, output: GenerationOutput) -> Answer:
+    """Return the job's row; one of an error if an answer was aborted, which is then no answer."""
     for row in output:
-        if (said := row.transcript) is not None and said.agent_loop and said.error:
+        if row.finish_reason != "abort":
+            continue
+        said = row.transcript or Transcript()
+        if said.agent_loop and said.error:
             reason = f"agent loop {said.agent_loop}: {said.error}"
             return error_row(job, "agent_loop_error", reason), 0
+        why = f": {said.limit}" if said.limit else ""
+        return error_row(job, "aborted", said.error or f"{UNFINISHED}{why}."), 0
     return job.row(output), sum(row.completion_tokens for row in output)
 
 

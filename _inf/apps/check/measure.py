@@ -151,7 +151,7 @@ def _against_engine(
 
 def _against_batch(engine: InferenceEngine, batch: TrainerBatch) -> Measured:
     rows = batch.rows
-    if not rows[0].rollout:
+    if not any(row.rollout for row in rows):  # a row without a response has none either way
         scored = engine_rows.rescored(engine, rows)
         rows = [
             dataclasses.replace(row, rollout=own) for row, own in zip(rows, scored, strict=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from _inf.agent_loops.loading import DEFAULT_KEY, KEYWORD
 from _inf.apps.agent_loops import loop_versions
+from _inf.apps.code_version import CodeVersion
 from _inf.apps.eval.dataset import AGENT_NAME, Example
-from _inf.apps.eval.reward_version import RewardVersion
 from _inf.config import Config
 from _inf.conversation.plan import check_turns
 from _inf.errors import ConfigError
@@ -34,7 +34,7 @@ class AgentRows:
     default: Any
     default_name: str | None
     kwargs: Mapping[str, Any]
-    versions: Mapping[str, RewardVersion]
+    versions: Mapping[str, CodeVersion]
 
     @classmethod
     def of(

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from _inf.apps.code_version import CodeVersion, version_of
 from _inf.apps.eval.reward_process import of_file
-from _inf.apps.eval.reward_version import DIGITS, RewardVersion, version_of
 from _inf.errors import ConfigError, error_text
 
 KEYWORD, KWARGS = "environment_factory", "environment_kwargs"
 ENVIRONMENT = "environment"  # before a name, and the key of the reward in `reward_scores`
 
 
-def environment_version(params: Mapping[str, Any]) -> RewardVersion | None:
+def environment_version(params: Mapping[str, Any]) -> CodeVersion | None:
     """The version of a call's environments, by their code; None if it has none."""
     if params.get(KWARGS) is not None:
         raise ConfigError.of(KWARGS, "an environment gets the columns of its row; leave it out.")
     factory = params.get(KEYWORD)
     if factory is None:
         return None
-    each = factory.values() if isinstance(factory, Mapping) else [factory]
-    versions = [version_of(one) for one in each]
-    whole = hashlib.sha256(" ".join(version.digest for version in versions).encode())
-    unknown = tuple(name for version in versions for name in version.unknown)
+    kinds = factory if isinstance(factory, Mapping) else {"": factory}
+    versions = [version_of(kind) for kind in kinds.values()]
     names = ", ".join(version.name for version in versions)
-    return RewardVersion(f"{ENVIRONMENT} {names}", whole.hexdigest()[:DIGITS], unknown)
+    return CodeVersion.of_all(f"{ENVIRONMENT} {names}", versions, *map(str, kinds))
 
 
 def factory_of_file(named: str) -> Any:

@@ -36,7 +36,7 @@ def _values(rows: Sequence[Row]) -> dict[str, list[Any]]:
     """The reward and the numbers and texts that its function returned besides for every row."""
     extras = [row.get("reward_extra") or {} for row in rows]
     values = {"reward": [row["reward"] for row in rows]}
-    for name in sorted(set.intersection(*map(set, extras))):
+    for name in sorted(set.intersection(*map(set, extras)) - values.keys()):
         each = [extra[name] for extra in extras]
         if _all_are(int | float, each) or _all_are(str, each):
             values[name] = each

@@ -13,8 +13,8 @@ from typing import Any
 
 import cloudpickle
 
+from _inf.apps.code_version import CodeVersion, version_of
 from _inf.apps.eval.reward_process import RewardFunction
-from _inf.apps.eval.reward_version import RewardVersion, version_of
 from _inf.apps.eval.reward_worker import RewardError, RewardWorker
 from _inf.errors import ConfigError, error_text, shown
 
@@ -40,7 +40,7 @@ class Reward:
         value = extra.get("score", result)
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):  # 10**400 is no float
             raise RewardError(f"a reward must be a number, not {shown(value)}.") from None
         if not math.isfinite(number):
             raise RewardError(f"a reward must be a finite number, not {number}.")
@@ -66,7 +66,7 @@ class RewardPool:
     ) -> None:
         self._reward = function = named(function)
         self._seconds = seconds
-        self.version: RewardVersion = version_of(function)
+        self.version: CodeVersion = version_of(function)
         workers = reward_workers(workers)
         runs = _pickled(function, self.version) if workers else function
         self._workers = [RewardWorker(runs) for _ in range(workers or 1)]
@@ -145,7 +145,7 @@ def named(function: RewardFunction | str | None) -> RewardFunction | str | None:
     return f"{file}:{name}"
 
 
-def _pickled(function: RewardFunction | str | None, version: RewardVersion) -> bytes:
+def _pickled(function: RewardFunction | str | None, version: CodeVersion) -> bytes:
     try:
         return bytes(cloudpickle.dumps(function))
     except Exception as failure:  # of any class: objects pickle themselves

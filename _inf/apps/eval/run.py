@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.from_thread import start_blocking_portal
 
-from _inf.apps.agent_loops import depends_on
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import Job
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import OnError, answer_each
+from _inf.apps.code_version import CodeVersion, depends_on
+from _inf.apps.configured_code import of_tools
 from _inf.apps.eval.agent_rows import KWARGS, AgentRows
 from _inf.apps.eval.dataset import Example, check_for_verls_reward
 from _inf.apps.eval.environments import ENVIRONMENT, environment_version
 from _inf.apps.eval.environments import KEYWORD as FACTORY
 from _inf.apps.eval.eval_report import EvalReport
 from _inf.apps.eval.reward import RewardPool
-from _inf.apps.eval.reward_version import RewardVersion
 from _inf.apps.eval.reward_worker import RewardError
 from _inf.apps.eval.scoring import Stored, answer_and_score, judge_of, stored_answers
 from _inf.apps.rollouts.sources import answer_fields
@@ -72,7 +72,7 @@ class EvalRun:
         self._environment = environment_version(self.params)
         self._digest = self._digest_of_data()
         tools = self.params.get("tools")
-        self._schemas = None if tools is None else [tool.schema for tool in as_tools(tools)]
+        self._tools = None if tools is None else as_tools(tools)
         self.examples = self.examples[: self.limit]
         self.stem = Path(str(self.stem).removesuffix(".jsonl"))
         rows = Path(f"{self.stem}.jsonl")
@@ -110,7 +110,7 @@ class EvalRun:
             if stored.to_answer or stored.to_score:
                 self._finish(file, stored, tally, start, on_error)
             rows = [row for row in file.rows() if row["line"] <= self._wanted]
-        tools = {"tools": self._schemas} if self._schemas else {}
+        tools = {"tools": self._schemas} if self._tools else {}
         judge = judge_of(rows, version, self._scores)
         report = EvalReport.of(
             rows,
@@ -157,9 +157,13 @@ class EvalRun:
             portal.call(answer_and_score, file, pool, *todo)
 
     @property
-    def _scores(self) -> RewardVersion | None:
+    def _scores(self) -> CodeVersion | None:
         """The environment, if its rewards count: a reward function that was given comes first."""
         return self._environment if self.pool.is_verls else None
+
+    @property
+    def _schemas(self) -> list[dict[str, Any]] | None:
+        return None if self._tools is None else [tool.schema for tool in self._tools]
 
     def _digest_of_data(self) -> str:
         """Without the columns that only agent loops and environments get, if there is none: files
@@ -180,6 +184,7 @@ class EvalRun:
         return {
             **depends_on([*self._agents.versions.values(), *environments]),
             **fingerprint.of_config(self.config),
+            **of_tools(self._tools or ()),
             "parameters": params,
             **adapter,
             "n": self.n,

@@ -11,9 +11,9 @@ from typing import Any
 
 from _inf.apps.batch.output_file import OutputFile, is_error
 from _inf.apps.batch.runner import Keep, OnError, keep_in
+from _inf.apps.code_version import CodeVersion
 from _inf.apps.eval.environments import ENVIRONMENT
 from _inf.apps.eval.reward import Reward, RewardPool
-from _inf.apps.eval.reward_version import RewardVersion
 from _inf.apps.eval.reward_worker import RewardError
 from _inf.apps.tally import Tally
 
@@ -48,15 +48,15 @@ class Stored:
 def stored_answers(
     file: OutputFile,
     wanted: int,
-    version: RewardVersion,
-    own: RewardVersion | None,
+    version: CodeVersion,
+    own: CodeVersion | None,
     rescore: bool,
 ) -> Stored:
     """Look through the rows of the first `wanted` lines. own: that of an environment that scores
     its rows. rescore: keep no reward."""
     answered, to_score, old = set(), [], 0
     for row in file.rows():
-        if (line := row["line"]) <= wanted and "completion_tokens" in row:
+        if (line := row["line"]) <= wanted and _has_answer(row):
             answered.add(line)
             has_reward = row.get("reward") is not None
             scored_by = row.get("scored_by")
@@ -69,9 +69,14 @@ def stored_answers(
     return Stored(wanted, to_answer, to_score, _why(version, rescore) if old else None)
 
 
+def _has_answer(row: Mapping[str, Any]) -> bool:
+    """An aborted row, which earlier releases kept and scored, has none."""
+    return "completion_tokens" in row and row.get("finish_reason") != "abort"
+
+
 def judge_of(
-    rows: Iterable[Mapping[str, Any]], version: RewardVersion, own: RewardVersion | None
-) -> RewardVersion:
+    rows: Iterable[Mapping[str, Any]], version: CodeVersion, own: CodeVersion | None
+) -> CodeVersion:
     """What a report names: the environment, `own`, if it scored any row, else the function."""
     by_own = any(row.get("scored_by") == str(own) for row in rows)
     return own if own and by_own else version
@@ -83,7 +88,7 @@ def scored_by_its_loop(row: Mapping[str, Any]) -> bool:
     return "agent_loop" in row and OWN_SCORE in (row.get("reward_scores") or {})
 
 
-def _why(version: RewardVersion, rescore: bool) -> str:
+def _why(version: CodeVersion, rescore: bool) -> str:
     if rescore:
         return "--rescore"
     if version.unknown:
@@ -101,7 +106,7 @@ async def answer_and_score(
     lines: list[int],
     arguments: Callable[[Row], dict[str, Any]],
     answering: Callable[[Keep], Awaitable[None]] | None,
-    own: Mapping[str, RewardVersion],
+    own: Mapping[str, CodeVersion],
     tally: Tally,
     on_error: OnError,
 ) -> None:
@@ -140,7 +145,7 @@ async def _scored(
     row: Row,
     arguments: Callable[[Row], dict[str, Any]],
     pool: RewardPool,
-    own: Mapping[str, RewardVersion],
+    own: Mapping[str, CodeVersion],
 ) -> Row:
     answer = {name: row[name] for name in row if name not in ("error", "reward_extra", "scored_by")}
     try:

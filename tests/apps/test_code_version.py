@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from _inf.apps.eval.reward_version import RewardVersion, version_of
+from _inf.apps.code_version import CodeVersion, version_of
 
 
 def made(text: str) -> Any:
@@ -25,7 +25,7 @@ def made(text: str) -> Any:
     return namespace["reward"]
 
 
-def same(first: RewardVersion, second: RewardVersion) -> bool:
+def same(first: CodeVersion, second: CodeVersion) -> bool:
     return second.scored(str(first))
 
 
@@ -90,7 +90,7 @@ def test_comments_and_what_the_function_does_not_read_do_not_count() -> None:
 def test_every_process_describes_a_function_alike() -> None:
     program = (
         "import re, datetime\n"
-        "from _inf.apps.eval.reward_version import version_of\n"
+        "from _inf.apps.code_version import version_of\n"
         "X = {'a', 'b', 'c', ('d', 4)}, re.compile('x'), datetime.date(2026, 1, 2)\n"
         "class Judge:\n    words = frozenset({'e', 'f'})\n"
         "def reward(s, **rest): return s in {'g', 'h', 'i'} or Judge() or X\n"

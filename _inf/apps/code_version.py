@@ -1,10 +1,10 @@
-"""Says whether a reward function is still the one that scored a row, and an agent loop the one that
-answered it.
+"""The version of a piece of a user's code: says whether a reward, an agent loop, an environment, a
+tool or an interaction is still the one that an earlier run used.
 
-A function is known by its code, its defaults, the values it closes over and the globals it reads,
-and so on for the functions and classes of the user's own that it uses. What a module of the user's
-own has under its name is known by the module's file and the files of its imports, without comments.
-Installed packages are known by name; files that a function reads are not followed.
+A function or class is known by its code, its defaults, the values it closes over and the globals it
+reads, and so on for the functions and classes of the user's own that it uses. What a module of the
+user's own has under its name is known by the module's file and the files of its imports, without
+comments. Installed packages are known by name; files that code reads are not followed.
 
 `datasets.fingerprint.Hasher` is not used: it leaves imported modules out, and constants that are
 sets give another digest in each process.
@@ -21,10 +21,11 @@ import importlib.metadata
 import importlib.util
 import inspect
 import itertools
+import secrets
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
@@ -44,9 +45,9 @@ NOT_BEHAVIOUR = ("__dict__", "__weakref__", "__dataclass_fields__", "_abc_impl")
 
 
 @dataclasses.dataclass(frozen=True)
-class RewardVersion:
-    """name: how reports name the function. digest: of all that could be read. unknown: the values
-    that could not, so that equal digests do not say that the function is the same."""
+class CodeVersion:
+    """name: how reports name the code. digest: of all that could be read. unknown: the values
+    that could not, so that equal digests do not say that the code is the same."""
 
     name: str
     digest: str
@@ -60,6 +61,13 @@ class RewardVersion:
         """Whether a row was scored by this very function, so that its reward can stay."""
         return not self.unknown and digest_of(scored_by) == self.digest
 
+    @classmethod
+    def of_all(cls, name: str, versions: Sequence[CodeVersion], *texts: str) -> CodeVersion:
+        """One version of several pieces of code, and of the texts that say how they are used."""
+        digests = " ".join([*texts, *(version.digest for version in versions)])
+        unknown = tuple(value for version in versions for value in version.unknown)
+        return cls(name, hashlib.sha256(digests.encode()).hexdigest()[:DIGITS], unknown)
+
 
 def digest_of(scored_by: str | None) -> str:
     """The part of a row's `scored_by` that does not depend on a path or a name."""
@@ -67,31 +75,49 @@ def digest_of(scored_by: str | None) -> str:
 
 
 def version_of(
-    reward: Any, *, folder: Path | None = None, imports: Iterable[str] = ()
-) -> RewardVersion:
-    """Describe a reward, which is a function, "FILE.py:NAME", or None for verl's; or any class.
+    code: Any,
+    *,
+    folder: Path | None = None,
+    imports: Iterable[str] = (),
+    scripts: Iterable[Path] = (),
+) -> CodeVersion:
+    """Describe a function, class or object, "FILE.py:NAME", or None for verl's reward.
 
     folder: where its modules are too, besides Python's path. imports: modules that it uses and that
-    are not seen in its code.
+    are not seen in its code; scripts: such files, which a program of their own runs.
     """
     modules = _OwnModules(folder)
     for module in imports:
         modules.add(module)
-    name, described, unknown = str(reward), reward, []
-    if reward is None:
+    for script in scripts:
+        modules.add_script(script.resolve(), script.name)
+    name, described, unknown = str(code), code, []
+    if code is None:
         name = "verl.utils.reward_score.default_compute_score"
         described = importlib.metadata.version("verl")
-    elif isinstance(reward, str):
-        file, _, described = reward.rpartition(":")
-        modules.add_script(Path(file).resolve())
+    elif isinstance(code, str):
+        file, _, described = code.rpartition(":")
+        if file:
+            modules.add_script(Path(file).resolve(), "__main__")
     else:
-        name = getattr(reward, "__qualname__", type(reward).__qualname__)
+        name = getattr(code, "__qualname__", type(code).__qualname__)
     try:
         values = _digest(described, modules)
     except Exception:  # of any class: objects pickle themselves
-        values, unknown = "", _unreadable(name, reward, modules)
+        values, unknown = "", _unreadable(name, code, modules)
     whole = hashlib.sha256(f"{values} {modules}".encode())
-    return RewardVersion(name, whole.hexdigest()[:DIGITS], tuple(unknown))
+    return CodeVersion(name, whole.hexdigest()[:DIGITS], tuple(unknown))
+
+
+def depends_on(versions: Iterable[CodeVersion]) -> dict[str, str]:
+    """The versions as entries of what a run's answers depend on. One that could not be read whole
+    is that of this run alone."""
+    entries = {}
+    for version in versions:
+        alone = f", of this run alone ({secrets.token_hex(4)}): cannot compare "
+        unknown = alone + ", ".join(version.unknown) if version.unknown else ""
+        entries[version.name] = f"version {version.digest}{unknown}"
+    return entries
 
 
 class _OwnModules:
@@ -106,9 +132,9 @@ class _OwnModules:
     def __str__(self) -> str:
         return str(sorted(self._digests.items()))
 
-    def add_script(self, file: Path) -> None:
+    def add_script(self, file: Path, name: str) -> None:
         self._path.append(str(file.parent))
-        self._add_file(file, "__main__", "")
+        self._add_file(file, name, "")
 
     def add(self, name: str) -> bool:
         """Add a module if it is the user's own; return whether its file is known."""
@@ -118,6 +144,8 @@ class _OwnModules:
             spec = PathFinder.find_spec(last, path)
             if spec is None and not package:
                 spec = _found_by_a_hook(module)
+            if spec is None:  # a file that was loaded by its path, such as FILE.py:NAME
+                spec = getattr(sys.modules.get(module), "__spec__", None)
             if module in ("__main__", *OURS) or spec is None:
                 return False
             path = list(spec.submodule_search_locations or ())
