@@ -102,7 +102,7 @@ def test_engine_on_a_server_uses_its_adapters(
             name = engine.adapters[-1]
             ours = engine.generate([prompt, prompt], adapter=[name, None], **GREEDY)
             assert both.token_ids == ours.token_ids
-        assert engine.adapters == ["mine@1"] and remote.adapters == ["mine"]
+        assert len(engine.adapters) == 1 and remote.adapters == ["mine"]
         remote.unload_adapter("mine")
         assert engine.adapters == []
 
