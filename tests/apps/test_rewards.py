@@ -28,8 +28,11 @@ from _inf.errors import ConfigError
 from tests.support.scripts import GONE_SECONDS, alive, until
 
 FUNCTIONS = """
-import asyncio, math, os, time
+import asyncio, json, math, os, subprocess, sys, time
 import numpy
+
+itself = {"score": 1}
+itself["all"] = [itself]
 
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):
     return {
@@ -42,6 +45,13 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
         "text": "good",
         "no score": {"acc": 1},
         "object": {"score": 1, "what": object()},
+        "large": 10**400,
+        "extra nan": {"score": 1, "acc": math.nan},
+        "extra large": {"score": 1, "acc": 10**400},
+        "larger": {"score": 1, "digits": [10**5000]},
+        "deep": {"score": 1, "tree": json.loads("[" * 400 + "]" * 400)},
+        "numpy key": {"score": 1, "counts": {numpy.int64(1): 2}},
+        "itself": itself,
     }[solution_str]
 
 async def later(data_source, solution_str, ground_truth, extra_info=None):
@@ -67,6 +77,21 @@ async def five(solution_str, **rest):
     while under_way < 5 or solution_str == "hang":
         await asyncio.sleep(0.01)
     return os.getpid()
+
+def parent(solution_str, **rest):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with open(solution_str, "w") as file:
+        file.write(str(child.pid))
+    if solution_str.endswith("die"):
+        os._exit(3)
+    if solution_str.endswith("hang"):
+        time.sleep(600)
+    return child.pid
+
+async def keeps_the_interpreter(solution_str, **rest):
+    sys.setswitchinterval(1000)  # as a call in C does that never lets other threads run
+    while True:
+        pass
 
 def two(solution_str, **rest):
     folder = solution_str
@@ -121,6 +146,13 @@ def test_numbers_and_dicts_are_rewards_and_everything_else_says_what_it_is(file:
             "text": "a number, not 'good'",
             "no score": "must have 'score'",
             "object": "TypeError: Object of type object is not JSON",
+            "large": "a number, not 1000",
+            "extra nan": "'acc' must be finite .*, not nan",
+            "extra large": "'acc' must be finite .*, not 1000",
+            "larger": "ValueError: Exceeds the limit",
+            "deep": "'tree' must be .* nested at most 100 levels deep",
+            "numpy key": "TypeError: keys must be str",
+            "itself": "ValueError: Circular reference",
         }.items():
             with pytest.raises(RewardError, match=said):
                 score(pool, text)
@@ -248,6 +280,44 @@ def test_process_in_a_call_dies_with_its_parent(file: Path) -> None:
         child = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
     assert until(lambda: not alive({child}), GONE_SECONDS)
+
+
+@pytest.mark.parametrize("end", ["die", "hang", "return"])
+def test_what_a_reward_function_started_ends_with_its_process(
+    end: str, file: Path, tmp_path: Path
+) -> None:
+    with Pool(f"{file}:parent", seconds=5, workers=1) as pool:
+        call = pool.submit("source", str(tmp_path / end), "truth", {})
+        if end == "return":
+            call.result(60)
+        else:
+            with pytest.raises(RewardError):
+                call.result(60)
+    started = int((tmp_path / end).read_text())
+    assert until(lambda: not psutil.pid_exists(started), GONE_SECONDS)
+
+
+def test_time_limit_holds_while_a_function_reads_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reward_worker, "GRACE_SECONDS", 0.5)
+    large = "x" * 10_000_000  # more than a connection holds
+    with Pool(f"{file}:keeps_the_interpreter", seconds=2, workers=1) as pool:
+        calls = [pool.submit("source", text, "truth", {}) for text in ("a", large, large)]
+        for call in calls:
+            with pytest.raises(RewardError, match="longer than 2 s"):
+                call.result(30)
+
+
+def test_row_that_cannot_be_sent_is_an_error_of_its_call(file: Path) -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with Pool(str(file), workers=1) as pool:
+        for odd in (deep, threading.Lock()):
+            with pytest.raises(RewardError, match="the row cannot be sent to the process"):
+                pool.submit("source", "float", "truth", {"odd": odd}).result(60)
+        assert score(pool, "float").value == 0.5
 
 
 UNUSABLE = {

@@ -17,6 +17,7 @@ from _inf.apps.code_version import CodeVersion, version_of
 from _inf.apps.eval.reward_process import RewardFunction
 from _inf.apps.eval.reward_worker import RewardError, RewardWorker
 from _inf.errors import ConfigError, error_text, shown
+from _inf.response.json_values import DEEPEST, json_value
 
 MAX_WORKERS = 8  # by default
 SECONDS = 60.0  # of one call
@@ -44,6 +45,8 @@ class Reward:
             raise RewardError(f"a reward must be a number, not {shown(value)}.") from None
         if not math.isfinite(number):
             raise RewardError(f"a reward must be a finite number, not {number}.")
+        for name, other in extra.items():
+            _check_value(name, other)
         return cls(number, extra)
 
 
@@ -113,6 +116,21 @@ class RewardPool:
             raise
         finally:
             self._places.put_nowait(worker)
+
+
+def _check_value(name: str, value: Any) -> None:
+    """Raise `RewardError` for what no file of rows holds, or no figure can be made of."""
+    try:
+        usable = json_value(value) == value
+        if isinstance(value, int):
+            float(value)  # 10**400 is no float
+    except OverflowError:
+        usable = False
+    if not usable:
+        raise RewardError(
+            f"a reward's {name!r} must be finite and nested at most {DEEPEST} levels deep, "
+            f"not {shown(value)}."
+        )
 
 
 def reward_workers(workers: int | None) -> int:

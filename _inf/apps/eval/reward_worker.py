@@ -15,15 +15,18 @@ import contextlib
 import itertools
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from _inf.apps.eval.reward_process import LOADED, RewardFunction, answer_calls, load
-from _inf.errors import InferenceError
+from _inf.errors import InferenceError, error_text
 
 START_SECONDS = 120.0
 EXIT_SECONDS = 10.0
@@ -52,6 +55,7 @@ class RewardWorker:
         self._function = function
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._sender: ThreadPoolExecutor | None = None
         self._answers: dict[int, asyncio.Future[tuple[str, Any]]] = {}
         self._numbers = itertools.count(LOADED + 1)
         self._starting = asyncio.Lock()
@@ -74,14 +78,22 @@ class RewardWorker:
         await self.start()
         assert self._connection is not None
         number = next(self._numbers)
-        with contextlib.suppress(OSError):  # it has ended; `_take` will see it
-            self._connection.send((number, arguments, seconds))
+        try:
+            message = ForkingPickler.dumps((number, arguments, seconds))
+        except Exception as failure:  # of any class: objects pickle themselves
+            raise RewardError(
+                "the row cannot be sent to the process of the reward function "
+                f"({error_text(failure)})."
+            ) from None
         limit = seconds + (GRACE_SECONDS if self.is_async else 0.0)
         late = f"the reward function took longer than {seconds:g} s."
-        return await self._answer(number, limit, late)
+        return await self._answer(number, limit, late, message)
 
     def _launch(self) -> None:
         self._connection, theirs = multiprocessing.Pipe()
+        # One thread sends: a function that does not read fills the connection, and a full one
+        # would stop the event loop and its timers.
+        self._sender = ThreadPoolExecutor(1, "reward-sender")
         asyncio.get_running_loop().add_reader(self._connection.fileno(), self._take)
         if not isinstance(self._function, bytes):
             # A daemon: a call that never ends does not keep the caller.
@@ -95,14 +107,23 @@ class RewardWorker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # a group of its own, which `stop` kills whole
             )
-        with contextlib.suppress(OSError):
-            self._connection.send(self._function)
+        self._send(ForkingPickler.dumps(self._function))
 
-    async def _answer(self, number: int, seconds: float, late: str) -> Any:
+    def _send(self, message: memoryview) -> None:
+        assert self._sender is not None and self._connection is not None
+        # If the process has ended, the future keeps the OSError; `_take` sees the end.
+        self._sender.submit(self._connection.send_bytes, message)
+
+    async def _answer(
+        self, number: int, seconds: float, late: str, message: memoryview | None = None
+    ) -> Any:
         loop = asyncio.get_running_loop()
         answer = self._answers[number] = loop.create_future()
         timer = loop.call_later(seconds, self._late, answer, late)
+        if message is not None:
+            self._send(message)
         try:
             kind, value = await answer
         finally:
@@ -142,12 +163,14 @@ class RewardWorker:
                 answer.set_exception(RewardError(reason))
 
     def stop(self) -> None:
-        """End the process, or leave the thread to itself; the calls under way stay without an
-        answer."""
+        """End the process and those that it started, or leave the thread to itself; the calls under
+        way stay without an answer."""
         if self._process is not None:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):  # all of them have ended
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(EXIT_SECONDS)
-        if self._connection is not None:
+        if self._connection is not None and self._sender is not None:
             asyncio.get_running_loop().remove_reader(self._connection.fileno())
-            self._connection.close()
-        self._process = self._connection = None
+            self._sender.submit(self._connection.close)  # after what it is sending
+            self._sender.shutdown(wait=False)
+        self._process = self._connection = self._sender = None
