@@ -119,6 +119,10 @@ BODIES = {
     "an unknown field of 1,000,000 letters": chat(**{"x" * 1_000_000: 1}),
     "an enum of 1,000,000 numbers": chat(json_schema={"enum": list(range(1_000_000))}),
     "a number of 100,000 digits": b'{"messages": [], "seed": ' + b"9" * 100_000 + b"}",
+    "2,000,000 wrong messages": chat(messages=[1] * 2_000_000),
+    "2,000,000 wrong stop strings": chat(stop=[1] * 2_000_000),
+    "1,000,000 wrong biases": chat(logit_bias={str(n): "a" for n in range(1_000_000)}),
+    "1,000,000 unknown fields": chat(**{str(n): 1 for n in range(1_000_000)}),
     "steps with 300 decimal places": chat(
         json_schema={"prefixItems": [{"multipleOf": float(f"{n}e-300")} for n in range(1, 1_900)]}
     ),
