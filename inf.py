@@ -11,20 +11,29 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
 import importlib
+import os
 import warnings
-from collections.abc import AsyncIterator, Iterator, Sequence
+import weakref
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _inf.agent_loops.audit import warn_of_unsampled
-from _inf.backends.registry import check_adapters, check_supported
-from _inf.backends.running import RunningEngine
+from _inf.backends.model_info import with_limits
+from _inf.backends.registry import (
+    check_adapters,
+    check_supported,
+    describe,
+    launch,
+    prepare_process,
+    read_config,
+    restarting,
+)
 from _inf.config import Config
-from _inf.conversation.environments import environment_kinds
-from _inf.conversation.loop import warn_of_failures
-from _inf.conversation.plan import PreparedCall, call_rules, prompt_rules
+from _inf.conversation.configured import Configured
+from _inf.conversation.plan import PreparedCall, plan_call
 from _inf.errors import (
     ConfigError,
     EngineDeadError,
@@ -32,26 +41,25 @@ from _inf.errors import (
     InferenceError,
     PromptError,
     ToolError,
+    shown,
 )
 from _inf.request.keywords import GenerateParams, names_keywords
 from _inf.request.prompts import normalize
 from _inf.request.sampling import resolve
 from _inf.request.tokenize import tokenize
-from _inf.request.values import text
+from _inf.request.values import count, text
 from _inf.response.decode import decode
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.scores import Score, likeliest_tokens, scored_sequences, scores
+from _inf.response.stats import Stats
 from _inf.response.streaming import Stream, StreamChunk
-from _inf.response.trainer_batch import check_batch, given_columns, traces_batch, trainer_batch
 from _inf.runtime.progress import progress
-from _inf.tools.definition import as_tools
-from _inf.tools.parsing import parse
-from _inf.types import CancelToken, RequestOutput, ToolCall, Trace
+from _inf.types import CancelToken, ModelInfo, Report, RequestOutput, SleepResult, ToolCall, Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
     from verl import DataProto
 
     from _inf.apps.check.measure import check as check
@@ -73,6 +81,8 @@ __all__ += ["PromptError", "ToolError"]
 ROLLOUTS = ("Rollout", "as_rollouts", "load_rollouts", "rollouts_to_data_proto", "save_rollouts")
 LATER = {"InferenceWorker": "ray.worker", "check": "check.measure", "evaluate": "eval.evaluate"}
 LATER |= dict.fromkeys(ROLLOUTS, "rollouts")
+# Calls of `agenerate` that may be under way at once; each holds a thread that only waits.
+ASYNC_CALLS = 512
 
 
 def __dir__() -> list[str]:
@@ -86,7 +96,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'inf' has no attribute {name!r}")
 
 
-class InferenceEngine(RunningEngine):
+class InferenceEngine:
     """A model on verl's rollout and SGLang, on Transformers, or on a server (`rollout.name`).
 
     config: a path to a YAML file, a mapping, or None for the embedded default
@@ -101,6 +111,31 @@ class InferenceEngine(RunningEngine):
     Raises `ConfigError`, `EngineDeadError` if the engine dies while it starts, and `InferenceError`
     in a process that cannot have an engine (daemonic, or a fork of a process that had one).
     """
+
+    def __init__(
+        self,
+        config: str | os.PathLike[str] | Mapping[str, Any] | Config | None = None,
+        **overrides: Any,
+    ) -> None:
+        self.config: Config = read_config(config, overrides)
+        prepare_process(self.config)
+        self._stats = Stats()
+        self._threads = concurrent.futures.ThreadPoolExecutor(ASYNC_CALLS, "inf-call")
+        self._configured = Configured(self.config)
+        weakref.finalize(self, self._configured.close)
+        try:
+            self._launch()
+        except BaseException:
+            self._configured.close()
+            raise
+
+    def _launch(self) -> None:
+        self._backend = launch(self.config, self._stats)
+        self._finalizer = weakref.finalize(self, self._backend.close)
+        self.config = with_limits(self.config, self._backend.model.limits)
+        self.rollout: Any = getattr(self._backend, "rollout", None)
+        self.model_config: Any = getattr(self.rollout, "model_config", None)
+        self.tokenizer: Any = self._backend.model.tokenizer
 
     @names_keywords
     def generate(self, prompts: object, **params: Unpack[GenerateParams]) -> GenerationOutput:
@@ -145,28 +180,32 @@ class InferenceEngine(RunningEngine):
         check_supported(self._backend, params)
         sampling = resolve(params, self.config.rollout, len(forms), self.model)
         check_adapters(self._backend, [each.adapter for each in sampling.params])
-        loops = self._agents.of_call(sampling)
-        rules = call_rules(sampling, self.config, self._configured, self.model)
-        environments = environment_kinds(sampling.turns, self.config.tool_timeout)
-        of_prompts = prompt_rules(rules, sampling, environments)
+        plan = plan_call(sampling, self.config, self._configured, self.model)
         most, side = [each.max_tokens for each in sampling.params], sampling.truncate_prompt
-        templates = [each.template for each in of_prompts]
-        tokenized = tokenize(forms, templates, self.model.limits, most, side)
-        agents = self._agents
-        return PreparedCall(tokenized, sampling, rules, of_prompts, agents, loops, environments)
+        tokenized = tokenize(forms, plan.templates, self.model.limits, most, side)
+        return PreparedCall(tokenized, sampling, plan)
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
-        backend, sampling = self._backend, call.sampling
-        cancel.expire_in(sampling.timeout)
-        with self._stats.call(), progress(call.rows, sampling.progress) as report:
-            if call.has_turns:
-                turn, version = backend.turn, backend.weight_version
-                outputs = backend.converse(lambda: call.converse(turn, report, version), cancel)
-            else:
+        """Answer the rows: plain ones as one batch, conversations each by its loop of turns."""
+        backend, plan = self._backend, call.plan
+        cancel.expire_in(call.sampling.timeout)
+        with self._stats.call(), progress(call.size, call.sampling.progress) as report:
+            if not plan.loops:
                 outputs = backend.generate(call.requests(), cancel, report)
+            else:
+                outputs = self._converse(call, cancel, report)
         self._stats.add_rows(outputs)
-        warn_of_failures(outputs)
-        warn_of_unsampled(outputs, self.tokenizer)
+        return outputs
+
+    def _converse(
+        self, call: PreparedCall, cancel: CancelToken, report: Report | None
+    ) -> list[RequestOutput]:
+        from _inf.conversation.row import answered_rows, warn_of_rows
+
+        backend, share = self._backend, self.config.rollout.over_sample_rate
+        rows = call.rows(backend.turn, backend.weight_version)
+        outputs = backend.await_rows(lambda: answered_rows(rows, report, share), cancel)
+        warn_of_rows(outputs, self.tokenizer)
         return outputs
 
     def _decode(self, call: PreparedCall, outputs: Sequence[RequestOutput]) -> GenerationOutput:
@@ -224,7 +263,7 @@ class InferenceEngine(RunningEngine):
     ) -> list[tuple[list[int], int]]:
         check_supported(self._backend, {call: True, "adapter": adapter})
         check_adapters(self._backend, [None if adapter is None else text("adapter", adapter)])
-        template = self._prepare([], {}).rules.template  # of any call without keywords
+        template = self._prepare([], {}).plan.rules.template  # of any call without keywords
         return scored_sequences(prompts, responses, template, self.model)
 
     def get_logprobs(
@@ -245,6 +284,9 @@ class InferenceEngine(RunningEngine):
     ) -> list[ToolCall]:
         """Return the tool calls in `text`, in order. format: its name (docs/tools.md). tools: as in
         `generate`. Both default to the config's."""
+        from _inf.tools.definition import as_tools
+        from _inf.tools.parsing import parse
+
         known = self._configured.tools if tools is None else as_tools(tools)
         return parse(text, format or self.config.rollout.multi_turn.format, known).calls
 
@@ -267,6 +309,8 @@ class InferenceEngine(RunningEngine):
         prompt would be the same, or `uid` or `extra` is wrong.
         """
         check_supported(self._backend, {"rollout_batch()": True})
+        from _inf.response.trainer_batch import check_batch, given_columns, trainer_batch
+
         call = self._prepare(prompts, params)
         check_batch(call.prompts, call.sampling, self.config.rollout.response_length)
         columns = given_columns(uid, extra, len(call.prompts))
@@ -285,6 +329,8 @@ class InferenceEngine(RunningEngine):
         traces in the order of `server.traces`. Raises `ConfigError` if one is wider than
         `rollout.prompt_length` or `rollout.response_length`.
         """
+        from _inf.response.trainer_batch import traces_batch
+
         return traces_batch(traces, rewards, self.tokenizer, self._widths)
 
     def serve(
@@ -309,3 +355,157 @@ class InferenceEngine(RunningEngine):
     @property
     def _widths(self) -> tuple[int, int]:
         return self.config.rollout.prompt_length, self.config.rollout.response_length
+
+    @property
+    def supports(self) -> frozenset[str]:
+        """The features of this engine's backend besides `generate` (docs/backends.md)."""
+        return self._backend.supports
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the engine computes on the CPU."""
+        return self._backend.on_cpu
+
+    @property
+    def dead(self) -> bool:
+        """Whether the engine has died or was shut down."""
+        return self._backend.dead
+
+    @property
+    def closed(self) -> bool:
+        """Whether `shutdown` was called; a dead engine that was not can be restarted."""
+        return not self._finalizer.alive
+
+    @property
+    def weight_version(self) -> int:
+        """The version of the weights in use; 0 until they are updated."""
+        return self._backend.weight_version
+
+    @property
+    def model(self) -> ModelInfo:
+        """The served model: its tokenizer, EOS ids, limits and folder."""
+        return self._backend.model
+
+    @property
+    def model_folder(self) -> Path:
+        """The local folder of the model's files."""
+        return self._backend.model.folder
+
+    def __repr__(self) -> str:
+        name = type(self).__name__
+        if "_finalizer" not in vars(self):
+            return f"<{name}: not started>"
+        backend = describe(self.config)
+        if backend.remote:
+            about = f"{backend.name}, {self.config.base_url}"
+        else:
+            device = "cpu" if self.on_cpu else "cuda"
+            about = f"{backend.name}, {device}, weight version {self.weight_version}"
+        state = ", shut down" if self.closed else ", dead: restart() starts it" if self.dead else ""
+        return f"<{name}: {self.config.model_name} ({about}){state}>"
+
+    def __reduce__(self) -> Any:
+        raise InferenceError(
+            "An engine cannot be copied or sent to another process; make an InferenceEngine there, "
+            "or send the prompts to this one."
+        )
+
+    def update_weights(self, weights: object, *, version: int | None = None) -> int:
+        """Load new weights, and return their version, which is in every later row's metadata.
+
+        weights: a Transformers module, its state dict, or pairs of (name, tensor), on any device,
+            with all of the model's weights (of tied weights, one name is enough); an iterator is
+            read to its end first. The caller's tensors are not changed.
+        version: the number of these weights; by default one more than before.
+
+        Running calls finish with the old weights and later calls wait, so no row mixes the two.
+        The prefix cache is emptied. Raises `ConfigError` with the name and shape at fault before
+        anything is sent; the old weights then stay in use.
+        """
+        check_supported(self._backend, {"update_weights()": True})
+        return self._backend.update_weights(weights, version)
+
+    @property
+    def adapters(self) -> list[str]:
+        """The names of the LoRA adapters that `generate(adapter=...)` can take."""
+        return self._backend.adapters
+
+    def load_adapter(
+        self,
+        name: str,
+        path_or_state_dict: object,
+        *,
+        peft_config: object = None,
+        version: int | None = None,
+    ) -> int:
+        """Load a LoRA adapter beside the model's weights, which stay as they are.
+
+        name: what rows ask for; an adapter of that name is replaced.
+        path_or_state_dict: a PEFT folder or a checkpoint of verl's LoRA actor, or the tensors that
+            PEFT's `get_peft_model_state_dict` returns.
+        peft_config: PEFT's `LoraConfig`, or a mapping, of a state dict; by default that of the
+            adapter that is replaced.
+        version: of its weights, in the metadata of its rows; by default one more than before, 0 at
+            first.
+
+        Returns the version. Running calls finish first and later calls wait. Raises `ConfigError`
+        about `adapters.NAME` before anything changes. docs/adapters.md has more.
+        """
+        check_supported(self._backend, {"load_adapter()": True})
+        if text("name", name) == self.config.model_name:
+            raise ConfigError.of("name", f"{shown(name)} is the model's; give the adapter another.")
+        version = None if version is None else count("version", version, least=0)
+        return self._backend.load_adapter(name, path_or_state_dict, peft_config, version)
+
+    def unload_adapter(self, name: str) -> None:
+        """Forget an adapter after the running calls have ended; raises `ConfigError`."""
+        check_supported(self._backend, {"unload_adapter()": True})
+        check_adapters(self._backend, [text("name", name)])
+        self._backend.unload_adapter(name)
+
+    def sleep(self) -> SleepResult:
+        """Free the accelerator's memory until `wake_up`; running calls finish first.
+
+        Returns how many bytes were freed (on a CPU none, and `note` says so). Until `wake_up`,
+        calls raise `InferenceError`. Raises `ConfigError` without
+        `rollout.free_cache_engine: true`.
+        """
+        check_supported(self._backend, {"sleep()": True})
+        return self._backend.sleep()
+
+    def wake_up(self) -> None:
+        """Take the memory again and serve the same weights; does nothing if already awake."""
+        check_supported(self._backend, {"wake_up()": True})
+        self._backend.wake_up()
+
+    def stats(self) -> dict[str, float]:
+        """Totals since the start: `calls`, `requests` (rows), `prompt_tokens`,
+        `completion_tokens`, `cached_tokens`, `generation_cache_hits` (rows and turns answered from
+        memory), `restarts`, `busy_seconds`, and the `tokens_per_second` generated in those busy
+        seconds."""
+        return self._stats.snapshot()
+
+    def clear_cache(self) -> None:
+        """Forget the answers that `generation_cache` keeps; with 0 there are none.
+
+        `update_weights`, `sleep` and `restart` do it too.
+        """
+        self._backend.clear()
+
+    def restart(self) -> None:
+        """Start a new engine in this process, with `model_path`'s weights (version 0)."""
+        with restarting(self.config):
+            self._finalizer()
+            self._launch()
+        self._stats.add_restart()
+
+    def shutdown(self) -> None:
+        """Stop the engine and its child processes; safe to call twice; does nothing in a fork."""
+        self._finalizer()
+        self._configured.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.shutdown()

@@ -203,13 +203,15 @@ class SamplingParams:
 class Request:
     """One row to answer: its prompt's token ids and its parameters.
 
-    prompt_index: the prompt's number in the call, for messages. messages, text, tools: the prompt
+    prompt_index, row: the numbers of the prompt and of the row in the call, for messages; None for
+    a turn of a conversation, which knows its own. messages, text, tools: the prompt
     as it was given, and the schemas of its tools, for a backend without a tokenizer.
     """
 
     token_ids: list[int]
     params: SamplingParams
     prompt_index: int | None = field(default=None, repr=False, compare=False)
+    row: int | None = field(default=None, repr=False, compare=False)
     messages: Sequence[Message] | None = None
     text: str | None = None
     tools: Sequence[Mapping[str, Any]] = ()

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from omegaconf import OmegaConf
 
-from _inf.agent_loops.loading import DEFAULT_KEY, TARGET, AgentLoop, KnownLoops
 from _inf.apps.code_version import CodeVersion, depends_on, version_of
 from _inf.apps.configured_code import named_in
 from _inf.backends.registry import describe
 from _inf.config import Config
+from _inf.conversation.agent_loops.loading import DEFAULT_KEY, TARGET, AgentLoop, KnownLoops
 from _inf.errors import ConfigError, error_text
 
 LOOP = "agent loop "  # before a name, in what scored a row and what a file was begun with

@@ -7,8 +7,10 @@ once, in the folders above. Token ids go in and out. Only for a server that has 
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -97,14 +99,16 @@ class Backend(Protocol):
     ) -> list[RequestOutput]:
         """Answer a batch, in order."""
 
+    async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
+        """Answer one request; awaited inside `await_rows`. put: called with the unfinished output
+        whenever tokens have arrived."""
+
+    def await_rows(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
+        """Await `rows()` on the engine's thread, where `turn` may be awaited."""
+
     def stream(self, request: Request, put: Put, cancel: CancelToken) -> Future[None]:
-        """Answer one request; `put` is called with the output so far, on the engine's thread."""
-
-    async def turn(self, request: Request) -> RequestOutput:
-        """Answer one request inside `converse`."""
-
-    def converse(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
-        """Await `rows()` where `turn` may be awaited, and return its outputs."""
+        """Answer one request; `put` is called with the output so far, and with the whole one, on
+        the engine's thread."""
 
     def score(
         self,
@@ -143,13 +147,20 @@ class Backend(Protocol):
     def wake_up(self) -> None:
         """Take the memory again and serve the same weights."""
 
+    def clear(self) -> None:
+        """Forget the answers that `generation_cache` keeps."""
+
     def close(self) -> None:
         """Stop the engine and its processes; safe to call twice, and does nothing in a fork."""
 
 
+# The call to which the requests of this context belong: calls take turns, whatever their size.
+current_call: contextvars.ContextVar[object] = contextvars.ContextVar("inf_call", default=None)
+
+
 class OnHost:
-    """What backends on a `Host` have alike, and the methods of features that they may lack: those
-    are never called."""
+    """The parts that all backends on a `Host` share, and the methods of features that one may lack:
+    those are never called."""
 
     def __init__(self, host: Host, model: ModelInfo) -> None:
         self.host, self.model = host, model
@@ -159,6 +170,32 @@ class OnHost:
     @property
     def dead(self) -> bool:
         return self.host.death is not None
+
+    @contextlib.asynccontextmanager
+    async def in_call(self, cancel: CancelToken) -> AsyncIterator[None]:
+        """The context of a call's requests, on the engine's thread."""
+        current_call.set(object())
+        yield
+
+    async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
+        raise NotImplementedError
+
+    def await_rows(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
+        async def call() -> list[RequestOutput]:
+            async with self.in_call(cancel):
+                return await rows()
+
+        return self.host.run(call(), cancel)
+
+    def stream(self, request: Request, put: Put, cancel: CancelToken) -> Future[None]:
+        async def answer() -> None:
+            async with self.in_call(cancel):
+                put(await self.turn(request, put))
+
+        return self.host.submit(answer(), cancel)
+
+    def clear(self) -> None:
+        """Nothing: only a `CachedBackend` keeps answers."""
 
     @property
     def adapters(self) -> list[str]:

@@ -6,7 +6,6 @@ its place in the call is the same. Streams and scores are always computed.
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import threading
 from collections.abc import Sequence
@@ -100,7 +99,7 @@ class CachedBackend:
 
 
 def _key(request: Request) -> str:
-    return repr(dataclasses.replace(request, prompt_index=None))
+    return repr(request)  # without its place in the call
 
 
 def _with(report: Report | None, known: Sequence[RequestOutput]) -> Report | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 from _inf.backends.base import FEATURES, Backend
 from _inf.backends.description import BackendDescription, Faults, Mode
@@ -13,6 +15,8 @@ from _inf.backends.verl import SGLANG
 from _inf.config import Config, load_config
 from _inf.config.source import ABSENT, Source, at
 from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.response.stats import Stats
+from _inf.runtime.interpreter import quick_imports
 
 BACKENDS = (SGLANG, HF, OPENAI)
 MODES = tuple(mode for backend in BACKENDS for mode in backend.modes)
@@ -28,8 +32,32 @@ def read_config(source: Source | Config, overrides: Mapping[str, Any]) -> Config
 
 
 def describe(config: Config) -> BackendDescription:
-    [described] = [each for each in BACKENDS if each.name == config.rollout.name]
-    return described
+    [description] = [each for each in BACKENDS if each.name == config.rollout.name]
+    return description
+
+
+def prepare_process(config: Config) -> None:
+    """Check the installation and set the environment, before anything of the backend's is
+    imported."""
+    describe(config).prepare(config)
+
+
+def launch(config: Config, stats: Stats) -> Backend:
+    """Start the backend of a config; with `generation_cache`, one that counts its hits."""
+    with quick_imports():
+        start = pkgutil.resolve_name(describe(config).launch)
+    backend: Backend = start(config)
+    if size := config.generation_cache:
+        from _inf.backends.generation_cache import CachedBackend
+
+        backend = cast(Backend, CachedBackend(backend, size, stats))
+    return backend
+
+
+def restarting(config: Config) -> AbstractContextManager[None]:
+    """Around the end of a backend and the start of another one in its place."""
+    context: AbstractContextManager[None] = pkgutil.resolve_name(describe(config).restarting)()
+    return context
 
 
 def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
@@ -83,15 +111,15 @@ def _faults(config: Config) -> Faults:
         known = f"{', '.join(map(repr, names[:-1]))} or {names[-1]!r}"
         yield "rollout.name", f"must be {known}, not {shown(config.rollout.name)}"
         return
-    described = describe(config)
-    mode, given, default = described.mode(config), config.to_dict(), Config().to_dict()
+    backend = describe(config)
+    mode, given, default = backend.mode(config), config.to_dict(), Config().to_dict()
     for path in PARTLY_READ:
         value = ABSENT if path in mode.reads else at(given, path)
-        why = f"rollout.name is {described.name}, which does not read it"
+        why = f"rollout.name is {backend.name}, which does not read it"
         if isinstance(value, dict):
             for key in (key for key, each in value.items() if each is not None):
                 yield f"{path}.{key}", f"{why}; remove it"
         elif value is not ABSENT and value != (neutral := at(default, path)):
-            others = [f"; {each.name} does" for each in described.modes if path in each.reads]
+            others = [f"; {each.name} does" for each in backend.modes if path in each.reads]
             yield path, f"must be {shown(neutral)}, not {shown(value)}: {why}{''.join(others)}"
-    yield from described.faults(config)
+    yield from backend.faults(config)

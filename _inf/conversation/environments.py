@@ -15,10 +15,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from _inf.conversation.episode import Episode
+from _inf.conversation.hooks import Hook
 from _inf.errors import ConfigError, ToolError, did_you_mean, error_text, shown
 from _inf.tools.definition import as_tool
-from _inf.tools.execution import CallThread, call_user_code, copied, with_timeout
-from _inf.types import Message, Tool, TurnOptions
+from _inf.tools.execution import CallThread, call_user_code, copied
+from _inf.types import Tool, TurnOptions
 
 KEYWORD, COLUMNS, NAME = "environment_factory", "environment_kwargs", "environment"
 RESET, REWARD = "reset", "get_reward"
@@ -97,51 +99,57 @@ def _is_method(member: object) -> bool:
     return inspect.isfunction(member) or inspect.ismethod(member)  # of a class, and a class method
 
 
-class Environment:
-    """The environment of one row. timeout: seconds for each of its methods.
+class Environment(Hook):
+    """The environment of one row.
 
     What is not `async` runs on one thread of its own, as TRL runs all on one.
     """
 
-    def __init__(self, kind: EnvironmentKind, columns: Mapping[str, Any], timeout: float) -> None:
-        self._kind, self._columns, self._timeout = kind, dict(columns), timeout
+    one_call_at_a_time = True
+
+    def __init__(self, episode: Episode, kind: EnvironmentKind, columns: Mapping[str, Any]) -> None:
+        super().__init__(episode)
+        self._kind, self._columns = kind, dict(columns)
         self._methods: dict[str, Callable[..., Any]] = {}
         self._thread = CallThread()
 
-    async def start(self, messages: Sequence[Message]) -> tuple[list[Tool], str]:
-        """Make and reset it; return its tools, and the text that `reset` returned. Raises what its
-        code raises."""
-        made = await self._call(self._kind.factory)
+    async def start(self) -> None:
+        """Make and reset it; its methods become tools of the row, and what it shows ends the last
+        message."""
+        made = await self.call(self._kind.factory, self._thread)
         self._methods = _methods(made)
-        columns = copied({"prompt": [dict(each) for each in messages], **self._columns})
+        messages = [dict(message) for message in self.episode.messages]
+        columns = copied({"prompt": messages, **self._columns})
         if self._kind.routed:
             columns.pop(NAME, None)
-        observation = await self._call(functools.partial(self._methods[RESET], **columns))
+        reset = functools.partial(self._methods[RESET], **columns)
+        observation = await self.call(reset, self._thread)
         if not isinstance(observation, str | None):
             raise ToolError(f"{RESET}() returned {shown(observation)}; it must be a str or None.")
         tools = [
             dataclasses.replace(tool, function=functools.partial(self._run_tool, tool.name))
             for tool in self._kind.tools
         ]
-        return tools, observation or ""
+        self.episode.add_environment(tools, observation or "")
 
     async def _run_tool(self, name: str, /, **arguments: Any) -> Any:
         """Run a method; the caller limits its time."""
         call = functools.partial(self._methods[name], **arguments)
         return await call_user_code(call, self._thread)
 
-    async def reward(self) -> float | None:
-        """What `get_reward` returns; None without one, or of a row that did not begin."""
+    async def rewards(self) -> dict[str, Any]:
+        """What `get_reward` returns; none without one, or of a row that did not begin."""
         if REWARD not in self._methods:
-            return None
-        reward = float(await self._call(self._methods[REWARD]))
-        if not math.isfinite(reward):
-            raise ToolError(f"{REWARD}() returned {reward}, which is not a finite number.")
-        return reward
+            return {}
+        try:
+            reward = float(await self.call(self._methods[REWARD], self._thread))
+            if not math.isfinite(reward):
+                raise ToolError(f"{REWARD}() returned {reward}, which is not a finite number.")
+        except Exception as failure:
+            self.episode.error = self.episode.error or f"{REWARD}: {error_text(failure)}"
+            return {}
+        return {NAME: reward}
 
-    async def _call(self, call: Callable[[], Any]) -> Any:
-        return await with_timeout(call_user_code(call, self._thread), self._timeout)
-
-    def end(self) -> None:
+    async def end(self) -> None:
         """Let its thread end; nothing is called any more."""
         self._thread.end()

@@ -1,4 +1,9 @@
-"""The state of one row's conversation; `mask` is 1 on exactly the sampled tokens."""
+"""The state of one row of the built-in tool loop: its messages, its ids, its limits and its end.
+
+The mask and the log probs are not kept here: they are derived at the end from what the row's
+`Recorder` has seen. On a server that takes and gives text (`rules.template` is None) there are no
+ids, and the limits of tensors do not apply.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from _inf.conversation.environments import Environment
+from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import Rules, answered_calls
 from _inf.errors import PromptError, RequestFailure, at_fault, error_text
 from _inf.request.seeds import derived_seed
@@ -19,6 +24,7 @@ from _inf.types import (
     Request,
     RequestOutput,
     SamplingParams,
+    Tool,
     ToolCall,
     Transcript,
     TurnOptions,
@@ -26,7 +32,7 @@ from _inf.types import (
 
 
 class Episode:
-    """One row while it runs; used on one thread."""
+    """One row's conversation so far."""
 
     def __init__(
         self,
@@ -34,62 +40,53 @@ class Episode:
         params: SamplingParams,
         turns: TurnOptions,
         rules: Rules,
-        environment: Environment | None = None,
+        recorder: Recorder,
     ) -> None:
         self.name = str(uuid.uuid4())
-        self.environment = environment
         self.rules = rules
         self.turns = turns
+        self.recorder = recorder
         self.prompt_ids = list(prompt.token_ids)
         self.ids: list[int] = []  # after the prompt
-        self.mask: list[int] = []
-        self.logprobs: list[float] = []
         self.messages: list[Message] = [dict(message) for message in prompt.messages or ()]
-        self._given = len(self.messages)
-        self._rendered = False  # the prompt, by the row itself
         self.to_run: list[ToolCall] = []
-        self.outputs: list[RequestOutput] = []  # the backend's, one per turn
-        self.reward_scores: dict[str, Any] = {}
         self.finish_reason: str | None = None
         self.limit: str | None = None
         self.error: str | None = None
         self.over = False  # no further turn follows
-        self.concluded = not turns.interaction_kwargs  # ended by the interaction itself
-        self.finished = False
+        self._given = len(self.messages)
+        self._stale = False  # whether the prompt's messages have changed since they were rendered
+        self._rendered = False  # whether the row has rendered its prompt itself
         self._pending: list[ToolCall] = []
         self._records: list[dict[str, Any]] = []
         self._params = params
+        self._limit = "max_tokens"  # the one that bounds the request under way
 
-    @property
-    def tokens(self) -> int:
-        """How many were sampled so far."""
-        return sum(self.mask)
-
-    async def enter_environment(self) -> None:
-        """Reset the row's environment; its methods become tools of the row, and what it shows ends
-        the last message. `render_prompt` follows."""
-        assert self.environment is not None
-        tools, shown = await self.environment.start(self.messages)
+    def add_environment(self, tools: Sequence[Tool], shown: str) -> None:
+        """Add an environment's tools, and what it shows at the end of the last message."""
         bound = {**self.rules.tools, **{tool.name: tool for tool in tools}}
         self.rules = dataclasses.replace(self.rules, tools=bound)
         *before, last = self.messages
         content = self.rules.with_escaped(last.get("content") or "", shown)
         self.messages = [*before, {**last, "content": content}]
+        self._stale = True
 
     def add_opening_texts(self, texts: Mapping[str, str]) -> None:
         """Put what tools say before the first turn, by tool, at the end of the prompt, as verl does
-        with the text of `create`. `render_prompt` follows."""
+        with the text of `create`."""
         for number, (name, text) in enumerate(texts.items()):
             shown = self.rules.escape_special_tokens(text)
             about = {"role": "tool", "name": name, "tool_call_id": self._call_id(number)}
             self.messages.append({**about, "content": shown})
         self._given = len(self.messages)
+        self._stale = self._stale or bool(texts)
 
     def render_prompt(self) -> None:
-        """Render the messages before the first turn again. Raises `RequestFailure` if the model
-        cannot take them."""
+        """Render the messages before the first turn again if they have changed. Raises
+        `RequestFailure` if the model cannot take them."""
         template, about = self.rules.template, "with the row's tools and what they show the prompt"
-        assert template is not None
+        if template is None or not self._stale:
+            return
         try:
             with at_fault(index=0):
                 ids = template.prompt(self.messages, 0)
@@ -109,15 +106,22 @@ class Episode:
         unknown = [token for token in ids if token >= self.rules.model.limits.vocabulary]
         return f"token {unknown[0]}, outside the model's vocabulary" if unknown else ""
 
+    @property
+    def _turns(self) -> int:
+        """How many answers the row has."""
+        return len(self.recorder.sampled)
+
     def next_request(self) -> Request:
         """The request of the next turn, within all limits; each turn derives its own seed."""
-        left, _ = self._tokens_left()
-        least = min(max(0, self._params.min_tokens - sum(self.mask)), left)
+        left, self._limit = self._tokens_left()
+        least = min(max(0, self._params.min_tokens - self.recorder.tokens), left)
         params = dataclasses.replace(self._params, max_tokens=left, min_tokens=least)
-        if params.seed is not None and self.outputs:
-            seed = derived_seed(params.seed, -len(self.outputs))
-            params = dataclasses.replace(params, seed=seed)
-        return Request(self.prompt_ids + self.ids, params)
+        if params.seed is not None and self._turns:
+            params = dataclasses.replace(params, seed=derived_seed(params.seed, -self._turns))
+        if self.rules.template is not None:
+            return Request(self.prompt_ids + self.ids, params)
+        schemas = [tool.schema for tool in self.rules.tools.values()]
+        return Request([], params, messages=list(self.messages), tools=schemas)
 
     def may_add_user_message(self, user_turns: int) -> bool:
         """Whether the limits allow another user message after `user_turns` of them."""
@@ -126,9 +130,11 @@ class Episode:
 
     def _at_last_turn(self) -> bool:
         most = self.rules.config.rollout.multi_turn.max_assistant_turns
-        return most is not None and len(self.outputs) >= most
+        return most is not None and self._turns >= most
 
     def _tensor_tokens_left(self) -> dict[str, int]:
+        if self.rules.template is None:
+            return {}
         used = len(self.ids)
         return {
             "response_length": self.rules.config.rollout.response_length - used,
@@ -137,26 +143,21 @@ class Episode:
 
     def _tokens_left(self) -> tuple[int, str]:
         """The most tokens of the next turn, and the name of the limit that applies."""
-        left = {"max_tokens": self._params.max_tokens - sum(self.mask)}
+        left = {"max_tokens": self._params.max_tokens - self.recorder.tokens}
         if self.turns.max_tokens_per_turn is not None:
             left["max_tokens_per_turn"] = self.turns.max_tokens_per_turn
         return _least(left | self._tensor_tokens_left())
 
-    def add_assistant_turn(self, answer: RequestOutput) -> None:
-        """Add the backend's answer to the request from `next_request`."""
-        _, limit = self._tokens_left()
-        self.outputs.append(answer)
-        self._keep_sampled(answer)
+    def add_answer(self, answer: RequestOutput) -> None:
+        """Add the engine's answer to the request from `next_request`."""
+        self.ids += answer.token_ids
         self.finish_reason, self.to_run = answer.finish_reason, []
         parsed = answered_calls(answer, self.rules)
         self._append_answer(parsed)
         if answer.finish_reason == "length":
-            self.end("length", limit)
+            self.end("length", self._limit)
         elif parsed.calls:
             self._decide(parsed.calls)
-
-    def _keep_sampled(self, answer: RequestOutput) -> None:
-        self._extend(answer.token_ids, answer.logprobs)
 
     def _append_answer(self, parsed: Parsed) -> None:
         message: Message = {"role": "assistant", "content": parsed.content}
@@ -170,7 +171,7 @@ class Episode:
         return {"id": self._call_id(index), "type": "function", "function": function}
 
     def _call_id(self, index: int) -> str:
-        return f"call{len(self.outputs):03}{index:02}"  # Mistral requires nine letters and digits
+        return f"call{self._turns:03}{index:02}"  # Mistral requires nine letters and digits
 
     def _decide(self, calls: list[ToolCall]) -> None:
         tools = self.rules.tools
@@ -216,10 +217,11 @@ class Episode:
 
     def _append_template_tokens(self, index: int) -> None:
         """Add the template's ids between the last answer and the next one, if they fit."""
-        matched, model = self.outputs[-1].matched_stop, self.rules.model
+        matched, model = self.recorder.answers[-1].matched_stop, self.rules.model
         ended = isinstance(matched, int) and matched in model.eos_token_ids
         template = self.rules.template
-        assert template is not None
+        if template is None:  # the server renders
+            return
         try:
             ids = template.after(self._without_calls(), index, ended=ended, called=self.messages)
         except Exception as failure:  # the template refuses the new messages: keep the rest
@@ -234,58 +236,59 @@ class Episode:
         if len(ids) >= left:
             self.end("length", limit)
         else:
-            self._extend(ids, None)
+            self.ids += ids
 
     def _without_calls(self) -> list[Message]:
         """The messages, in which the model's own calls stay in its text."""
         own = ({k: m[k] for k in m if k != "tool_calls"} for m in self.messages[self._given :])
         return [*self.messages[: self._given], *own]
 
-    def _extend(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
-        self.ids += ids
-        self.mask += [0 if logprobs is None else 1] * len(ids)
-        self.logprobs += [0.0] * len(ids) if logprobs is None else logprobs
-
-    def conclude(self, reward_scores: dict[str, Any]) -> None:
-        """Record the rewards, and the limit that ended the interaction, if one did."""
-        self.reward_scores = reward_scores
-        if not self.concluded and not self.over:
+    def end_by_turns(self) -> None:
+        """Note the limit that kept the user from answering, if the row ended by no other."""
+        if not self.over:
             self.limit = "max_assistant_turns" if self._at_last_turn() else "max_user_turns"
 
-    def abort(self, limit: str | None, error: str | None = None) -> None:
-        """Drop everything of a row that was given up."""
-        self.ids, self.mask, self.logprobs, self.outputs = [], [], [], []
-        self.reward_scores = {}
-        self.error = error
-        self.end("abort", limit)
+    def output(self, reward_scores: dict[str, Any]) -> RequestOutput:
+        """Return the finished row."""
+        last = next(reversed(self.recorder.answers), RequestOutput())
+        ended = dataclasses.replace(last, finish_reason=self.finish_reason)
+        if self.rules.template is None:
+            transcript = self._transcript(reward_scores=reward_scores)
+            row = self.recorder.row([], ended, transcript)
+            first = next(iter(self.recorder.answers), RequestOutput())
+            return dataclasses.replace(
+                row,
+                text=last.text or "",
+                prompt_tokens=first.prompt_tokens,
+                completion_tokens=self.recorder.tokens,
+            )
+        logprobs = self.recorder.logprobs(self.prompt_ids, self.ids)
+        transcript = self._transcript(
+            ids=self.ids,
+            mask=[int(place in logprobs) for place in range(len(self.ids))],
+            logprobs=[logprobs.get(place, 0.0) for place in range(len(self.ids))],
+            answer_ids=list(last.token_ids),
+            reward_scores=reward_scores,
+        )
+        return self._with_prompt(self.recorder.row(self.prompt_ids, ended, transcript))
 
-    def output(self, weight_version: int) -> RequestOutput:
-        """Return the finished row; `weight_version` is used if the row had no turn."""
-        sampled = [index for index, bit in enumerate(self.mask) if bit]
-        first, last = self.outputs[:1], self.outputs[-1:]
-        return RequestOutput(
-            token_ids=[self.ids[index] for index in sampled],
-            logprobs=[self.logprobs[index] for index in sampled],
-            finish_reason=self.finish_reason,
-            matched_stop=next((answer.matched_stop for answer in last), None),
-            prompt_tokens=len(self.prompt_ids),
-            prompt_token_ids=self.prompt_ids if self._rendered else None,
-            completion_tokens=len(sampled),
-            cached_tokens=sum(answer.cached_tokens for answer in first),
-            weight_version=max((a.weight_version for a in last), default=weight_version),
-            transcript=Transcript(
-                messages=self.messages,
-                ids=self.ids,
-                mask=self.mask,
-                logprobs=self.logprobs,
-                answer_ids=[token for answer in last for token in answer.token_ids],
-                pending=self._pending,
-                calls=self._records,
-                num_turns=len(self.outputs),
-                reward_scores=self.reward_scores,
-                limit=self.limit,
-                error=self.error,
-            ),
+    def aborted(self, limit: str | None, error: str) -> RequestOutput:
+        """Return the row given up: its ids are dropped, its messages stay."""
+        transcript = self._transcript(limit=limit, error=error, num_turns=0)
+        row = self.recorder.aborted(len(self.prompt_ids), transcript)
+        text = "" if self.rules.template is None else None
+        return self._with_prompt(dataclasses.replace(row, text=text))
+
+    def _transcript(self, **others: Any) -> Transcript:
+        fields = {"limit": self.limit, "error": self.error, "num_turns": self._turns, **others}
+        return Transcript(
+            messages=self.messages, pending=self._pending, calls=self._records, **fields
+        )
+
+    def _with_prompt(self, row: RequestOutput) -> RequestOutput:
+        """The row with the ids of its prompt, if it has rendered them itself."""
+        return dataclasses.replace(
+            row, prompt_token_ids=self.prompt_ids if self._rendered else None
         )
 
 

@@ -1,49 +1,25 @@
-"""Loads the tools and interactions that a config names."""
+"""verl's interactions: loaded from the file that a config names, and one of them as the user of a
+row's conversation."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
 
-from _inf.config import MultiTurn
-from _inf.errors import ConfigError, shown
-from _inf.runtime import quiet
-from _inf.tools.loading import close_tools, import_beside, load_tools
-from _inf.types import Tool
+from _inf.conversation.episode import Episode
+from _inf.conversation.hooks import Hook, Reply
+from _inf.conversation.rules import DEFAULT_INTERACTION
+from _inf.errors import ConfigError, ToolError, shown
+from _inf.tools.execution import copied
+from _inf.tools.loading import import_beside
 
 PATH_KEY = "rollout.multi_turn.interaction_config_path"
 
 
-@dataclasses.dataclass(frozen=True)
-class ConfiguredTools:
-    """The tools and interactions of a config's files, loaded once for an engine."""
-
-    tools: Sequence[Tool]
-    interactions: Mapping[str, Any]
-
-    @classmethod
-    def load(cls, turns: MultiTurn) -> ConfiguredTools:
-        with quiet.third_party():
-            tools = load_tools(turns.tool_config_path) if turns.tool_config_path else []
-            try:
-                return cls(tools, load_interactions(turns.interaction_config_path))
-            except BaseException:
-                close_tools(tools)
-                raise
-
-    def close(self) -> None:
-        """End the MCP servers of its tools; a call that follows starts them again."""
-        close_tools(self.tools)
-
-
-def load_interactions(path: str | None) -> dict[str, Any]:
+def load_interactions(path: str) -> dict[str, Any]:
     """Load verl's `BaseInteraction`s by name. Their modules may be beside the file; verl itself
     uses only modules already imported (`interactions/utils/interaction_registry.py`)."""
-    if path is None:
-        return {}
     from verl.interactions.utils.interaction_registry import initialize_interactions_from_config
 
     try:
@@ -66,3 +42,49 @@ def load_interactions(path: str | None) -> dict[str, Any]:
         raise ConfigError.of(
             PATH_KEY, f"{path} cannot be loaded: {type(failure).__name__}: {failure}"
         ) from failure
+
+
+class Interaction(Hook):
+    """The interaction of one row, which answers the model as a user would."""
+
+    replies = True
+
+    def __init__(self, episode: Episode) -> None:
+        super().__init__(episode)
+        self._kwargs = episode.turns.interaction_kwargs
+        self._name = self._kwargs.get("name", DEFAULT_INTERACTION)
+        self._part = episode.rules.interactions[self._name]
+        self._started = False
+
+    async def start(self) -> None:
+        self._kwargs = copied(dict(self._kwargs))
+        self._started = True
+        await self.call_method(self._part, "start_interaction", **self._kwargs)
+
+    async def reply(self) -> Reply:
+        messages = [{"role": m["role"], "content": m["content"]} for m in self.episode.messages]
+        work = self.call_method(self._part, "generate_response", messages, **self._kwargs)
+        response = await self.attempt(self._name, work)
+        if response is None:  # it failed
+            return Reply(True, "", None)
+        try:
+            done, content, reward, _ = response
+            if not (done or isinstance(content, str)):
+                raise TypeError
+        except (TypeError, ValueError):
+            returned = f"{self._name}: generate_response() returned {shown(response)}"
+            wanted = "(whether it ends, the user's next message, reward, metrics)"
+            raise ToolError(f"{returned}; it must be {wanted}.") from None
+        return Reply(bool(done), content, reward)
+
+    async def end(self) -> None:
+        """Finalize the interaction if it was started and overrides verl's method, which takes no
+        instance."""
+        method = getattr(type(self._part), "finalize_interaction", None)
+        if not self._started or method is None:
+            return
+        from verl.interactions.base import BaseInteraction
+
+        if method is not BaseInteraction.finalize_interaction:
+            work = self.call_method(self._part, "finalize_interaction")
+            await self.attempt(self._name, work)

@@ -1,35 +1,33 @@
-"""Turns a call's tools and the config into the rules, requests and episodes of its rows, and
-refuses calls that no conversation can serve."""
+"""Plans how the rows of a call are answered: by one plain turn each, or by a loop of turns."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from _inf.agent_loops.calls import AgentLoops
-from _inf.agent_loops.loading import AgentLoop
 from _inf.config import Config
-from _inf.conversation.environments import Environment, EnvironmentKind
-from _inf.conversation.episode import Episode
-from _inf.conversation.interactions import ConfiguredTools
-from _inf.conversation.loop import run_episode, run_rows
+from _inf.conversation.configured import Configured
 from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, answered_calls, rules_for
-from _inf.conversation.text_episode import TextEpisode
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.keywords import KEYWORDS
 from _inf.request.sampling import Sampling
+from _inf.request.template import Template
 from _inf.tools.definition import as_tools
 from _inf.types import (
     ModelInfo,
     Prompt,
-    Report,
     Request,
     RequestOutput,
+    SamplingParams,
     Tool,
     Turn,
     TurnOptions,
 )
+
+if TYPE_CHECKING:
+    from _inf.conversation.environments import EnvironmentKind
+    from _inf.conversation.row import Loop, Row
 
 # Keywords of our own conversations, which an agent loop takes as columns of its row, or not at all.
 NOT_OF_AGENT_LOOPS = {
@@ -40,13 +38,54 @@ NOT_OF_AGENT_LOOPS = {
 }
 
 
-def call_rules(
-    sampling: Sampling, config: Config, configured: ConfiguredTools, model: ModelInfo
-) -> Rules:
-    """Return the rules of a call with all its tools: its own `tools`, or the configured ones.
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How the rows of a call are answered.
 
-    Refuses keywords that do not fit to them.
+    rules: with all tools of the call; of_prompts: those of each prompt's rows. loops: what answers
+    the rows of each prompt; none if each row is one plain turn.
     """
+
+    rules: Rules
+    of_prompts: Sequence[Rules]
+    loops: Sequence[Loop] = ()
+
+    @property
+    def templates(self) -> list[Template | None]:
+        """The chat template of each prompt; None if a server renders."""
+        return [rules.template for rules in self.of_prompts]
+
+
+def plan_call(sampling: Sampling, config: Config, configured: Configured, model: ModelInfo) -> Plan:
+    """Plan a call with its own `tools`, or the configured ones.
+
+    Raises `ConfigError` and `ToolError` about keywords that do not fit together.
+    """
+    loops: Sequence[Loop] = ()
+    if sampling.asks("agent_loop"):
+        loops = configured.agent_loops(config).of_call(sampling, config, model)
+    elif sampling.asks("agent_kwargs"):
+        raise ConfigError.of("agent_kwargs", "no agent loop runs; set agent_loop.")
+    rules = _call_rules(sampling, config, configured, model)
+    kinds: Sequence[EnvironmentKind] = ()
+    if sampling.asks("environment_factory") or sampling.asks("environment_kwargs"):
+        from _inf.conversation.environments import environment_kinds
+
+        kinds = environment_kinds(sampling.turns, config.tool_timeout)
+    of_prompts = prompt_rules(rules, sampling, kinds)
+    if not loops and (rules.tools or kinds or sampling.asks("interaction_kwargs")):
+        from _inf.conversation.tool_loop import ToolLoop
+
+        loops = [
+            ToolLoop(of_prompts[index], turns, kinds[index] if kinds else None)
+            for index, turns in enumerate(sampling.turns)
+        ]
+    return Plan(rules, of_prompts, loops)
+
+
+def _call_rules(
+    sampling: Sampling, config: Config, configured: Configured, model: ModelInfo
+) -> Rules:
     tools = configured.tools if sampling.tools is None else sampling.tools
     if sampling.asks("agent_loop"):
         if sampling.tools:
@@ -89,32 +128,22 @@ def prompt_rules(
 
 @dataclasses.dataclass(frozen=True)
 class PreparedCall:
-    """A completely checked call; nothing in it is refused after the first request is sent.
-
-    rules: with all tools of the call; of_prompts: those of each prompt's rows. loops: the agent
-    loop of each prompt, if they have any; agents: those of the engine. environments: of each
-    prompt, if they have any.
-    """
+    """A completely checked call; nothing in it is refused after the first request is sent."""
 
     prompts: list[Prompt]
     sampling: Sampling
-    rules: Rules
-    of_prompts: Sequence[Rules]
-    agents: AgentLoops
-    loops: Sequence[AgentLoop]
-    environments: Sequence[EnvironmentKind] = ()
+    plan: Plan
 
     def __post_init__(self) -> None:
-        """Refuse token ids and plain text in a call with tools, interactions or agent loops."""
-        for index, prompt in enumerate(self.prompts if self.has_turns else ()):
+        """Refuse token ids and plain text in a call whose loops add messages to them."""
+        for index, (prompt, loop) in enumerate(zip(self.prompts, self.plan.loops, strict=False)):
             if prompt.messages is None:
-                what = "agent loops render" if self.loops else "tools and interactions add"
                 raise PromptError(
-                    f"prompt {index}: {what} messages, which prompt_token_ids and text do not "
+                    f"prompt {index}: {loop.adds} messages, which prompt_token_ids and text do not "
                     "have; send messages, or pass tools=[].",
                     index=index,
                 )
-            if (self.loops or self.environments) and prompt.truncated_tokens:
+            if loop.renders and prompt.truncated_tokens:
                 raise PromptError(
                     f"prompt {index} is longer than rollout.prompt_length, and with an agent loop "
                     "or an environment it is rendered whole, whatever truncate_prompt says; shorten"
@@ -123,64 +152,38 @@ class PreparedCall:
                 )
 
     @property
-    def has_turns(self) -> bool:
-        """Whether its rows are conversations, which may have several turns."""
-        asks = self.sampling.asks
-        ours = bool(self.rules.tools or self.environments) or asks("interaction_kwargs")
-        return ours or bool(self.loops)
-
-    @property
-    def rows(self) -> int:
+    def size(self) -> int:
+        """How many rows the call has."""
         return len(self.prompts) * self.sampling.n
 
-    async def converse(
-        self, turn: Turn, report: Report | None, weight_version: int
-    ) -> list[RequestOutput]:
-        """Run the rows of a call that has turns, each of which `turn` answers."""
-        share = self.rules.config.rollout.over_sample_rate
-        if not self.loops:
-            return await run_rows(
-                self.episodes(),
-                lambda episode, progressed: run_episode(episode, turn, progressed),
-                report,
-                over_sample_rate=share,
-                weight_version=weight_version,
-            )
-        rows = self.agents.rows(self.loops, self.prompts, self.sampling)
-        await self.agents.prepare(rows, turn, self.rules.model)
-        return await run_rows(
-            rows,
-            lambda row, progressed: row.run(self.agents.thread, progressed),
-            report,
-            over_sample_rate=share,
-            weight_version=weight_version,
-        )
+    def _samples(self) -> list[tuple[int, Prompt, SamplingParams]]:
+        """The prompt of each row, its index and the row's parameters, prompt-major."""
+        n = self.sampling.n
+        rows = enumerate(self.sampling.rows())
+        return [(row // n, self.prompts[row // n], params) for row, params in rows]
 
-    def episodes(self) -> list[Episode]:
-        """Return one episode per row; the `n` samples of a prompt are next to each other."""
-        kind = TextEpisode if self.rules.template is None else Episode
-        timeout, episodes = self.rules.config.tool_timeout, []
-        for row, params in enumerate(self.sampling.rows()):
-            index = row // self.sampling.n
-            turns, environment = self.sampling.turns[index], None
-            if self.environments:
-                columns = turns.environment_kwargs
-                environment = Environment(self.environments[index], columns, timeout)
-            rules = self.of_prompts[index]
-            episodes.append(kind(self.prompts[index], params, turns, rules, environment))
-        return episodes
+    def rows(self, turn: Turn, weight_version: int) -> list[Row]:
+        """Return the rows of a call with loops. turn: answers one request of theirs.
+        weight_version: of rows that end without an answer."""
+        from _inf.conversation.recorder import Recorder
+
+        return [
+            self.plan.loops[index].row(prompt, params, Recorder(turn, weight_version))
+            for index, prompt, params in self._samples()
+        ]
 
     def requests(self) -> list[Request]:
         """Return one request per row; for a conversation, that of its first turn."""
-        n, rules = self.sampling.n, self.rules
-        rows = ((self.prompts[row // n], p, row // n) for row, p in enumerate(self.sampling.rows()))
-        if rules.template is not None:
-            return [Request(prompt.token_ids, params, index) for prompt, params, index in rows]
-        tools = [[tool.schema for tool in own.tools.values()] for own in self.of_prompts]
-        return [
-            Request([], params, index, prompt.messages, prompt.text, tools[index])
-            for prompt, params, index in rows
-        ]
+        requests = []
+        for row, (index, prompt, params) in enumerate(self._samples()):
+            request = Request(prompt.token_ids, params, index, row)
+            if (rules := self.plan.of_prompts[index]).template is None:
+                schemas = [tool.schema for tool in rules.tools.values()]
+                request = dataclasses.replace(
+                    request, messages=prompt.messages, text=prompt.text, tools=schemas
+                )
+            requests.append(request)
+        return requests
 
     def streamed_request(self) -> Request:
         """Return the single request of a `stream` call, or raise if `stream` cannot serve it."""
@@ -196,7 +199,7 @@ class PreparedCall:
         for name, keyword in KEYWORDS.items():
             if keyword.not_streamed and sampling.asks(name):
                 raise ConfigError.of(name, f"{keyword.not_streamed}.")
-        for name, tool in self.of_prompts[0].tools.items():
+        for name, tool in self.plan.of_prompts[0].tools.items():
             if tool.executable:
                 raise ToolError.of(
                     "tools",
@@ -208,7 +211,7 @@ class PreparedCall:
 
     def finish_reason(self, row: RequestOutput) -> str | None:
         """The finish reason of the one row of a `stream` call: `tool_calls` if it has calls."""
-        called = row.finish_reason == "stop" and answered_calls(row, self.of_prompts[0]).calls
+        called = row.finish_reason == "stop" and answered_calls(row, self.plan.of_prompts[0]).calls
         return "tool_calls" if called else row.finish_reason
 
 

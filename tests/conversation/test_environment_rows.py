@@ -17,11 +17,12 @@ import pytest
 
 from _inf.conversation.environments import Environment, environment_kinds
 from _inf.conversation.episode import Episode
-from _inf.conversation.loop import run_episode
+from _inf.conversation.recorder import Recorder
+from _inf.conversation.tool_loop import ToolLoop
 from _inf.errors import ConfigError
 from _inf.request.template import Template
 from _inf.tools.execution import execute
-from _inf.types import Prompt, Request, RequestOutput, SamplingParams, TurnOptions
+from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
 from tests.support.conversation_rules import rules
 from tests.support.tiny import IM_END, VOCABULARY, tiny_model
 
@@ -50,21 +51,34 @@ class Table:
         return float(self.base.execute("select count(*) from t").fetchone()[0])
 
 
-def environment(factory: Callable[[], Any], timeout: float = 5.0, **columns: Any) -> Environment:
+async def unasked(request: Request) -> RequestOutput:
+    raise AssertionError("no turn is asked for")
+
+
+def environment(factory: Callable[[], Any], **columns: Any) -> Environment:
+    """The environment of a row with one message."""
     [kind] = environment_kinds([TurnOptions(environment_factory=factory)], 20.0)
-    return Environment(kind, columns, timeout)
+    prompt = Prompt([], messages=[{"role": "user", "content": "hi"}])
+    params, options = SamplingParams(max_tokens=9), TurnOptions()
+    episode = Episode(prompt, params, options, rules(None, None), Recorder(unasked, 0))
+    return Environment(episode, kind, columns)
+
+
+def tools(row: Environment) -> list[Tool]:
+    return list(row.episode.rules.tools.values())
 
 
 def test_methods_of_an_environment_run_on_one_thread_which_ends_with_its_row() -> None:
     async def play() -> tuple[set[str], float | None]:
         row = environment(Table)
-        [add], shown = await row.start([{"role": "user", "content": "hi"}])
-        assert shown == "ready"
+        await row.start()
+        [add] = tools(row)
+        assert row.episode.messages == [{"role": "user", "content": "hiready"}]
         said = [await execute(add, {"x": x}, instance_id="", **LIMITS) for x in range(5)]
         assert [each.error for each in said] == [None] * 5
-        reward = await row.reward()
-        row.end()
-        return {each.text for each in said}, reward
+        reward = await row.rewards()
+        await row.end()
+        return {each.text for each in said}, reward["environment"]
 
     threads, reward = asyncio.run(asyncio.wait_for(play(), 60))
     [thread] = map(int, threads)
@@ -99,7 +113,8 @@ def test_call_that_was_given_up_before_it_began_is_not_made_later() -> None:
     async def play() -> None:
         release = threading.Event()
         row = environment(Slow, release=release)
-        [_, wait], _ = await row.start([{"role": "user", "content": "hi"}])
+        await row.start()
+        [_, wait] = tools(row)
         for name in ("first", "second"):
             limits = {**LIMITS, "timeout": 0.2}
             done = await execute(wait, {"name": name}, instance_id="", **limits)
@@ -135,12 +150,12 @@ class Appends:
 def test_environments_of_one_prompt_share_no_values_of_its_columns() -> None:
     Appends.seen.clear()
     columns: dict[str, Any] = {"board": [], "nested": {"list": []}, "lock": threading.Lock()}
-    messages = [{"role": "user", "content": "hi"}]
-    for _ in range(2):
-        asyncio.run(environment(Appends, **columns).start(messages))
+    rows = [environment(Appends, **columns) for _ in range(2)]
+    for row in rows:
+        asyncio.run(row.start())
     assert Appends.seen == [(["X"], {"list": ["X"]})] * 2
     assert (columns["board"], columns["nested"]) == ([], {"list": []})
-    assert messages == [{"role": "user", "content": "hi"}]
+    assert [row.episode.messages for row in rows] == [[{"role": "user", "content": "hi"}]] * 2
 
 
 class Shows:
@@ -148,7 +163,7 @@ class Shows:
         return shows
 
 
-def entered(shows: str, content: str = "hi") -> tuple[Episode, Any, list[Request]]:
+def entered(shows: str, content: str = "hi") -> tuple[RequestOutput, Any, list[Request]]:
     """Run a row whose environment shows this first; also its tokenizer, and the requests sent."""
     from transformers import AutoTokenizer
 
@@ -165,11 +180,17 @@ def entered(shows: str, content: str = "hi") -> tuple[Episode, Any, list[Request
     template = Template(tokenizer, eos_token_ids=[end])
     own = rules(template, tokenizer, vocabulary=VOCABULARY, eos=end)
     prompt = Prompt([5], messages=[{"role": "user", "content": content}])
-    row = Episode(
-        prompt, SamplingParams(max_tokens=9), TurnOptions(), own, environment(Shows, shows=shows)
-    )
-    asyncio.run(asyncio.wait_for(run_episode(row, turn, lambda: None), 60))
-    return row, tokenizer, sent
+    columns = {"shows": shows}
+    options = TurnOptions(environment_factory=Shows, environment_kwargs=columns)
+    loop = ToolLoop(own, options, *environment_kinds([options], 20.0))
+    row = loop.row(prompt, SamplingParams(max_tokens=9), Recorder(turn, 0))
+    output = asyncio.run(asyncio.wait_for(row.run(), 60))
+    return output, tokenizer, sent
+
+
+def error(row: RequestOutput) -> str | None:
+    assert row.transcript is not None
+    return row.transcript.error
 
 
 @pytest.mark.parametrize(
@@ -179,21 +200,20 @@ def test_what_reset_returns_cannot_end_the_turn_that_it_is_put_into(
     content: str, shows: str
 ) -> None:
     row, tokenizer, [request] = entered(shows, content)
-    assert row.error is None
+    assert error(row) is None
     assert tokenizer.convert_tokens_to_ids(IM_END) not in request.token_ids
-    assert row.output(0).prompt_token_ids == request.token_ids
+    assert row.prompt_token_ids == request.token_ids
 
 
 def test_reset_that_shows_a_token_that_the_model_has_no_row_for_ends_its_row_only() -> None:
     """Its text cannot have one, but its template may put one around it."""
     row, _, sent = entered("go", "hi<|new|>")
     assert sent == [] and row.finish_reason == "abort"
-    assert f"the prompt has token {VOCABULARY}, outside the model's vocabulary" in str(row.error)
+    assert f"the prompt has token {VOCABULARY}, outside the model's vocabulary" in str(error(row))
 
 
 def test_row_whose_reset_shows_too_much_keeps_a_prompt_that_fits_into_a_batch() -> None:
     row, _, sent = entered("many words " * 600)
     assert sent == [] and row.finish_reason == "abort"
-    assert "at most 512 fit (rollout.prompt_length)" in str(row.error)
-    output = row.output(0)
-    assert (output.prompt_token_ids, output.prompt_tokens) == (None, 1)
+    assert "at most 512 fit (rollout.prompt_length)" in str(error(row))
+    assert (row.prompt_token_ids, row.prompt_tokens) == (None, 1)

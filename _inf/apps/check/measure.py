@@ -9,14 +9,13 @@ import importlib.metadata
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from _inf.apps.check import engine_rows, reference
 from _inf.apps.check.differences import Pairs, comparison, distances
 from _inf.apps.check.findings import bounds, findings
 from _inf.apps.check.report import CheckReport, WorstToken
 from _inf.apps.check.rows import Row, TrainerBatch, read_batch
-from _inf.backends.running import RunningEngine
 from _inf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def check(
     compared.
     """
     _check_call(engine, against, max_tokens, batch, threshold)
-    engines = against is None or isinstance(against, RunningEngine)
+    engines = against is None or _is_engine(against)
     given = None if engines else read_batch(against)
     texts = [prompts] if isinstance(prompts, str) else list(prompts or PROMPTS)
     sent = [engine_rows.rendered(engine.tokenizer, text) for text in texts]
@@ -123,7 +122,7 @@ def _check_call(
             "give against= an engine with rollout.name hf that has the same weights, check before "
             "the first update_weights(), or after restart()"
         )
-    if isinstance(against, RunningEngine) and "logits" not in against.supports:
+    if _is_engine(against) and "logits" not in against.supports:
         raise ConfigError.of("against", "the engine must have rollout.name: hf, which gives logits")
 
 
@@ -175,6 +174,11 @@ def _worst(engine: InferenceEngine, pairs: Pairs) -> WorstToken:
 def _name(against: Any) -> str:
     if against is None:
         return "Transformers"
-    if isinstance(against, RunningEngine):
+    if _is_engine(against):
         return f"Transformers, {against.config.rollout.dtype}, {against.model_folder}"
     return str(against) if isinstance(against, str | Path) else "a trainer's batch"
+
+
+def _is_engine(against: object) -> TypeGuard[InferenceEngine]:
+    """Whether it is an `InferenceEngine`, whose module imports this one."""
+    return hasattr(against, "get_logprobs")

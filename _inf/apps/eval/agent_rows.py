@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from _inf.agent_loops.loading import DEFAULT_KEY, KEYWORD
 from _inf.apps.agent_loops import loop_versions
 from _inf.apps.code_version import CodeVersion
 from _inf.apps.eval.dataset import AGENT_NAME, Example
 from _inf.config import Config
+from _inf.conversation.agent_loops.loading import DEFAULT_KEY, KEYWORD
 from _inf.conversation.plan import check_turns
 from _inf.errors import ConfigError
 from _inf.request.keywords import GenerateParams, checked

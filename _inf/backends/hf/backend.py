@@ -10,12 +10,11 @@ import asyncio
 import dataclasses
 import math
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future
 
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.base import OnHost, check_finite
+from _inf.backends.base import OnHost, check_finite, current_call
 from _inf.backends.hf import HF_MODE
 from _inf.backends.hf.beams import BeamSearch
 from _inf.backends.hf.decoding import Decoder, failing
@@ -24,9 +23,9 @@ from _inf.backends.hf.grammar_masks import Grammars
 from _inf.backends.hf.next_token import Row, top_tokens
 from _inf.runtime import quiet
 from _inf.runtime.host import Host
-from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutput, Rows, Scored
+from _inf.runtime.side_by_side import run_rows
+from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutput, Scored
 
-REPORT_SECONDS = 0.25
 SCORED_TOKENS = 1024  # whose logits, each as wide as the vocabulary, are in memory at once
 
 
@@ -49,27 +48,20 @@ class HfBackend(OnHost):
         for request in requests:
             self._grammars.of(request.params)  # compiled here, so that no other call waits
         self._beams.check(requests)
-        return self.host.run(self._generate(requests, report), cancel)
+        return self.await_rows(lambda: self._generate(requests, report), cancel)
 
     async def _generate(
         self, requests: Sequence[Request], report: Report | None
     ) -> list[RequestOutput]:
-        call = object()
-        rows = [self._row(request, call, number) for number, request in enumerate(requests)]
-        ends = [row.done for row in rows]
+        rows = [self._row(request) for request in requests]
         searching = asyncio.ensure_future(self._search([r for r in rows if r.params.num_beams > 1]))
         try:
-            running = set(ends)
-            while report is not None and running:
-                _, running = await asyncio.wait(
-                    running, timeout=REPORT_SECONDS, return_when=asyncio.FIRST_EXCEPTION
-                )
-                report(len(ends) - len(running), sum(len(row.token_ids) for row in rows))
-            outputs = list(await asyncio.gather(*ends))
+            ends = map(_end, rows)
+            outputs = await run_rows(ends, report, lambda: sum(len(row.token_ids) for row in rows))
         finally:
             searching.cancel()
-            for end in ends:
-                end.cancel()
+            for row in rows:
+                row.done.cancel()
         asked = [index for index, row in enumerate(rows) if row.params.prompt_logprobs]
         likeliest = max((rows[index].params.top_prompt_logprobs for index in asked), default=0)
         scored = await self._score(
@@ -85,13 +77,11 @@ class HfBackend(OnHost):
             )
         return outputs
 
-    def _row(
-        self, request: Request, call: object, number: int | None = 0, put: Put | None = None
-    ) -> Row:
+    def _row(self, request: Request, put: Put | None = None) -> Row:
         end: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()
         grammar = self._grammars.of(request.params)
         version = self._version(request.params.adapter)
-        row = Row(request, call, number, version, grammar, end, put)
+        row = Row(request, current_call.get(), version, grammar, end, put)
         if request.params.num_beams == 1:
             self.decoder.add(row)
         return row
@@ -108,17 +98,8 @@ class HfBackend(OnHost):
                 for scores, token in zip(logits, answers[number], strict=True):
                     self.decoder.chooser.choose(scores[None], [rows[number]], [token])
 
-    def stream(self, request: Request, put: Put, cancel: CancelToken) -> Future[None]:
-        async def answer() -> None:
-            await self._row(request, object(), put=put).done
-
-        return self.host.submit(answer(), cancel)
-
-    async def turn(self, request: Request) -> RequestOutput:
-        return await self._row(request, object(), None).done
-
-    def converse(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
-        return self.host.run(rows(), cancel)
+    async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
+        return await self._row(request, put).done
 
     def score(
         self,
@@ -227,3 +208,8 @@ class HfBackend(OnHost):
             self.forward.adapters.unload(name)
 
         self.host.run_alone(unload())
+
+
+async def _end(row: Row) -> RequestOutput:
+    """A row's end; to cancel this ends the row."""
+    return await row.done

@@ -21,12 +21,11 @@ from _inf.types import ModelInfo, Put, Request, RequestOutput, SamplingParams, T
 
 @dataclasses.dataclass(eq=False)
 class Row:
-    """A request on its way. call: the same object for all rows of a call; number: its place there,
-    None for a turn of a conversation. put: gets the output so far at each token. done: its end."""
+    """A request on its way. call: the same object for all rows of a call. put: gets the output so
+    far at each token but the last. done: its end."""
 
     request: Request
     call: object
-    number: int | None
     weight_version: int
     grammar: Grammar | None
     done: Future[RequestOutput]
@@ -110,7 +109,7 @@ class Chooser:
         row.token_ids.append(token)
         row.logprobs.append(logprob)
         if not math.isfinite(logprob):
-            check_finite(row.logprobs, row.number)
+            check_finite(row.logprobs, row.request.row)
         if row.params.logprobs:
             row.top_logprobs.append(
                 {each: value for each, value in [*top, (token, logprob)] if math.isfinite(value)}
@@ -118,11 +117,11 @@ class Chooser:
         if row.grammar is not None:
             row.grammar.accept(token)
         reason, matched = self.end(row)
-        output = row.output(reason, matched) if reason or row.put else None
-        if row.put and output:
-            row.put(output)
-        if reason and output and not row.done.done():
-            row.done.set_result(output)
+        if reason is None:
+            if row.put is not None:
+                row.put(row.output(None))
+        elif not row.done.done():
+            row.done.set_result(row.output(reason, matched))
 
     def end(self, row: Row) -> tuple[str | None, int | str | None]:
         """Why the row ends with its last token, or None, and the token or the stop string that

@@ -5,23 +5,22 @@ A cancelled call closes its connections, at which a server aborts their rows.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
-from concurrent.futures import Future
 from typing import Any, TypeAlias
 
 from _inf.backends.base import OnHost, check_finite
 from _inf.backends.openai.adapters import ServedAdapters
-from _inf.backends.openai.client import Server, current_call
+from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import prompt_name
 from _inf.backends.openai.sglang_server import GenerateForm, WeightsFolder
 from _inf.backends.openai.text import Answer, TextForm
 from _inf.backends.openai.tokens import TokenForm
 from _inf.errors import ConfigError, PromptError, RequestFailure, shown
 from _inf.runtime.host import Host
+from _inf.runtime.side_by_side import run_rows
 from _inf.types import (
     CancelToken,
     ModelInfo,
@@ -29,7 +28,6 @@ from _inf.types import (
     Report,
     Request,
     RequestOutput,
-    Rows,
     SamplingParams,
     Scored,
 )
@@ -57,41 +55,26 @@ class OpenAIBackend(OnHost):
     ) -> list[RequestOutput]:
         for request in requests:
             self.form.sent(request)  # refuses what it cannot express
-        outputs = self.converse(lambda: self._generate(requests, report), cancel)
+        tokens = [0] * len(requests)
+
+        async def answered(row: int, request: Request) -> RequestOutput:
+            output = await self.turn(request)
+            tokens[row] = output.completion_tokens
+            return output
+
+        async def all_rows() -> list[RequestOutput]:
+            rows = (answered(*numbered) for numbered in enumerate(requests))
+            return await run_rows(rows, report, lambda: sum(tokens))
+
+        outputs = self.await_rows(all_rows, cancel)
         for number, output in enumerate(outputs):
             check_finite(output.prompt_logprobs, number)
         return outputs
 
-    async def _generate(
-        self, requests: Sequence[Request], report: Report | None
-    ) -> list[RequestOutput]:
-        finished = tokens = 0
-
-        async def row(request: Request) -> RequestOutput:
-            nonlocal finished, tokens
-            output = await self.turn(request)
-            finished, tokens = finished + 1, tokens + output.completion_tokens
-            if report is not None:
-                report(finished, tokens)
-            return output
-
-        rows = [asyncio.ensure_future(row(request)) for request in requests]
-        try:
-            return list(await asyncio.gather(*rows))
-        finally:
-            for each in rows:
-                each.cancel()
-            await asyncio.gather(*rows, return_exceptions=True)
-
-    def stream(self, request: Request, put: Put, cancel: CancelToken) -> Future[None]:
-        async def answer() -> None:
-            current_call.set(object())
-            put(await self._answered(request, put))
-
-        return self.host.submit(answer(), cancel)
-
-    async def turn(self, request: Request) -> RequestOutput:
-        return await self._answered(request)
+    async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
+        request, version = self._adapters.served(request)
+        output = await self._asked(request, put)
+        return output if version is None else dataclasses.replace(output, weight_version=version)
 
     def score(
         self,
@@ -155,20 +138,6 @@ class OpenAIBackend(OnHost):
 
     def unload_adapter(self, name: str) -> None:
         self.host.run_alone(self._adapters.unload(name))
-
-    def converse(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
-        async def call() -> list[RequestOutput]:
-            current_call.set(object())
-            return await rows()
-
-        return self.host.run(call(), cancel)
-
-    async def _answered(self, request: Request, put: Put | None = None) -> RequestOutput:
-        """Return the finished answer. `put` is called with what has arrived; None: no stream."""
-        request, version = self._adapters.served(request)
-        if version is not None:
-            return dataclasses.replace(await self._asked(request, put), weight_version=version)
-        return await self._asked(request, put)
 
     async def _asked(self, request: Request, put: Put | None) -> RequestOutput:
         try:

@@ -7,13 +7,13 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import contextvars
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 import httpx
 import openai
 
+from _inf.backends.base import current_call
 from _inf.backends.openai.failures import Access
 
 # Between them the client waits for 0.5 to 8 s, or for what Retry-After says, at most a minute.
@@ -21,9 +21,6 @@ RETRIES = 5
 CONNECT_SECONDS = 10.0
 TOO_MANY, SERVER_ERRORS = 429, 500
 CUTS = "inf_cuts"  # of a request: how often the limit had been halved when it was sent
-
-# The call that the requests of this context belong to.
-current_call: contextvars.ContextVar[object] = contextvars.ContextVar("inf_call", default=None)
 
 
 class Server:

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -65,21 +66,22 @@ class VerlBackend(OnHost):
         self.rollout.run(data_proto(requests, self.model), call)
         return call.rows
 
+    @contextlib.asynccontextmanager
+    async def in_call(self, cancel: CancelToken) -> AsyncIterator[None]:
+        current_call.set(Call(self.host, cancel))
+        yield
+        await self.rollout.engine().empty_after_call()
+
+    async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
+        return await self.rollout.engine().turn(request, put)
+
+    def await_rows(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
+        await_rows = super().await_rows
+        return self.rollout.ranks_of_call().shared("rows", lambda: await_rows(rows, cancel))
+
     def stream(self, request: Request, put: Put, cancel: CancelToken) -> Future[None]:
-        return self.host.submit(self.rollout.engine().stream(request, put), cancel)
-
-    async def turn(self, request: Request) -> RequestOutput:
-        return await self.rollout.engine().turn(request)
-
-    def converse(self, rows: Rows, cancel: CancelToken) -> list[RequestOutput]:
-        async def call() -> list[RequestOutput]:
-            current_call.set(Call(self.host, cancel))  # in the tasks that `rows` starts, too
-            outputs = await rows()
-            await self.rollout.engine().empty_after_call()
-            return outputs
-
-        ranks = self.rollout.ranks_of_call()
-        return ranks.shared("converse", lambda: self.host.run(call(), cancel))
+        self.rollout.engine()  # refused on a rank that has none
+        return super().stream(request, put, cancel)
 
     def score(
         self,

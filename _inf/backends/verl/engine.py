@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import dataclasses
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +31,16 @@ from _inf.errors import EngineRefusal, InferenceError
 from _inf.runtime.child_process import Worker
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.interpreter import interpreter_left_alone
-from _inf.types import CancelToken, Report, Request, RequestOutput
+from _inf.runtime.side_by_side import run_rows
+from _inf.types import CancelToken, Put, Report, Request, RequestOutput
 
 with interpreter_left_alone():
     from sglang.srt.entrypoints.engine import init_tokenizer_manager
     from sglang.srt.server_args import ServerArgs as ServerArgs
     from verl.workers.rollout.sglang_rollout import sglang_rollout as sglang_rollout
 
-REPORT_SECONDS = 0.25
 # An answer, for verl's `_post_process_outputs`: it takes longer to pad answers than to decode them.
 ONE_TOKEN = {"meta_info": {"output_token_logprobs": [(0.0, 0, None)]}}
-SENT_AT_ONCE = 64  # rows, then other calls may send; sending a thousand takes half a second
 
 
 @dataclasses.dataclass
@@ -150,32 +149,25 @@ class Engine(sglang_rollout.AsyncEngine):
                 *args, input_ids=input_ids, sampling_params=sampling_params, **kwargs
             )
         per_row = call.sampling_params or [sampling_params] * len(input_ids)
-        requests: list[asyncio.Task[dict[str, Any]]] = []
-        watch = asyncio.ensure_future(self._report(call, len(input_ids), requests))
-        try:
-            for row, (ids, params) in enumerate(zip(input_ids, per_row, strict=True)):
-                requests.append(asyncio.ensure_future(self._request(ids, params, call.rid(row))))
-                if len(requests) % SENT_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-            outputs = await asyncio.gather(*requests)
-        finally:
-            for task in (watch, *requests):
-                task.cancel()
-        for row, (output, params) in enumerate(zip(outputs, per_row, strict=True)):
-            call.rows.append(output_row(output, params, row))
-        if call.report is not None:
-            call.report(len(call.rows), sum(row.completion_tokens for row in call.rows))
-        return [ONE_TOKEN] * len(outputs) if call.rows_only else outputs
+        states, tokens = self.tokenizer_manager.rid_to_state, [0] * len(input_ids)
 
-    async def _report(self, call: Call, rows: int, requests: Sequence[asyncio.Task[Any]]) -> None:
-        """Call `call.report`, if it is set, with the progress of the rows until cancelled."""
-        states, tokens = self.tokenizer_manager.rid_to_state, [0] * rows
-        while call.report is not None:
-            await asyncio.sleep(REPORT_SECONDS)
-            for row in range(rows):
+        async def answered(row: int, ids: list[int], params: dict[str, Any]) -> dict[str, Any]:
+            output = await self._request(ids, params, call.rid(row))
+            tokens[row] = len(output["output_ids"])
+            return output
+
+        def sampled() -> int:
+            for row in range(len(tokens)):
                 if state := states.get(call.rid(row)):
                     tokens[row] = len(state.output_ids)
-            call.report(sum(request.done() for request in requests), sum(tokens))
+            return sum(tokens)
+
+        pairs = zip(input_ids, per_row, strict=True)
+        rows = (answered(row, ids, params) for row, (ids, params) in enumerate(pairs))
+        outputs = await run_rows(rows, call.report, sampled)
+        for row, (output, params) in enumerate(zip(outputs, per_row, strict=True)):
+            call.rows.append(output_row(output, params, row))
+        return [ONE_TOKEN] * len(outputs) if call.rows_only else outputs
 
     @contextlib.contextmanager
     def _sending(self, rid: str) -> Iterator[None]:
@@ -199,18 +191,20 @@ class Engine(sglang_rollout.AsyncEngine):
             output["meta_info"]["weight_version"] = self.adapters.of(name).version
         return output
 
-    async def stream(self, request: Request, put: Callable[[RequestOutput], None]) -> None:
-        """Send one request; `put` is called with the output so far whenever tokens arrive."""
-        rid, params = uuid.uuid4().hex, sglang_params(request.params)
+    async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
+        """Send one request of a call; `put` is called with its output so far, but for the last."""
+        rid, params = current_call.get().rid(uuid.uuid4().hex), sglang_params(request.params)
+        if put is None:
+            output = await self._request(request.token_ids, params, rid)
+            return output_row(output, params, request.row)
+        row = RequestOutput()
         with self._sending(rid):
             arguments = request_arguments(request.token_ids, params, rid)
             async for output in await super().async_generate(**arguments, stream=True):
-                put(output_row(self._with_version(output, params), params))
-        await self.empty_after_call()
-
-    async def turn(self, request: Request) -> RequestOutput:
-        rid, params = current_call.get().rid(uuid.uuid4().hex), sglang_params(request.params)
-        return output_row(await self._request(request.token_ids, params, rid), params, None)
+                row = output_row(self._with_version(output, params), params, request.row)
+                if row.finish_reason is None:
+                    put(row)
+        return row
 
     async def score(
         self,
@@ -226,7 +220,7 @@ class Engine(sglang_rollout.AsyncEngine):
             return output_row(await self._request(ids, params, call.rid(row)), params, row)
 
         rows = (score_row(row, ids, start) for row, (ids, start) in enumerate(sequences))
-        outputs = list(await asyncio.gather(*rows))
+        outputs = await run_rows(rows)
         await self.empty_after_call()
         return outputs
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from _inf.agent_loops.loading import KnownLoops
 from _inf.config import load_config
+from _inf.conversation.agent_loops.loading import KnownLoops
 from inf import ConfigError, GenerationTimeout, InferenceEngine, PromptError
 from tests.support import agent_loops as loops
 from tests.support.agent_loop_guessing import GuessingLoop

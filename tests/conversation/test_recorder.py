@@ -1,4 +1,4 @@
-"""Rows of agent loops held against what was sampled, made up; real ones are in
+"""What is derived from the answers of a row, made up; real ones are in
 `tests/engine/answers/test_agent_loops.py`."""
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from _inf.agent_loops.audit import Sampled, unsampled, warn_of_unsampled
-from _inf.agent_loops.result import answered_row
-from _inf.types import RequestOutput
+from _inf.conversation.agent_loops.result import answered_row
+from _inf.conversation.recorder import Recorder, Sampled
+from _inf.conversation.row import warn_of_rows
+from _inf.types import Request, RequestOutput
 
 PROMPT, STOP = [1, 2, 3], 9
 TOKENIZER: Any = SimpleNamespace(decode=lambda ids, **kwargs: f"<{ids[0]}>")
@@ -28,6 +29,22 @@ REQUESTS = [sampled(PROMPT, [4, 5, 9]), sampled([*PROMPT, 4, 5, 9, 6, 7], [8, 9]
 IDS, MASK = [4, 5, 9, 6, 7, 8, 9], [1, 1, 1, 0, 0, 1, 1]
 
 
+def recorder(requests: list[Sampled] = REQUESTS) -> Recorder:
+    async def turn(request: Request) -> RequestOutput:
+        raise AssertionError
+
+    made = Recorder(turn, 0)
+    made.sampled.extend(requests)
+    return made
+
+
+def unsampled(whole: list[int], mask: list[int], requests: list[Sampled] = REQUESTS) -> list[int]:
+    """The places in a response whose mask is not what was sampled."""
+    start = len(PROMPT)
+    logprobs = recorder(requests).logprobs(whole[:start], whole[start:])
+    return [place for place, bit in enumerate(mask) if bit != (place in logprobs)]
+
+
 def row(
     ids: list[int], mask: list[int], requests: list[Sampled] = REQUESTS, **more: Any
 ) -> RequestOutput:
@@ -41,7 +58,8 @@ def row(
         "num_turns": 4,
         "extra_fields": {},
     }
-    return answered_row("mine", SimpleNamespace(**(given | more)), requests, (8, 16))
+    returned = SimpleNamespace(**(given | more))
+    return answered_row("mine", returned, recorder(requests), (8, 16))
 
 
 @pytest.mark.parametrize(
@@ -61,14 +79,16 @@ def row(
     ],
 )
 def test_places_that_were_not_sampled(ids: list[int], mask: list[int], places: list[int]) -> None:
-    assert unsampled([*PROMPT, *ids], len(PROMPT), mask, REQUESTS) == places
+    assert unsampled([*PROMPT, *ids], mask) == places
+    transcript = row(ids, mask).transcript
+    assert transcript is not None and transcript.unsampled == places
 
 
 def test_requests_of_other_prompts_and_answers_that_were_not_kept_do_not_count() -> None:
     beside = [sampled([1, 2], [7, 7]), sampled([5], [4]), sampled(PROMPT, [4, 8])]
-    assert unsampled([*PROMPT, *IDS], len(PROMPT), MASK, [*beside, *REQUESTS]) == []
+    assert unsampled([*PROMPT, *IDS], MASK, [*beside, *REQUESTS]) == []
     retried = [sampled(PROMPT, [7, 9]), *REQUESTS]
-    assert unsampled([*PROMPT, *IDS], len(PROMPT), MASK, retried) == []
+    assert unsampled([*PROMPT, *IDS], MASK, retried) == []
 
 
 def test_any_exact_row_is_exact_and_any_changed_id_is_found() -> None:
@@ -82,12 +102,12 @@ def test_any_exact_row_is_exact_and_any_changed_id_is_found() -> None:
             whole += between + ids
             mask += [0] * len(between) + [1] * len(ids)
         start, end = len(PROMPT), len(PROMPT) + drawn.randint(1, len(mask))
-        assert unsampled(whole[:end], start, mask[: end - start], requests) == []
+        assert unsampled(whole[:end], mask[: end - start], requests) == []
         place = drawn.randrange(len(mask))
         changed = [*whole]
         changed[start + place] += 100
         later = [n for n in range(place, len(mask)) if mask[n]]
-        assert unsampled(changed, start, mask, requests) == later
+        assert unsampled(changed, mask, requests) == later
 
 
 def test_row_ends_as_its_last_request_did() -> None:
@@ -120,7 +140,7 @@ def test_log_probs_are_the_loops_own_or_the_recorded_ones() -> None:
 def test_warning_names_the_loop_and_the_first_place() -> None:
     outputs = [row(IDS, MASK), row(IDS, MASK[:5] + [0, 1]), row([7, 7], [1, 1])]
     with pytest.warns(UserWarning) as caught:
-        warn_of_unsampled(outputs, TOKENIZER)
+        warn_of_rows(outputs, TOKENIZER)
     [said] = [str(each.message) for each in caught]
     assert said.startswith("agent loop mine: in 2 of 3 rows ")
     assert "in row 1 at 1 of 7 ids. The first is token 5 of the response, in turn" in said
@@ -128,5 +148,5 @@ def test_warning_names_the_loop_and_the_first_place() -> None:
 
 
 def test_exact_rows_and_others_warn_of_nothing(recwarn: pytest.WarningsRecorder) -> None:
-    warn_of_unsampled([row(IDS, MASK), RequestOutput([1], [-1.0])], TOKENIZER)
+    warn_of_rows([row(IDS, MASK), RequestOutput([1], [-1.0])], TOKENIZER)
     assert not recwarn.list

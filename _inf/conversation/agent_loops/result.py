@@ -2,62 +2,57 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from _inf.agent_loops.audit import Sampled, kept_of, unsampled
+from _inf.conversation.recorder import Recorder, Sampled
 from _inf.errors import RequestFailure, shown
 from _inf.request.prompts import as_list
 from _inf.types import RequestOutput, Transcript
 
 
 def answered_row(
-    loop: str, said: Any, requests: Sequence[Sampled], widths: tuple[int, int]
+    loop: str, returned: Any, recorder: Recorder, widths: tuple[int, int]
 ) -> RequestOutput:
-    """Turn verl's `AgentLoopOutput` into a row; `requests`: those of its loop.
+    """Turn verl's `AgentLoopOutput` into a row; recorder: of the loop's requests.
 
     Its log probs are the loop's own, or the recorded ones where it gives none. Raises
     `RequestFailure` where verl's batch would fail, or take one value for another in silence.
     """
-    prompt, ids = _ints(said, "prompt_ids"), _ints(said, "response_ids")
-    mask, given = _ints(said, "response_mask"), said.response_logprobs
+    prompt, ids = _ints(returned, "prompt_ids"), _ints(returned, "response_ids")
+    mask, given = _ints(returned, "response_mask"), returned.response_logprobs
     _check_lengths(prompt, ids, mask, given, widths)
-    if any(value is not None for value in (said.multi_modal_data or {}).values()):
+    if any(value is not None for value in (returned.multi_modal_data or {}).values()):
         raise RequestFailure("multi_modal_data: agent loops take text only here.")
-    whole = [*prompt, *ids]
-    logprobs = _recorded(whole, len(prompt), requests) if given is None else list(map(float, given))
-    answer, last = _last_answer(whole, len(prompt), mask, requests)
-    sampled = [n for n, bit in enumerate(mask) if bit]
-    return RequestOutput(
-        token_ids=[ids[n] for n in sampled],
-        logprobs=[logprobs[n] for n in sampled],
-        finish_reason=last.finish_reason,
-        matched_stop=last.matched_stop,
-        prompt_tokens=len(prompt),
-        completion_tokens=len(sampled),
-        cached_tokens=requests[0].answer.cached_tokens if requests else 0,
-        prompt_token_ids=prompt,
-        transcript=Transcript(
-            ids=ids,
-            mask=mask,
-            logprobs=[value if bit else 0.0 for value, bit in zip(logprobs, mask, strict=True)],
-            answer_ids=answer,
-            num_turns=said.num_turns,
-            reward_scores={} if said.reward_score is None else {"reward_score": said.reward_score},
-            agent_loop=loop,
-            unsampled=unsampled(whole, len(prompt), mask, requests),
-            extra_fields=said.extra_fields or {},
-        ),
+    sampled = recorder.logprobs(prompt, ids)
+    logprobs = [sampled.get(place, math.nan) for place in range(len(ids))]
+    if given is not None:
+        logprobs = list(map(float, given))
+    answer_ids, ended = _last_answer([*prompt, *ids], len(prompt), mask, recorder.sampled)
+    reward = returned.reward_score
+    transcript = Transcript(
+        ids=ids,
+        mask=mask,
+        logprobs=[value if bit else 0.0 for value, bit in zip(logprobs, mask, strict=True)],
+        answer_ids=answer_ids,
+        num_turns=returned.num_turns,
+        reward_scores={} if reward is None else {"reward_score": reward},
+        agent_loop=loop,
+        unsampled=[place for place, bit in enumerate(mask) if bit != (place in sampled)],
+        extra_fields=returned.extra_fields or {},
     )
+    row = recorder.row(prompt, ended, transcript)
+    return dataclasses.replace(row, prompt_token_ids=prompt)
 
 
-def _ints(said: Any, name: str) -> list[int]:
+def _ints(returned: Any, name: str) -> list[int]:
     try:
-        return [int(value) for value in as_list(getattr(said, name))]
+        return [int(value) for value in as_list(getattr(returned, name))]
     except (AttributeError, TypeError, ValueError):
         raise RequestFailure(
-            f"run() returned {shown(said)}: {name} must be a list of ints; return verl's "
+            f"run() returned {shown(returned)}: {name} must be a list of ints; return verl's "
             "AgentLoopOutput."
         ) from None
 
@@ -81,16 +76,6 @@ def _check_lengths(
         raise RequestFailure("response_mask: its values must be 0 and 1.")
 
 
-def _recorded(whole: list[int], start: int, requests: Sequence[Sampled]) -> list[float]:
-    """The log prob of each id of the response; NaN for those that were not sampled there."""
-    known = {
-        place: logprob
-        for request in requests
-        for place, logprob in zip(kept_of(request, whole), request.answer.logprobs, strict=False)
-    }
-    return [known.get(place, math.nan) for place in range(start, len(whole))]
-
-
 def _last_answer(
     whole: list[int], start: int, mask: list[int], requests: Sequence[Sampled]
 ) -> tuple[list[int], RequestOutput]:
@@ -98,7 +83,7 @@ def _last_answer(
     the loop has cut it. Where no request is found, it is the last run of ids with mask 1."""
     end = start + max((n + 1 for n, bit in enumerate(mask) if bit), default=0)
     for request in reversed(requests):
-        kept = kept_of(request, whole)
+        kept = request.kept_in(whole)
         if kept and kept.stop >= end:
             whole_answer = len(kept) == len(request.answer.token_ids)
             cut = RequestOutput(finish_reason="length")

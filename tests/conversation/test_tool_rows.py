@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from _inf.conversation.episode import Episode
-from _inf.conversation.loop import run_episode, run_rows, warn_of_failures
-from _inf.conversation.text_episode import TextEpisode
-from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, TurnOptions
+from _inf.conversation.recorder import Recorder
+from _inf.conversation.row import answered_rows, warn_of_rows
+from _inf.conversation.rules import Rules
+from _inf.conversation.tool_loop import ToolLoop
+from _inf.types import Prompt, Request, RequestOutput, SamplingParams, Tool, Turn, TurnOptions
 from tests.support.conversation_rules import rules
 
 
@@ -71,30 +72,28 @@ def held(
 ) -> list[Any]:
     """Run one row for each number in `turns`, which is how long its turn takes."""
     own = rules(
-        None,  # the template, which only a second turn would need
+        SimpleNamespace(),  # the template, which only a second turn would need
         SimpleNamespace(decode=lambda ids, **kwargs: "a" * len(ids)),
         tools={tool.name: Tool(tool.name, {}, verl=tool) for tool in tools},
-        over_sample_rate=over_sample_rate,
     )
-    episodes = [
-        Episode(
+    loop = ToolLoop(own, options or TurnOptions())
+    rows = [
+        loop.row(
             Prompt([turn], messages=[{"role": "user", "content": "hi"}]),
             SamplingParams(max_tokens=5),
-            options or TurnOptions(),
-            own,
+            Recorder(Backend().turn, Backend.weight_version),
         )
         for turn in turns
     ]
-    turn = Backend().turn
-    return asyncio.run(
-        run_rows(
-            episodes,
-            lambda episode, progressed: run_episode(episode, turn, progressed),
-            None,
-            over_sample_rate=over_sample_rate,
-            weight_version=Backend.weight_version,
-        )
-    )
+    return asyncio.run(answered_rows(rows, None, over_sample_rate))
+
+
+def run(own: Rules, turn: Turn, options: TurnOptions | None = None) -> RequestOutput:
+    """Run one row on a server of texts."""
+    prompt = Prompt([], messages=[{"role": "user", "content": "hi"}])
+    loop = ToolLoop(own, options or TurnOptions())
+    row = loop.row(prompt, SamplingParams(max_tokens=5), Recorder(turn, 0))
+    return asyncio.run(asyncio.wait_for(row.run(), 30))
 
 
 @pytest.mark.parametrize("method", ["create", "calc_reward", "release"])
@@ -163,11 +162,10 @@ def test_interaction_that_returns_something_else_ends_its_row_with_what_it_was(
 
     own = dataclasses.replace(rules(None, None), interactions={"says": Says()})
     options = TurnOptions(interaction_kwargs={"name": "says"})
-    prompt = Prompt([], messages=[{"role": "user", "content": "hi"}])
-    row = TextEpisode(prompt, SamplingParams(max_tokens=5), options, own)
-    asyncio.run(asyncio.wait_for(run_episode(row, turn, lambda: None), 30))
-    assert row.finish_reason == "abort"
-    assert f"says: generate_response() returned {returned!r}; it must be" in str(row.error)
+    row = run(own, turn, options)
+    assert row.finish_reason == "abort" and row.transcript is not None
+    error = str(row.transcript.error)
+    assert f"says: generate_response() returned {returned!r}; it must be" in error
 
 
 def test_rows_of_one_prompt_do_not_share_what_their_tools_get() -> None:
@@ -188,16 +186,14 @@ def test_what_a_tool_says_when_it_is_created_is_a_message_before_the_first_turn(
     by_name = {}
     for tool in (VerlTool("quiet", []), VerlTool("game", [], says="You are in a cave. " * 600)):
         by_name[tool.name] = Tool(tool.name, {}, verl=tool)
-    prompt = Prompt([], messages=[{"role": "user", "content": "hi"}])
-    own = rules(None, None, tools=by_name)
-    row = TextEpisode(prompt, SamplingParams(max_tokens=5), TurnOptions(), own)
-    asyncio.run(asyncio.wait_for(run_episode(row, turn, lambda: None), 30))
+    row = run(rules(None, None, tools=by_name), turn)
     [user, tool_message] = sent[0].messages or ()
     assert user == {"role": "user", "content": "hi"}
     assert (tool_message["role"], tool_message["name"]) == ("tool", "game")
     assert tool_message["content"].startswith("You are in a cave.")
     assert "characters cut)" in tool_message["content"]  # as of any other result
-    assert row.finish_reason == "stop" and row.error is None
+    assert row.finish_reason == "stop" and row.transcript is not None
+    assert row.transcript.error is None
 
 
 def test_rows_that_failed_are_warned_of_and_rows_given_up_by_a_limit_are_not() -> None:
@@ -206,11 +202,11 @@ def test_rows_that_failed_are_warned_of_and_rows_given_up_by_a_limit_are_not() -
 
     rows = held([0, 0], [VerlTool("full", [], create=fails)])
     with pytest.warns(UserWarning, match="^2 of 2 rows failed; the first is row 0: .*no room"):
-        warn_of_failures(rows)
+        warn_of_rows(rows, None)
     *_, given_up = held([0, 400], [], over_sample_rate=0.5)
     assert given_up.finish_reason == "abort"
     assert given_up.transcript.limit == "over_sample_rate"
     assert "the other rows ended first" in given_up.transcript.error
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of_failures([given_up])
+        warn_of_rows([given_up], None)

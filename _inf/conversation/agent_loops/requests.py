@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from _inf.agent_loops.audit import Sampled
-from _inf.agent_loops.sampling import request_params
+from _inf.conversation.agent_loops.sampling import request_params
+from _inf.conversation.recorder import Recorder
 from _inf.errors import (
     ConfigError,
     EngineDeadError,
@@ -19,20 +19,18 @@ from _inf.errors import (
 )
 from _inf.request.prompts import id_list
 from _inf.request.seeds import derived_seed
-from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams, Turn
+from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams
 
 
 class Requests:
     """The `server_manager` of one row's loop, in the place of verl's `AsyncLLMServerManager`
     (`agent_loop.py`, 0.6.1). Made on the engine's thread; a loop calls `generate` on its own."""
 
-    def __init__(self, params: SamplingParams, model: ModelInfo, turn: Turn) -> None:
-        self._params, self._model, self._turn = params, model, turn
-        self.progressed: Callable[[], None] = lambda: None
+    def __init__(self, params: SamplingParams, model: ModelInfo, recorder: Recorder) -> None:
+        self._params, self._model, self._recorder = params, model, recorder
         self._engine = asyncio.get_running_loop()
         # Set if no row can be answered. The loop gets the exception too, and may catch it.
         self.fatal: asyncio.Future[Exception] = self._engine.create_future()
-        self.sampled: list[Sampled] = []
         self._asked, self._ended = 0, False
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -93,16 +91,13 @@ class Requests:
         task: Any = asyncio.current_task()
         self._running.add(task)
         try:
-            answer = await self._turn(request)
+            return await self._recorder.sample(request)
         except (ConfigError, EngineDeadError, EngineRefusal) as failure:
             if not self.fatal.done():
                 self.fatal.set_result(failure)
             raise
         finally:
             self._running.discard(task)
-        self.sampled.append(Sampled(request.token_ids, answer))
-        self.progressed()
-        return answer
 
     async def end(self) -> None:
         """Abort what still runs, and refuse what comes later: the loop may not have ended."""

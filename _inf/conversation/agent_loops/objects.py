@@ -14,8 +14,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from _inf.agent_loops.loading import TARGET, AgentLoop, verl_module
 from _inf.config import Config
+from _inf.conversation.agent_loops.loading import TARGET, AgentLoop, verl_module
 from _inf.errors import ConfigError, error_text
 from _inf.runtime.quiet import stdout_to
 from _inf.types import ModelInfo
@@ -29,6 +29,8 @@ class LoopObjects:
 
     def __init__(self, config: Config, model: ModelInfo) -> None:
         self._config, self.model = config, model
+        # The most ids of a prompt and of a response that a trainer's batch holds.
+        self.widths = config.rollout.prompt_length, config.rollout.response_length
         self._tokenizer = copy.deepcopy(model.tokenizer)
         self._classes: dict[tuple[type, str, str], type] = {}
         self._trainer_configs: dict[str, DictConfig] = {}

@@ -1,0 +1,92 @@
+"""Records what the engine sampled for one row, and derives the row's mask and log probs from it.
+
+A trainer takes each id with mask 1 for one that the model sampled after the ids before it. So an
+id counts as sampled exactly where a recorded answer has it, behind the very ids of that request's
+prompt. The built-in tool loop has no other mask; the mask that a user's agent loop returns is
+compared with this one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from _inf.types import Request, RequestOutput, Transcript, Turn
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampled:
+    """A request of a row, `prompt_ids`, and its answer."""
+
+    prompt_ids: list[int]
+    answer: RequestOutput
+
+    def kept_in(self, ids: Sequence[int]) -> range:
+        """The places in a row's `ids`, its prompt included, where this answer's ids stand: up to
+        the first id that differs; none unless all ids before them are the request's."""
+        start, sampled = len(self.prompt_ids), self.answer.token_ids
+        if list(ids[:start]) != self.prompt_ids:
+            return range(0)
+        pairs = enumerate(zip(sampled, ids[start:], strict=False))
+        same = next((n for n, (one, other) in pairs if one != other), None)
+        return range(start, start + (min(len(sampled), len(ids) - start) if same is None else same))
+
+
+class Recorder:
+    """Sends the requests of one row and keeps every answer; used on the engine's thread.
+
+    turn: a backend's. weight_version: of the row, as long as it has no answer.
+    """
+
+    def __init__(self, turn: Turn, weight_version: int) -> None:
+        self._turn, self._weight_version = turn, weight_version
+        self.sampled: list[Sampled] = []
+
+    async def sample(self, request: Request) -> RequestOutput:
+        """Have a request answered."""
+        answer = await self._turn(request)
+        self.sampled.append(Sampled(request.token_ids, answer))
+        return answer
+
+    @property
+    def answers(self) -> list[RequestOutput]:
+        return [request.answer for request in self.sampled]
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens were sampled so far."""
+        return sum(request.answer.completion_tokens for request in self.sampled)
+
+    def logprobs(self, prompt_ids: Sequence[int], ids: Sequence[int]) -> dict[int, float]:
+        """The places in `ids`, which follow the row's prompt, that were sampled there, each with
+        its log prob."""
+        whole, start = [*prompt_ids, *ids], len(prompt_ids)
+        return {
+            place - start: logprob
+            for request in self.sampled
+            for place, logprob in zip(request.kept_in(whole), request.answer.logprobs, strict=False)
+        }
+
+    def row(
+        self, prompt_ids: Sequence[int], ended: RequestOutput, transcript: Transcript
+    ) -> RequestOutput:
+        """Return the finished row: `transcript`, with the counts of all its answers. ended: how
+        the row ended, as the `finish_reason` and `matched_stop` of an answer."""
+        sampled = [place for place, bit in enumerate(transcript.mask) if bit]
+        answers = self.answers
+        return RequestOutput(
+            token_ids=[transcript.ids[place] for place in sampled],
+            logprobs=[transcript.logprobs[place] for place in sampled],
+            finish_reason=ended.finish_reason,
+            matched_stop=ended.matched_stop,
+            prompt_tokens=len(prompt_ids),
+            completion_tokens=len(sampled),
+            cached_tokens=answers[0].cached_tokens if answers else 0,
+            weight_version=answers[-1].weight_version if answers else self._weight_version,
+            transcript=transcript,
+        )
+
+    def aborted(self, prompt_tokens: int, transcript: Transcript) -> RequestOutput:
+        """Return a row that was given up: none of its ids is kept."""
+        row = self.row([], RequestOutput(finish_reason="abort"), transcript)
+        return dataclasses.replace(row, prompt_tokens=prompt_tokens, cached_tokens=0)

@@ -1,0 +1,118 @@
+"""The rows of a call that has turns: what each of them must offer, and how they run side by side.
+
+A row is a loop that asks the engine for answers, through its `Recorder`, until it has ended: the
+built-in tool loop (`tool_loop.py`) or an agent loop of the user's (`agent_loops/`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections.abc import Sequence
+from typing import Protocol
+
+from _inf.conversation.recorder import Recorder
+from _inf.response.decode import decoded_text
+from _inf.runtime.side_by_side import run_rows
+from _inf.types import Prompt, Report, RequestOutput, SamplingParams, Tokenizer
+
+
+class Row(Protocol):
+    """A row while it runs, on the engine's thread."""
+
+    recorder: Recorder
+
+    async def prepare(self) -> None:
+        """Make what the row needs, before the first request of any row is sent. What it raises
+        ends the call."""
+
+    async def run(self) -> RequestOutput:
+        """Run the loop to its end. A failure aborts this row only; where no row can be answered it
+        is raised."""
+
+    def aborted(self, limit: str | None, error: str) -> RequestOutput:
+        """The row given up: its ids are dropped."""
+
+
+class Loop(Protocol):
+    """What answers the rows of one prompt."""
+
+    @property
+    def renders(self) -> bool:
+        """Whether it renders the whole prompt again, so that a prompt cannot be truncated."""
+
+    @property
+    def adds(self) -> str:
+        """What it does with messages, for an error."""
+
+    def row(self, prompt: Prompt, params: SamplingParams, recorder: Recorder) -> Row:
+        """Make one of the prompt's rows, with its own parameters."""
+
+
+async def answered_rows(
+    rows: Sequence[Row], report: Report | None, over_sample_rate: float
+) -> list[RequestOutput]:
+    """Run all rows side by side, and return them in order. As in verl, the last share of them,
+    `over_sample_rate`, is given up once the others have ended."""
+    await asyncio.gather(*(row.prepare() for row in rows))
+    outputs = await run_rows(
+        (row.run() for row in rows),
+        report,
+        lambda: sum(row.recorder.tokens for row in rows),
+        enough=int(len(rows) * (1 - over_sample_rate)),
+    )
+    late = "over_sample_rate", "given up, because the other rows ended first"
+    return [
+        row.aborted(*late) if output is None else output
+        for row, output in zip(rows, outputs, strict=True)
+    ]
+
+
+def warn_of_rows(outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -> None:
+    """Warn of rows that are no answers, and of agent loops whose ids were not sampled."""
+    _warn_of_failures(outputs)
+    _warn_of_unsampled(outputs, tokenizer)
+
+
+def _warn_of_failures(outputs: Sequence[RequestOutput]) -> None:
+    """Name the first row that failed, and its reason. A row that a limit has ended did not fail."""
+    failed = [
+        (number, transcript)
+        for number, output in enumerate(outputs)
+        if (transcript := output.transcript) is not None
+        and (output.finish_reason, transcript.limit) == ("abort", None)
+    ]
+    if failed:
+        number, first = failed[0]
+        loop = "" if first.agent_loop is None else f"agent loop {first.agent_loop}: "
+        warnings.warn(
+            f"{loop}{len(failed)} of {len(outputs)} rows failed; the first is row {number}: "
+            f'{first.error}. The others\' reasons are in metadata["error"].',
+            stacklevel=6,
+        )
+
+
+def _warn_of_unsampled(outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -> None:
+    """Name the loop, and the place in the first row with ids that a trainer would take for sampled
+    ones."""
+    rows = [
+        (number, output.transcript)
+        for number, output in enumerate(outputs)
+        if output.transcript is not None and output.transcript.unsampled
+    ]
+    if not rows:
+        return
+    number, first = rows[0]
+    place, count = first.unsampled[0], len(first.unsampled)
+    until = first.mask[: place + 1]
+    turns = sum(bit > before for before, bit in zip([0, *until], until, strict=False))
+    text = decoded_text(first.ids[place : place + 1], tokenizer, skip_special_tokens=False)
+    fault = "was not sampled there" if first.mask[place] else "was sampled there and has mask 0"
+    warnings.warn(
+        f"agent loop {first.agent_loop}: in {len(rows)} of {len(outputs)} rows the mask is not "
+        f"that of the ids that were sampled; in row {number} at {count} of {len(first.ids)} ids. "
+        f"The first is token {place} of the response, in turn {max(turns, 1)}: {text!r} (id "
+        f"{first.ids[place]}) {fault}. A trainer would learn from other ids than the model's: "
+        "append the sampled ids to the prompt, and never render them again (docs/agent_loops.md).",
+        stacklevel=6,
+    )
