@@ -21,16 +21,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _inf.backends import registry
 from _inf.backends.model_info import with_limits
-from _inf.backends.registry import (
-    check_adapters,
-    check_supported,
-    describe,
-    launch,
-    prepare_process,
-    read_config,
-    restarting,
-)
+from _inf.backends.registry import check_adapters, check_supported
 from _inf.config import Config
 from _inf.conversation.configured import Configured
 from _inf.conversation.plan import PreparedCall, plan_call
@@ -55,7 +48,7 @@ from _inf.response.scores import Score, likeliest_tokens, scored_sequences, scor
 from _inf.response.stats import Stats
 from _inf.response.streaming import Stream, StreamChunk
 from _inf.runtime.progress import progress
-from _inf.types import CancelToken, ModelInfo, Report, RequestOutput, SleepResult, ToolCall, Trace
+from _inf.types import CancelToken, RequestOutput, SleepResult, ToolCall, Trace
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -106,8 +99,10 @@ class InferenceEngine:
     A context manager; it also stops with `shutdown`, when garbage collected and at interpreter
     exit. For several threads at once, `async` code and notebooks; calls in a fork raise.
 
-    Attributes: `config` (frozen), `tokenizer` (Transformers; None for a server of texts); None
-    without verl: `model_config` (its `HFModelConfig`), `rollout` (its `SGLangRollout` itself).
+    Attributes: `config` (frozen); `supports`, the backend's features besides `generate`
+    (docs/backends.md); `on_cpu`, whether it computes there; `tokenizer` (Transformers'; None for a
+    server that takes text); `model`, its EOS ids and limits; `model_folder`, with the model's
+    files. None without verl: `model_config` (its `HFModelConfig`), `rollout` (its `SGLangRollout`).
     Raises `ConfigError`, `EngineDeadError` if the engine dies while it starts, and `InferenceError`
     in a process that cannot have an engine (daemonic, or a fork of a process that had one).
     """
@@ -117,8 +112,8 @@ class InferenceEngine:
         config: str | os.PathLike[str] | Mapping[str, Any] | Config | None = None,
         **overrides: Any,
     ) -> None:
-        self.config: Config = read_config(config, overrides)
-        prepare_process(self.config)
+        self.config: Config = registry.read_config(config, overrides)
+        registry.describe(self.config).prepare(self.config)
         self._stats = Stats()
         self._threads = concurrent.futures.ThreadPoolExecutor(ASYNC_CALLS, "inf-call")
         self._configured = Configured(self.config)
@@ -130,12 +125,14 @@ class InferenceEngine:
             raise
 
     def _launch(self) -> None:
-        self._backend = launch(self.config, self._stats)
+        self._backend = registry.launch(self.config, self._stats)
         self._finalizer = weakref.finalize(self, self._backend.close)
         self.config = with_limits(self.config, self._backend.model.limits)
+        self.supports, self.on_cpu = self._backend.supports, self._backend.on_cpu
+        self.model, self.model_folder = self._backend.model, self._backend.model.folder
         self.rollout: Any = getattr(self._backend, "rollout", None)
         self.model_config: Any = getattr(self.rollout, "model_config", None)
-        self.tokenizer: Any = self._backend.model.tokenizer
+        self.tokenizer: Any = self.model.tokenizer
 
     @names_keywords
     def generate(self, prompts: object, **params: Unpack[GenerateParams]) -> GenerationOutput:
@@ -187,25 +184,15 @@ class InferenceEngine:
 
     def _roll_out(self, call: PreparedCall, cancel: CancelToken) -> list[RequestOutput]:
         """Answer the rows: plain ones as one batch, conversations each by its loop of turns."""
-        backend, plan = self._backend, call.plan
+        backend = self._backend
         cancel.expire_in(call.sampling.timeout)
         with self._stats.call(), progress(call.size, call.sampling.progress) as report:
-            if not plan.loops:
-                outputs = backend.generate(call.requests(), cancel, report)
+            if call.plan.loops:
+                outputs = backend.await_rows(lambda: call.converse(backend, report), cancel)
             else:
-                outputs = self._converse(call, cancel, report)
+                outputs = backend.generate(call.requests(), cancel, report)
         self._stats.add_rows(outputs)
-        return outputs
-
-    def _converse(
-        self, call: PreparedCall, cancel: CancelToken, report: Report | None
-    ) -> list[RequestOutput]:
-        from _inf.conversation.row import answered_rows, warn_of_rows
-
-        backend, share = self._backend, self.config.rollout.over_sample_rate
-        rows = call.rows(backend.turn, backend.weight_version)
-        outputs = backend.await_rows(lambda: answered_rows(rows, report, share), cancel)
-        warn_of_rows(outputs, self.tokenizer)
+        call.warn_of(outputs)
         return outputs
 
     def _decode(self, call: PreparedCall, outputs: Sequence[RequestOutput]) -> GenerationOutput:
@@ -357,16 +344,6 @@ class InferenceEngine:
         return self.config.rollout.prompt_length, self.config.rollout.response_length
 
     @property
-    def supports(self) -> frozenset[str]:
-        """The features of this engine's backend besides `generate` (docs/backends.md)."""
-        return self._backend.supports
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether the engine computes on the CPU."""
-        return self._backend.on_cpu
-
-    @property
     def dead(self) -> bool:
         """Whether the engine has died or was shut down."""
         return self._backend.dead
@@ -381,28 +358,13 @@ class InferenceEngine:
         """The version of the weights in use; 0 until they are updated."""
         return self._backend.weight_version
 
-    @property
-    def model(self) -> ModelInfo:
-        """The served model: its tokenizer, EOS ids, limits and folder."""
-        return self._backend.model
-
-    @property
-    def model_folder(self) -> Path:
-        """The local folder of the model's files."""
-        return self._backend.model.folder
-
     def __repr__(self) -> str:
         name = type(self).__name__
         if "_finalizer" not in vars(self):
             return f"<{name}: not started>"
-        backend = describe(self.config)
-        if backend.remote:
-            about = f"{backend.name}, {self.config.base_url}"
-        else:
-            device = "cpu" if self.on_cpu else "cuda"
-            about = f"{backend.name}, {device}, weight version {self.weight_version}"
+        where = registry.describe(self.config).where(self.config, self._backend)
         state = ", shut down" if self.closed else ", dead: restart() starts it" if self.dead else ""
-        return f"<{name}: {self.config.model_name} ({about}){state}>"
+        return f"<{name}: {self.config.model_name} ({where}){state}>"
 
     def __reduce__(self) -> Any:
         raise InferenceError(
@@ -494,7 +456,7 @@ class InferenceEngine:
 
     def restart(self) -> None:
         """Start a new engine in this process, with `model_path`'s weights (version 0)."""
-        with restarting(self.config):
+        with registry.restarting(self.config):
             self._finalizer()
             self._launch()
         self._stats.add_restart()

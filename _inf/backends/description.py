@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from _inf.backends.base import Backend
     from _inf.config import Config
 
 Faults: TypeAlias = "Iterator[tuple[str, str]]"  # the path of a key, and what is wrong there
@@ -74,3 +75,10 @@ class BackendDescription:
 
     def mode(self, config: Config) -> Mode:
         return self.modes[self.mode_of(config)]
+
+    def where(self, config: Config, backend: Backend) -> str:
+        """Where a running backend computes, for the engine's repr."""
+        if self.remote:
+            return f"{self.name}, {config.base_url}"
+        device = "cpu" if backend.on_cpu else "cuda"
+        return f"{self.name}, {device}, weight version {backend.weight_version}"

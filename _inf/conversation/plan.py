@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from _inf.config import Config
 from _inf.conversation.configured import Configured
@@ -17,17 +17,17 @@ from _inf.tools.definition import as_tools
 from _inf.types import (
     ModelInfo,
     Prompt,
+    Report,
     Request,
     RequestOutput,
     SamplingParams,
     Tool,
-    Turn,
     TurnOptions,
 )
 
 if TYPE_CHECKING:
     from _inf.conversation.environments import EnvironmentKind
-    from _inf.conversation.row import Loop, Row
+    from _inf.conversation.row import Loop
 
 # Keywords of our own conversations, which an agent loop takes as columns of its row, or not at all.
 NOT_OF_AGENT_LOOPS = {
@@ -36,6 +36,16 @@ NOT_OF_AGENT_LOOPS = {
     "max_tokens_per_turn": "max_tokens is of each request of a loop",
     "environment_factory": "a loop has its own",
 }
+
+
+class Answers(Protocol):
+    """What a conversation needs of a backend."""
+
+    @property
+    def weight_version(self) -> int: ...
+
+    async def turn(self, request: Request) -> RequestOutput:
+        """Answer one request."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,15 +172,24 @@ class PreparedCall:
         rows = enumerate(self.sampling.rows())
         return [(row // n, self.prompts[row // n], params) for row, params in rows]
 
-    def rows(self, turn: Turn, weight_version: int) -> list[Row]:
-        """Return the rows of a call with loops. turn: answers one request of theirs.
-        weight_version: of rows that end without an answer."""
+    async def converse(self, backend: Answers, report: Report | None) -> list[RequestOutput]:
+        """Run the rows of a call with loops; awaited on the engine's thread."""
         from _inf.conversation.recorder import Recorder
+        from _inf.conversation.row import answered_rows
 
-        return [
-            self.plan.loops[index].row(prompt, params, Recorder(turn, weight_version))
+        version = backend.weight_version
+        rows = [
+            self.plan.loops[index].row(prompt, params, Recorder(backend.turn, version))
             for index, prompt, params in self._samples()
         ]
+        return await answered_rows(rows, report, self.plan.rules.config.rollout.over_sample_rate)
+
+    def warn_of(self, outputs: Sequence[RequestOutput]) -> None:
+        """Warn of rows of loops that failed, or whose ids were not sampled."""
+        if self.plan.loops:
+            from _inf.conversation.row import warn_of_rows
+
+            warn_of_rows(outputs, self.plan.rules.model.tokenizer)
 
     def requests(self) -> list[Request]:
         """Return one request per row; for a conversation, that of its first turn."""

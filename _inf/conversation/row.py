@@ -88,7 +88,7 @@ def _warn_of_failures(outputs: Sequence[RequestOutput]) -> None:
         warnings.warn(
             f"{loop}{len(failed)} of {len(outputs)} rows failed; the first is row {number}: "
             f'{first.error}. The others\' reasons are in metadata["error"].',
-            stacklevel=6,
+            stacklevel=7,
         )
 
 
@@ -114,5 +114,5 @@ def _warn_of_unsampled(outputs: Sequence[RequestOutput], tokenizer: Tokenizer) -
         f"The first is token {place} of the response, in turn {max(turns, 1)}: {text!r} (id "
         f"{first.ids[place]}) {fault}. A trainer would learn from other ids than the model's: "
         "append the sampled ids to the prompt, and never render them again (docs/agent_loops.md).",
-        stacklevel=6,
+        stacklevel=7,
     )
