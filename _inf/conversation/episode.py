@@ -252,16 +252,6 @@ class Episode:
         """Return the finished row."""
         last = next(reversed(self.recorder.answers), RequestOutput())
         ended = dataclasses.replace(last, finish_reason=self.finish_reason)
-        if self.rules.template is None:
-            transcript = self._transcript(reward_scores=reward_scores)
-            row = self.recorder.row([], ended, transcript)
-            first = next(iter(self.recorder.answers), RequestOutput())
-            return dataclasses.replace(
-                row,
-                text=last.text or "",
-                prompt_tokens=first.prompt_tokens,
-                completion_tokens=self.recorder.tokens,
-            )
         logprobs = self.recorder.logprobs(self.prompt_ids, self.ids)
         transcript = self._transcript(
             ids=self.ids,
@@ -270,25 +260,27 @@ class Episode:
             answer_ids=list(last.token_ids),
             reward_scores=reward_scores,
         )
-        return self._with_prompt(self.recorder.row(self.prompt_ids, ended, transcript))
+        row = self.recorder.row(self.prompt_ids, ended, transcript, rendered=self._rendered)
+        if self.rules.template is not None:
+            return row
+        first = next(iter(self.recorder.answers), RequestOutput())
+        return dataclasses.replace(
+            row,
+            text=last.text or "",
+            prompt_tokens=first.prompt_tokens,
+            completion_tokens=self.recorder.tokens,
+        )
 
     def aborted(self, limit: str | None, error: str) -> RequestOutput:
         """Return the row given up: its ids are dropped, its messages stay."""
         transcript = self._transcript(limit=limit, error=error, num_turns=0)
-        row = self.recorder.aborted(len(self.prompt_ids), transcript)
-        text = "" if self.rules.template is None else None
-        return self._with_prompt(dataclasses.replace(row, text=text))
+        row = self.recorder.aborted(self.prompt_ids, transcript, rendered=self._rendered)
+        return dataclasses.replace(row, text="" if self.rules.template is None else None)
 
     def _transcript(self, **others: Any) -> Transcript:
         fields = {"limit": self.limit, "error": self.error, "num_turns": self._turns, **others}
         return Transcript(
             messages=self.messages, pending=self._pending, calls=self._records, **fields
-        )
-
-    def _with_prompt(self, row: RequestOutput) -> RequestOutput:
-        """The row with the ids of its prompt, if it has rendered them itself."""
-        return dataclasses.replace(
-            row, prompt_token_ids=self.prompt_ids if self._rendered else None
         )
 
 

@@ -68,10 +68,18 @@ class Recorder:
         }
 
     def row(
-        self, prompt_ids: Sequence[int], ended: RequestOutput, transcript: Transcript
+        self,
+        prompt_ids: Sequence[int],
+        ended: RequestOutput,
+        transcript: Transcript,
+        *,
+        rendered: bool = False,
     ) -> RequestOutput:
-        """Return the finished row: `transcript`, with the counts of all its answers. ended: how
-        the row ended, as the `finish_reason` and `matched_stop` of an answer."""
+        """Return the finished row: `transcript`, with the counts of all its answers.
+
+        ended: how the row ended, as the `finish_reason` and `matched_stop` of an answer. rendered:
+        whether the row has rendered `prompt_ids` itself, which it then gives.
+        """
         sampled = [place for place, bit in enumerate(transcript.mask) if bit]
         answers = self.answers
         return RequestOutput(
@@ -80,13 +88,17 @@ class Recorder:
             finish_reason=ended.finish_reason,
             matched_stop=ended.matched_stop,
             prompt_tokens=len(prompt_ids),
+            prompt_token_ids=list(prompt_ids) if rendered else None,
             completion_tokens=len(sampled),
             cached_tokens=answers[0].cached_tokens if answers else 0,
             weight_version=answers[-1].weight_version if answers else self._weight_version,
             transcript=transcript,
         )
 
-    def aborted(self, prompt_tokens: int, transcript: Transcript) -> RequestOutput:
-        """Return a row that was given up: none of its ids is kept."""
-        row = self.row([], RequestOutput(finish_reason="abort"), transcript)
-        return dataclasses.replace(row, prompt_tokens=prompt_tokens, cached_tokens=0)
+    def aborted(
+        self, prompt_ids: Sequence[int], transcript: Transcript, *, rendered: bool = False
+    ) -> RequestOutput:
+        """Return a row that was given up; `transcript` has no ids."""
+        ended = RequestOutput(finish_reason="abort")
+        row = self.row(prompt_ids, ended, transcript, rendered=rendered)
+        return dataclasses.replace(row, cached_tokens=0)

@@ -2,45 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
-from collections.abc import Mapping
-from typing import Any
 
 from _inf.config import Config
-from _inf.conversation.agent_loops.loading import AgentLoop, KnownLoops
+from _inf.conversation.agent_loops.loading import KnownLoops
 from _inf.conversation.agent_loops.objects import LoopObjects
-from _inf.conversation.agent_loops.row import AgentRow
-from _inf.conversation.recorder import Recorder
+from _inf.conversation.agent_loops.row import AskedLoop
 from _inf.errors import ConfigError, InferenceError
 from _inf.request.sampling import Sampling
 from _inf.runtime.loop_thread import LoopThread
-from _inf.types import ModelInfo, Prompt, SamplingParams
-
-
-@dataclasses.dataclass(frozen=True)
-class AskedLoop:
-    """The agent loop of one prompt's rows. kwargs: what `run` gets besides the messages. template:
-    `chat_template_kwargs`. thread: where all loops of an engine run."""
-
-    loop: AgentLoop
-    kwargs: Mapping[str, Any]
-    template: Mapping[str, Any]
-    objects: LoopObjects
-    thread: LoopThread
-    renders, adds = True, "agent loops render"
-
-    def row(self, prompt: Prompt, params: SamplingParams, recorder: Recorder) -> AgentRow:
-        return AgentRow(
-            self.loop,
-            prompt,
-            params,
-            recorder,
-            kwargs=self.kwargs,
-            template=self.template,
-            objects=self.objects,
-            thread=self.thread,
-        )
+from _inf.types import ModelInfo
 
 
 class AgentLoops:

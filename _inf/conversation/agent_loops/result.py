@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -43,8 +42,7 @@ def answered_row(
         unsampled=[place for place, bit in enumerate(mask) if bit != (place in sampled)],
         extra_fields=returned.extra_fields or {},
     )
-    row = recorder.row(prompt, ended, transcript)
-    return dataclasses.replace(row, prompt_token_ids=prompt)
+    return recorder.row(prompt, ended, transcript, rendered=True)
 
 
 def _ints(returned: Any, name: str) -> list[int]:

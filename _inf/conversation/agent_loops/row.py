@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,37 +26,42 @@ from _inf.tools.execution import copied
 from _inf.types import Prompt, RequestOutput, SamplingParams, Transcript
 
 
-class AgentRow:
-    """A row while it runs.
+@dataclasses.dataclass(frozen=True)
+class AskedLoop:
+    """The agent loop of one prompt's rows. kwargs: what `run` gets besides the messages. template:
+    `chat_template_kwargs`. thread: where all loops of an engine run."""
 
-    kwargs: what `run` gets besides the messages. template: `chat_template_kwargs`.
-    """
+    loop: AgentLoop
+    kwargs: Mapping[str, Any]
+    template: Mapping[str, Any]
+    objects: LoopObjects
+    thread: LoopThread
+    renders, adds = True, "agent loops render"
+
+    def row(self, prompt: Prompt, params: SamplingParams, recorder: Recorder) -> AgentRow:
+        return AgentRow(self, prompt, params, recorder)
+
+
+class AgentRow:
+    """A row while it runs."""
 
     def __init__(
-        self,
-        loop: AgentLoop,
-        prompt: Prompt,
-        params: SamplingParams,
-        recorder: Recorder,
-        *,
-        kwargs: Mapping[str, Any],
-        template: Mapping[str, Any],
-        objects: LoopObjects,
-        thread: LoopThread,
+        self, asked: AskedLoop, prompt: Prompt, params: SamplingParams, recorder: Recorder
     ) -> None:
         self.recorder = recorder
-        self._loop, self._prompt, self._params, self._kwargs = loop, prompt, params, kwargs
-        self._template, self._objects, self._thread = template, objects, thread
+        self._asked, self._loop, self._thread = asked, asked.loop, asked.thread
+        self._prompt, self._params = prompt, params
         self._object: Any = None
 
     async def prepare(self) -> None:
         """Make the loop's object; raises `ConfigError`."""
+        objects = self._asked.objects
+        requests = server_manager_class()(self._params, objects.model, self.recorder)
 
         async def make() -> Any:
-            return self._objects.make(self._loop, self._template, self._requests)
+            return objects.make(self._loop, self._asked.template, requests)
 
-        model = self._objects.model
-        self._requests = server_manager_class()(self._params, model, self.recorder)
+        self._requests = requests
         self._object = await asyncio.wrap_future(self._thread.submit(make()))
 
     async def run(self) -> RequestOutput:
@@ -75,7 +81,7 @@ class AgentRow:
     async def _answered(self) -> Any:
         """verl's `AgentLoopOutput`; on the loops' thread."""
         params, messages = loop_params(self._params), copy.deepcopy(self._prompt.messages)
-        kwargs = copied(dict(self._kwargs))
+        kwargs = copied(dict(self._asked.kwargs))
         try:
             return await self._object.run(params, raw_prompt=messages, **kwargs)
         except (SystemExit, KeyboardInterrupt) as end:  # would end the thread's event loop
@@ -84,7 +90,9 @@ class AgentRow:
     def _ended(self, answer: asyncio.Future[Any]) -> RequestOutput:
         try:
             returned = answer.result()
-            return answered_row(self._loop.name, returned, self.recorder, self._objects.widths)
+            return answered_row(
+                self._loop.name, returned, self.recorder, self._asked.objects.widths
+            )
         except asyncio.CancelledError:
             return self.aborted(None, "the agent loop cancelled its own task")
         except BaseException as failure:  # what run() raised, on another thread
@@ -93,7 +101,7 @@ class AgentRow:
 
     def aborted(self, limit: str | None, error: str) -> RequestOutput:
         transcript = Transcript(limit=limit, error=error, agent_loop=self._loop.name)
-        return self.recorder.aborted(len(self._prompt.token_ids), transcript)
+        return self.recorder.aborted(self._prompt.token_ids, transcript)
 
 
 def _raised_at(failure: BaseException, kind: type) -> str:
