@@ -172,7 +172,7 @@ def _keys(
 def keys_page() -> str:
     """A heading for each section and a table for its keys."""
     tables: dict[str, list[str]] = {"": []}
-    about = {"": "At the top of the file."}
+    about = {"": "Keys at the top of the file: the model, the device, and limits."}
     for path, key, _ in config_keys():
         if "properties" in key:
             about[path] = _one_line(key.get("description", ""))

@@ -1,7 +1,8 @@
-"""The keys of a config as frozen, typed models, with their limits.
+"""Defines every config key once: its name, type, bounds, default and description.
 
-The names and defaults under `rollout` are those of verl 0.6.1 (`verl/workers/config/rollout.py`),
-except those listed at `RolloutConfig`. verl's keys without effect are in `verl_keys.ONE_VALUE`.
+A config is checked before anything starts, and docs/config.md is generated from these frozen
+models. The names and defaults under `rollout` follow verl 0.6.1 (`verl/workers/config/rollout.py`);
+`RolloutConfig` lists the exceptions. `verl_keys.ONE_VALUE` has verl's keys without effect.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from pydantic import (
 
 from _inf.config.tool_formats import format_fault
 
-SINGLE_TURN = "single_turn_agent"  # verl's loop of one turn, whose ids `generate` gives without it
-MAX_SAMPLES = 2**16  # of a prompt: each is a row in the caller's memory from the start
+SINGLE_TURN = "single_turn_agent"  # verl's loop of one turn; `generate` gives the same ids
+MAX_SAMPLES = 2**16  # of a prompt: each sample is a row in the caller's memory from the start
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Samples: TypeAlias = Annotated[int, Field(ge=1, le=MAX_SAMPLES)]
 Turns: TypeAlias = Count | None
@@ -37,7 +38,7 @@ Seconds: TypeAlias = Annotated[float, Field(gt=0)]
 # The values of SGLang's `--dtype`.
 DType: TypeAlias = Literal["auto", "half", "float16", "bfloat16", "float", "float32"]
 # SGLang's LOAD_FORMAT_CHOICES without `gguf` (a .gguf file is dequantized before SGLang sees it)
-# and without those that fetch weights from a server (`remote*`, `private`).
+# and without the formats that fetch weights from a server (`remote*`, `private`).
 LoadFormat: TypeAlias = Literal[
     "auto",
     "safetensors",
@@ -62,7 +63,7 @@ TopK: TypeAlias = Annotated[int, Field(le=2**31 - 1), AfterValidator(_off_or_pos
 
 
 def _with_sglang(value: object) -> Any:
-    """Add a missing `sglang`, and replace null by no arguments."""
+    """Add `sglang` if it is missing, and read null as no arguments."""
     if isinstance(value, Mapping):
         value = {name: {} if kwargs is None else kwargs for name, kwargs in value.items()}
         return {"sglang": {}} | value
@@ -78,7 +79,7 @@ def key(default: Any, description: str) -> Any:
 
 
 class Section(BaseModel):
-    """A level of the config. An empty section (`null` in YAML) counts as left out."""
+    """One level of the config. An empty section (`null` in YAML) counts as left out."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
@@ -101,12 +102,12 @@ class ValKwargs(Section):
 class MultiTurn(Section):
     """Conversations of several turns, with tools or with an interaction that plays the user."""
 
-    enable: bool = key(False, "Use the tools and interactions of the two files below.")
+    enable: bool = key(False, "Use the tools and interactions from the two files below.")
     max_assistant_turns: Turns = key(None, "Most answers of the model per row; null: no limit.")
     tool_config_path: Text | None = key(None, "A YAML file that defines tools.")
     max_user_turns: Turns = key(None, "Most messages of an interaction per row; null: no limit.")
-    max_parallel_calls: Count = key(16, "The most tool calls that are run per turn.")
-    max_tool_response_length: Count = key(256, "The most characters of a tool's result.")
+    max_parallel_calls: Count = key(16, "Most tool calls run per turn.")
+    max_tool_response_length: Count = key(256, "Most characters of a tool's result; more are cut.")
     tool_response_truncate_side: Literal["left", "middle", "right"] = key(
         "middle", "The part of a longer result that is kept; middle is both ends."
     )
@@ -129,32 +130,32 @@ class MultiTurn(Section):
 
 
 class Agent(Section):
-    """verl's agent loops, of which a row of a call runs one (docs/agent_loops.md)."""
+    """Agent loops: your own code that asks the model turn by turn (docs/agent_loops.md)."""
 
     default_agent_loop: Text = key(
-        SINGLE_TURN, "The agent loop of rows that name none; single_turn_agent is generate()."
+        SINGLE_TURN, "The agent loop of rows that name none; single_turn_agent: plain generate()."
     )
     agent_loop_config_path: Text | None = key(None, "A YAML file that lists agent loops.")
 
     @property
     def default(self) -> str | None:
-        """The agent loop of calls that ask for none; None: `generate` alone answers them."""
+        """The agent loop of calls that name none; None if `generate` answers them itself."""
         name = self.default_agent_loop
         return None if name == SINGLE_TURN else name
 
 
 class RolloutConfig(Section):
     """verl's RolloutConfig, with verl's defaults except for `dtype`, `load_format`,
-    `free_cache_engine`, `tensor_model_parallel_size` and `multi_turn.max_parallel_calls` (verl's
-    drops the second call of a turn). The default of `enforce_eager` comes from verl's rollout.yaml;
-    verl's dataclass would run without CUDA graphs.
+    `free_cache_engine`, `tensor_model_parallel_size` and `multi_turn.max_parallel_calls` (with
+    verl's default the second call of a turn is dropped). The default of `enforce_eager` is verl's
+    rollout.yaml's; verl's dataclass would run without CUDA graphs.
     """
 
     name: str = key(
         "sglang",
         "The backend: sglang (verl's rollout), hf (Transformers) or openai (a server: base_url).",
     )
-    mode: str = key("async", "Only async is supported, not verl's sync mode.")
+    mode: str = key("async", "Only async is supported; verl's sync mode is not.")
     skip_tokenizer_init: bool = key(True, "Only true is supported: the engine works on token ids.")
     temperature: Temperature = key(1.0, "The sampling temperature; 0 is greedy.")
     top_k: TopK = key(-1, "Sample from the k likeliest tokens; -1 means all tokens.")
@@ -162,24 +163,24 @@ class RolloutConfig(Section):
     do_sample: bool = key(True, "Whether to sample; false is greedy.")
     n: Samples = key(1, "Answers per prompt.")
     over_sample_rate: Annotated[float, Field(ge=0, lt=1)] = key(
-        0.0, "The share of a multi-turn batch that is aborted once the others have ended."
+        0.0, "The share of a multi-turn batch that is aborted once all other rows have ended."
     )
     prompt_length: Count = key(
-        512, "The most tokens of a prompt; fewer for a shorter model, if it is not set."
+        512, "The most tokens of a prompt; if not set, it shrinks to fit a short model."
     )
     response_length: Count = key(
-        512, "The most tokens of an answer, max_tokens' default; if not set, fewer likewise."
+        512, "The most tokens of an answer: max_tokens' default; if not set, it shrinks likewise."
     )
     max_model_len: Count | None = key(
-        None, "The most tokens of prompt and answer together; null is the sum of both."
+        None, "The most tokens of prompt and answer together; null: the sum of both."
     )
     max_num_seqs: Count = key(1024, "The most rows that run at the same time.")
     max_num_batched_tokens: Count = key(8192, "The most prompt tokens in one forward pass.")
     ignore_eos: bool = key(False, "Continue after the model's end-of-answer token.")
     calculate_log_probs: bool = key(False, "Return log probs from engine.rollout too.")
-    dtype: DType = key("auto", "The data type of the computation; auto is the checkpoint's.")
+    dtype: DType = key("auto", "The data type of the computation; auto: the checkpoint's.")
     load_format: LoadFormat = key(
-        "auto", "How weights are loaded; dummy is random weights, for timing only."
+        "auto", "How weights are loaded; dummy: random weights, for timing only."
     )
     gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = key(
         0.5, "The share of a GPU's memory for weights and KV cache."
@@ -187,7 +188,7 @@ class RolloutConfig(Section):
     free_cache_engine: bool = key(False, "Whether sleep() can free a GPU's memory.")
     enforce_eager: bool = key(False, "No CUDA graphs: a quicker start, slower generation.")
     cudagraph_capture_sizes: list[Count] | None = key(
-        None, "The batch sizes with a CUDA graph; null is SGLang's choice."
+        None, "The batch sizes that get a CUDA graph; null: SGLang's choice."
     )
     enable_chunked_prefill: bool = key(True, "Compute long prompts in pieces.")
     enable_prefix_caching: bool = key(True, "Compute the common beginning of prompts only once.")
@@ -232,37 +233,37 @@ class RolloutConfig(Section):
 
 
 class Config(Section):
-    """The whole config."""
+    """The whole config of an engine."""
 
     model_path: Text | None = key(
         None,
-        "A Hub id, a folder, a .gguf file or a server's name for it; null: SmolLM2-135M-Instruct.",
+        "A Hub id, folder, .gguf file or a server's name for it; null: SmolLM2-135M-Instruct.",
     )
     base_url: Text | None = key(
-        None, "For openai: the address of an OpenAI-compatible server, http://localhost:8000/v1."
+        None, "For openai: the server's address, such as http://localhost:8000/v1."
     )
     api_key_env: Text | None = key(
         None, "For openai: the environment variable that holds the server's key."
     )
     tokenizer_path: Text | None = key(
-        None, "For openai: the tokenizer of a server that takes and gives token ids; a Hub id."
+        None, "For openai: the tokenizer (a folder or a Hub id), to use the server with token ids."
     )
-    adapter_path: Text | None = key(None, "A PEFT adapter's folder, to merge into the model.")
+    adapter_path: Text | None = key(None, "The folder of a PEFT adapter to merge into the model.")
     trust_remote_code: bool = key(False, "Whether to run Python code that comes with the model.")
-    device: Literal["auto", "cuda", "cpu"] = key("auto", "auto is a GPU if there is one.")
+    device: Literal["auto", "cuda", "cpu"] = key("auto", "auto: a GPU if there is one.")
     pack_weights: bool = key(True, "On a CPU, store weights in the layout that is read fastest.")
     compiled_kernels: bool = key(
-        True, "On a CPU, compute float32 layers between their products in C, compiled by gcc."
+        True, "On a CPU, fuse float32 operators between matrix multiplications in C (needs gcc)."
     )
     truncate_prompt: Literal["left", "right"] | None = key(
-        None, "Where prompts longer than prompt_length are cut; null refuses them."
+        None, "The side on which prompts above prompt_length are cut; null: reject them."
     )
-    tool_timeout: Seconds = key(30.0, "The most seconds that a tool call may take.")
+    tool_timeout: Seconds = key(30.0, "The most seconds a tool call may take.")
     hang_timeout: Seconds | None = key(
-        600.0, "Seconds of silence in a call before an engine counts as hung; null: never."
+        600.0, "Seconds of silence in a call after which an engine counts as hung; null: never."
     )
     generation_cache: Annotated[int, Field(ge=0, le=2**31 - 1)] = key(
-        0, "How many answers of greedy and seeded requests are kept, to answer equal ones."
+        0, "Answers of greedy and seeded requests to keep, for equal requests later."
     )
     rollout: RolloutConfig = key(RolloutConfig(), "verl's RolloutConfig.")
 
@@ -285,9 +286,9 @@ class Config(Section):
 
     @property
     def model_name(self) -> str:
-        """The name of the model for messages."""
+        """The model's name, for messages."""
         return self.model_path or "SmolLM2-135M-Instruct"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all keys as nested dicts, which `load_config` turns into an equal config."""
+        """Return all keys as nested dicts, from which `load_config` makes an equal config."""
         return self.model_dump()
