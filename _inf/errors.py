@@ -1,4 +1,4 @@
-"""The exceptions of this library, all under `InferenceError`.
+"""The exceptions of this library, so that a caller can catch them all as `InferenceError`.
 
 Every message says what was wrong, where (prompt index, key path, file) and what to do.
 `inf` re-exports them; the library raises no other exceptions on purpose.
@@ -19,11 +19,11 @@ Self = TypeVar("Self", bound="InferenceError")
 class InferenceError(Exception):
     """The base class of all exceptions that this library raises.
 
-    What it is about, each None where that is not known or does not apply:
+    Its attributes say where the fault is; each is None if unknown or not applicable:
     key: the config key or the keyword of a call, as a dotted path (`rollout.dtype`,
-        `logit_bias[7]`); of several, the first one.
-    index: the number of the prompt, also of a keyword's value in a list with one per prompt.
-    row: the number of the row in its call; those of one prompt are next to each other.
+        `logit_bias[7]`); the first one if there are several.
+    index: the number of the prompt, also for a value in a list with one value per prompt.
+    row: the number of the row in its call; the rows of one prompt are adjacent.
     """
 
     def __init__(
@@ -39,25 +39,25 @@ class InferenceError(Exception):
 
     @classmethod
     def of(cls: type[Self], key: str, sentence: str) -> Self:
-        """Return the exception about `key`, whose message begins with it."""
+        """Return an exception about `key`, with a message that begins with the key."""
         return cls(f"{key}: {sentence}", key=key)
 
     def for_one_prompt(self) -> str:
-        """The message for a caller who gave one prompt, to whom its index says nothing."""
+        """Return the message without the prompt index, for callers with one prompt."""
         return str(self) if self.index != 0 else str(self).replace("prompt 0", "the prompt", 1)
 
 
 class EngineRefusal(InferenceError):
-    """The engine takes no requests now: it is asleep, or its weights are half updated."""
+    """The engine accepts no requests now: it is asleep, or its weights are half updated."""
 
 
 class RequestFailure(InferenceError):
-    """The engine gave one request up; others are not concerned. `row` says which."""
+    """The engine aborted one request; others are unaffected. `row` says which one."""
 
 
 class ConfigError(InferenceError, ValueError):
-    """A config key or a parameter of a call that cannot be used; the message begins with `key`. It
-    is None where a file, a machine or a command's option is at fault."""
+    """A config key or a parameter of a call that cannot be used. The message begins with `key`;
+    `key` is None if a file, a machine or a command's option is at fault."""
 
 
 class PromptError(InferenceError, ValueError):
@@ -84,7 +84,7 @@ class GenerationTimeout(InferenceError, TimeoutError):
 def at_fault(
     *, key: str | None = None, index: int | None = None, row: int | None = None
 ) -> Iterator[None]:
-    """Say of the exceptions of this library from inside what they are about, unless they say it."""
+    """Fill in `key`, `index` and `row` of this library's exceptions raised inside, if unset."""
     try:
         yield
     except InferenceError as failure:
@@ -104,13 +104,13 @@ def shown(value: object) -> str:
 
 
 def strip_punctuation(text: object) -> str:
-    """Return text of another library without its final punctuation, for use inside a sentence."""
+    """Return another library's text without final punctuation, for use inside a sentence."""
     return str(text).strip().rstrip(".!?:;, ")
 
 
 def error_text(failure: BaseException) -> str:
-    """Return an exception as "Type: message", without final punctuation; its type alone if it has
-    no message, or cannot say it."""
+    """Return an exception as "Type: message" without final punctuation; only its type if it has no
+    message, or if making the message fails."""
     kind = type(failure).__name__
     try:
         return f"{kind}: {strip_punctuation(failure)}".removesuffix(": ")
@@ -119,10 +119,10 @@ def error_text(failure: BaseException) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` for the nearest known word, or the first that `word` begins, or
-    nothing."""
+    """Return `"; did you mean 'x'?"` for the nearest known word, or the first that begins with
+    `word`; "" if there is neither."""
     words = list(known)
-    word = word[:SHOWN_CHARACTERS].strip("'")  # of `shown`
+    word = word[:SHOWN_CHARACTERS].strip("'")  # the quotes of `shown`
     match = difflib.get_close_matches(word, words, n=1, cutoff=0.75)
-    match += [each for each in words if word and each.startswith(word)]
+    match += [longer for longer in words if word and longer.startswith(word)]
     return f"; did you mean {match[0]!r}?" if match else ""

@@ -1,6 +1,6 @@
-"""The frozen dataclasses that pass between folders; they use the standard library only.
+"""The frozen dataclasses that pass between folders, which so need not import each other.
 
-A `Request` and a `RequestOutput` are the same for every backend.
+Uses the standard library only. Every backend takes a `Request` and returns a `RequestOutput`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Tokenizer: TypeAlias = "PreTrainedTokenizerBase"  # Transformers'
 Message: TypeAlias = "dict[str, Any]"  # OpenAI's: role, content and, for an assistant, tool_calls
 Side: TypeAlias = Literal["left", "right"]
 
-# Called on the engine's thread with the finished rows and the tokens generated so far.
+# Called on the engine's thread with the numbers of finished rows and of tokens generated so far.
 Report: TypeAlias = "Callable[[int, int], None]"
-# Called on the engine's thread with a streamed row as far as it has arrived.
+# Called on the engine's thread with a streamed row as it has arrived so far.
 Put: TypeAlias = "Callable[[RequestOutput], None]"
-# Answers the rows of a call of conversations, where turns may be awaited.
+# Answers the rows of a call of conversations, on the loop on which turns may be awaited.
 Rows: TypeAlias = "Callable[[], Coroutine[Any, Any, list[RequestOutput]]]"
 # A backend's `turn`, which answers one request of a conversation.
 Turn: TypeAlias = "Callable[[Request], Awaitable[RequestOutput]]"
-# Token ids, and the place of the first one that is scored.
+# Token ids, and the position of the first one to score.
 Scored: TypeAlias = "tuple[list[int], int]"
 
 TIMED_OUT = "timeout: the call took longer than its timeout; it was aborted."
@@ -36,8 +36,8 @@ TIMED_OUT = "timeout: the call took longer than its timeout; it was aborted."
 
 @dataclass(frozen=True)
 class Prompt:
-    """One prompt as sent to the engine: `token_ids`, how many tokens `truncate_prompt` cut off, and
-    the messages from which the ids were rendered, if any. For a backend without a tokenizer it has
+    """One prompt as sent to the engine. truncated_tokens: how many `truncate_prompt` cut off.
+    messages: the ids were rendered from these, if any. For a backend without a tokenizer it has
     messages or text, and no ids."""
 
     token_ids: list[int]
@@ -58,9 +58,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The served model. tokenizer: Transformers'; None if only a server has it, which then takes
-    and gives text. eos_token_ids: from all files of the model; each one ends an answer. folder:
-    where these files are."""
+    """The served model. tokenizer: Transformers'; None if the backend is a server that takes and
+    gives text. eos_token_ids: from all of the model's files; each one ends an answer. folder: where
+    these files are."""
 
     tokenizer: Tokenizer
     eos_token_ids: frozenset[int]
@@ -71,8 +71,8 @@ class ModelInfo:
 @dataclass(frozen=True)
 class Tool:
     """A tool. schema: OpenAI's `{"type": "function", "function": {...}}`, checked. function, verl:
-    the Python function or verl `BaseTool` that runs it; both None: only the schema is known.
-    timeout: seconds for a call; None: the config's `tool_timeout`."""
+    the Python function or verl `BaseTool` that runs it; both None if only the schema is known.
+    timeout: seconds for a call; None is the config's `tool_timeout`."""
 
     name: str
     schema: dict[str, Any]
@@ -82,7 +82,7 @@ class Tool:
 
     @property
     def executable(self) -> bool:
-        """Whether this library runs its calls; otherwise they are returned to the caller."""
+        """Whether this library runs its calls; otherwise the caller gets them."""
         return self.function is not None or self.verl is not None
 
     @property
@@ -94,8 +94,8 @@ class Tool:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call in parsed text: `text[start_pos:end_pos]` is `raw_text`. error: why the call cannot be
-    read; `arguments` are then {} and `name` may be empty."""
+    """A tool call in a model's text: `text[start_pos:end_pos]` is `raw_text`. error: why the call
+    cannot be parsed; `arguments` is then {} and `name` may be empty."""
 
     name: str
     arguments: dict[str, Any]
@@ -107,9 +107,9 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class TurnOptions:
-    """The options of one prompt's conversation besides sampling, with verl's names, and TRL's
-    `environment_factory`. agent_loop: as it was asked for; None runs none. tools_kwargs: its names
-    are those of the row's tools; None: all tools of the call."""
+    """The options of one prompt's conversation except sampling, under the names of verl, and TRL's
+    `environment_factory`. agent_loop: as the caller named it; None runs none. tools_kwargs: by the
+    names of the row's tools; None gives it all tools of the call."""
 
     agent_loop: Any = None
     agent_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class TurnOptions:
     interaction_kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     def tool_kwargs(self, tool: str, method: str) -> Mapping[str, Any]:
-        """The keywords for a method of a verl tool."""
+        """The keywords for a method (`create`, `execute` ...) of a verl tool."""
         of_tool = (self.tools_kwargs or {}).get(tool, {})
         kwargs: Mapping[str, Any] | None = of_tool.get(f"{method}_kwargs")
         return kwargs or {}
@@ -130,13 +130,12 @@ class TurnOptions:
 class Transcript:
     """A finished conversation, or the row of an agent loop.
 
-    messages: None of an agent loop, which does not say them. mask, logprobs: one per id after the
-    prompt; 1 and a log prob for an id that the model sampled, 0 and 0.0 for an id of a tool, a user
-    or the template. answer_ids: those of the last turn.
-    pending: calls returned to the caller. reward_scores: by tool, and `user_turn_rewards`. limit:
-    the limit that ended the conversation or stopped calls from running; None if the model ended it.
-    agent_loop: its name, if one ran; unsampled: where its mask is not that of the ids that were
-    sampled; extra_fields: verl's, of its output.
+    messages: None after an agent loop, which does not report them. mask, logprobs: one per id after
+    the prompt; 1 and a log prob for an id that the model sampled, 0 and 0.0 for an id of a tool, a
+    user or the template. answer_ids: the ids of the last turn. pending: calls that the caller must
+    run. reward_scores: by tool, and `user_turn_rewards`. limit: the limit that ended the
+    conversation or kept calls from running; None if the model ended it. agent_loop: its name, if
+    one ran; unsampled: positions where its mask is wrong; extra_fields: as in its output.
     """
 
     messages: list[Message] | None = None
@@ -159,13 +158,12 @@ class Transcript:
 class SamplingParams:
     """How one row is sampled: complete and checked, under OpenAI's and vLLM's names.
 
-    stop_token_ids: the caller's and, unless `ignore_eos`, the model's own EOS ids. seed: None for
-    no seed. json_schema: as JSON text. logprobs: how many of the likeliest tokens' log probs are
-    returned at each position. prompt_logprobs: whether the prompt's tokens are scored;
-    top_prompt_logprobs: how many of the likeliest tokens' log probs are returned there.
-    sampling_mask, return_routed_experts: whether the tokens that the filters left, and the experts
-    of each token, are returned. num_beams: above 1 the row is found by beam search, and beam says
-    which one it is, 0 being the best. adapter: the name of the LoRA adapter that answers.
+    stop_token_ids: the caller's and, unless `ignore_eos`, the model's EOS ids. json_schema: as JSON
+    text. logprobs: how many of the likeliest tokens to return at each position. prompt_logprobs:
+    whether to score the prompt's tokens; top_prompt_logprobs: how many of the likeliest tokens to
+    return there. sampling_mask, return_routed_experts: whether to return the tokens that the
+    filters left, and the experts of each token. num_beams: above 1, beam search; `beam` is the
+    row's rank, 0 is best. adapter: the name of the LoRA adapter that answers.
     """
 
     max_tokens: int
@@ -195,7 +193,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether nothing is drawn: the likeliest token is always taken, or the likeliest beam."""
+        """Whether nothing is random: the likeliest token, or beam, is always taken."""
         return self.temperature == 0
 
 
@@ -203,9 +201,9 @@ class SamplingParams:
 class Request:
     """One row to answer: its prompt's token ids and its parameters.
 
-    prompt_index, row: the numbers of the prompt and of the row in the call, for messages; None for
-    a turn of a conversation, which knows its own. messages, text, tools: the prompt
-    as it was given, and the schemas of its tools, for a backend without a tokenizer.
+    prompt_index, row: the numbers of the prompt and of the row in the call, for error messages;
+    None for a turn of a conversation, which has its own. messages, text, tools: the caller's prompt
+    and the schemas of its tools, for a backend without a tokenizer.
     """
 
     token_ids: list[int]
@@ -224,14 +222,14 @@ class RequestOutput:
     token_ids: the generated tokens, including the stop token; logprobs: one per token, NaN if a
     server defines it differently.
     finish_reason: `stop`, `length` or `tool_calls`; None while the row runs.
-    prompt_logprobs: from the requested position on; None for the first token of all.
+    prompt_logprobs: from the requested position on; None for the prompt's first token.
     top_prompt_logprobs: the likeliest ids at the same positions, if requested.
     top_logprobs: per generated token, the likeliest ids and the generated one, if requested.
     kept: per generated token, the ids that the filters left and their log probs, if requested.
-    routed_experts: an int32 array, tokens but the last x layers x k, prompt included, if requested.
-    transcript: of a conversation with more than one turn or with tools, and of an agent loop.
-    prompt_token_ids: of a row that rendered its prompt itself.
-    text, calls: from a backend without a tokenizer, in place of token ids.
+    routed_experts: an int32 array of all tokens but the last x layers x k, if requested.
+    transcript: only for conversations with tools or several turns, and for agent loops.
+    prompt_token_ids: only if the row rendered its prompt itself.
+    text, calls: from a backend without a tokenizer, instead of token ids.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -255,15 +253,14 @@ class RequestOutput:
 
 @dataclass(frozen=True)
 class Trace:
-    """One trajectory of a session of `engine.serve()`: what the model read and sampled.
+    """One trajectory of a session of `engine.serve()`: the ids that the model read and sampled.
 
-    token_ids: everything after the prompt; response_mask: 1 for a sampled id and 0 for one of the
-    template, with the log prob 0.0 (NaN: the engine is a client of a server that gives none).
-    messages: the conversation with its answers (none of a prompt of ids). finish_reasons,
-    weight_versions: one per answer. reward: None until it is set.
-    forked_from: the trace whose messages it shares, and how many; None if it shares none.
-    rollout: one text for all traces of a session, which no other session has, also none of its
-    name; None of a trace that no session made.
+    token_ids: everything after the prompt. response_mask, logprobs: 1 and a log prob for a sampled
+    id (NaN if the engine's own server gives none), 0 and 0.0 for an id of the template. messages:
+    the conversation with its answers; empty if the prompt was ids. finish_reasons, weight_versions:
+    one per answer. reward: None until it is set. forked_from: the trace whose first messages it
+    shares, and how many; None if it shares none. rollout: a text shared by all traces of a session
+    and unique to it, even among sessions of one name; None if no session made the trace.
     """
 
     id: str
@@ -281,14 +278,14 @@ class Trace:
 
 @dataclass(frozen=True)
 class SleepResult:
-    """What `sleep` freed: bytes of the accelerator's memory, as counted by its driver."""
+    """The result of `sleep`: the bytes of accelerator memory it freed, as counted by the driver."""
 
     freed_bytes: int
     note: str
 
 
 class CancelToken:
-    """Cancels one call, by hand or when its timeout is over."""
+    """Cancels one call, by hand or after its timeout."""
 
     def __init__(self) -> None:
         self._deadline: float | None = None
@@ -296,7 +293,7 @@ class CancelToken:
         self._cancelled = False
 
     def expire_in(self, timeout: float | None) -> None:
-        """End the call `timeout` seconds from now; None: never."""
+        """End the call `timeout` seconds from now; None means never."""
         self._deadline = None if timeout is None else time.monotonic() + timeout
 
     def seconds_left(self) -> float | None:
@@ -304,7 +301,7 @@ class CancelToken:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def admit(self, work: concurrent.futures.Future[Any]) -> None:
-        """Make `cancel` cancel `work`."""
+        """Make `work` the work that `cancel` cancels."""
         self._work = work
         if self._cancelled:
             work.cancel()

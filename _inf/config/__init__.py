@@ -1,5 +1,6 @@
-"""Turns YAML or a mapping into a frozen `Config`, or one `ConfigError` that lists all faults.
+"""Checks a config before anything starts, so that a wrong key costs seconds and not a model load.
 
+YAML or a mapping goes in; a frozen `Config` comes out, or one `ConfigError` that lists all faults.
 A new config key is a field in `schema.py`. Imports neither verl, SGLang nor torch.
 """
 

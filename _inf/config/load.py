@@ -1,4 +1,7 @@
-"""Merges the layers of a config into one document, and turns it into a checked `Config`."""
+"""Makes one checked `Config` of its layers: the file or the embedded config, and overrides over it.
+
+All faults are collected into one error, so that a user corrects a file once.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,12 @@ from _inf.errors import ConfigError, did_you_mean, shown
 
 Faults = Iterator[tuple[str, str]]  # the path of a key, and what is wrong there
 
-# Keys that turn sampling on, with the value that does not.
+# Keys that turn sampling on, each with the value that does not.
 ASKS_TO_SAMPLE: Mapping[str, float] = {"temperature": 0, "top_p": 1.0, "top_k": -1}
-# Lengths that nobody set: not in `model_fields_set`, also where the embedded config has them.
+# Lengths that shrink to fit the model if nobody set them: they are then not in `model_fields_set`,
+# even if the embedded config has them.
 FOLLOW_THE_MODEL = ("prompt_length", "response_length")
-# Keys of the older form, and their path now.
+# Keys of the older, flat form, with their present path.
 FLAT: Mapping[str, str] = {
     **{
         key: f"rollout.{key}" for key in [*RolloutConfig.model_fields, *ONE_VALUE] if "." not in key
@@ -44,10 +48,9 @@ def load_config(
 ) -> Config:
     """Read `source`, merge `overrides` over it, check everything; every fault is one line.
 
-    A `Config` as source is as it was read: lengths that nobody set stay so.
-
-    Of the backends (`backends/registry.py`) come `unread_by`, the keys under `rollout` that the one
-    of a name does not read, and `faults_of`, what they find to be wrong."""
+    A `Config` as source keeps which lengths were set. The backends (`backends/registry.py`) provide
+    `unread_by`, the keys under `rollout` that the backend of a name does not read, and `faults_of`,
+    the faults that they find in a config."""
     try:
         below = source.to_dict() if isinstance(source, Config) else read_source(source)
         if "actor_rollout_ref" in below:
@@ -85,8 +88,8 @@ def load_config(
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
-    """`["rollout.dtype=float32"]` -> `{"rollout": {"dtype": "float32"}}`: the values are YAML, and
-    the last value of a key wins."""
+    """Turn `["rollout.dtype=float32"]` into `{"rollout": {"dtype": "float32"}}`. Values are YAML,
+    and the last value of a key wins."""
     merged: dict[str, Any] = {}
     for text in texts:
         path, equals, value = text.partition("=")
@@ -104,12 +107,12 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Any]:
 def _same(one: object, other: object) -> bool:
     try:
         return bool(one == other)
-    except Exception:  # of arrays, which OmegaConf refuses later, with their key
+    except Exception:  # arrays, which OmegaConf refuses later by their key
         return False
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge mappings and replace other values; `???` (OmegaConf's "missing") replaces nothing."""
+    """Merge mappings and replace other values, except by `???` (OmegaConf's "missing")."""
     merged = dict(below)
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(merged.get(key), dict):
@@ -120,8 +123,8 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lift_flat_keys(layer: dict[str, Any]) -> dict[str, Any]:
-    """Move keys of the older form to their new path, before layers are merged: an override in
-    either form wins over the file's key in the other form."""
+    """Move keys of the older form to their new path. This happens before layers are merged, so that
+    an override in either form wins over the file's key in the other form."""
     flat = [key for key in layer if key in FLAT]
     if not flat or not isinstance(layer.get("rollout"), (dict, type(None))):
         return layer
@@ -147,7 +150,7 @@ def _paths(tree: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 
 _KEYS = [*_paths(Config().to_dict()), *(f"rollout.{key}" for key in ONE_VALUE if "." not in key)]
-# From a key to its right path, for keys in the wrong place; of two paths, the shorter one.
+# The right path of each key, for keys in the wrong place; the shorter path if there are two.
 _PLACES: Mapping[str, str] = {
     **{key.rpartition(".")[2]: key for key in sorted(_KEYS, key=lambda key: -key.count("."))},
     **RENAMED,
@@ -155,8 +158,8 @@ _PLACES: Mapping[str, str] = {
 
 
 def _checked(document: dict[str, Any], faults_of: Callable[[Config], Faults]) -> Config:
-    """Return the config of `document`; removes the keys of `ONE_VALUE` from it. `faults_of`: what
-    else is wrong with a config whose values are."""
+    """Return the config of `document`, from which the keys of `ONE_VALUE` are removed. `faults_of`
+    is called only if every value is valid."""
     faults = dict([*_take_one_valued(document.get("rollout")), *_owned_arguments(document)])
     try:
         config = Config.model_validate(document)

@@ -1,6 +1,7 @@
-"""Reads one source of config (a file, a mapping, None) into plain, unchecked values.
+"""Gives `load.py` one form to merge, whichever form the user wrote: a file, a mapping or nothing.
 
-OmegaConf reads YAML (`1e3` is a number, a repeated key is a fault); interpolations are kept.
+The result is plain, unchecked values with interpolations kept. OmegaConf reads the YAML (`1e3` is a
+number, a repeated key is a fault).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from _inf.errors import ConfigError, shown
 
 MAX_VALUES = 10_000
 ABSENT: Any = object()
-# A file that a config names is searched in the working folder, then beside the config.
+# Keys that name a file, which is searched in the working folder, then in the config's.
 _NAMED_FILES = (
     "model_path",
     "rollout.multi_turn.tool_config_path",
@@ -40,6 +41,7 @@ def at(tree: Any, path: str) -> Any:
 
 
 def read_source(source: Source) -> dict[str, Any]:
+    """Return the plain values of a source; None is the embedded config."""
     if isinstance(source, Mapping):
         return dict(plain(source))
     if source is None:
@@ -55,8 +57,7 @@ def read_source(source: Source) -> dict[str, Any]:
 
 
 def plain(value: object) -> Any:
-    """Convert other mappings, tuples and paths to dicts, lists and text; drop Hydra's
-    `_target_`."""
+    """Convert mappings, tuples and paths to dicts, lists and text; drop Hydra's `_target_`."""
     if OmegaConf.is_config(value):
         value = OmegaConf.to_container(value, resolve=True)
     if isinstance(value, Mapping):
@@ -80,12 +81,13 @@ def not_yaml(name: str, error: Exception) -> ConfigError:
 
 
 def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def written_out(node: yaml.Node, known: dict[int, int]) -> int:
-    """Count the values after each alias is expanded, as OmegaConf does: ten lines can expand to
-    billions."""
+    """Count the values after all aliases are expanded, as OmegaConf does: ten lines can expand to
+    billions. known: counts so far, by the id of a node."""
     if id(node) not in known:
         known[id(node)] = 0  # a node that contains itself is refused elsewhere
         parts = [] if isinstance(node, yaml.ScalarNode) else node.value

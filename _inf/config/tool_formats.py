@@ -1,6 +1,7 @@
-"""The names of the formats in which a model may write a tool call.
+"""Names the formats in which a model may write a tool call, so that a config is checked without
+importing a parser.
 
-`_inf.tools.readers` reads `OWN`, sglang 0.5.9's parsers `SGLANG`; `ALIASES` are other names.
+`_inf.tools.readers` reads `OWN`, sglang 0.5.9's parsers read `SGLANG`; `ALIASES` are other names.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from _inf.errors import did_you_mean, shown
 
 OWN = ("hermes", "json", "xml", "function", "pythonic")
-# SGLang's parsers, and the text that begins a call (`lfm2`, `mistral`: one call or more).
+# SGLang's parsers, with the text that begins a call (in `lfm2` and `mistral`: one call or more).
 SGLANG = {
     "deepseekv3": "<｜tool▁call▁begin｜>",
     "deepseekv31": "<｜tool▁call▁begin｜>",
@@ -35,7 +36,7 @@ FORMATS = (*OWN, *SGLANG, *ALIASES)
 
 
 def format_fault(name: object) -> str:
-    """What is wrong with the name of a format; "" if nothing is."""
+    """Return why `name` is not a tool call format; "" if it is one."""
     if name in FORMATS:
         return ""
     hint = did_you_mean(str(name), FORMATS) or "."

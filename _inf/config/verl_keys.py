@@ -1,6 +1,7 @@
-"""Tables of verl's keys with one allowed value, and of SGLang arguments set elsewhere.
+"""Tables of keys that would have no effect, so that none is ignored silently.
 
-Read against verl 0.6.1's `verl/workers/rollout/sglang_rollout/sglang_rollout.py` and SGLang 0.5.9's
+They hold verl's keys with one allowed value, and SGLang arguments that are set elsewhere, as read
+in verl 0.6.1's `verl/workers/rollout/sglang_rollout/sglang_rollout.py` and SGLang 0.5.9's
 `ServerArgs`.
 """
 
@@ -15,9 +16,9 @@ _ACTOR = "verl's actor reads it, not the rollout"
 _VLLM = "vLLM reads it, SGLang does not"
 _RENDERED = "the ids that were sampled are never rendered again"
 
-# Keys under `rollout` that are accepted at this value, so that verl's own files load, and refused
-# with the reason at any other. A tuple holds several values. `{}` is a section that must have no
-# keys except those above it, or have `enable: false`.
+# Keys under `rollout` that are accepted with this value, so that verl's own files load, and refused
+# with any other, for the reason given. A tuple holds several values. `{}` is a section that may
+# have only the keys listed above it, or `enable: false`.
 ONE_VALUE: Mapping[str, tuple[object, str]] = {
     "mode": ("async", "verl's sync mode is not offered; set it to async"),
     "engine_kwargs.vllm": ({}, "vLLM is no engine here"),
@@ -58,7 +59,7 @@ ONE_VALUE: Mapping[str, tuple[object, str]] = {
     "multi_turn.num_repeat_rollouts": (None, "nothing in verl's rollouts reads it"),
 }
 
-# SGLang arguments that a config key sets.
+# SGLang arguments, with the config key that sets each.
 OWNED_BY_KEY: Mapping[str, str] = {
     "model_path": "model_path",
     "trust_remote_code": "trust_remote_code",
@@ -88,7 +89,7 @@ OWNED_BY_ENGINE: frozenset[str] = frozenset(
     " weight_version custom_sigquit_handler grammar_backend".split()
 )
 
-# Keys of the older, flat form whose name has changed.
+# Keys of the older, flat form whose name has changed, with their present path.
 RENAMED: Mapping[str, str] = {
     "max_prompt_length": "rollout.prompt_length",
     "max_response_length": "rollout.response_length",

@@ -1,1 +1,1 @@
-"""Turns a backend's outputs into what callers get: rows, chunks, scores, a trainer's batch."""
+"""Turns a backend's outputs into a caller's results: rows, chunks, scores, a trainer's batch."""

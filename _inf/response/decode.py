@@ -1,4 +1,7 @@
-"""Builds what `generate` returns from a backend's outputs."""
+"""Makes text of sampled ids: backends know only ids, and callers want rows with text.
+
+`decode` builds the rows of `generate` from a backend's outputs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ def decode(
     tokenizer: Tokenizer,
     response_length: int,
 ) -> GenerationOutput:
-    """Decode `len(prompts) * sampling.n` outputs; `response_length`: of the rollout's tensors."""
+    """Decode `len(prompts) * sampling.n` outputs. response_length: the width of padded rows."""
     skip, n = sampling.skip_special_tokens, sampling.n
     texts = _answer_texts(list(map(_last_turn, outputs)), tokenizer, skip_special_tokens=skip)
     stop_texts = {
@@ -84,14 +87,16 @@ def _asked_for(
 
 
 def _known_logprobs(output: RequestOutput) -> list[float] | None:
-    """A row's log probs; None if a server gives none, or none by our definition."""
+    """Return a row's log probs; None if a server gives none, or defines them differently."""
     missing = output.text is not None or any(map(math.isnan, output.logprobs))
     return None if missing else output.logprobs
 
 
 def _last_turn(output: RequestOutput) -> RequestOutput:
-    said = output.transcript
-    return output if said is None else dataclasses.replace(output, token_ids=said.answer_ids)
+    transcript = output.transcript
+    if transcript is None:
+        return output
+    return dataclasses.replace(output, token_ids=transcript.answer_ids)
 
 
 def decoded_text(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
@@ -106,8 +111,8 @@ def decoded_text(ids: Sequence[int], tokenizer: Tokenizer, *, skip_special_token
 def _decoded_texts(
     rows: list[list[int]], tokenizer: Tokenizer, *, skip_special_tokens: bool
 ) -> list[str]:
-    """Decode rows as `decoded_text` does, all at once where that is the same: Transformers (4.57.1,
-    `batch_decode`) decodes one row after the other, on one core."""
+    """Decode rows as `decoded_text` does, but all at once if the tokenizer's class allows it:
+    Transformers (4.57.1, `batch_decode`) decodes one row after the other, on one core."""
     from transformers import PreTrainedTokenizerFast as Fast
 
     kind = type(tokenizer)
@@ -128,24 +133,24 @@ def _answer_texts(
         return output.text is not None or isinstance(output.matched_stop, str)
 
     skip = skip_special_tokens
-    together = [_shown_ids(each, skip_special_tokens=skip) for each in outputs if not alone(each)]
+    together = [_shown_ids(row, skip_special_tokens=skip) for row in outputs if not alone(row)]
     decoded = _decoded_texts(together, tokenizer, skip_special_tokens=skip) if together else []
     texts = iter(decoded)
     return [
-        answer_text(each, tokenizer, skip_special_tokens=skip) if alone(each) else next(texts)
-        for each in outputs
+        answer_text(row, tokenizer, skip_special_tokens=skip) if alone(row) else next(texts)
+        for row in outputs
     ]
 
 
 def _shown_ids(output: RequestOutput, *, skip_special_tokens: bool) -> list[int]:
-    """The ids of an answer's text, without the stop token if special tokens are skipped."""
+    """Return the ids of an answer's text: without the stop token if special tokens are skipped."""
     stopped = output.matched_stop is not None and skip_special_tokens
     return output.token_ids[:-1] if stopped else output.token_ids
 
 
 def answer_text(output: RequestOutput, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> str:
-    """Return an answer's text up to the stop token or stop string, without it, as SGLang and OpenAI
-    do; `skip_special_tokens=False` keeps the token."""
+    """Return an answer's text, which ends before the stop token or stop string, as in SGLang and at
+    OpenAI; `skip_special_tokens=False` keeps the token."""
     if output.text is not None:
         return output.text
     ids, stop = output.token_ids, output.matched_stop

@@ -1,4 +1,7 @@
-"""Makes JSON values of what tools, environments, interactions and agent loops return."""
+"""Converts results of user code to JSON values, so that no result can break a file of rows.
+
+Tools, environments, interactions and agent loops may return anything.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ MOST_BITS = 14_000  # of an int; Python converts none of over 4,300 digits to te
 
 
 def json_value(value: Any, inside: tuple[int, ...] = ()) -> Any:
-    """Return `value` as JSON has it. A number that is NaN or infinite becomes None; a key that is
-    no text becomes text; values of numpy and torch become numbers and lists; any other one, and
-    one that contains itself or is nested too deeply, becomes a short text. Never raises.
+    """Return `value` as a JSON value; never raises.
 
-    inside: the ids of the values that contain it.
+    NaN and infinite numbers become None, keys become text, and values of numpy and torch become
+    numbers and lists. Anything else becomes a short text, and so does a value that contains itself
+    or is nested too deeply. inside: the ids of the values that contain it.
     """
     if value is None or isinstance(value, bool | str):
         return value
@@ -33,12 +36,12 @@ def json_value(value: Any, inside: tuple[int, ...] = ()) -> Any:
         return f"(nested more than {DEEPEST} levels deep)"
     inside = (*inside, id(value))
     if isinstance(value, Mapping):
-        return {_key(key): json_value(each, inside) for key, each in value.items()}
-    return [json_value(each, inside) for each in value]
+        return {_key(key): json_value(item, inside) for key, item in value.items()}
+    return [json_value(item, inside) for item in value]
 
 
 def _key(key: object) -> str:
-    """The text that `json` makes of a key, and of one that it refuses its own text."""
+    """Return a key as text: as `json` writes it, or as `str` does if `json` refuses it."""
     if key is None or isinstance(key, bool):
         return {None: "null", True: "true", False: "false"}[key]
     return key if isinstance(key, str) else _text(key)

@@ -1,4 +1,4 @@
-"""What `generate` returns: rows that convert to tables and files."""
+"""`GenerationOutput`, the result of `generate`: lists by field, rows, tables and files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 TABLE_ROWS = 50
 SHOWN_ROWS = 3  # in a repr
-# A table's column has one type, even if all its values are missing; values without a fixed shape
+# A table's column has one type, even if all its values are missing. Values without a fixed shape
 # are JSON text.
 COLUMN_TYPES = {
     **dict.fromkeys(("matched_stop", "limit", "error", "adapter"), "string"),
@@ -34,8 +34,8 @@ JSON_COLUMNS = (
 
 
 class Column(functools.cached_property[T]):
-    """A list of one field of all rows, made when it is first asked for; None if no row has it,
-    unless it is one that there is `always`."""
+    """A list of one field of all rows, built at first use; None if no row has the field, except
+    for fields with `always`."""
 
     def __init__(self, field: str, *, always: bool = False) -> None:
         def values(output: GenerationOutput) -> Any:
@@ -54,55 +54,57 @@ class GenerationOutput:
 
     completions: the text, without special tokens and without the stop token
         (`skip_special_tokens=False` keeps both).
-    token_ids: the generated ids, including the stop token, without padding.
+    token_ids: the generated ids, including the stop token, without padding; None for a row if a
+        server (`rollout.name: openai`) gives none.
     logprobs: one float per generated token: the natural log of softmax(logits / temperature),
-        before top-p, top-k and min-p (of softmax(logits) when greedy): what verl's actor
-        recomputes. With penalties or a logit bias, the logits are the adjusted ones.
-        token_ids and logprobs of a row are None if a server (`rollout.name: openai`) gives none;
-        `response_ids` are then empty.
+        before top-p, top-k and min-p, as verl's actor recomputes it; of softmax(logits) for greedy
+        rows. Penalties and a logit bias are applied to the logits first. None for a row if a server
+        gives none, or defines them differently.
     top_logprobs: only with `logprobs=k`: a dict per generated token, from the k likeliest ids and
         the sampled id to their log probs, the likeliest first.
     sampling_mask, sampling_logprobs: only with `sampling_mask=True`: per generated token, the ids
-        that top_k, top_p and min_p left, sorted, and the sampled one's log prob among them.
+        that top_k, top_p and min_p left, sorted, and the sampled id's log prob among them.
     routed_experts: only with `return_routed_experts=True`: an int32 array per row, tokens x layers
-        x k, for the prompt's and the answer's tokens but the last one, which was not computed.
+        x k, for all tokens of prompt and answer but the last, which was not computed.
     prompt_logprobs: only if requested: one float per prompt token, of softmax(logits) at any
         temperature; None for the first token.
     top_prompt_logprobs: only with `prompt_logprobs=k`: a dict per prompt token, from the k
         likeliest ids at its position and its own id to their log probs, the likeliest first; None
         for the first token.
     prompt_token_ids: the prompt's ids as they were sent; None if a server tokenizes.
-    metadata: a dict per row:
-        response_ids, response_mask: the padded row of the rollout's tensor, and 1 for each token
-            that the model generated (as in verl); made when `metadata` is first asked for;
+    metadata: a dict per row, built at first use:
+        response_ids, response_mask: the row padded to the rollout's width, and its mask: 1 for each
+            token that the model generated (as in verl). Empty if a server gives no ids;
         finish_reason: `stop`, `length`, `tool_calls` or `abort` (OpenAI's names);
         matched_stop: the token id or the stop string that ended the row, or None;
         matched_stop_text: the same, with a token as text;
-        prompt_tokens, completion_tokens, cached_tokens: counts; cached ones came from the prefix
+        prompt_tokens, completion_tokens, cached_tokens: counts; cached tokens came from the prefix
             cache;
-        prompt_index, sample_index: the row's prompt, and its number among that prompt's rows;
+        prompt_index, sample_index: the number of the row's prompt, and of the row among that
+            prompt's rows;
         cumulative_logprob: the sum of its log probs;
-        weight_version: 0, until weights are updated; of a row with an adapter, the adapter's;
-        adapter: only if one was asked for: its name;
-        seed: only if one was given: this sample's seed, which reproduces the row alone;
+        weight_version: 0 until weights are updated; for a row with an adapter, the adapter's;
+        adapter: only with an adapter: its name;
+        seed: only if one was given: this row's seed. A call with this seed gives the same row;
         truncated_prompt_tokens: only if `truncate_prompt` cut the prompt: how many tokens.
 
-    In a call with tools or interactions, `completions` are the last assistant text, `token_ids`
-    and `logprobs` all sampled tokens, and `response_ids` everything after the prompt, with the
-    sampled tokens marked in `response_mask`. Such a call has two more fields:
+    After tools or interactions, `completions` has the last assistant text, `token_ids` and
+    `logprobs` all sampled tokens, and `response_ids` everything after the prompt, with the sampled
+    tokens marked in `response_mask`. Two more fields are set:
 
     messages: the whole conversation, with tool calls and results.
     tool_calls: the calls of the last turn that the caller must run (`finish_reason` is
-        `tool_calls`): those of schema-only tools, and those not run because of a turn limit.
+        `tool_calls`): calls of schema-only tools, and calls not run because of a turn limit.
 
-    Its metadata has in addition:
+    The metadata then also has:
         num_turns: the number of assistant turns;
         response_tokens: how many of `response_ids` are not padding;
         limit: the limit that ended the row, such as `max_tokens`, or None;
         tool_calls: for each executed call its name, arguments, result, seconds, error, truncated
             and, for a verl tool, reward and metrics;
         tool_rewards: verl tools' `calc_reward`; reward_scores: these and `user_turn_rewards`;
-        error: only if code of a tool or an interaction failed at the row's start or end.
+        error: only after a failure: of tool or interaction code at the row's start or end, or of
+            the conversation itself.
     """
 
     rows: list[GenerationRow] = dataclasses.field(default_factory=list)
@@ -136,7 +138,7 @@ class GenerationOutput:
         return GenerationOutput(found) if isinstance(found, list) else found
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """Each row's `GenerationRow.to_dict`, ready for `json.dumps`."""
+        """Return each row's `GenerationRow.to_dict`, ready for `json.dumps`."""
         return [row.to_dict() for row in self]
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -175,8 +177,8 @@ class GenerationOutput:
         counts = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
         texts = [shown(row.completion) for row in self.rows[:SHOWN_ROWS]]
         more = ["..."] if len(self) > SHOWN_ROWS else []
-        about = f" ({counts}): {', '.join(texts + more)}" if len(self) else ""
-        return f"<GenerationOutput: {len(self)} rows{about}>"
+        summary = f" ({counts}): {', '.join(texts + more)}" if len(self) else ""
+        return f"<GenerationOutput: {len(self)} rows{summary}>"
 
     def _repr_html_(self) -> str:
         """The table that a notebook shows."""

@@ -1,4 +1,4 @@
-"""One row of what `generate` returns."""
+"""`GenerationRow`, one answer of `generate`, and its form in files and notebooks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from _inf.errors import shown
 from _inf.response.json_values import json_value
 from _inf.types import Message, ToolCall, Transcript
 
-# What a backend's output says of a row, and so does the last chunk of a stream.
+# Fields that a row, and the last chunk of a stream, take unchanged from a backend's output.
 OF_OUTPUT = "matched_stop prompt_tokens completion_tokens cached_tokens weight_version".split()
 
-# Of `reward_scores`: those that no tool gave.
+# Keys of `reward_scores` that are not tools.
 NO_TOOLS = ("user_turn_rewards", "environment")
-# What code of users or a model's calls put into a row; the rest has numbers and texts.
+# Fields with values from users' code or a model's calls; all others have numbers and text.
 OF_CODE = (
     *("messages", "tool_calls", "executed_tool_calls"),
     *("tool_rewards", "reward_scores", "extra_fields"),
@@ -34,9 +34,9 @@ ALWAYS_SAID = (
 class GenerationRow:
     """One row of a `GenerationOutput`: `output[i]`.
 
-    Its attributes are its values of the output's lists (`completion` of `completions`) and those of
-    its `metadata`. transcript: of a call with tools or interactions. padded_to, pad_token_id: the
-    padding of `metadata["response_ids"]`, which is made when `metadata` is first asked for.
+    It has the row's value from each list of the output (`completion` from `completions`) and from
+    its `metadata`. transcript: only after tools, interactions or an agent loop. padded_to,
+    pad_token_id: the padding of `metadata["response_ids"]`, which is built at first use.
     """
 
     completion: str
@@ -49,7 +49,7 @@ class GenerationRow:
     sampling_logprobs: list[float] | None = None
     routed_experts: Any = None
     top_prompt_logprobs: list[dict[int, float] | None] | None = None
-    _: dataclasses.KW_ONLY  # those above are the answer itself, and go into files as they are
+    _: dataclasses.KW_ONLY  # the fields above are the answer itself, and go into files unchanged
     prompt_token_ids: list[int] | None = None
     finish_reason: str
     matched_stop: int | str | None = None
@@ -69,20 +69,20 @@ class GenerationRow:
 
     @property
     def messages(self) -> list[Message] | None:
-        """The whole conversation; None without tools and interactions, and of an agent loop."""
+        """The whole conversation; None without tools or interactions, and after an agent loop."""
         return None if self.transcript is None else self.transcript.messages
 
     @property
     def cumulative_logprob(self) -> float | None:
-        """The sum of the log probs, if they are known."""
+        """The sum of the log probs; None if they are unknown."""
         return None if self.logprobs is None else sum(self.logprobs)
 
     @property
     def response(self) -> tuple[list[int], list[int], list[float] | None]:
         """The ids after the prompt, without padding; a mask with 1 for each sampled id; their log
-        probs, 0.0 where the mask is 0, or None if they are not known."""
-        if (said := self.transcript) is not None:
-            return said.ids, said.mask, None if self.logprobs is None else said.logprobs
+        probs, 0.0 where the mask is 0, or None if they are unknown."""
+        if (turns := self.transcript) is not None:
+            return turns.ids, turns.mask, None if self.logprobs is None else turns.logprobs
         ids = self.token_ids or []
         return ids, [1] * len(ids), self.logprobs
 
@@ -95,7 +95,7 @@ class GenerationRow:
         return {"response_ids": padded, "response_mask": mask + [0] * padding, **self._about()}
 
     def _about(self) -> dict[str, Any]:
-        """The metadata without what is padded."""
+        """The metadata without the padded lists."""
         about: dict[str, Any] = {name: getattr(self, name) for name in ALWAYS_SAID}
         if self.adapter is not None:
             about["adapter"] = self.adapter
@@ -123,11 +123,13 @@ class GenerationRow:
         """Return the fields and the metadata as one dict of JSON values, with these differences:
 
         prompt_token_ids: left out (`inf.save_rollouts` keeps them).
-        response_ids, response_mask: left out, or, after tools or interactions, without padding.
+        response_ids, response_mask: without padding, and only after tools, interactions or an agent
+            loop.
         matched_stop, matched_stop_id: the text that ended the row, and the id if it is a token.
         executed_tool_calls: the metadata's `tool_calls`.
-        What a tool or a reward returned that JSON has not, such as an infinite number, is as
-        `json_value` says.
+
+        Values of user code that JSON lacks are converted: NaN and infinite numbers to None, arrays
+        to lists, other objects to text.
         """
         fields = [field.name for field in dataclasses.fields(self) if not field.kw_only]
         row = {name: getattr(self, name) for name in (*fields, "messages")}
@@ -149,8 +151,8 @@ class GenerationRow:
         return plain | of_code
 
     def __repr__(self) -> str:
-        about = f"{self.completion_tokens} tokens, {self.finish_reason}"
-        return f"<GenerationRow: {shown(self.completion)} ({about})>"
+        summary = f"{self.completion_tokens} tokens, {self.finish_reason}"
+        return f"<GenerationRow: {shown(self.completion)} ({summary})>"
 
     def _repr_html_(self) -> str:
         """The table that a notebook shows: all values that are not lists or dicts."""
@@ -163,6 +165,7 @@ class GenerationRow:
 
 
 def html_table(names: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return an HTML table with a head of `names`, if there are any; values are escaped."""
     head = "".join(f"<th>{name}</th>" for name in names)
     style = "text-align:left;white-space:pre-wrap"
     body = [

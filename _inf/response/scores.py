@@ -1,4 +1,4 @@
-"""Scores given responses: how likely the model finds them."""
+"""Scores given responses: how likely the model finds each one after its prompt."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Score:
 
     token_ids: the response's ids.
     logprobs: one float per token, the natural log of softmax(logits).
-    is_greedy: whether every token is the likeliest at its position, or as likely as the likeliest;
-        True for a response without tokens.
+    is_greedy: whether every token is the likeliest at its position, or ties with it; True for an
+        empty response.
     top_logprobs: only with `top_logprobs=k`: a dict per token, from the k likeliest ids at its
         position and the given id to their log probs, the likeliest first.
     """
@@ -34,9 +34,9 @@ class Score:
 def scored_sequences(
     prompts: object, responses: object, template: Template | None, model: ModelInfo
 ) -> list[tuple[list[int], int]]:
-    """Return each prompt's ids joined with its response's, and where the response begins.
+    """Return the ids of each prompt with its response, and the position where the response begins.
 
-    Only their sum has a limit; if prompts are cut, `generate`'s prompt limit applies too.
+    Only the sum of both is limited; if prompts are cut, `generate`'s prompt limit applies too.
     """
     limits = model.limits
     bounds = limits if limits.truncate else dataclasses.replace(limits, prompt=sys.maxsize)
@@ -50,7 +50,7 @@ def scored_sequences(
 
 
 def likeliest_tokens(top_logprobs: int | None, vocabulary: int) -> int:
-    """Return how many of the likeliest tokens to ask for; one says whether a token is greedy."""
+    """Return how many of the likeliest tokens to ask for; one is enough for `is_greedy`."""
     return 1 if top_logprobs is None else count("top_logprobs", top_logprobs, most=vocabulary)
 
 
@@ -58,21 +58,23 @@ def scores(
     sequences: Sequence[tuple[list[int], int]], outputs: Sequence[RequestOutput], *, tops: bool
 ) -> list[Score]:
     """Build the scores from outputs that begin with the token before the response. tops: whether
-    they have the likeliest tokens too."""
+    the scores have `top_logprobs`."""
     rows = []
     for (ids, start), output in zip(sequences, outputs, strict=True):
-        known, likeliest = scored_tokens(output, ids[start:])
-        greedy = all(own >= max(top.values()) for own, top in zip(known, likeliest, strict=True))
-        rows.append(Score(ids[start:], known, greedy, likeliest if tops else None))
+        logprobs, likeliest = scored_tokens(output, ids[start:])
+        pairs = zip(logprobs, likeliest, strict=True)
+        greedy = all(logprob >= max(top.values()) for logprob, top in pairs)
+        rows.append(Score(ids[start:], logprobs, greedy, likeliest if tops else None))
     return rows
 
 
 def scored_tokens(
     output: RequestOutput, ids: Sequence[int]
 ) -> tuple[list[float], list[dict[int, float]]]:
-    """Return the log prob of each of `ids`, those after the one with which the output begins, and
-    the log probs of the likeliest ids at its position and its own."""
-    # None stands only for the first token of a prompt.
-    known = [value for value in output.prompt_logprobs[1:] if value is not None]
+    """Return the log prob of each of `ids`, and a dict of log probs for its position: the likeliest
+    ids and its own. `ids` are the output's tokens without the first."""
+    # Only the first token of a prompt has None.
+    logprobs = [value for value in output.prompt_logprobs[1:] if value is not None]
     tops = [top for top in output.top_prompt_logprobs[1:] if top is not None]
-    return known, [{**top, token: own} for top, token, own in zip(tops, ids, known, strict=True)]
+    rows = zip(tops, ids, logprobs, strict=True)
+    return logprobs, [{**top, token: logprob} for top, token, logprob in rows]

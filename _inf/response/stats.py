@@ -1,4 +1,4 @@
-"""Counts totals since an engine's start; safe from any thread."""
+"""Totals since an engine's start, for `engine.stats()`; safe from any thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOTALS = ("calls", "requests", *COUNTS, "generation_cache_hits", "restarts")
 
 
 class Stats:
-    """Counts calls and their rows; the time of overlapping calls counts once."""
+    """Counts calls, rows, tokens and busy time. The time of overlapping calls counts once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,7 +26,7 @@ class Stats:
 
     @contextlib.contextmanager
     def call(self) -> Iterator[None]:
-        """Measure the time of one call, for tokens per second."""
+        """Count one call and its time, for tokens per second."""
         with self._lock:
             self._since = self._since if self._running else time.monotonic()
             self._running += 1
@@ -46,7 +46,7 @@ class Stats:
                 self._totals[name] += sum(getattr(output, name) for output in outputs)
 
     def add_cache_hits(self, outputs: Sequence[RequestOutput]) -> None:
-        """Count answers from memory, whose tokens were not generated."""
+        """Count answers from the generation cache, whose tokens were not generated again."""
         with self._lock:
             self._totals["generation_cache_hits"] += len(outputs)
             self._repeated_tokens += sum(output.completion_tokens for output in outputs)
@@ -56,7 +56,7 @@ class Stats:
             self._totals["restarts"] += 1
 
     def snapshot(self) -> dict[str, float]:
-        """Return the totals with `busy_seconds` and the `tokens_per_second` in that time."""
+        """Return the totals, `busy_seconds`, and the `tokens_per_second` of that time."""
         with self._lock:
             busy = self._busy_seconds
             if self._running:

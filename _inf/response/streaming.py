@@ -1,5 +1,8 @@
-"""Turns a growing list of tokens into text increments that never have to be taken back: at any time
-the chunks' joined text is the decoded text of their joined token ids."""
+"""Streams one request as text that is never taken back.
+
+Later tokens can change the text of earlier ones, so decoding a stream token by token would be
+wrong. Here the chunks' joined text is, at any time, the decoded text of their joined token ids.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from _inf.types import TIMED_OUT, CancelToken, Put, Request, RequestOutput, Toke
 # One byte of a character, as SentencePiece and `tokenizers.decoders.ByteFallback` name its token.
 BYTE = re.compile("<0x[0-9A-F]{2}>")
 Begin: TypeAlias = "Callable[[Request, Put, CancelToken], Future[None]]"  # a backend's `stream`
-UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for part of a character
+UNFINISHED = "\N{REPLACEMENT CHARACTER}"  # decoders write it for a part of a character
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,14 +34,12 @@ class StreamChunk:
     """The text and tokens since the last chunk.
 
     text: the text of `token_ids`. Text that a later token can still change comes in a later chunk:
-        part of a character, or what may be the beginning of a stop string.
-    token_ids: the tokens of this text; empty if a server gives text only.
-    finish_reason: None, and in the last chunk, which has all the rest, `stop`, `length` or
-        `tool_calls`.
+        part of a character, or the possible beginning of a stop string.
+    token_ids: the tokens of this text; empty if a server gives only text.
+    finish_reason: `stop`, `length` or `tool_calls` in the last chunk, else None.
     logprobs, top_logprobs: of `token_ids`, as in `GenerationOutput`.
-    metadata: None, and in the last chunk the row's `matched_stop`, `prompt_tokens`,
-        `completion_tokens`, `cached_tokens`, `weight_version` and `adapter`, as in
-        `GenerationOutput`.
+    metadata: in the last chunk the row's `matched_stop`, `prompt_tokens`, `completion_tokens`,
+        `cached_tokens`, `weight_version` and `adapter`, as in `GenerationOutput`; else None.
     """
 
     text: str
@@ -51,7 +52,7 @@ class StreamChunk:
 
 @dataclasses.dataclass(eq=False)
 class Stream:
-    """The chunks of one request, which is sent when the first chunk is read."""
+    """The chunks of one request. It is sent when the first chunk is read."""
 
     begin_request: Begin
     request: Request
@@ -66,7 +67,7 @@ class Stream:
         self._text = TextStream(self.tokenizer, stops, skip_special_tokens=skip)
 
     def chunks(self) -> Iterator[StreamChunk]:
-        """Yield the chunks, on any thread."""
+        """Yield the chunks; may be called on any thread."""
         rows: queue.SimpleQueue[RequestOutput | None] = queue.SimpleQueue()
         with self._running(rows.put):
             while (row := rows.get(timeout=self._seconds_left())) is not None:
@@ -74,7 +75,7 @@ class Stream:
                     yield chunk
 
     async def achunks(self) -> AsyncIterator[StreamChunk]:
-        """Yield the chunks inside async code."""
+        """Yield the chunks to async code."""
         loop = asyncio.get_running_loop()
         rows: asyncio.Queue[RequestOutput | None] = asyncio.Queue()
 
@@ -123,7 +124,7 @@ class TextStream:
     """Turns one request's rows, each with all tokens so far, into `StreamChunk`s.
 
     The cost of a chunk does not grow with the answer: decoding begins at the last chunk's tokens,
-    which is enough to decode the next ones correctly (for example with a space between them).
+    which is enough context to decode the next ones correctly (for example, with a space between).
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class TextStream:
     def feed(self, row: RequestOutput) -> StreamChunk | None:
         """Return the increment of `row`, or None if no new text is certain yet."""
         ids, last = row.token_ids, row.finish_reason is not None
-        if row.text is not None:  # a server's, who gives no tokens
+        if row.text is not None:  # from a server that gives no tokens
             new = row.text[self._length :]
             return self._chunk(row, new, 0) if new or last else None
         if last:
@@ -173,7 +174,7 @@ class TextStream:
         return decoded_text(ids, self._tokenizer, skip_special_tokens=self._skip_special_tokens)
 
     def _settled(self, ids: Sequence[int]) -> tuple[int, str]:
-        """Count the tokens whose text no later token can change; return their text too."""
+        """Return how many tokens have a text that no later token can change, and their text."""
 
         def text(end: int) -> str:
             return self._decoded(ids[self._start : end])
@@ -182,7 +183,7 @@ class TextStream:
         whole = text(last)
         certain = whole.removesuffix(UNFINISHED)
         length = len(certain) - max((_overlap(certain, stop) for stop in self._stops), default=0)
-        if not whole.startswith(self._sent_text):  # an unknown decoder: all comes at the end
+        if not whole.startswith(self._sent_text):  # an unknown decoder: send all text at the end
             return self._sent, self._sent_text
         ends = range(self._sent + 1, last + 1)
         end = self._sent + bisect.bisect_right(ends, length, key=lambda end: len(text(end)))
@@ -192,7 +193,7 @@ class TextStream:
 
     def _bytes_begin(self, ids: Sequence[int]) -> int:
         """Return where the byte tokens at the end of `ids` begin. Such a run is decoded as a whole
-        (Llama 2), so a later byte can turn all of it into U+FFFD, finished characters too."""
+        (Llama 2), so a later byte can turn all of it into U+FFFD, even finished characters."""
         begin = len(ids)
         for index in range(len(ids) - 1, self._sent - 1, -1):
             if BYTE.fullmatch(str(self._tokenizer.convert_ids_to_tokens(ids[index]))):
@@ -203,5 +204,5 @@ class TextStream:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """The length of the longest beginning of `stop`, but not all of it, that ends `text`."""
+    """Return the length of the longest proper prefix of `stop` with which `text` ends."""
     return next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0)

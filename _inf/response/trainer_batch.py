@@ -1,4 +1,4 @@
-"""Builds what a verl trainer takes: a `DataProto` of fixed widths, which can be concatenated."""
+"""Builds batches for a verl trainer: a `DataProto` of fixed widths, so that batches concatenate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NON_TENSORS = (
 
 
 def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: int) -> None:
-    """Refuse answers that could be wider than the batch, equal samples, and an empty batch."""
+    """Refuse an empty batch, answers that could be wider than the batch, and equal samples."""
     if not prompts:
         raise PromptError("prompts: none; a batch has at least one row.")
     if why := sampling.same_samples:
@@ -43,9 +43,10 @@ def check_batch(prompts: Sequence[Prompt], sampling: Sampling, response_length: 
 
 
 def given_columns(uid: object, extra: object, prompts: int) -> dict[str, Any]:
-    """Return the caller's columns, checked, as numpy arrays by name; one value per prompt.
+    """Check the caller's columns; return them as numpy arrays by name, one value per prompt.
 
-    uid: None gives each prompt a new id. An array keeps its dtype, which verl's `union` compares.
+    uid: None gives each prompt a new id. An array keeps its dtype, because verl's `union` compares
+    dtypes.
     """
     if not isinstance(extra, Mapping | None):
         raise ConfigError.of("extra", f"{shown(extra)} is not a mapping of column names to values.")
@@ -92,8 +93,8 @@ def _given(values: Any, where: str, prompts: int) -> Any:
 def trainer_batch(
     output: GenerationOutput, pad: int, widths: tuple[int, int], given: Mapping[str, Any]
 ) -> Any:
-    """Build the batch. `widths`: tokens of the prompts and the responses; `given`: columns with a
-    value per prompt, repeated for its rows."""
+    """Build the batch. widths: of prompts and responses, in tokens. given: columns with a value per
+    prompt, which is repeated for its rows."""
     if None in output.logprobs:
         loop = output.rows[output.logprobs.index(None)].metadata.get("agent_loop")
         unsampled = f"agent loop {loop} gave no log probs, and ids that were not sampled."
@@ -107,7 +108,7 @@ def trainer_batch(
         "weight_version": [row.weight_version for row in rows],
     }
     if said := [row.transcript for row in rows if row.transcript is not None]:
-        if said[0].agent_loop is None:  # which says no messages
+        if said[0].agent_loop is None:  # agent loops report no messages
             columns["messages"] = [{"messages": each.messages} for each in said]
         else:
             columns["extra_fields"] = [dict(each.extra_fields) for each in said]
@@ -124,9 +125,9 @@ def traces_batch(
     tokenizer: Tokenizer,
     widths: tuple[int, int],
 ) -> Any:
-    """Build the same batch of a served engine's traces, with one `uid` for each of `groups`.
+    """Build the same batch from a served engine's traces, with one `uid` per group of `groups`.
 
-    rewards: one per trace; None takes the traces' own.
+    rewards: one per trace; None takes each trace's `reward`.
     """
     if not traces:
         raise ConfigError.of("traces", "none; a batch has at least one row.")
@@ -164,10 +165,10 @@ def traces_batch(
 def groups(
     prompts: Sequence[list[int]], rollouts: Sequence[str | None]
 ) -> tuple[list[int], list[str]]:
-    """Return each row's number and its group's new `uid`, which rows of equal prompts share.
+    """Return the number and the new `uid` of each row's group; rows with equal prompts are a group.
 
-    rollouts: of each row; all rows of one count as rows of its first one's prompt, because those
-    of a sub-agent, or from a shortened history, have prompts that no other rollout has.
+    rollouts: each row's rollout. All rows of a rollout count as rows of its first row's prompt:
+    later ones, of a sub-agent or with a shortened history, have prompts that no other rollout has.
     """
     first: dict[str, tuple[int, ...]] = {}
     numbers: dict[tuple[int, ...], int] = {}
@@ -180,7 +181,7 @@ def groups(
 
 
 def _last_answer(trace: Trace, tokenizer: Tokenizer) -> str:
-    """The last answer's text; that of a trace without messages is decoded."""
+    """Return the last answer's text, decoded from ids if the trace has no messages."""
     if trace.messages:
         return str(trace.messages[-1]["content"])
     mask = trace.response_mask
@@ -195,8 +196,8 @@ def data_proto(
     widths: tuple[int, int],
     columns: Mapping[str, Any],
 ) -> Any:
-    """Build the batch of prompts and of what follows them: ids, mask and, if all rows have them,
-    log probs. columns: arrays, or lists of which it makes arrays."""
+    """Build a batch. responses: the ids after each prompt, their mask and log probs; without log
+    probs for all rows, the batch has none. columns: arrays, or lists, which become arrays."""
     import torch
     from verl import DataProto
 
