@@ -227,7 +227,7 @@ def _unknown(path: str) -> str:
     section, _, key = path.rpartition(".")
     if key in _PLACES:
         return f"unknown key; it belongs at {_PLACES[key]}"
-    siblings = [known.rpartition(".")[2] for known in _KEYS if known.rpartition(".")[0] == section]
+    siblings = [other.rpartition(".")[2] for other in _KEYS if other.rpartition(".")[0] == section]
     if hint := did_you_mean(key, siblings):
         return f"unknown key{hint}"
     nearest = difflib.get_close_matches(key, list(_PLACES), n=1, cutoff=0.7)

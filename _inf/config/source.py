@@ -85,15 +85,15 @@ def first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def written_out(node: yaml.Node, known: dict[int, int]) -> int:
+def written_out(node: yaml.Node, counts: dict[int, int]) -> int:
     """Count the values after all aliases are expanded, as OmegaConf does: ten lines can expand to
-    billions. known: counts so far, by the id of a node."""
-    if id(node) not in known:
-        known[id(node)] = 0  # a node that contains itself is refused elsewhere
+    billions. counts: so far, by the id of a node."""
+    if id(node) not in counts:
+        counts[id(node)] = 0  # a node that contains itself is refused elsewhere
         parts = [] if isinstance(node, yaml.ScalarNode) else node.value
         flat = [item for part in parts for item in (part if isinstance(part, tuple) else (part,))]
-        known[id(node)] = 1 + sum(written_out(item, known) for item in flat)
-    return known[id(node)]
+        counts[id(node)] = 1 + sum(written_out(item, counts) for item in flat)
+    return counts[id(node)]
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ OF_CODE = (
     *("tool_rewards", "reward_scores", "extra_fields"),
 )
 # The metadata of every row.
-ALWAYS_SAID = (
+ALWAYS_THERE = (
     "finish_reason matched_stop matched_stop_text prompt_tokens completion_tokens cached_tokens "
     "prompt_index sample_index cumulative_logprob weight_version"
 ).split()
@@ -81,8 +81,12 @@ class GenerationRow:
     def response(self) -> tuple[list[int], list[int], list[float] | None]:
         """The ids after the prompt, without padding; a mask with 1 for each sampled id; their log
         probs, 0.0 where the mask is 0, or None if they are unknown."""
-        if (turns := self.transcript) is not None:
-            return turns.ids, turns.mask, None if self.logprobs is None else turns.logprobs
+        if (transcript := self.transcript) is not None:
+            return (
+                transcript.ids,
+                transcript.mask,
+                None if self.logprobs is None else transcript.logprobs,
+            )
         ids = self.token_ids or []
         return ids, [1] * len(ids), self.logprobs
 
@@ -92,32 +96,35 @@ class GenerationRow:
         ids, mask, _ = self.response
         padding = self.padded_to - len(ids)
         padded = ids + [self.pad_token_id] * padding
-        return {"response_ids": padded, "response_mask": mask + [0] * padding, **self._about()}
+        return {"response_ids": padded, "response_mask": mask + [0] * padding, **self._unpadded()}
 
-    def _about(self) -> dict[str, Any]:
+    def _unpadded(self) -> dict[str, Any]:
         """The metadata without the padded lists."""
-        about: dict[str, Any] = {name: getattr(self, name) for name in ALWAYS_SAID}
+        metadata: dict[str, Any] = {name: getattr(self, name) for name in ALWAYS_THERE}
         if self.adapter is not None:
-            about["adapter"] = self.adapter
+            metadata["adapter"] = self.adapter
         if self.seed is not None:
-            about["seed"] = self.seed
+            metadata["seed"] = self.seed
         if self.truncated_prompt_tokens:
-            about["truncated_prompt_tokens"] = self.truncated_prompt_tokens
-        if (said := self.transcript) is not None and said.agent_loop is not None:
-            about |= {"num_turns": said.num_turns, "response_tokens": len(said.ids)}
-            about |= {"limit": said.limit, "reward_scores": said.reward_scores}
-            about |= {"agent_loop": said.agent_loop, "unsampled_ids": len(said.unsampled)}
-            if said.unsampled:
-                about["unsampled_at"] = list(said.unsampled)
-            about["extra_fields"] = dict(said.extra_fields)
-        elif said is not None:
-            rewards = {k: v for k, v in said.reward_scores.items() if k not in NO_TOOLS}
-            about |= {"num_turns": said.num_turns, "response_tokens": len(said.ids)}
-            about |= {"limit": said.limit, "tool_calls": said.calls}
-            about |= {"tool_rewards": rewards, "reward_scores": said.reward_scores}
-        if said is not None and said.error is not None:
-            about["error"] = said.error
-        return about
+            metadata["truncated_prompt_tokens"] = self.truncated_prompt_tokens
+        if (transcript := self.transcript) is not None and transcript.agent_loop is not None:
+            metadata |= {"num_turns": transcript.num_turns, "response_tokens": len(transcript.ids)}
+            metadata |= {"limit": transcript.limit, "reward_scores": transcript.reward_scores}
+            metadata |= {
+                "agent_loop": transcript.agent_loop,
+                "unsampled_ids": len(transcript.unsampled),
+            }
+            if transcript.unsampled:
+                metadata["unsampled_at"] = list(transcript.unsampled)
+            metadata["extra_fields"] = dict(transcript.extra_fields)
+        elif transcript is not None:
+            rewards = {k: v for k, v in transcript.reward_scores.items() if k not in NO_TOOLS}
+            metadata |= {"num_turns": transcript.num_turns, "response_tokens": len(transcript.ids)}
+            metadata |= {"limit": transcript.limit, "tool_calls": transcript.calls}
+            metadata |= {"tool_rewards": rewards, "reward_scores": transcript.reward_scores}
+        if transcript is not None and transcript.error is not None:
+            metadata["error"] = transcript.error
+        return metadata
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields and the metadata as one dict of JSON values, with these differences:
@@ -136,15 +143,15 @@ class GenerationRow:
         row = {name: value for name, value in row.items() if value is not None}
         if self.tool_calls is not None:
             row["tool_calls"] = [dict(vars(call)) for call in self.tool_calls]
-        about = self._about()
-        stop, text = about.pop("matched_stop"), about.pop("matched_stop_text")
-        row |= {"finish_reason": about.pop("finish_reason"), "matched_stop": text}
+        metadata = self._unpadded()
+        stop, text = metadata.pop("matched_stop"), metadata.pop("matched_stop_text")
+        row |= {"finish_reason": metadata.pop("finish_reason"), "matched_stop": text}
         row["matched_stop_id"] = stop if isinstance(stop, int) else None
         if self.transcript is not None:
             ids, mask, _ = self.response
-            about |= {"response_ids": ids, "response_mask": mask}
-            about["executed_tool_calls"] = about.pop("tool_calls", [])
-        row |= about
+            metadata |= {"response_ids": ids, "response_mask": mask}
+            metadata["executed_tool_calls"] = metadata.pop("tool_calls", [])
+        row |= metadata
         of_code = {name: json_value(row.pop(name)) for name in OF_CODE if name in row}
         text = json.dumps(row, default=lambda array: array.tolist())
         plain: dict[str, Any] = json.loads(text, parse_constant=lambda constant: None)

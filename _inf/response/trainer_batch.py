@@ -107,13 +107,13 @@ def trainer_batch(
         "finish_reason": [row.finish_reason for row in rows],
         "weight_version": [row.weight_version for row in rows],
     }
-    if said := [row.transcript for row in rows if row.transcript is not None]:
-        if said[0].agent_loop is None:  # agent loops report no messages
-            columns["messages"] = [{"messages": each.messages} for each in said]
+    if transcripts := [row.transcript for row in rows if row.transcript is not None]:
+        if transcripts[0].agent_loop is None:  # agent loops report no messages
+            columns["messages"] = [{"messages": transcript.messages} for transcript in transcripts]
         else:
-            columns["extra_fields"] = [dict(each.extra_fields) for each in said]
-        columns["reward_scores"] = [each.reward_scores for each in said]
-        columns["__num_turns__"] = [each.num_turns for each in said]
+            columns["extra_fields"] = [dict(transcript.extra_fields) for transcript in transcripts]
+        columns["reward_scores"] = [transcript.reward_scores for transcript in transcripts]
+        columns["__num_turns__"] = [transcript.num_turns for transcript in transcripts]
     repeated = {name: values.repeat(n, axis=0) for name, values in given.items()}
     prompts = [row.prompt_token_ids or [] for row in rows]
     return data_proto(prompts, [row.response for row in rows], pad, widths, repeated | columns)
@@ -216,7 +216,7 @@ def data_proto(
         "attention_mask": seen,
         "position_ids": (seen.cumsum(dim=1) - 1).clamp(min=0),
     }
-    logprobs = [known for _, _, known in responses if known is not None]
+    logprobs = [values for _, _, values in responses if values is not None]
     if len(logprobs) == len(responses):
         tensors["rollout_log_probs"] = padded(logprobs, 0.0)
     arrays = {name: column(v) if isinstance(v, list) else v for name, v in columns.items()}
