@@ -5,7 +5,7 @@
     with InferenceEngine() as engine:
         print(engine.generate("What is the capital of France?").completions[0])
 
-`_inf.request` makes token ids of prompts, `_inf.backends` answer them, `_inf.response` decodes.
+`_inf.request` turns prompts into token ids, `_inf.backends` generates, `_inf.response` decodes.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use what is built on an engine, which most programs do not need."""
+    """Import what is built on an engine on its first use; most programs do not need it."""
     if name in LATER:
         return getattr(importlib.import_module(f"_inf.apps.{LATER[name]}"), name)
     raise AttributeError(f"module 'inf' has no attribute {name!r}")
@@ -96,13 +96,13 @@ class InferenceEngine:
         (SmolLM2-135M-Instruct, no download, any machine). `overrides` are merged over it, deeply:
         `InferenceEngine("config.yaml", rollout={"dtype": "float32"})`.
 
-    A context manager; it also stops with `shutdown`, when garbage collected and at interpreter
-    exit. For several threads at once, `async` code and notebooks; calls in a fork raise.
+    Use it as a context manager; it also stops with `shutdown`, when garbage-collected and at
+    interpreter exit. Threads, `async` code and notebooks can share it; a call in a fork raises.
 
     Attributes: `config` (frozen); `supports`, the backend's features besides `generate`
-    (docs/backends.md); `on_cpu`, whether it computes there; `tokenizer` (Transformers'; None for a
-    server that takes text); `model`, its EOS ids and limits; `model_folder`, with the model's
-    files. None without verl: `model_config` (its `HFModelConfig`), `rollout` (its `SGLangRollout`).
+    (docs/backends.md); `on_cpu`, whether it computes there; `tokenizer` (Transformers'; None if a
+    server tokenizes); `model`, its EOS ids and limits; `model_folder`, with the model's files; and
+    verl's `model_config` (`HFModelConfig`) and `rollout` (`SGLangRollout`), None without verl.
     Raises `ConfigError`, `EngineDeadError` if the engine dies while it starts, and `InferenceError`
     in a process that cannot have an engine (daemonic, or a fork of a process that had one).
     """
@@ -143,8 +143,8 @@ class InferenceEngine:
             or objects with these), `{"prompt_token_ids": [...]}`, or `{"text": "..."}` (text
             without the chat template). An empty list gives an empty output.
 
-        Raises `PromptError` (which prompt) or `ConfigError` (which keyword) before anything is
-        sent, `EngineDeadError` if the engine has died or was shut down, and `GenerationTimeout`.
+        Raises `PromptError` with the prompt's index or `ConfigError` with the keyword, before
+        anything is sent; `EngineDeadError` after a death or a shutdown; and `GenerationTimeout`.
         """
         return self._generate(prompts, params)
 
@@ -203,8 +203,8 @@ class InferenceEngine:
     def stream(self, prompt: object, **params: Unpack[GenerateParams]) -> Iterator[StreamChunk]:
         """Answer one prompt in chunks, with `generate`'s keywords (n is 1).
 
-        Joined, the chunks' texts and token ids are those of the row. Closing the iterator aborts
-        the request. A wrong call raises here, not at the first chunk.
+        The chunks join to the row's text and token ids. Closing the iterator aborts the request.
+        A wrong call raises here, not at the first chunk.
         """
         return self._stream(prompt, params).chunks()
 
@@ -233,10 +233,11 @@ class InferenceEngine:
         """Score given responses: their log probs, and whether greedy decoding would agree.
 
         prompts: as in `generate`; without `truncate_prompt` in the config they may be longer than
-            `prompt_length`. responses: one per prompt, in order, as text (encoded without special
-            tokens) or token ids; one prompt takes one response. An empty response is greedy.
-        top_logprobs: how many of the likeliest tokens to return per position, as a teacher's.
-        adapter: the name of the LoRA adapter that scores them.
+            `prompt_length`.
+        responses: one per prompt, in order, as text (encoded without special tokens) or token ids.
+            `is_greedy` is True for an empty response.
+        top_logprobs: how many of the likeliest tokens to return per position, as from a teacher.
+        adapter: the name of the LoRA adapter that scores.
         Raises `PromptError`, also if prompt and response together exceed `max_model_len`.
         """
         sequences = self._scored("score()", prompts, responses, adapter)
@@ -256,21 +257,21 @@ class InferenceEngine:
     def get_logprobs(
         self, prompts: object, responses: object, *, adapter: str | None = None
     ) -> list[list[float]]:
-        """Only the log probs of `score`: one float per response token, log(softmax(logits))."""
+        """Return only the log probs of `score`: log(softmax(logits)), one per response token."""
         return [row.logprobs for row in self.score(prompts, responses, adapter=adapter)]
 
     def get_logits(
         self, prompts: object, responses: object, *, adapter: str | None = None
     ) -> Tensor:
-        """Logits, float32, responses x longest x vocabulary, padded with NaN; on `hf` only."""
+        """Return float32 logits, responses x longest x vocabulary, padded with NaN (only `hf`)."""
         sequences = self._scored("get_logits()", prompts, responses, adapter)
         return self._backend.logits(sequences, CancelToken(), adapter)
 
     def parse_tool_calls(
         self, text: str, *, format: str | None = None, tools: Sequence[Any] | None = None
     ) -> list[ToolCall]:
-        """Return the tool calls in `text`, in order. format: its name (docs/tools.md). tools: as in
-        `generate`. Both default to the config's."""
+        """Return the tool calls in `text`, in order. `format` is one of docs/tools.md, `tools` are as
+        in `generate`; both default to the config's."""
         from _inf.tools.definition import as_tools
         from _inf.tools.parsing import parse
 
@@ -283,15 +284,17 @@ class InferenceEngine:
     ) -> DataProto:
         """`generate` for a verl trainer: returns a `DataProto` with `n` rows per prompt.
 
-        uid: a list or an array with an id per prompt; by default new ids. extra: columns to pass
-        through, `{"data_source": [...], ...}`, one value per prompt, repeated for its rows.
+        uid: a list or an array with an id per prompt; by default new ids.
+        extra: columns to pass through, `{"data_source": [...], ...}`, with one value per prompt,
+            repeated for its rows.
 
-        Batches can be concatenated: P is always `rollout.prompt_length`, R `response_length`.
-        `prompts` (rows x P, padded left), `responses`, `response_mask` (rows x R, padded right;
-        1 = sampled), `input_ids`, `attention_mask`, `position_ids` (rows x (P + R)),
-        `rollout_log_probs` (rows x R, 0 where the mask is 0); `uid`, `completions`, `prompt_index`,
-        `finish_reason`, `weight_version`; after tools or interactions `messages`, `reward_scores`
-        and `__num_turns__` (verl's names); of agent loops `extra_fields` and no `messages`.
+        Batches can be concatenated: P is always `rollout.prompt_length`, R `response_length`. The
+        tensors are `prompts` (rows x P, padded left), `responses` and `response_mask` (rows x R,
+        padded right; 1 = sampled), `input_ids`, `attention_mask` and `position_ids` (rows x
+        (P + R)), and `rollout_log_probs` (rows x R, 0 where the mask is 0). Further columns are
+        `uid`, `completions`, `prompt_index`, `finish_reason` and `weight_version`; after tools or
+        interactions `messages`, `reward_scores` and `__num_turns__` (verl's names); after agent
+        loops `extra_fields` and no `messages`.
         Raises what `generate` does, and `ConfigError` if `max_tokens` is above R, rows of one
         prompt would be the same, or `uid` or `extra` is wrong.
         """
@@ -307,14 +310,14 @@ class InferenceEngine:
     def trainer_batch(
         self, traces: Sequence[Trace], rewards: Sequence[float] | None = None
     ) -> DataProto:
-        """Return the traces of a served engine as a `DataProto` with `rollout_batch`'s columns.
+        """Return traces of a served engine as a `DataProto` with `rollout_batch`'s columns.
 
-        traces: of `server.traces`, one row each. rewards: one per trace; by default their own.
-            They are in `reward_scores`, as `{"reward": ...}`.
-        All traces of a session have one `uid`, also those of its sub-agents and of a shortened
-        history, and sessions whose first traces have equal prompts share it: put a session's
-        traces in the order of `server.traces`. Raises `ConfigError` if one is wider than
-        `rollout.prompt_length` or `rollout.response_length`.
+        traces: from `server.traces`, a row each; keep their order within a session.
+        rewards: one per trace, by default its own; in `reward_scores` as `{"reward": ...}`.
+
+        All traces of a session have one `uid`, including sub-agents' and those after a shortened
+        history; sessions whose first traces have equal prompts share it. Raises `ConfigError` if a
+        trace is wider than `rollout.prompt_length` or `rollout.response_length`.
         """
         from _inf.response.trainer_batch import traces_batch
 
@@ -327,12 +330,13 @@ class InferenceEngine:
         api_key: str | None = None,
         adapter_folder: str | Path | None = None,
     ) -> InferenceServer:
-        """Serve this engine over HTTP in OpenAI's form until the `with` block ends.
+        """Serve this engine over OpenAI's HTTP API until the `with` block ends (docs/serving.md).
 
-        host: another than this machine's own needs an `api_key`. port: 0 takes a free one;
-        `server.base_url` says it. api_key: the key that requests must have. adapter_folder:
-        requests may load LoRA adapters from folders below it; without it they may load none.
-        Raises `ConfigError` if it cannot listen there. docs/serving.md has the routes.
+        host: an address other than this machine's own needs an `api_key`.
+        port: 0 takes a free one, which is in `server.base_url`.
+        api_key: the key that requests must have.
+        adapter_folder: requests may load LoRA adapters from folders below it; None: no adapters.
+        Raises `ConfigError` if it cannot listen there.
         """
         check_supported(self._backend, {"serve()": True, "load_adapter()": adapter_folder})
         from _inf.apps.serve.server import InferenceServer
@@ -376,7 +380,7 @@ class InferenceEngine:
         """Load new weights, and return their version, which is in every later row's metadata.
 
         weights: a Transformers module, its state dict, or pairs of (name, tensor), on any device,
-            with all of the model's weights (of tied weights, one name is enough); an iterator is
+            with all of the model's weights (for tied weights, one name is enough); an iterator is
             read to its end first. The caller's tensors are not changed.
         version: the number of these weights; by default one more than before.
 
@@ -400,18 +404,17 @@ class InferenceEngine:
         peft_config: object = None,
         version: int | None = None,
     ) -> int:
-        """Load a LoRA adapter beside the model's weights, which stay as they are.
+        """Load a LoRA adapter next to the model's weights, which do not change (docs/adapters.md).
 
-        name: what rows ask for; an adapter of that name is replaced.
+        name: the name for `adapter=`; an adapter that has it is replaced.
         path_or_state_dict: a PEFT folder or a checkpoint of verl's LoRA actor, or the tensors that
             PEFT's `get_peft_model_state_dict` returns.
-        peft_config: PEFT's `LoraConfig`, or a mapping, of a state dict; by default that of the
-            adapter that is replaced.
-        version: of its weights, in the metadata of its rows; by default one more than before, 0 at
-            first.
+        peft_config: PEFT's `LoraConfig`, or a mapping, for a state dict; by default the replaced
+            adapter's.
+        version: the number of its weights; by default 0 at first, then one more than before.
 
         Returns the version. Running calls finish first and later calls wait. Raises `ConfigError`
-        about `adapters.NAME` before anything changes. docs/adapters.md has more.
+        about `adapters.NAME` before anything changes.
         """
         check_supported(self._backend, {"load_adapter()": True})
         if text("name", name) == self.config.model_name:

@@ -29,62 +29,80 @@ Kwargs: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | No
 
 
 class GenerateParams(TypedDict, total=False):
-    """Keywords, where None means what the config says. One value, or a list with one per prompt
-    (`stop`, `stop_token_ids`: a list of lists):
-        temperature: 0 is greedy.
-        top_p: In (0, 1].
-        top_k: -1: all tokens.
-        min_p: In [0, 1].
-        do_sample: Sample, or decode greedily. False is the default of the embedded config. A
-            temperature above 0, a filter or a seed turns sampling on; together with
-            `do_sample=False` in one call they are refused. With temperature 0, filters and seeds
-            change nothing.
-        max_tokens: The most tokens to generate. They count per row, over all its turns.
-        min_tokens: The fewest tokens to generate. No EOS, stop id or stop string comes before (as
-            Transformers).
-        stop: A string that ends the answer. Or several: it ends before the first one found.
-        stop_token_ids: Ids that end an answer, besides the model's own EOS ids.
-        ignore_eos: Continue after EOS. `stop` and `stop_token_ids` still count.
-        presence_penalty, frequency_penalty: In [-2, 2], over generated tokens (as OpenAI).
-        repetition_penalty: Above 0; 1 is none. Over prompt and generated tokens (as Transformers).
-        logit_bias: Added to logits: {"TOKEN ID": NUMBER}. Before all else; in [-100, 100].
-        seed: Gives the same answer each time. The same tokens, in any batch (float32 on a CPU);
-            with one seed for all, prompt i has (seed + i * 0x9E3779B97F4A7C15) % 2**63.
-        json_schema: What the answer must match, as JSON. A dict, or JSON text (docs/grammars.md).
-        regex: What the answer must match. The whole answer does (docs/grammars.md).
-        tools_kwargs: verl's, such as `{"calculator": {"create_kwargs": {}}}`. The prompt has only
-            the tools that it names; without it, all of the call.
-        interaction_kwargs: verl's, such as `{"name": "gsm8k", "ground_truth": "7"}`.
-        max_tokens_per_turn: Like max_tokens, per turn.
-        agent_loop: verl's agent loop that answers. A name, a class, or `{"_target_": ...}`
-            (docs/agent_loops.md). Its requests have max_tokens each.
-        agent_kwargs: Columns of the row, for the agent loop's run(). As verl gives them.
-        environment_factory: Makes an environment for each row, whose methods are its tools. As in
-            TRL; a dict of them is chosen from by the column `environment` (docs/environments.md).
-        environment_kwargs: Columns of the row, for the environment's reset(). Beside `prompt`.
-        adapter: The name of the LoRA adapter that answers. One of `engine.adapters`
-            (docs/adapters.md).
+    """The keywords of a call. None means the default; where none is named, there is none.
+
+    One value, or a list with one per prompt (`stop`, `stop_token_ids`: a list of lists):
+        temperature: Divides the logits before sampling; 0 is greedy. At least 0 (as OpenAI);
+            default `rollout.temperature`, or 0 if `do_sample` is False.
+        top_p: Keep the likeliest tokens that together have this probability. In (0, 1], 1: all (as
+            OpenAI); default `rollout.top_p`.
+        top_k: Keep so many of the likeliest tokens; -1 keeps all. Else at least 1 (as vLLM);
+            default `rollout.top_k`.
+        min_p: Keep tokens with at least this share of the likeliest one's probability. In [0, 1]
+            (as vLLM); default 0: all.
+        do_sample: Sample, or decode greedily. Default `rollout.do_sample`, False in the embedded
+            config. A temperature above 0, a filter (top_p, top_k, min_p) or a seed turns sampling
+            on, and is refused with `do_sample=False` in one call. With temperature 0, filters and
+            seeds change nothing.
+        max_tokens: The most tokens to generate. At least 1, counted per row over all its turns;
+            default `rollout.response_length`.
+        min_tokens: The fewest tokens to generate. At least 0, the default: no EOS, stop id or stop
+            string comes earlier (as Transformers).
+        stop: A string that ends the answer. Or several: the first one found counts (as OpenAI).
+        stop_token_ids: Ids that end an answer, besides the model's own EOS ids. Such an id is in
+            `token_ids`, not in the text (as vLLM).
+        ignore_eos: Continue after EOS. `stop` and `stop_token_ids` still count (as vLLM); default
+            `rollout.ignore_eos`.
+        presence_penalty, frequency_penalty: Lower the logits of generated tokens, once or per
+            occurrence. In [-2, 2], default 0 (as OpenAI).
+        repetition_penalty: Above 1, makes tokens of the prompt and the answer less likely. Above 0;
+            default 1: none (as Transformers).
+        logit_bias: Added to logits, before all else: {"TOKEN ID": NUMBER}. In [-100, 100] (as
+            OpenAI).
+        seed: Gives the same answer each time. The same tokens in any batch (float32 on a CPU); from
+            0 to 2**63 - 1. One seed for all prompts gives prompt i
+            (seed + i * 0x9E3779B97F4A7C15) % 2**63.
+        json_schema: The JSON schema of the answer. A dict or JSON text (docs/grammars.md).
+        regex: What the whole answer must match. Not with json_schema (docs/grammars.md).
+        tools_kwargs: Keywords for verl's tools, such as `{"calculator": {"create_kwargs": {}}}`.
+            The prompt has only the tools that it names; by default all of the call (docs/tools.md).
+        interaction_kwargs: An interaction of verl's, such as
+            `{"name": "gsm8k", "ground_truth": "7"}` (docs/tools.md).
+        max_tokens_per_turn: The most tokens of each turn. At least 1.
+        agent_loop: verl's agent loop that answers. A name, a class, or `{"_target_": ...}`; default
+            `rollout.agent.default_agent_loop` (docs/agent_loops.md). max_tokens then limits each of
+            its requests.
+        agent_kwargs: Columns of the row for the agent loop's run(), as verl passes them.
+        environment_factory: Makes an environment for each row, whose methods are its tools. Or a
+            dict, from which the column `environment` selects (as TRL; docs/environments.md).
+        environment_kwargs: Columns of the row for the environment's reset(), besides `prompt`.
+        adapter: The LoRA adapter that answers. A name in `engine.adapters` (docs/adapters.md).
     One value for the whole call:
-        n: Samples per prompt. With a warning if they are greedy and so all the same.
-        num_beams: Beam search, on rollout.name hf. Above 1 the `n` rows of a prompt are the best of
-            so many beams; without sampling keywords, grammars, streams and tools
-            (docs/backends.md).
-        tools: Schemas, verl tools or Python functions. verl tools and functions are run inside the
-            rollout, and a call of a schema ends the row (docs/tools.md). [] means none.
-        chat_template_kwargs: For the chat template. Such as `{"enable_thinking": False}`.
-        truncate_prompt: left or right: where a too long prompt is cut. That is one above
-            `prompt_length`.
-        skip_special_tokens: Leave special tokens out of the text. False keeps them, and the stop
-            token.
-        logprobs: How many of the likeliest tokens to return per position (`top_logprobs`).
-        prompt_logprobs: True: also score the prompt's tokens; an int: also return so many of the
-            likeliest ones per position (`top_prompt_logprobs`).
+        n: Samples per prompt. From 1 to 65536; default `rollout.n`. Greedy ones are all the same,
+            which a warning says.
+        num_beams: Beam search, on rollout.name hf. Above 1, the default, the `n` rows of a prompt
+            are the best of so many beams (as Transformers); not with sampling keywords, grammars,
+            streams or tools (docs/backends.md).
+        tools: Python functions, verl tools or schemas. Functions and verl tools are run inside the
+            rollout, and a call of a schema ends the row; default the config's, [] means none
+            (docs/tools.md).
+        chat_template_kwargs: Variables for the chat template, such as `{"enable_thinking": False}`.
+        truncate_prompt: left or right: where a prompt above `rollout.prompt_length` is cut. Default
+            the config's `truncate_prompt`; without either such a prompt is refused.
+        skip_special_tokens: Leave special tokens out of the text. Default True; False keeps them,
+            and the stop token.
+        logprobs: How many of the likeliest tokens to return per position (`top_logprobs`). From
+            0, the default, to the vocabulary's size.
+        prompt_logprobs: Also score the prompt's tokens. True, or how many of the likeliest tokens
+            to return at each of them too (`top_prompt_logprobs`); default False.
         sampling_mask: Also return the tokens that top_k, top_p and min_p left, and log probs over
-            them (docs/training.md).
-        return_routed_experts: Also return which experts of a MoE model each token used
-            (docs/parity.md).
-        timeout: Seconds for the answer. After them the call is aborted in the engine.
-        progress: A bar. By default on a terminal or in a notebook, if the call takes long.
+            them. Default False (docs/training.md).
+        return_routed_experts: Also return which experts of a MoE model each token used. Default
+            False (docs/parity.md).
+        timeout: Seconds for the answer. Above 0; after them the call is aborted in the engine and
+            raises `GenerationTimeout`.
+        progress: Show a progress bar. By default on a terminal or in a notebook, if the call takes
+            long.
     """
 
     temperature: Floats
