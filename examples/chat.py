@@ -1,4 +1,4 @@
-"""A chat in a loop; an empty line or Ctrl-D ends it. `inf chat` is the same with commands."""
+"""Chat in a loop until an empty line or Ctrl-D. `inf chat` does the same, with commands."""
 
 from inf import InferenceEngine
 

@@ -1,6 +1,6 @@
-"""A chat with the tools of tools.yaml: `python examples/chat_with_tools.py [MODEL]`.
+"""Chat with the tools of tools.yaml: `python examples/chat_with_tools.py [MODEL]`.
 
-The default is a tiny model that was trained to call tools: ask it "What is 12 * 7?".
+The default model is a tiny one that was trained to call tools: ask it "What is 12 * 7?".
 An empty line ends the chat.
 """
 
@@ -27,7 +27,7 @@ def chat(engine: InferenceEngine, lines: Iterable[str]) -> None:
         for call in row.metadata["tool_calls"]:
             print(f"  [{call['name']} {call['arguments']} -> {call['result']}]")
         print(row.completion)
-        messages = row.messages or []  # tool calls and results included
+        messages = row.messages or []  # including tool calls and results
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Train a model to play a game: an environment with TRL's contract, and GRPO on a laptop.
+"""Train a model to play a game on a laptop, with a TRL environment and GRPO.
 
     python examples/environment.py
 
 The model guesses a number from 1 to 3 and is told whether the number is higher or lower. After two
-examples the embedded model does so now and then. The reward of each step goes to stdout, and the
-curve to environment.png. Two CPU cores need about half an hour.
+examples in its prompt, the embedded model sometimes succeeds. The script prints the reward of each
+step and draws the curve in environment.png. Two CPU cores need about half an hour.
 
-`Guessing` uses nothing of this library and is what TRL's `GRPOTrainer(environment_factory=...)`
-takes, too. The step is that of grpo.py.
+`Guessing` uses nothing from this library, so TRL's `GRPOTrainer(environment_factory=...)` takes it
+too. The training step is the one in grpo.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from inf import InferenceEngine
 GRPO = runpy.run_path(str(Path(__file__).with_name("grpo.py")))
 NUMBERS = [1, 2, 3]
 SAMPLES = 6  # per number: GRPO compares them with each other
-MAX_TOKENS = 32  # of an answer
+MAX_TOKENS = 32  # per answer
 LEARNING_RATE = 2e-5
 
 
@@ -60,7 +60,7 @@ class Guessing:
 
 
 def example(*guesses: tuple[int, str]) -> list[dict[str, Any]]:
-    """A game of the kind that is wanted."""
+    """An example game for the prompt."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Guess my number from 1 to 3."}]
     for number, said in guesses:
         call = {"name": "guess", "arguments": {"number": number}}
@@ -75,7 +75,7 @@ def example(*guesses: tuple[int, str]) -> list[dict[str, Any]]:
     return [*messages, {"role": "assistant", "content": f"It is {guesses[-1][0]}."}]
 
 
-# What `reset` returns is added to the last message.
+# `reset` returns text that is appended to the last message.
 PROMPT = [
     *example((2, "higher"), (3, "right")),
     *example((2, "lower"), (1, "right")),
@@ -83,11 +83,11 @@ PROMPT = [
 ]
 
 
-# ─── Its training ───
+# ─── The training ───
 
 
 def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: float) -> list[float]:
-    """The mean reward of each step."""
+    """Train; return the mean reward of each step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     curve = []
     for step in range(steps):
@@ -121,7 +121,7 @@ def main() -> None:
     rollout = {
         "prompt_length": 384,
         "response_length": 96,
-        "multi_turn": {"max_assistant_turns": 3},  # two guesses, and what the model says then
+        "multi_turn": {"max_assistant_turns": 3},  # two guesses, and the closing answer
         "update_weights_bucket_megabytes": 64,
     }
     with InferenceEngine(rollout=rollout) as engine:

@@ -1,9 +1,9 @@
-"""GSM8K in one page, scored by verl's own function: a start for an evaluation of your own.
+"""Evaluate GSM8K with verl's own scoring function: a starting point for your own evaluation.
 
     python examples/eval_gsm8k.py [FILE.jsonl] [QUESTIONS]
 
-Without a file it asks the ten problems beside it. `inf eval gsm8k` has more rules, examples before
-the question, a plot, and can resume a stopped run.
+Without a file it uses the ten problems in this folder. `inf eval gsm8k` does more: other rules,
+examples before the question, a plot, and resuming a stopped run.
 """
 
 import json

@@ -4,12 +4,13 @@
     python examples/grpo.py --lora
 
 The model learns to be brief: an answer's reward is the share of MAX_TOKENS that it does not use.
-The reward of each step goes to stdout, and the curve to grpo.png. Two CPU cores need some minutes.
+The script prints the reward of each step and draws the curve in grpo.png. Two CPU cores need some
+minutes.
 
 Each step is what verl's trainer does: `rollout_batch` (n samples per prompt), rewards, advantages
-by verl's own function, one clipped policy-gradient step, `update_weights`. With --lora a LoRA
-adapter learns beside weights that stay as they are, and only the adapter goes back, `load_adapter`;
-the engine is then on Transformers, as with --backend hf.
+by verl's own function, one clipped policy-gradient step, `update_weights`. With --lora only a LoRA
+adapter learns, and only the adapter goes back, with `load_adapter`; the engine then runs on
+Transformers, as with --backend hf.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ QUESTIONS = [
     "What does a plumber do?",
 ]
 SAMPLES = 8  # per question: GRPO compares them with each other
-MAX_TOKENS = 24  # of an answer
+MAX_TOKENS = 24  # per answer
 LEARNING_RATE = 1e-5
 LORA_RATE = 5e-4
 ADAPTER = "policy"
 CLIP = 0.2  # PPO's
-ROWS_AT_ONCE = 2  # in one backward pass, which holds a number for every token of the vocabulary
+ROWS_AT_ONCE = 2  # per backward pass, which holds a number for every token of the vocabulary
 
 
 def rewards(batch: Any) -> torch.Tensor:
-    """One a row: 1 for saying nothing, 0 for an answer that had to be cut."""
+    """A reward per row: 1 for an empty answer, 0 for one that was cut."""
     lengths = batch.batch["response_mask"].sum(dim=1).float()
     cut = torch.tensor([reason == "length" for reason in batch.non_tensor_batch["finish_reason"]])
     return torch.where(cut, 0.0, 1.0 - lengths / MAX_TOKENS)
 
 
 def advantages(batch: Any, scores: torch.Tensor) -> torch.Tensor:
-    """verl's own: each row against the mean and spread of its question's, on every token."""
+    """verl's advantages: each row against the mean and spread of its question, on every token."""
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
     mask = batch.batch["response_mask"]
@@ -65,7 +66,7 @@ def log_probs(model: torch.nn.Module, tensors: Any) -> torch.Tensor:
         input_ids=tensors["input_ids"],
         attention_mask=tensors["attention_mask"],
         position_ids=tensors["position_ids"],
-        logits_to_keep=width + 1,  # of the prompt only the last: it says the first response token
+        logits_to_keep=width + 1,  # from the prompt's last token on: it predicts the first one
     ).logits[:, :-1]
     picked = tensors["responses"][..., None]
     return torch.log_softmax(logits, dim=-1).gather(2, picked)[..., 0]
@@ -74,8 +75,8 @@ def log_probs(model: torch.nn.Module, tensors: Any) -> torch.Tensor:
 def learn(model: torch.nn.Module, optimizer: Any, batch: Any, advantage: torch.Tensor) -> None:
     """One step of PPO's clipped objective against the engine's own log probs.
 
-    A few rows at a time, whose gradients add up to the whole batch's: all rows at once would take
-    10 GB.
+    It takes a few rows at a time, whose gradients add up to the whole batch's: all rows at once
+    would need 10 GB.
     """
     tokens = batch.batch["response_mask"].sum()
     parts = batch.batch.split(ROWS_AT_ONCE), advantage.split(ROWS_AT_ONCE)
@@ -86,11 +87,11 @@ def learn(model: torch.nn.Module, optimizer: Any, batch: Any, advantage: torch.T
         (-gain.sum() / tokens).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    optimizer.zero_grad()  # the gradients' memory is free while the engine takes the weights
+    optimizer.zero_grad()  # frees the gradients' memory before the engine loads the weights
 
 
 def with_lora(model: Any) -> Any:
-    """The model with a LoRA adapter, which alone learns."""
+    """The model with a LoRA adapter, the only part that learns."""
     import peft
 
     how = peft.LoraConfig(r=16, lora_alpha=32, target_modules="all-linear")
@@ -98,7 +99,7 @@ def with_lora(model: Any) -> Any:
 
 
 def send(engine: InferenceEngine, model: Any) -> None:
-    """Give the engine what was learnt: all weights, or those of the adapter."""
+    """Send the engine the trained weights: all of them, or only the adapter's."""
     if (config := getattr(model, "peft_config", None)) is None:
         engine.update_weights(model)
         return
@@ -109,12 +110,12 @@ def send(engine: InferenceEngine, model: Any) -> None:
 
 
 def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: float) -> list[float]:
-    """The mean reward of each step."""
+    """Train; return the mean reward of each step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     curve = []
     adapter = ADAPTER if hasattr(model, "peft_config") else None
     if adapter is not None:
-        send(engine, model)  # it changes nothing yet, but there is one of that name
+        send(engine, model)  # it changes nothing yet, but rows can name it
     for step in range(steps):
         batch = engine.rollout_batch(
             QUESTIONS,
@@ -138,7 +139,7 @@ TITLE = f"GRPO: {len(QUESTIONS)} questions, {SAMPLES} samples each"
 
 
 def draw(curve: list[float], file: Path, title: str = TITLE) -> None:
-    """The reward of each step."""
+    """Draw the reward of each step."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -166,15 +167,15 @@ def main() -> None:
     backend = "hf" if arguments.lora else arguments.backend
     rollout: dict[str, Any] = {
         "name": backend,
-        # Every batch is as wide as these two: what is not needed would be computed all the same.
+        # Every batch is as wide as these two, and padding is computed too, so keep them small.
         "prompt_length": 64,
         "response_length": MAX_TOKENS,
     }
     if backend == "sglang":
-        rollout["update_weights_bucket_megabytes"] = 64  # what is copied at a time
+        rollout["update_weights_bucket_megabytes"] = 64  # copied at a time
     with InferenceEngine(rollout=rollout) as engine:
         model: Any = AutoModelForCausalLM.from_pretrained(engine.model_folder, dtype=torch.float32)
-        # They are the head too, and training them would take 0.7 GB more.
+        # They are also the head; training them would take 0.7 GB more.
         model.get_input_embeddings().requires_grad_(False)
         model = with_lora(model) if arguments.lora else model
         rate = LORA_RATE if arguments.lora else LEARNING_RATE

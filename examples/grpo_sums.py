@@ -2,9 +2,10 @@
 
     python examples/grpo_sums.py  # after: pip install reasoning-gym
 
-The embedded model sees one solved sum, and learns first to answer in its form; the reward is the
-task's own score. It prints how many greedy answers to 40 sums of another seed are
-right, before and after. The curve goes to grpo_sums.png. Two CPU cores need a minute a step.
+The prompt has one solved sum, and the model first learns to answer in that form; the reward is the
+task's own score. The script prints how many of 40 sums with another seed the model answers
+correctly, with greedy decoding, before and after, and draws the curve in grpo_sums.png. Two CPU
+cores need a minute per step.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from reasoning_gym.utils import SYSTEM_PROMPTS, extract_answer
 from inf import InferenceEngine
 
 GRPO = runpy.run_path(str(Path(__file__).with_name("grpo.py")))
-QUESTIONS, SAMPLES = 4, 8  # of each step
-MAX_TOKENS = 14  # of an answer: <answer>-5</answer>
+QUESTIONS, SAMPLES = 4, 8  # per step
+MAX_TOKENS = 14  # per answer: <answer>-5</answer>
 LEARNING_RATE = 2e-5
-TEST, SHOT = 5000, 99  # seeds; those of the steps are 0, 4, 8 ...
+TEST, SHOT = 5000, 99  # seeds; the steps use 0, 4, 8 ...
 
 
 def sums(seed: int, size: int) -> Any:
@@ -33,7 +34,7 @@ def sums(seed: int, size: int) -> Any:
 
 
 def prompts(task: Any) -> list[Any]:
-    """Each question after one solved one."""
+    """Each question, after one solved example."""
     [shot] = sums(SHOT, 1)
     before = [
         {"role": "system", "content": SYSTEM_PROMPTS["direct"]},
@@ -44,21 +45,21 @@ def prompts(task: Any) -> list[Any]:
 
 
 def scores(task: Any, completions: Any, samples: int) -> list[float]:
-    """The task's own, `samples` answers for each question."""
+    """The task's own scores of `samples` answers per question."""
     entries = [entry for entry in task for _ in range(samples)]
     pairs = zip(completions, entries, strict=True)
     return [task.score_answer(extract_answer(text), entry) for text, entry in pairs]
 
 
 def right(engine: InferenceEngine) -> int:
-    """How many of 40 greedy answers are."""
+    """How many of 40 greedy answers are right."""
     task = sums(TEST, 40)
     output = engine.generate(prompts(task), temperature=0.0, max_tokens=MAX_TOKENS)
     return scores(task, output.completions, 1).count(1.0)
 
 
 def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: float) -> list[float]:
-    """The mean score of each step."""
+    """Train; return the mean score of each step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     curve = []
     for step in range(steps):

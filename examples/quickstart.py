@@ -1,4 +1,4 @@
-"""The quick start: one question, one answer, then a batch. Runs on any machine."""
+"""Quick start: one question, then a batch. Runs on any machine."""
 
 from inf import InferenceEngine
 

@@ -1,9 +1,9 @@
-"""Tools: Python functions first, then those of tools.yaml.
+"""Call tools: first Python functions, then the tools of tools.yaml.
 
     python examples/tool_calling.py                   a tiny model that was trained to call tools
     python examples/tool_calling.py Qwen/Qwen3-0.6B   a real one
 
-The rollout runs the calls and shows the model the results; the call of a schema is returned to you.
+The rollout runs the calls and shows the model the results. A call of a schema is returned to you.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main(engine: InferenceEngine) -> None:
     show("a Python function", engine.generate(QUESTION, tools=[calculator])[0])
     show("tools.yaml, from the config", engine.generate(QUESTION)[0])
 
-    # A schema: nothing runs. The call comes back, and the conversation goes on with its result.
+    # A schema is not run: the call comes back, and the conversation continues with your result.
     row = engine.generate(QUESTION, tools=[SCHEMA])[0]
     show("a schema", row)
     for call in row.tool_calls or []:

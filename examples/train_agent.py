@@ -1,14 +1,14 @@
-"""Train an agent that is written with nothing but the `openai` client, by GRPO, on a laptop.
+"""Train an agent that uses only the `openai` client, with GRPO on a laptop.
 
     python examples/train_agent.py
 
-The agent asks the model for a price; the model should call the tool `price`, and then say what the
-tool said. After two examples the embedded model does so now and then. A right call is worth 0.5,
-and a right answer after it another 0.5. The reward of each step goes to stdout, and the curve to
-train_agent.png.
+The agent asks the model for a price; the model should call the tool `price` and then repeat its
+result. After two examples in its prompt, the embedded model sometimes does. A right call is worth
+0.5, and a right answer after it another 0.5. The script prints the reward of each step and draws
+the curve in train_agent.png.
 
-`agent` knows nothing of training: its client's URL is that of a session, which records the ids that
-were sampled. `engine.trainer_batch` makes a batch of them for the same step as in grpo.py.
+`agent` does not know that it is being trained: its client's URL is a session, which records the
+sampled ids. `engine.trainer_batch` turns them into a batch for the same step as in grpo.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from inf import InferenceEngine
 GRPO = runpy.run_path(str(Path(__file__).with_name("grpo.py")))
 PRICES = {"pen": 3, "hat": 12}
 SAMPLES = 8  # per item: GRPO compares them with each other
-MAX_TOKENS = 32  # of an answer
+MAX_TOKENS = 32  # per answer
 LEARNING_RATE = 1e-5
 
 
@@ -50,7 +50,7 @@ TOOL: Any = {
 
 
 def example(item: str, price: int) -> list[Any]:
-    """A conversation of the kind that is wanted."""
+    """An example conversation for the prompt."""
     call = {"name": "price", "arguments": json.dumps({"item": item})}
     return [
         {"role": "user", "content": f"How much is a {item}?"},
@@ -93,7 +93,7 @@ def _item(call: Any) -> str | None:
         return None
 
 
-# ─── Its training ───
+# ─── The training ───
 
 
 def rollouts(engine: InferenceEngine, server: Any) -> tuple[Any, torch.Tensor]:
@@ -113,7 +113,7 @@ def rollouts(engine: InferenceEngine, server: Any) -> tuple[Any, torch.Tensor]:
 
 
 def train(engine: InferenceEngine, model: torch.nn.Module, steps: int, rate: float) -> list[float]:
-    """The mean reward of each step."""
+    """Train; return the mean reward of each step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     curve = []
     with engine.serve() as server:
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("train_agent.png"))
     arguments = parser.parse_args()
     rollout = {
-        # Of a request, its prompt; of a batch's rows, the first prompt and everything after it.
+        # A request's prompt; for the batch, the first prompt and everything after it.
         "prompt_length": 336,
         "response_length": 96,
         "update_weights_bucket_megabytes": 64,

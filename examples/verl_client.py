@@ -1,10 +1,10 @@
-"""Runs the agent loops of verl 0.8 to 0.9 against `inf serve`. It needs verl, and not inf.
+"""Run the agent loops of verl 0.8 to 0.9 against `inf serve`. This file needs verl, not inf.
 
     python verl_client.py http://127.0.0.1:8000 MODEL_FOLDER ["What is 12 * 7?" ...]
 
 runs a row for each prompt through verl's `AgentLoopWorker`, without Ray, and prints the traces that
-the server recorded. In a program of your own, `InfServerClient` stands where verl has its
-`LLMServerClient`. docs/agent_loops_verl09.md says more.
+the server recorded. In a program of your own, use `InfServerClient` in place of verl's
+`LLMServerClient` (docs/agent_loops_verl09.md).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import aiohttp
 from verl.workers.rollout.replica import TokenOutput
 
 CONNECT_SECONDS = 10.0
-OURS = {"model", "prompt", "return_token_ids"}  # fields of a request that are set here
-# Fields that ask for more than one sequence of token ids and log probs, which is what verl gets.
+OURS = {"model", "prompt", "return_token_ids"}  # fields of a request that this client sets
+# Fields that ask for more than one sequence of token ids and log probs, which is all verl takes.
 MORE = {"n", "best_of", "stream", "stream_options", "echo", "prompt_logprobs"}
 COMPLETED = {"stop", "length"}  # finish reasons for which verl's vLLM server says "completed"
 
@@ -32,13 +32,13 @@ class InfServerError(RuntimeError):
 class InfServerClient:
     """`inf serve` with the `generate` of verl's `LLMServerClient`.
 
-    It has no connection and no state, so it can be copied to other processes.
+    It holds no connection and no state, so it can be copied to other processes.
 
-    base_url: of the server, such as http://127.0.0.1:8000.
-    config: verl's whole config; `actor_rollout_ref.rollout` says how long rows may get.
-    api_key: the key of a server that was started with one.
-    timeout_seconds: for one turn, with its time in the server's queue.
-    record: keep the trace of each request id on the server, until `take_traces` gets it. A server
+    base_url: the server's address, such as http://127.0.0.1:8000.
+    config: verl's whole config; `actor_rollout_ref.rollout` limits the length of rows.
+    api_key: the server's key, if it was started with one.
+    timeout_seconds: the most seconds for one turn, including its time in the server's queue.
+    record: keep the trace of each request id on the server until `take_traces` fetches it. A server
         keeps at most 1,024 of them.
     """
 
@@ -73,10 +73,10 @@ class InfServerClient:
     ) -> TokenOutput:
         """Sample one turn. The arguments are those of verl's `LLMServerClient.generate`.
 
-        sampling_params: vLLM's names, with SGLang's `max_new_tokens` too; a name that the server
-            does not know is refused there. Without a limit a turn has at most `response_length`
-            tokens, and with its prompt at most `prompt_length + response_length` (as
-            `generate` in verl 0.9.1's `sglang_rollout/async_sglang_server.py`).
+        sampling_params: under vLLM's names, or SGLang's `max_new_tokens`; the server refuses
+            unknown names. Without a limit a turn has at most `response_length` tokens and, with its
+            prompt, at most `prompt_length + response_length` (as `generate` in verl 0.9.1's
+            `sglang_rollout/async_sglang_server.py`).
         kwargs: `priority` has no effect, as with verl's own client for SGLang.
 
         `extra_fields` of the result has the `request_id`, which verl's loops copy to their rows,
@@ -114,11 +114,11 @@ class InfServerClient:
         )
 
     async def take_traces(self, request_id: str) -> list[dict[str, Any]]:
-        """Return what the server recorded for a request id, and delete it there.
+        """Return the traces that the server recorded for a request id, and delete them there.
 
-        A trace has `prompt_token_ids`, and for all that follows them `token_ids`, `response_mask`
-        (1: sampled) and `logprobs`. There is one, and one more for each time that a prompt did not
-        begin with all ids of an earlier turn.
+        A trace has `prompt_token_ids` and, for everything after the prompt, `token_ids`,
+        `response_mask` (1: sampled) and `logprobs`. There is one trace, and another for each time
+        that a prompt did not begin with all ids of an earlier turn.
         """
         session = f"/sessions/{quote(str(request_id), safe='')}"
         traces = (await self._request("GET", f"{session}/traces"))["traces"]
@@ -142,7 +142,7 @@ class InfServerClient:
                     f"response_length is {longest}. End the loop before, or set max_tokens."
                 )
             params["max_tokens"] = min(rollout.response_length, longest - prompt_tokens)
-        if params.pop("logprobs", False):  # verl: whether; completions: how many likely ones beside
+        if params.pop("logprobs", False):  # verl: a flag; completions: how many others
             params["logprobs"] = 0
         return params
 
@@ -170,14 +170,14 @@ class InfServerClient:
 
 
 def _plain_number(value: Any) -> Any:
-    """A number of NumPy or torch, such as the columns of a row have, as Python's."""
+    """Convert a number of NumPy or torch, as in a row's columns, to Python's."""
     if hasattr(value, "item"):
         return value.item()
     raise TypeError(f"sampling_params: {value!r} cannot be sent as JSON.")
 
 
 def _message(text: str) -> str:
-    """What a server's error body says."""
+    """The message in a server's error body."""
     try:
         return json.loads(text)["error"]["message"]
     except (ValueError, KeyError, TypeError):
