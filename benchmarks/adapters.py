@@ -1,15 +1,15 @@
-"""Measures what LoRA adapters cost `generate` on a CPU, beside an engine without them.
+"""Measures what LoRA adapters cost `generate` on a CPU, against an engine without them.
 
     python benchmarks/adapters.py
     python benchmarks/adapters.py --pairs 7 --backend hf
 
-Two engines run in one process, one working at a time: `plain` as it starts by default, and
-`with LoRA`, which has two adapters of rank 8 of all linear layers. A load is so many rows, in one
-call, of new random prompts; the order of the engines alternates. The rows of `with LoRA` have no
-adapter, one, or in turn two and none.
+Two engines run in one process, one working at a time: `plain` with its defaults, and `with LoRA`,
+which has two adapters of rank 8 on all linear layers. A load is a number of rows with new random
+prompts in one call; the order of the engines alternates. The rows of `with LoRA` have no adapter,
+one adapter, or alternate between two adapters and none.
 
-How to read the table. Ratio: tokens per second of `with LoRA` over those of `plain`, the median
-over the pairs, with their lowest and highest.
+How to read the table. Ratio: tokens per second of `with LoRA` divided by those of `plain`, the
+median over the pairs, with the lowest and the highest.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def random_adapter(folder: str, seed: int) -> tuple[Any, Any]:
 def measure(
     plain: Any, engine: Any, rows: int, adapters: list[str | None], pairs: int
 ) -> list[float]:
-    """The ratio of each pair; the first pair is not counted."""
+    """Return the ratio of each pair; the first pair is not counted."""
     ratios = []
     names = list(islice(cycle(adapters), rows))
     for pair in range(pairs + 1):

@@ -1,20 +1,20 @@
-"""Measures what streams, tools and `inf batch` cost beside a plain call, and how a call grows.
+"""Measures the cost of streams, tools and `inf batch` against a plain call, and how calls scale.
 
     python benchmarks/calls.py
     python benchmarks/calls.py --only streams,rows --pairs 7 --json out.json
 
 Parts, each a table (a median of `--pairs` runs, with the lowest and the highest):
 
-    streams   the same prompts in one `generate`, and as so many `astream`s at once
-    batch     one `generate` of `--lines` prompts, and `inf batch` on a file of so many, without its
+    streams   the same prompts in one `generate`, and as concurrent `astream`s
+    batch     one `generate` of `--lines` prompts, and `inf batch` on a file of as many, without its
               start; then `inf batch --workers` with 1 and with 2 engines on Ray
-    tools     conversations of the tests' small model that calls a calculator: two turns, one call
+    tools     conversations with the tests' small model that calls a calculator: two turns, one call
     rows      one `generate` of 1 to 64 rows: tokens per second
     length    one row with an answer of 16 to 512 tokens: milliseconds a token
     memory    PSS of the caller and of the engine's process, after the start and after 64 rows
 
-Runs of a pair alternate in order. Prompts are new in each run, so nothing is in a cache. Answers
-are greedy and have exactly the stated length, except those of the tool model.
+The order within a pair alternates. Prompts are new in each run, so no cache has them. Answers are
+greedy and have exactly the stated length, except for the tool model's.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ def measure(part: str, engine: InferenceEngine, pairs: int, lines: int) -> Figur
 
 
 def prompts(count: int) -> list[str]:
-    """New prompts, which differ from their first words on."""
+    """Return new prompts, which differ from their first words on."""
     run = next(_number)
     return [f"{run} and {row}: tell a story of the number {row * 7 + run}." for row in range(count)]
 
 
 def generate(engine: InferenceEngine, asks: list[str], tokens: int) -> float:
-    """Seconds of one call whose answers all have `tokens` tokens."""
+    """Return the seconds of one call whose answers all have `tokens` tokens."""
     start = time.perf_counter()
     output = engine.generate(
         asks, max_tokens=tokens, temperature=0, ignore_eos=True, progress=False
@@ -96,7 +96,7 @@ def generate(engine: InferenceEngine, asks: list[str], tokens: int) -> float:
 
 
 def alternate(runs: dict[str, Callable[[], float]], pairs: int) -> Figures:
-    """The results of each run; one untimed round comes first, and the order alternates."""
+    """Return the results of each run, in alternating order, after one untimed round."""
     results: Figures = {name: [] for name in runs}
     for pair in range(pairs + 1):
         for name in runs if pair % 2 else reversed(list(runs)):
@@ -148,7 +148,7 @@ def length(engine: InferenceEngine, pairs: int) -> Figures:
 
 
 def memory(engine: InferenceEngine) -> Figures:
-    """GB of this process and of its children, which are the engine's."""
+    """Return GB of this process, and of its children, which belong to the engine."""
 
     def held() -> tuple[float, float]:
         own = psutil.Process()
@@ -167,7 +167,7 @@ def memory(engine: InferenceEngine) -> Figures:
 
 
 def batch(engine: InferenceEngine, lines: int, tokens: int = 16) -> Figures:
-    """The engine alone; `workers` has the same of `inf batch`."""
+    """Measure the engine alone; `workers` does the same for `inf batch`."""
     generate(engine, prompts(64), tokens)
     seconds = generate(engine, prompts(lines), tokens)
     return {f"generate of {lines} prompts, tok/s": [lines * tokens / seconds]}

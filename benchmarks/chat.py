@@ -1,21 +1,20 @@
 """Measures the time to the first token of a chat's next answer: with and without reuse of the
-prefix, and with SGLang's own attention for a CPU.
+prefix, and with SGLang's own CPU attention.
 
     python benchmarks/chat.py
     python benchmarks/chat.py --pairs 5 --json out.json
 
 Three engines run in one process, one working at a time. `reuse` keeps the KV cache across calls
-(the default), `none` has `enable_prefix_caching: false`, `torch_native` keeps it too, and has the
-attention of SGLang with that name. All have the same conversation of ten turns, turn by turn
-through `engine.stream`, in an order that alternates; the history holds the answers of `reuse`. A
-conversation is new in each round, so nothing but its own history can be reused (and the template's
-few words before it). Answers are greedy and `--tokens` long.
+(the default), `none` has `enable_prefix_caching: false`, `torch_native` keeps the cache and uses
+SGLang's attention of that name. All get the same conversation of ten turns, turn by turn through
+`engine.stream`, in alternating order; the history has the answers of `reuse`. The conversation is
+new in each round, so only its own history can be reused (and the template's few words before it).
+Answers are greedy and `--tokens` long.
 
-How to read the table. Time to first token: from the call to the first chunk with a token, the
-template and the tokenizer included; the median over the rounds, in milliseconds, with their lowest
-and highest. Ratios: over `reuse`, of the medians. Prompt and cached: the prompt's tokens, and
-those of them that `reuse` did not compute again; what is left is the new message and the last
-answer's end.
+How to read the table. Time to first token: from the call to the first chunk with a token, including
+the template and the tokenizer; the median over the rounds in milliseconds, with the lowest and the
+highest. Ratios: to `reuse`, of the medians. Prompt and cached: the prompt's tokens, and how many of
+them `reuse` did not compute again; the rest is the new message and the end of the last answer.
 """
 
 from __future__ import annotations
@@ -90,9 +89,9 @@ def main(
 
 
 def converse(engines: dict[str, Any], pair: int, turns: int, tokens: int) -> dict[str, list[Turn]]:
-    """One conversation, turn by turn with all engines."""
+    """Have one conversation, turn by turn with all engines."""
     held: dict[str, list[Turn]] = {name: [] for name in engines}
-    # The place and the number come early: two conversations share only the template's beginning.
+    # The place and the number come early, so conversations share only the template's beginning.
     place = f"{PLACES[pair % len(PLACES)]} (trip {pair})"
     history: list[dict[str, str]] = [{"role": "system", "content": f"You know {place} well."}]
     for turn in range(turns):

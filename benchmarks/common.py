@@ -1,4 +1,4 @@
-"""What the benchmarks share: their common options, the machine beside the figures, spreads."""
+"""What the benchmarks share: common options, a description of the machine, and spreads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JsonFile: TypeAlias = Annotated[Path | None, typer.Option("--json", help="Raw nu
 
 
 def machine() -> dict[str, Any]:
-    """What figures need beside them."""
+    """Describe the machine and the versions, which figures need."""
     cpu = [line for line in open("/proc/cpuinfo") if line.startswith("model name")]
     return {
         "date": time.strftime("%Y-%m-%d %H:%M"),
@@ -35,13 +35,13 @@ def machine() -> dict[str, Any]:
 
 
 def save(file: Path | None, figures: dict[str, Any]) -> None:
-    """Write the figures, with machine and command, where `--json` says."""
+    """Write the figures, with machine and command, to the file of `--json`."""
     if file is not None:
         about = {"machine": machine(), "command": sys.argv}
         file.write_text(json.dumps(about | figures, indent=1))
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
-    """The median, with the lowest and the highest value."""
+    """Show the median, with the lowest and the highest value."""
     low, middle, high = min(values), statistics.median(values), max(values)
     return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"

@@ -1,6 +1,7 @@
-"""The child processes of `throughput.py` and `peers.py`, which say which of them is faster.
+"""The engines that `throughput.py` and `peers.py` compare, each in a child process.
 
-Each loads its engine, says so with a line of JSON, and answers a job a line until stdin ends.
+Each process loads its engine, reports so with a line of JSON, and then answers one job per line
+until stdin ends.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from collections.abc import Iterator
 from typing import Any
 
 SAMPLING: dict[str, Any] = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "ignore_eos": True}
-# Of our server arguments, what `default` is told too: without these it is another comparison.
+# Our server arguments that `default` gets too; without them the comparison would be another one.
 SAME = ("model_path", "dtype", "device", "mem_fraction_static", "trust_remote_code", "log_level")
-# And these if the config sets them; on a CPU all three, because SGLang does not choose them there.
+# And these if the config sets them; all three on a CPU, where SGLang does not choose them.
 BACKENDS = ("attention_backend", "sampling_backend")
 ON_CPU = (*BACKENDS, "max_total_tokens")
 
 
 class Channel:
-    """JSON lines on the process's own stdin and stdout, out of reach of whoever prints."""
+    """JSON lines on the process's own stdin and stdout, out of reach of code that prints."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w")
@@ -72,7 +73,7 @@ def ours(channel: Channel, config: str | None, assignments: list[str]) -> None:
 
 
 def tokenized(tokenizer: Any, texts: list[str], cut: int | None) -> list[list[int]]:
-    """As the engine would render them; `cut` tokens of each."""
+    """Tokenize messages as the engine renders them, and keep `cut` tokens of each."""
     conversations = [[{"role": "user", "content": text}] for text in texts]
     ids = tokenizer.apply_chat_template(conversations, add_generation_prompt=True)
     return [row[:cut] for row in ids]
@@ -123,7 +124,7 @@ def transformers(channel: Channel, model: str, dtype: str, device: str) -> None:
     from transformers import AutoModelForCausalLM
 
     network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype).to(device).eval()
-    network.generation_config.eos_token_id = None  # as ignore_eos
+    network.generation_config.eos_token_id = None  # like ignore_eos
     tied = network.get_input_embeddings().weight is network.get_output_embeddings().weight
     looked_up = 0 if tied else network.get_input_embeddings().weight.nbytes
     bytes_a_step = sum(each.nbytes for each in network.parameters()) - looked_up
@@ -154,8 +155,8 @@ def transformers(channel: Channel, model: str, dtype: str, device: str) -> None:
 
 
 def vllm(channel: Channel, model: str, dtype: str) -> None:
-    """In an environment of its own; with log probs, as the two engines."""
-    # Otherwise it takes most of the memory, which the others need, and maybe one thread.
+    """vLLM, in an environment of its own, with log probs like the other engines."""
+    # Otherwise it takes most of the memory, which the others need, and perhaps only one thread.
     os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "2", "OMP_NUM_THREADS": str(cores())}
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
     from vllm import LLM, SamplingParams
@@ -176,7 +177,7 @@ def vllm(channel: Channel, model: str, dtype: str) -> None:
 
 
 def llama_cpp(channel: Channel, programs: str, gguf: str, scratch: str) -> None:
-    """Its own benchmark of batches, which reads prompts of any tokens and draws none."""
+    """llama.cpp's own batch benchmark, which reads prompts of any tokens and samples none."""
     model = os.path.join(scratch, "float32.gguf")
     quantize = [f"{programs}/llama-quantize", "--allow-requantize", gguf, model, "F32"]
     subprocess.run(quantize, check=True, stdout=sys.stderr, timeout=600)
@@ -199,7 +200,7 @@ def cores() -> int:
 
 
 def copy_bandwidth(torch: Any, device: str) -> float:
-    """Bytes read plus bytes written, the best of ten copies of half a gigabyte."""
+    """Return bytes read plus written per second: the best of ten copies of half a gigabyte."""
     source = torch.ones(1 << 27, device=device)
     target, best = torch.empty_like(source), float("inf")
     for _ in range(10):

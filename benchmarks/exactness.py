@@ -3,17 +3,17 @@
     python benchmarks/exactness.py
     python benchmarks/exactness.py -c config.yaml --set model_path=/models/x --json out.json
 
-For each dtype an engine is started, answers 32 prompts greedily, scores its answers again with
-`get_logprobs`, and stops; then a second engine, with rollout.name hf, loads the same folder in the
-same dtype, answers each prompt greedily, and scores the first one's answers.
+For each dtype, a first engine answers 32 prompts greedily, scores its answers again with
+`get_logprobs`, and stops. Then a second engine, with rollout.name hf, loads the same folder in the
+same dtype, answers each prompt greedily, and scores the first engine's answers.
 
 How to read the table. Equal: answers that equal Transformers', token for token. Same start: the
-part of all tokens that come before the first difference in their row. Log probs: the largest and
-the mean absolute difference to Transformers', of `generate` and (scored) of `get_logprobs`. In
+share of all tokens that come before the first difference in their row. Log probs: the largest and
+the mean absolute difference from Transformers', for `generate` and (scored) for `get_logprobs`. In
 float32 on a CPU all answers are equal and no log prob is off by more than 1e-3. In bfloat16, and on
 a GPU where kernels use TF32, near ties may differ, so look at the means. Memory: what the engine
-took of the GPU, ready and after the answers, with no `sleep`; 0 on a CPU.
-The exit code is 1 where a mean is above its dtype's bar.
+took on the GPU, when ready and after the answers, without `sleep`; 0 on a CPU.
+The exit code is 1 if a mean is above its dtype's limit.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def distances(ours: list[list[float]], theirs: list[list[float]]) -> list[float]
 
 
 def same(ours: list[int], theirs: list[int]) -> int:
-    """Tokens before the first difference."""
+    """Count the tokens before the first difference."""
     equal = [a == b for a, b in zip(ours, theirs, strict=False)]
     return [*equal, False].index(False)
 

@@ -3,13 +3,13 @@
     python benchmarks/grammar.py
     python benchmarks/grammar.py --pairs 9 --rows 1,16
 
-One engine, one load at a time: a number of rows, each with an answer of exactly `--tokens` tokens
-(`min_tokens` and `max_tokens`), without a grammar, with a schema, with a regex. The schema and the
-regex have no end before that; both allow many tokens at nearly every position, as free text
-does. The three alternate, and their order from pair to pair; one untimed run of each comes first.
+One engine answers a number of rows, each with exactly `--tokens` tokens (`min_tokens` and
+`max_tokens`), without a grammar, with a schema, and with a regex. Schema and regex do not end
+earlier, and both allow many tokens at nearly every position, as free text does. The three runs
+alternate, and their order changes from pair to pair; one untimed run of each comes first.
 
-How to read the table. tok/s: the median over the pairs. Ratio: to the run without, the median of
-the pairs' ratios, with their quartiles.
+How to read the table. tok/s: the median over the pairs. Ratio: to the run without a grammar, the
+median of the pairs' ratios, with their quartiles.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(
 
 
 def measure(engine: Any, rows: int, pairs: int, tokens: int) -> dict[str, list[float]]:
-    """Tokens per second of each run."""
+    """Return the tokens per second of each run."""
     speeds: dict[str, list[float]] = {name: [] for name in GRAMMARS}
     for pair in range(pairs + 1):
         for name in GRAMMARS if pair % 2 else reversed(list(GRAMMARS)):

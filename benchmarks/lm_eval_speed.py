@@ -1,11 +1,11 @@
-"""Measures lm-evaluation-harness on this library beside its own Transformers backend.
+"""Measures lm-evaluation-harness on this library against its own Transformers backend.
 
     python benchmarks/lm_eval_speed.py
     python benchmarks/lm_eval_speed.py --requests 32 --pairs 5 --batch-size 16
 
 The same requests on the embedded model, in float32: `choice` scores four continuations of each
 context, `generate` answers greedily with at most 64 tokens, `rolling` scores texts of some 300
-tokens. Printed are seconds (medians of `--pairs` runs that alternate in order) and their ratio.
+tokens. It prints seconds (medians of `--pairs` runs in alternating order) and their ratio.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS = {
 
 
 def instances(kind: str, count: int, run: int) -> list[Instance]:
-    """New texts in each run, so that no cache has them."""
+    """Make new texts for each run, so that no cache has them."""
     texts = [TEXT.format(f"{run * 1000 + index} and many more") * 4 for index in range(count)]
     arguments: list[tuple[Any, ...]] = []
     for text in texts:

@@ -3,13 +3,13 @@
     python benchmarks/parity.py [--rows 64] [--json out.json]
     python benchmarks/parity.py --top-p
 
-Without an option: `inf.check` of the embedded model in float32 and in bfloat16, and of a random
-Qwen3-MoE of 4 layers in float32 and in bfloat16, with 64 rows of 16 tokens each.
+Without an option it runs `inf.check` on the embedded model and on a random Qwen3-MoE of 4 layers,
+each in float32 and in bfloat16, with 64 rows of 16 tokens each.
 
---top-p: the embedded model samples with several `top_p`. The log probs of trainer and rollout
-are of the whole vocabulary, p; the tokens were drawn from q, which is p over the tokens that were
-left, so q = p / Z with Z the probability of these. A ratio of two whole-vocabulary log probs does
-not see Z; the table shows how large it is.
+With --top-p the embedded model samples with several `top_p`. The log probs of trainer and rollout
+are over the whole vocabulary (p), but the tokens were drawn from q = p / Z, where Z is the
+probability of the tokens that were left. A ratio of two whole-vocabulary log probs does not see Z;
+the table shows how large it is.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def reports(rows: int) -> dict[str, Any]:
 
 
 def bias(rows: int) -> dict[str, Any]:
-    """Rows of `TOKENS` tokens at temperature 1."""
+    """Sample rows of `TOKENS` tokens at temperature 1."""
     found: dict[str, dict[str, float]] = {}
     names = "mean -log Z", "largest", "tokens with Z < 0.9", "product of Z over 64 tokens"
     table = Table("top_p", *names)
@@ -99,7 +99,7 @@ def bias(rows: int) -> dict[str, Any]:
 
 
 def hidden(engine: InferenceEngine, top_p: float, rows: int) -> list[list[float]]:
-    """-log Z of each token that was sampled."""
+    """Return -log Z of each sampled token."""
     n = max(1, rows // len(PROMPTS))
     output = engine.generate(
         list(PROMPTS), n=n, temperature=1.0, top_p=top_p, seed=0, max_tokens=TOKENS,

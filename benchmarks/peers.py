@@ -1,21 +1,22 @@
-"""Compares `engine.generate` with four peers on a CPU, side by side in one run, in tokens a second.
+"""Compares `engine.generate` with four peers on a CPU, in one run, in tokens per second.
 
     bash tests/vllm/install.sh build/vllm
     bash benchmarks/install_llama_cpp.sh build/llama_cpp
     python benchmarks/peers.py
     python benchmarks/peers.py --loads 1 --pairs 5 --json out.json
 
-The embedded model in float32, prompts of 64 tokens, answers of 64, temperature 1 without a filter:
+All run the embedded model in float32, with prompts and answers of 64 tokens, at temperature 1
+without a filter:
 
-    ours, raw, Transformers   as in `throughput.py`, whose docstring says how the figures are made
+    ours, raw, Transformers   as in `throughput.py`, whose docstring explains the figures
     vllm        vLLM 0.32.0's `LLM.generate` with log probs, compiled
-    llama_cpp   llama.cpp's `llama-batched-bench` on the same weights as float32; it reads as many
-                prompts of as many tokens and generates as many, but draws and returns none
+    llama_cpp   llama.cpp's `llama-batched-bench` on the same weights in float32; it reads and
+                generates as many tokens, but draws and returns none
 
-vLLM and llama.cpp are in environments of their own, made by the two scripts above; one that is not
-there is left out, and said so. tok/s counts the answers' tokens over the whole call, prompts too;
-"llama_cpp, decoding" leaves reading the prompts out, as llama.cpp itself reports it. The ratios are
-of the medians, and in brackets their quartiles pair by pair.
+vLLM and llama.cpp have environments of their own, made by the two scripts above; a missing one is
+skipped with a message. tok/s is the answers' tokens over the time of the whole call, reading the
+prompts included; "llama_cpp, decoding" leaves reading the prompts out, as llama.cpp itself reports
+it. The ratios are of the medians, and in brackets their quartiles pair by pair.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def main(
 
 
 def installed() -> list[str]:
-    """The peers in environments of their own that are there; says what makes the others."""
+    """Return the peers that are installed; print how to install the others."""
     there = [name for name in INSTALL if (BUILD / name / ".installed").exists()]
     for name in INSTALL.keys() - set(there):
         install = f"bash {INSTALL[name]} {BUILD / name}"

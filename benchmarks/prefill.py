@@ -1,14 +1,14 @@
-"""Measures how long a prompt takes on a CPU, with the library's attention and with SGLang's.
+"""Measures how long reading a prompt takes on a CPU, with our attention and with SGLang's.
 
     python benchmarks/prefill.py
     python benchmarks/prefill.py --pairs 9
 
-Two engines run in one process, one working at a time: `ours` with the library's attention for a
-CPU, `torch_native` with SGLang's. Each load is a prompt of random token ids, new in each pair,
-after a prefix that is in the cache or not, and one token is generated. The order alternates.
+Two engines run in one process, one working at a time: `ours` with this library's CPU attention,
+`torch_native` with SGLang's. Each load is a prompt of random token ids, new in each pair, with or
+without a cached prefix before it; one token is generated. The order alternates.
 
-How to read the table. Seconds: of the call, the median over the pairs, with their lowest and
-highest. Ratio: `torch_native` over `ours`, the median of the pairs' ratios.
+How to read the table. Seconds: of the call, the median over the pairs, with the lowest and the
+highest. Ratio: `torch_native` to `ours`, the median of the pairs' ratios.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(
 
 
 def measure(engines: dict[str, Any], load: tuple[int, int], pairs: int) -> dict[str, list[float]]:
-    """Seconds of each call."""
+    """Return the seconds of each call."""
     seconds: dict[str, list[float]] = {name: [] for name in engines}
     cached, new = load
     for pair in range(pairs):

@@ -1,11 +1,11 @@
-"""Measures how many calls of a slow judge are under way at once. No engine: rows made beforehand.
+"""Measures how many calls of a slow judge run at once. It needs no engine: the rows are made up.
 
     python benchmarks/rewards.py
     python benchmarks/rewards.py --rows 1000 --seconds 0.2 --workers 2,8 --json out.json
 
-The judge sleeps, once with `time.sleep` and once with `asyncio.sleep`. For each number of reward
-workers: the wall time until all stored answers are scored, with the start of the workers and the
-file, and its ratio to the sum of the sleeps.
+The judge sleeps, once with `time.sleep` and once with `asyncio.sleep`. The table has, for each
+number of reward workers, the wall time until all stored answers are scored, including the start of
+the workers and the file, and its ratio to the sum of the sleeps.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main(
 
 
 def measure(reward: str, workers: int, stem: Path, rows: int) -> float:
-    """The seconds until all rows are scored. Each row must get the reward of its own answer."""
+    """Return the seconds until all rows are scored, and check that each got its own reward."""
     with OutputFile(stem.with_suffix(".jsonl")) as file:
         file.begin({}, restart=False)
         for line in range(1, rows + 1):
@@ -83,7 +83,7 @@ async def score(file: OutputFile, pool: RewardPool, rows: int) -> None:
 
 
 def arguments(row: dict[str, Any]) -> dict[str, Any]:
-    """Of odd rows, with the right answer as the ground truth."""
+    """The arguments of odd rows, with the right answer as the ground truth."""
     truth = f"answer {row['number']}" if row["number"] % 2 else "another"
     about = {"data_source": "judge", "extra_info": {}}
     return {**about, "solution_str": row["solution_str"], "ground_truth": truth}

@@ -1,15 +1,15 @@
-"""Streams over HTTP from `engine.serve()`, against the same streams in process and against SGLang's
-own HTTP server, on this machine and in turn.
+"""Measures streams over HTTP from `engine.serve()`, against the same streams in process and from
+SGLang's own HTTP server, one after the other on this machine.
 
     python benchmarks/serve.py
     python benchmarks/serve.py --clients 8 --pairs 3 --json /tmp/serve.json
     python benchmarks/serve.py -c config.yaml --set rollout.dtype=float32
 
 N clients at once stream completions of token ids, each of TOKENS tokens. SGLang's server has our
-server arguments and its own tokenizer and detokenizer. The ratios' quartiles are of the runs of one
-pair, because a machine's speed drifts. A client reads its socket and parses nothing, so that it
-takes no time from the server. CPU s: the seconds of a core that our process used, without the
-engine's, for the same streams served and in process; unlike the speeds it drifts little.
+server arguments and its own tokenizer and detokenizer. The ratios' quartiles are pair by pair,
+because a machine's speed drifts. A client reads its socket and parses nothing, so it takes no time
+from the server. CPU s: the core seconds that our process used, without the engine's, for the same
+streams served and in process; unlike the speeds, it drifts little.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def main(
 def measure(
     ours: Contestant, urls: dict[str, str], count: int, pairs: int, tokens: int
 ) -> dict[str, dict[str, list[float]]]:
-    """Tokens per second, the median client's seconds to the first token, and the seconds of a core
-    that our process used without its children, a run."""
+    """Return, for each run, tokens per second, the median client's seconds to the first token, and
+    the core seconds that our process used without its children."""
     found: dict[str, Any] = {name: {"rate": [], "first": [], "cpu": []} for name in CONTESTANTS}
     process = psutil.Process(ours.process.pid)
     for pair in range(-1, pairs):  # -1: the untimed run
@@ -187,7 +187,7 @@ def sglang(channel: Channel, server_args: str) -> None:
 
 
 def conduct(channel: Channel, url: str) -> None:
-    """Say when the server is ready, and end it with its conductor."""
+    """Report when the server is ready, and end it with its conductor."""
     import httpx
 
     end = time.monotonic() + READY_SECONDS

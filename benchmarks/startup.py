@@ -1,18 +1,18 @@
-"""Measures a start, from `python` to the first answer, as multiples of the imports it cannot avoid.
+"""Measures a start, from `python` to the first answer, in multiples of the unavoidable imports.
 
     python benchmarks/startup.py
     python benchmarks/startup.py --runs 5 --imports --json out.json
     python benchmarks/startup.py --set rollout.name=hf
 
-Each run times one after the other, so that all meet the same machine: `import torch, transformers,
+Each run times these one after the other, under the same conditions: `import torch, transformers,
 ray, tensordict` in a fresh interpreter (the unit); a fresh interpreter that imports inf, builds
 `InferenceEngine()`, answers with one token, restarts and answers again; `inf --help`; and a command
 that answers with one token, until it has exited. The table has the medians in seconds, their
-multiples of the unit, and the goals for these.
+multiples of the unit, and the required multiples.
 
 `--imports` also runs `python -X importtime` on `import inf`, on what the caller's process imports
-for an engine, and on what the fork server imports, and shows each package's own seconds there.
-The first run after an installation is slower: the disk is cold.
+for an engine, and on what the fork server imports, and shows each package's own seconds. The first
+run after an installation is slower, because the disk is cold.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main(
 
 
 def measured(assignments: list[str]) -> dict[str, float]:
-    """One run: seconds by name."""
+    """Do one run; return seconds by name."""
     config = parse_assignments(assignments)
     unit, _ = timed(UNIT)
     begin = time.monotonic()
@@ -97,7 +97,7 @@ def measured(assignments: list[str]) -> dict[str, float]:
 
 
 def timed(code: str, *arguments: str) -> tuple[float, str]:
-    """How many seconds a fresh interpreter takes for `code`, and what it prints."""
+    """Return the seconds that a fresh interpreter takes for `code`, and its output."""
     begin = time.monotonic()
     command = [sys.executable, "-c", code, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=600, check=True)
@@ -117,7 +117,7 @@ def show(results: list[dict[str, float]]) -> None:
 
 
 def show_imports(title: str, code: str) -> None:
-    """The packages that take longest, without what they import of others, in this process."""
+    """Show the packages that take longest to import, without their imports of other packages."""
     command = [sys.executable, "-X", "importtime", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     seconds: Counter[str] = Counter()

@@ -13,32 +13,32 @@ Engines, each in its own process, all loaded at once, one working at a time:
                     and SGLang's own choice of everything else; only if `--contestants` names it
 
 All get the same token ids and the same sampling (temperature 1, no filter, EOS ignored, so that
-every row has the requested length); both engines also return log probs. A load is either so
-many rows of equal length (prompts of 64 tokens, answers of `--tokens`), or `mixed`: 64 word
-problems of very different lengths, answers of a quarter of `--tokens` to four times `--tokens`
-(16 to 256). Transformers generates all rows to the longest answer; only the requested
-tokens count. Prompts are new in each pair, so no engine has them in a cache. The engines alternate
-within a pair, and their order from pair to pair. Each first does one untimed run of the load. If
-one dies, the others go on without it, the end of its log is in the JSON, and the exit code is 1;
-ours cannot be missing, because the others get its arguments and its prompts.
+every row has the requested length); both engines also return log probs. A load is either a number
+of rows of equal length (prompts of 64 tokens, answers of `--tokens`), or `mixed`: 64 word problems
+of very different lengths, with answers of a quarter of `--tokens` to four times `--tokens` (16 to
+256). Transformers generates all rows to the longest answer; only the requested tokens count.
+Prompts are new in each pair, so no engine has them in a cache. The engines take turns within a
+pair, in an order that alternates from pair to pair, after one untimed run each. If an engine dies,
+the others continue, the end of its log is in the JSON, and the exit code is 1; only ours cannot be
+missing, because the others get its arguments and its prompts.
 
 How to read the table. tok/s: the median over the pairs. ours/raw: the ratio of those medians, then
 the quartiles of the ratio pair by pair; a gap smaller than that spread is noise. Bound: rows that
-run at once x memory bandwidth / bytes of parameters, i.e. what reading every weight once a step
-would allow; a big batch is bound by arithmetic first. Bandwidth is a measured copy, bytes read plus
-bytes written, by Transformers' process. Memory: the most that a process tree held while it did its
-untimed runs, all engines being up (PSS: shared pages are divided among those that share them; a
-GPU's memory is not in it); nothing is sampled in timed runs. A run of `mixed` takes minutes: the
-untimed ones are of 8 tokens a row there, and Transformers, the slowest, answers only the first 3
-pairs, which its ratio is over.
+run at once x memory bandwidth / bytes of parameters, which is what reading every weight once per
+step would allow; a big batch is bound by arithmetic first. Bandwidth: a copy measured by
+Transformers' process, bytes read plus bytes written. Memory: the most that a process tree held
+during its untimed runs, with all engines loaded (PSS: shared pages are divided among the processes
+that share them; a GPU's memory is not included); nothing is sampled in timed runs. A run of `mixed`
+takes minutes, so its untimed runs have 8 tokens a row, and Transformers, the slowest, answers only
+the first 3 pairs, which its ratio is over.
 
 The raw engine needs three things to run on a CPU at all, and gets them: the environment that
-`_inf.backends.verl.environment.prepare` sets (stand-ins for CUDA's libraries among them), our
-server arguments (`attention_backend: torch_native` and others, see
-`_inf/backends/verl/server_arguments.py`), and a `__main__` guard. It runs without any of our fixes
-of the scheduler, and with the detokenizer process that SGLang starts and that idles. Our engine's
-child runs with `GOMP_SPINCOUNT=10000` (idle OpenMP threads soon sleep); here all of them do, unless
-the caller's environment says otherwise. Large pages (`THP_MEM_ALLOC_ENABLE`) are ours alone.
+`_inf.backends.verl.environment.prepare` sets (including stand-ins for CUDA's libraries), our server
+arguments (`attention_backend: torch_native` and others, see
+`_inf/backends/verl/server_arguments.py`), and a `__main__` guard. It runs without our fixes of the
+scheduler, and with the detokenizer process that SGLang starts, which idles. Our engine's child runs
+with `GOMP_SPINCOUNT=10000` (idle OpenMP threads soon sleep); here all engines do, unless the
+caller's environment says otherwise. Only ours uses large pages (`THP_MEM_ALLOC_ENABLE`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def main(
 
 
 class NoAnswer(SystemExit):
-    """A contestant died, or did other work than it was asked for."""
+    """A contestant died, or did not do the work that it was asked for."""
 
 
 class Contestant:
@@ -161,7 +161,7 @@ def held(process: psutil.Process) -> int:
 
 
 class Race:
-    """The contestants that run; `failures`: why others do not."""
+    """The contestants that run, and in `failures` why the others do not."""
 
     known: tuple[str, ...] = CONTESTANTS
 
@@ -189,14 +189,14 @@ class Race:
             contestant.close()
 
     def ask(self, name: str, **job: Any) -> Any:
-        """Its answer; None if it does not run, or if it fails now."""
+        """Return a contestant's answer; None if it does not run, or if it fails now."""
         if name in self.running:
             with self._failing(name):
                 return self.running[name].ask(**job)
         return None
 
     def fail(self, name: str, why: str) -> None:
-        """Go on without a contestant; without ours there is nothing to compare."""
+        """Continue without a contestant; without ours there is nothing to compare."""
         if name == "ours":
             raise NoAnswer(why)
         self.failures[name] = why
@@ -212,7 +212,7 @@ class Race:
             self.fail(name, str(failure))
 
     def settings(self, name: str) -> dict[str, Any]:
-        """What the contestant's function in `contestants.py` is called with."""
+        """Return the arguments of the contestant's function in `contestants.py`."""
         if name == "ours":
             return self._ours
         ready = self.running["ours"].ready
@@ -224,7 +224,7 @@ class Race:
 def measure_all(
     race: Race, report: dict[str, Any], loads: str, pairs: int, json_file: Path | None
 ) -> None:
-    """Put the rates of each load and the peak memory into the report, and save it after each."""
+    """Add the rates of each load and the peak memory to the report, and save it after each load."""
     report["loads"] = {}
     for load in loads.split(","):
         report["loads"][load] = measure(race, load, pairs, report["tokens"])
@@ -233,7 +233,7 @@ def measure_all(
 
 
 def measure(race: Race, load: str, pairs: int, tokens: int) -> dict[str, list[float]]:
-    """Tokens per second, a contestant: one figure a pair; and without its prompts, if it says."""
+    """Return each contestant's tokens per second, pair by pair, and without prompts if it says."""
     rates: dict[str, list[float]] = {name: [] for name in race.running}
     for pair in range(-1, pairs):  # -1: the untimed run
         texts, limits = rows(load, tokens, seed=f"{load} {pair}")
@@ -271,7 +271,7 @@ STEPS = (
 
 
 def rows(load: str, tokens: int, seed: str) -> tuple[list[str], list[int]]:
-    """Word problems, and how many tokens each answer shall have; the same for the same seed."""
+    """Make word problems and the length of each answer; the same for the same seed."""
     rng = random.Random(seed)
     if load != MIXED:
         return [problem(rng, 8) for _ in range(int(load))], [tokens] * int(load)
@@ -320,7 +320,7 @@ def show(report: dict[str, Any]) -> None:
 
 
 def ratio(ours: list[float], theirs: list[float]) -> str:
-    """Of the medians; and the quartiles pair by pair, where there are pairs enough."""
+    """The ratio of the medians and, if there are enough pairs, the quartiles pair by pair."""
     each = [a / b for a, b in zip(ours, theirs, strict=False)]
     middle = statistics.median(ours[: len(theirs)]) / statistics.median(theirs)
     if len(each) < 2:
