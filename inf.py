@@ -270,8 +270,8 @@ class InferenceEngine:
     def parse_tool_calls(
         self, text: str, *, format: str | None = None, tools: Sequence[Any] | None = None
     ) -> list[ToolCall]:
-        """Return the tool calls in `text`, in order. `format` is one of docs/tools.md, `tools` are as
-        in `generate`; both default to the config's."""
+        """Return the tool calls in `text`, in order. format: one of docs/tools.md; tools: as in
+        `generate`; both default to the config's."""
         from _inf.tools.definition import as_tools
         from _inf.tools.parsing import parse
 
