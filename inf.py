@@ -234,8 +234,8 @@ class InferenceEngine:
 
         prompts: as in `generate`; without `truncate_prompt` in the config they may be longer than
             `prompt_length`.
-        responses: one per prompt, in order, as text (encoded without special tokens) or token ids.
-            `is_greedy` is True for an empty response.
+        responses: one per prompt, in order, or one for a single prompt; as text (encoded without
+            special tokens) or token ids. `is_greedy` is True for an empty response.
         top_logprobs: how many of the likeliest tokens to return per position, as from a teacher.
         adapter: the name of the LoRA adapter that scores.
         Raises `PromptError`, also if prompt and response together exceed `max_model_len`.

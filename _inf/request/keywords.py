@@ -46,8 +46,8 @@ class GenerateParams(TypedDict, total=False):
             seeds change nothing.
         max_tokens: The most tokens to generate. At least 1, counted per row over all its turns;
             default `rollout.response_length`.
-        min_tokens: The fewest tokens to generate. At least 0, the default: no EOS, stop id or stop
-            string comes earlier (as Transformers).
+        min_tokens: The fewest tokens to generate. From 0, the default, to max_tokens: no EOS, stop
+            id or stop string comes earlier (as Transformers).
         stop: A string that ends the answer. Or several: the first one found counts (as OpenAI).
         stop_token_ids: Ids that end an answer, besides the model's own EOS ids. Such an id is in
             `token_ids`, not in the text (as vLLM).
@@ -80,9 +80,9 @@ class GenerateParams(TypedDict, total=False):
     One value for the whole call:
         n: Samples per prompt. From 1 to 65536; default `rollout.n`. Greedy ones are all the same,
             which a warning says.
-        num_beams: Beam search, on rollout.name hf. Above 1, the default, the `n` rows of a prompt
-            are the best of so many beams (as Transformers); not with sampling keywords, grammars,
-            streams or tools (docs/backends.md).
+        num_beams: Beam search, on rollout.name hf. Default 1: none. Above 1, the `n` rows of a
+            prompt are the best of so many beams (as Transformers); not with sampling keywords,
+            grammars, streams or tools (docs/backends.md).
         tools: Python functions, verl tools or schemas. Functions and verl tools are run inside the
             rollout, and a call of a schema ends the row; default the config's, [] means none
             (docs/tools.md).
