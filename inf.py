@@ -68,12 +68,13 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = ["Config", "GenerateParams", "GenerationOutput", "GenerationRow", "InferenceEngine"]
 __all__ += ["InferenceWorker", "Rollout", "Score", "StreamChunk", "ToolCall", "check", "evaluate"]
-__all__ += ["as_rollouts", "load_rollouts", "rollouts_to_data_proto", "save_rollouts"]
+ROLLOUTS = ["as_rollouts", "load_rollouts", "rollouts_to_data_proto", "save_rollouts"]
+__all__ += ROLLOUTS
 __all__ += ["ConfigError", "EngineDeadError", "GenerationTimeout", "InferenceError"]
 __all__ += ["PromptError", "ToolError"]
-ROLLOUTS = ("Rollout", "as_rollouts", "load_rollouts", "rollouts_to_data_proto", "save_rollouts")
+# Names that are imported when they are first used, from these modules of `_inf.apps`.
 LATER = {"InferenceWorker": "ray.worker", "check": "check.measure", "evaluate": "eval.evaluate"}
-LATER |= dict.fromkeys(ROLLOUTS, "rollouts")
+LATER |= dict.fromkeys(["Rollout", *ROLLOUTS], "rollouts")
 # Calls of `agenerate` that may be under way at once; each holds a thread that only waits.
 ASYNC_CALLS = 512
 
@@ -305,7 +306,9 @@ class InferenceEngine:
         check_batch(call.prompts, call.sampling, self.config.rollout.response_length)
         columns = given_columns(uid, extra, len(call.prompts))
         output = self._decode(call, self._roll_out(call, CancelToken()))
-        return trainer_batch(output, self.tokenizer.pad_token_id, self._widths, columns)
+        return trainer_batch(
+            output, self.tokenizer.pad_token_id, self.config.rollout.widths, columns
+        )
 
     def trainer_batch(
         self, traces: Sequence[Trace], rewards: Sequence[float] | None = None
@@ -321,7 +324,7 @@ class InferenceEngine:
         """
         from _inf.response.trainer_batch import traces_batch
 
-        return traces_batch(traces, rewards, self.tokenizer, self._widths)
+        return traces_batch(traces, rewards, self.tokenizer, self.config.rollout.widths)
 
     def serve(
         self,
@@ -342,10 +345,6 @@ class InferenceEngine:
         from _inf.apps.serve.server import InferenceServer
 
         return InferenceServer(self, host, port, api_key, adapter_folder)
-
-    @property
-    def _widths(self) -> tuple[int, int]:
-        return self.config.rollout.prompt_length, self.config.rollout.response_length
 
     @property
     def dead(self) -> bool:
@@ -431,9 +430,8 @@ class InferenceEngine:
     def sleep(self) -> SleepResult:
         """Free the accelerator's memory until `wake_up`; running calls finish first.
 
-        Returns how many bytes were freed (on a CPU none, and `note` says so). Until `wake_up`,
-        calls raise `InferenceError`. Raises `ConfigError` without
-        `rollout.free_cache_engine: true`.
+        Returns how many bytes were freed (on a CPU none, and `note` says so). Until `wake_up`, calls
+        raise `InferenceError`. Raises `ConfigError` without `rollout.free_cache_engine: true`.
         """
         check_supported(self._backend, {"sleep()": True})
         return self._backend.sleep()
@@ -444,17 +442,14 @@ class InferenceEngine:
         self._backend.wake_up()
 
     def stats(self) -> dict[str, float]:
-        """Totals since the start: `calls`, `requests` (rows), `prompt_tokens`,
-        `completion_tokens`, `cached_tokens`, `generation_cache_hits` (rows and turns answered from
-        memory), `restarts`, `busy_seconds`, and the `tokens_per_second` generated in those busy
-        seconds."""
+        """Totals since the start: `calls`, `requests` (rows), `prompt_tokens`, `completion_tokens`,
+        `cached_tokens`, `generation_cache_hits` (rows and turns answered from memory), `restarts`,
+        `busy_seconds`, and the `tokens_per_second` generated in those busy seconds."""
         return self._stats.snapshot()
 
     def clear_cache(self) -> None:
-        """Forget the answers that `generation_cache` keeps; with 0 there are none.
-
-        `update_weights`, `sleep` and `restart` do it too.
-        """
+        """Forget the answers that `generation_cache` keeps, as `update_weights`, `sleep` and
+        `restart` do."""
         self._backend.clear()
 
     def restart(self) -> None:

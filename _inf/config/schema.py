@@ -202,6 +202,11 @@ class RolloutConfig(Section):
     update_weights_bucket_megabytes: Count = key(512, "update_weights() sends pieces of this size.")
     val_kwargs: ValKwargs = key(ValKwargs(), "Sampling in a trainer's validation batches.")
 
+    @property
+    def widths(self) -> tuple[int, int]:
+        """The most tokens of a prompt and of a response in a trainer's batch."""
+        return self.prompt_length, self.response_length
+
     @field_validator("do_sample")
     @classmethod
     def _greedy_has_no_filters(cls, value: bool, info: ValidationInfo) -> bool:

@@ -29,8 +29,7 @@ class LoopObjects:
 
     def __init__(self, config: Config, model: ModelInfo) -> None:
         self._config, self.model = config, model
-        # The most ids of a prompt and of a response that a trainer's batch holds.
-        self.widths = config.rollout.prompt_length, config.rollout.response_length
+        self.widths = config.rollout.widths
         self._tokenizer = copy.deepcopy(model.tokenizer)
         self._classes: dict[tuple[type, str, str], type] = {}
         self._trainer_configs: dict[str, DictConfig] = {}
