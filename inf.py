@@ -430,8 +430,9 @@ class InferenceEngine:
     def sleep(self) -> SleepResult:
         """Free the accelerator's memory until `wake_up`; running calls finish first.
 
-        Returns how many bytes were freed (on a CPU none, and `note` says so). Until `wake_up`, calls
-        raise `InferenceError`. Raises `ConfigError` without `rollout.free_cache_engine: true`.
+        Returns how many bytes were freed (on a CPU none, and `note` says so). Until `wake_up`,
+        calls raise `InferenceError`. Raises `ConfigError` without
+        `rollout.free_cache_engine: true`.
         """
         check_supported(self._backend, {"sleep()": True})
         return self._backend.sleep()
