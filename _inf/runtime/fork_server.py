@@ -17,13 +17,21 @@ import signal
 import socket
 import threading
 import traceback
+from collections.abc import Iterator
 from multiprocessing import forkserver, popen_forkserver, reduction, spawn, util
 from multiprocessing.context import set_spawning_popen
 from pathlib import Path
 from typing import Any
 
 from _inf.errors import EngineDeadError
-from _inf.runtime.child_process import JOIN_SECONDS, Worker, WorkerProcess, block_interrupts
+from _inf.runtime.interpreter import TORCH_VARIABLES
+from _inf.runtime.processes import (
+    JOIN_SECONDS,
+    Worker,
+    WorkerProcess,
+    block_interrupts,
+    check_start,
+)
 
 MAX_FILES = 32  # that one fork inherits
 
@@ -35,7 +43,6 @@ class ForkServer:
     """
 
     def __init__(self, imports: str, log: Path) -> None:
-        self.inherited: object = None  # what the caller had that a process inherits
         self._channel, self._theirs = socket.socketpair()
         self.process = WorkerProcess(
             target=Worker(f"{__name__}:serve", log, setup=imports),
@@ -101,6 +108,45 @@ class ForkServer:
         finally:
             util.close_fds(their_data, their_status)  # type: ignore[attr-defined]
         return status, data
+
+
+class SharedForkServer:
+    """The newest server of this process, which all engines share that inherit the same."""
+
+    def __init__(self, imports: str) -> None:
+        self._imports = imports
+        self._newest: ForkServer | None = None
+        self._inherited: object = None  # what the caller had that a process inherits
+
+    def acquire(self, log: Path) -> ForkServer:
+        """Add a user; to a new server if the caller has changed what processes inherit."""
+        server = self._newest
+        if server is None or self._inherited != inherited() or not server.acquire():
+            server = self._newest = ForkServer(self._imports, log)
+            server.acquire()
+        return server
+
+    def started(self) -> None:
+        """Note what the caller has now, with what the start of an engine has set."""
+        self._inherited = inherited()
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep the server, while one engine ends and another starts."""
+        check_start(children=False)  # the engine that starts may have none
+        with contextlib.ExitStack() as users:
+            if (server := self._newest) is not None and server.acquire():
+                users.callback(server.release)
+            yield
+
+
+def inherited() -> object:
+    """Return what a process inherits and reads once: the cores it may use, its niceness, and the
+    environment without the variable that pytest changes for every test. The fork server sets
+    those of `TORCH_VARIABLES` that are missing itself, as the backend `hf` does in this process."""
+    variables = {**TORCH_VARIABLES, **os.environ}
+    variables.pop("PYTEST_CURRENT_TEST", None)
+    return variables, os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
 
 
 class ForkedProcess(WorkerProcess):

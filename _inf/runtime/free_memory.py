@@ -19,7 +19,6 @@ from _inf.runtime.engine_folder import PREFIX
 
 MOUNTED, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _FILE = "reserved-{}.json"  # of a process
-_reserved = 0
 
 
 def free_bytes(mounted: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
@@ -32,11 +31,12 @@ def free_bytes(mounted: Path = MOUNTED, membership: Path = MEMBERSHIP) -> int:
 
 def reserve(folder: Path, count: int) -> None:
     """Say that this process will write so many bytes more. folder: its engine's."""
-    global _reserved
-    _reserved += count
     pid = os.getpid()
-    note = {"pid": pid, "started": _started(pid), "bytes": _reserved, "before": _own_bytes(pid)}
-    (folder / _FILE.format(pid)).write_text(json.dumps(note))
+    file = folder / _FILE.format(pid)
+    if file.exists():
+        count += json.loads(file.read_text())["bytes"]
+    note = {"pid": pid, "started": _started(pid), "bytes": count, "before": _own_bytes(pid)}
+    file.write_text(json.dumps(note))
 
 
 def _unwritten() -> Iterator[int]:

@@ -19,12 +19,19 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
-from _inf.runtime.child_process import JOIN_SECONDS, Worker, WorkerProcess, block_interrupts
 from _inf.runtime.engine_folder import EngineFolder
-from _inf.runtime.fork import check_process, note_engine
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
+from _inf.runtime.processes import (
+    JOIN_SECONDS,
+    LOOK_SECONDS,
+    Watch,
+    Worker,
+    WorkerProcess,
+    block_interrupts,
+    check_process,
+    note_engine,
+)
 from _inf.runtime.read_write_lock import ReadWriteLock
-from _inf.runtime.watch import LOOK_SECONDS, Watch
 from _inf.types import TIMED_OUT, CancelToken
 
 T = TypeVar("T")
@@ -39,14 +46,8 @@ class Host:
     meet at sockets in its folder. cause: what a dead engine's log means, in a sentence; or "".
     """
 
-    def __init__(
-        self,
-        hang_timeout: float | None = None,
-        *,
-        sockets: bool = False,
-        cause: Callable[[str], str] | None = None,
-    ) -> None:
-        self._cause = cause
+    def __init__(self, hang_timeout: float | None = None, *, sockets: bool = False) -> None:
+        self.cause: Callable[[str], str] = lambda log: ""
         self._folder = EngineFolder(sockets=sockets)
         self.folder, self.log = self._folder.path, self._folder.log
         self.read_log = self._folder.read_log
@@ -254,8 +255,9 @@ class Host:
         )
 
     def _report(self, what: str) -> EngineDeadError:
-        why = self._cause(self.read_log()) if self._cause else ""
-        return EngineDeadError(f"{what}. {why}".rstrip() + f"\n{self._folder.end_of_log()}")
+        return EngineDeadError(
+            f"{what}. {self.cause(self.read_log())}".rstrip() + f"\n{self._folder.end_of_log()}"
+        )
 
     def stop(self) -> None:
         """Kill this engine's processes and end its thread. Safe to call twice."""

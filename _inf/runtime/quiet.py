@@ -17,7 +17,6 @@ from _inf.errors import ConfigError
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _stdout = threading.RLock()
-_ours = threading.local()  # warns: whether this thread is in `warn`
 CHATTY = "sglang transformers torchao torch verl mcp asyncio ray.widgets.util".split()
 
 
@@ -96,13 +95,13 @@ def stdout_to(stream: IO[str]) -> Iterator[None]:
         yield
 
 
+class _Ours(str):
+    """The text of a warning that `third_party` shows."""
+
+
 def warn(message: str) -> None:
     """As `warnings.warn`, but `third_party` does not hide it."""
-    _ours.warns = True
-    try:
-        warnings.warn(message, stacklevel=2)
-    finally:
-        _ours.warns = False
+    warnings.warn(_Ours(message), stacklevel=2)
 
 
 class _Beginning:
@@ -112,7 +111,7 @@ class _Beginning:
         self.beginning, self.over = beginning, False
 
     def match(self, text: str) -> bool:
-        shown = not self.beginning and getattr(_ours, "warns", False)
+        shown = not self.beginning and isinstance(text, _Ours)
         return not (self.over or shown) and text.startswith(self.beginning)
 
 

@@ -41,7 +41,7 @@ def test_dropped_weight_in_an_update_is_an_answer_and_another_fault_is_raised() 
 @contextlib.contextmanager
 def grammar_backend(tokenizer: Any, width: int, end: int) -> Iterator[Any]:
     """`width`: tokens of the model's vocabulary; `end`: the one that ends an answer."""
-    from _inf.backends.verl.child.grammar_fixes import _Backend
+    from _inf.backends.verl.child.grammars import _Backend
 
     arguments = SimpleNamespace(
         constrained_json_disable_any_whitespace=True, constrained_json_whitespace_pattern=None
@@ -77,7 +77,7 @@ def test_rows_of_one_grammar_have_states_of_their_own_and_take_turns_in_matchers
 ) -> None:
     """A grammar's thread starts no thread but those that compute masks: with a second team of
     OpenMP's, all later steps would be slower."""
-    from _inf.backends.verl.child.grammar_fixes import MAX_MATCHERS
+    from _inf.backends.verl.child.grammars import MAX_MATCHERS
 
     width = 100_000  # enough for torch to compute in parallel
 

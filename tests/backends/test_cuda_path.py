@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from _inf.backends.verl import cuda
+from _inf.backends.verl.server_arguments import server_arguments
 from _inf.config import load_config
 from _inf.errors import ConfigError
 from tests.support.fake_gpu import driver
@@ -181,7 +182,7 @@ def test_allocator_beside_which_memory_cannot_be_given_back_is_refused(
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64,expandable_segments:True")
     config = load_config({"rollout": {"free_cache_engine": True}}, {})
     with pytest.raises(ConfigError, match="free_cache_engine: .* expandable_segments"):
-        cuda.arguments(config.rollout)
+        server_arguments(config, 64, "cuda", "info")
 
 
 def test_cause_is_read_in_the_last_traceback_only() -> None:
@@ -241,6 +242,6 @@ def test_wheel_has_the_kernels_that_the_path_calls(
 
 
 def test_wheel_lacks_the_norms_that_are_computed_without_a_kernel(kernels: dict[str, str]) -> None:
-    """Once it has them, the rows of `kernels_on_a_gpu` can go."""
+    """Once it has them, the rows of `gpu_patches` can go."""
     for kernel in ("RMSNormKernel<8u, float>", "GemmaRMSNorm<float>"):
         assert f"norm::{kernel}" not in kernels[COMMON]

@@ -73,11 +73,11 @@ def patched() -> Iterator[None]:
     from sglang.srt.sampling.penaltylib import BatchedPenalizerOrchestrator
     from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-    from _inf.backends.verl.child.scheduler_patches import patches
+    from _inf.backends.verl.child.setup import patches
     from _inf.backends.verl.patch_table import apply
 
     owners = (sampler, sampler.Sampler, Req, BatchedPenalizerOrchestrator, SamplingBatchInfo)
-    table = patches(Path(), trust_remote_code=False, pack_weights=False)
+    table = patches(Path())
     with pytest.MonkeyPatch.context() as changes:
         arguments = SimpleNamespace(
             enable_deterministic_inference=False,

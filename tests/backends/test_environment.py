@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from _inf.backends.verl import environment, stub_libraries
+from _inf.backends.verl import compiled_libraries, environment
 from _inf.errors import ConfigError
 from tests.support.fake_gpu import driver
 
@@ -130,16 +130,18 @@ def undefined_in_sgl_kernel(symbol: str) -> set[str]:
     ("library", "symbol"), [("CUDA", r"(cu[A-Z]\w+)"), ("NUMA", r"(\w+)@libnuma_1\.2")]
 )
 def test_stub_has_exactly_the_symbols_that_sgl_kernel_misses(library, symbol):
-    assert set(getattr(stub_libraries, library).symbols.split()) == undefined_in_sgl_kernel(symbol)
+    assert set(getattr(compiled_libraries, library).symbols.split()) == undefined_in_sgl_kernel(
+        symbol
+    )
 
 
 def test_every_symbol_of_the_stub_answers_that_there_is_no_device(tmp_path):
-    built = stub_libraries.build_stub(tmp_path)
+    built = compiled_libraries.build_stub(tmp_path)
     assert built == tmp_path / "libcuda.so.1"
     call_all = f"""
 import ctypes
 library = ctypes.CDLL({str(built)!r})
-names = {stub_libraries.CUDA.symbols!r}.split()
+names = {compiled_libraries.CUDA.symbols!r}.split()
 print([library[name]() for name in names], hasattr(library, "cuInit"))
 """
     assert python(call_all).stdout.strip() == f"{[100] * 8} False"
@@ -147,7 +149,7 @@ print([library[name]() for name in names], hasattr(library, "cuInit"))
 
 def test_builds_at_the_same_time_leave_one_whole_library_and_no_scraps(tmp_path):
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
-        list(pool.map(stub_libraries.build_stub, [tmp_path] * 6))
+        list(pool.map(compiled_libraries.build_stub, [tmp_path] * 6))
     assert [path.name for path in tmp_path.iterdir()] == ["libcuda.so.1"]
     assert python(f"import ctypes; ctypes.CDLL('{tmp_path}/libcuda.so.1')").returncode == 0
 
@@ -155,17 +157,19 @@ def test_builds_at_the_same_time_leave_one_whole_library_and_no_scraps(tmp_path)
 def test_compiler_that_is_missing_or_fails_is_a_sentence_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("CC", "false")
     with pytest.raises(ConfigError, match="could not build a stub of libcuda"):
-        stub_libraries.build_stub(tmp_path)
+        compiled_libraries.build_stub(tmp_path)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     with pytest.raises(ConfigError, match=r"libcuda\.so\.1.*no C compiler \(cc, gcc or clang\)"):
-        stub_libraries.build_stub(tmp_path)
+        compiled_libraries.build_stub(tmp_path)
 
 
 @pytest.mark.engine  # it takes as long as a start
 def test_sgl_kernel_imports_with_both_stubs(tmp_path):
-    numa = stub_libraries.build_stub(tmp_path, stub_libraries.NUMA)  # before the system's, if any
+    numa = compiled_libraries.build_stub(
+        tmp_path, compiled_libraries.NUMA
+    )  # before the system's, if any
     code = PREPARE.format(device="cpu") + (
         "import sgl_kernel\n"
         f"print(sgl_kernel.__name__, {str(numa)!r} in open('/proc/self/maps').read())\n"
@@ -230,7 +234,7 @@ prepare("cuda")
 
 
 def test_auto_takes_the_gpu_that_a_driver_shows_and_cpu_hides_it(tmp_path):
-    stub = str(stub_libraries.stub(stub_libraries.CUDA).parent)  # inherited from a parent
+    stub = str(compiled_libraries.stub(compiled_libraries.CUDA).parent)  # inherited from a parent
     environ = prepared("auto", LD_LIBRARY_PATH=f"{stub}:{driver(tmp_path)}")
     assert environ["device"] == "cuda"
     assert environ["CUDA_VISIBLE_DEVICES"] == "0,1"  # the caller may use the other

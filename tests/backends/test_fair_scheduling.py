@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from _inf.backends.verl.child.fair_scheduling import take_turns
+import pytest
+
+from _inf.backends.verl import environment
+
+pytestmark = pytest.mark.engine  # it imports the whole stack
 
 
 def requests(call: str, rows: int, first: int = 0) -> list[Any]:
@@ -15,6 +19,9 @@ def requests(call: str, rows: int, first: int = 0) -> list[Any]:
 
 def order(waiting: Sequence[Any], running: Sequence[Any] | None = ()) -> list[str]:
     """The order of the queue, with a policy of SGLang's that does not change it."""
+    environment.prepare("auto")
+    from _inf.backends.verl.child.scheduler import take_turns
+
     queue = list(waiting)
     batch = None if running is None else SimpleNamespace(reqs=list(running))
     assert take_turns(lambda policy, waiting, running: True, None, queue, batch) is True

@@ -59,7 +59,7 @@ def test_norm_is_sglangs(model_code: Any, rows: int, scale: float, with_residual
     x = torch.randn(rows, WIDTH) * scale
     residual = torch.randn(rows, WIDTH) * scale if with_residual else None
     layer = norm(torch.float32)
-    ours = model_code.normalize(refuse, layer, x.clone(), residual)
+    ours = model_code.normalize(None, refuse, layer, x.clone(), residual)
     torch.testing.assert_close(ours, RMSNorm.forward_native(layer, x, residual))
 
 
@@ -73,7 +73,7 @@ def test_norm_of_another_kind_takes_sglangs_path(model_code: Any) -> None:
         (norm(torch.float32), (x[:, :8],)),
         (norm(torch.float32), (x, x, x)),
     ):
-        assert model_code.normalize(marker, layer, *given) == "SGLang's own path"
+        assert model_code.normalize(None, marker, layer, *given) == "SGLang's own path"
 
 
 def rotary(**settings: Any) -> Any:
@@ -105,7 +105,7 @@ def test_rotation_is_sglangs_in_every_layer_of_every_step(model_code: Any, rows:
         positions = torch.randint(0, POSITIONS, (rows,))
         for _ in range(2):  # layers
             given = query_and_key(rows)
-            ours = model_code.rotate(refuse, layer, positions, *given)
+            ours = model_code.rotate(None, refuse, layer, positions, *given)
             theirs = RotaryEmbedding.forward_native(layer, positions, *given)
             torch.testing.assert_close(ours, theirs)
 
@@ -121,5 +121,5 @@ def test_rotation_of_another_kind_takes_sglangs_path(model_code: Any) -> None:
         (rotary(), (positions, query, key, positions), {}),
         (rotary(), (positions, query, key), {"offsets": positions}),
     ):
-        result = model_code.rotate(marker, layer, *given, **named)
+        result = model_code.rotate(None, marker, layer, *given, **named)
         assert result == "SGLang's own path"

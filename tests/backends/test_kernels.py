@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 import torch
 from torch.nn.functional import rms_norm, silu
 
-from _inf.backends.verl import environment, kernel_library
+from _inf.backends.verl import compiled_libraries, environment
 from _inf.errors import ConfigError
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("loaded")]  # it imports the whole stack
@@ -22,19 +21,17 @@ EPSILON = 1e-5
 
 @pytest.fixture(scope="module")
 def library() -> Path:
-    path = kernel_library.kernel_library()
+    path = compiled_libraries.kernel_library()
     assert path is not None, "there must be a gcc"
     return path
 
 
-@pytest.fixture
-def loaded(library: Path) -> Iterator[Any]:
+@pytest.fixture(scope="module")
+def loaded(library: Path) -> Any:
     environment.prepare("auto")
-    from _inf.backends.verl.child import kernels
+    from _inf.backends.verl.child.kernels import Kernels
 
-    kernels.load(library)
-    yield kernels
-    kernels._library = None
+    return Kernels(library)
 
 
 def draw(*shape: int) -> torch.Tensor:
@@ -130,9 +127,7 @@ def test_attention_equals_pytorchs_and_stores_the_new_tokens(
     sizes = [heads * width, kv_heads * width, kv_heads * value_width]
     q, k, v = joined.split(sizes, dim=-1)  # as a layer has them: rows with a step
     new = k.view(rows, kv_heads, width), v.view(rows, kv_heads, value_width)
-    step = loaded.DecodingStep(
-        lambda _: (keys, values), table, requests, torch.tensor(lengths), newest
-    )
+    step = loaded.step(lambda _: (keys, values), table, requests, torch.tensor(lengths), newest)
     out = step.attend(q, *new, layer)
     assert torch.equal(keys[newest], new[0]) and torch.equal(values[newest], new[1])
     # As Gemma 3 has them: one more dimension, and all tokens of a head after one another.
@@ -163,7 +158,7 @@ def test_layer_that_does_not_fit_its_tensors_is_refused(loaded: Any, wrong: str)
     made = {name: draw(*size) for name, size in sizes.items()}
     rows = torch.arange(2), torch.tensor([2, 2]), torch.tensor([1, 3])
     table = torch.tensor([[0, 1], [2, 3]]).int()
-    step = loaded.DecodingStep(lambda _: (made["keys"], made["values"]), table, *rows)
+    step = loaded.step(lambda _: (made["keys"], made["values"]), table, *rows)
     with pytest.raises(ValueError, match="layer 0 .*does not fit"):
         step.attend(made["query"], made["key"], made["value"], layer_of(2, 1, 64, 64, -1, 1.0, 0.0))
 
@@ -174,7 +169,7 @@ def test_row_of_nan_leaves_the_other_rows_alone(loaded: Any) -> None:
     q, new = draw(2, 128), draw(2, 1, 64)
     q[0] = math.nan
     rows = torch.arange(2), torch.tensor([2, 2]), torch.tensor([1, 3])
-    step = loaded.DecodingStep(lambda _: (keys, values), table.int(), *rows)
+    step = loaded.step(lambda _: (keys, values), table.int(), *rows)
     out = step.attend(q, new, new.clone(), layer)
     assert out[0].isnan().all() and out[1].isfinite().all()
 
@@ -191,22 +186,22 @@ def test_row_of_nan_leaves_the_other_rows_alone(loaded: Any) -> None:
 def test_library_that_computes_something_else_is_refused(
     loaded: Any, monkeypatch: Any, tmp_path: Path, right: str, wrong: str, named: str
 ) -> None:
-    code = kernel_library.SOURCE.read_text()
+    code = compiled_libraries.SOURCE.read_text()
     assert code.count(right) == 1
     (tmp_path / "kernels.c").write_text(code.replace(right, wrong))
-    monkeypatch.setattr(kernel_library, "SOURCE", tmp_path / "kernels.c")
-    compiler = kernel_library._gcc()
+    monkeypatch.setattr(compiled_libraries, "SOURCE", tmp_path / "kernels.c")
+    compiler = compiled_libraries._gcc()
     assert compiler is not None
-    kernel_library._compile(compiler, tmp_path)
+    compiled_libraries._compile_kernels(compiler, tmp_path)
     with pytest.raises(RuntimeError, match=f"compiled_kernels: {named} "):
-        loaded.load(tmp_path / kernel_library.NAME)
+        type(loaded)(tmp_path / compiled_libraries.KERNELS)
 
 
 def test_without_gcc_there_is_a_warning_and_no_library(monkeypatch: Any) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("CC", raising=False)
     with pytest.warns(UserWarning, match="compiled_kernels: there is no gcc on PATH"):
-        assert kernel_library.kernel_library() is None
+        assert compiled_libraries.kernel_library() is None
 
 
 @pytest.mark.parametrize(
@@ -215,46 +210,46 @@ def test_without_gcc_there_is_a_warning_and_no_library(monkeypatch: Any) -> None
 )
 def test_any_value_of_cc_finds_gcc(monkeypatch: Any, library: Path, compiler: str) -> None:
     monkeypatch.setenv("CC", compiler)
-    command = kernel_library._gcc()
+    command = compiled_libraries._gcc()
     assert command is not None and Path(command[0]).name == "gcc"
     assert command[1:] == (["-m64"] if "-m64" in compiler else [])
-    assert kernel_library.kernel_library() is not None
+    assert compiled_libraries.kernel_library() is not None
 
 
 def test_library_that_does_not_load_is_a_warning(monkeypatch: Any, tmp_path: Path) -> None:
     """As in a folder that is mounted noexec, or damaged on the disk."""
 
     def damaged(command: list[str], folder: Path) -> None:
-        (folder / kernel_library.NAME).write_bytes(bytes(100))
+        (folder / compiled_libraries.KERNELS).write_bytes(bytes(100))
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(kernel_library, "_compile", damaged)
+    monkeypatch.setattr(compiled_libraries, "_compile_kernels", damaged)
     with pytest.warns(UserWarning, match=r"compiled_kernels: .*kernels.so cannot be loaded \(.*\)"):
-        assert kernel_library.kernel_library() is None
+        assert compiled_libraries.kernel_library() is None
 
 
 def test_code_that_does_not_compile_is_a_sentence(monkeypatch: Any, tmp_path: Path) -> None:
     (tmp_path / "kernels.c").write_text("int attend(void) { return nothing; }")
-    monkeypatch.setattr(kernel_library, "SOURCE", tmp_path / "kernels.c")
-    compiler = kernel_library._gcc()
+    monkeypatch.setattr(compiled_libraries, "SOURCE", tmp_path / "kernels.c")
+    compiler = compiled_libraries._gcc()
     assert compiler is not None
     with pytest.raises(ConfigError, match="could not compile .*it said: "):
-        kernel_library._compile(compiler, tmp_path)
+        compiled_libraries._compile_kernels(compiler, tmp_path)
 
 
 def test_library_is_compiled_once(library: Path) -> None:
     before = library.stat().st_mtime_ns
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert kernel_library.kernel_library() == library
+        assert compiled_libraries.kernel_library() == library
     assert library.stat().st_mtime_ns == before
 
 
 def test_cache_of_zeros_is_created_without_writing_it(monkeypatch: Any, tmp_path: Path) -> None:
-    from _inf.backends.verl.child import lazy_zeros
+    from _inf.backends.verl.child import attention
 
     reserved: list[tuple[Path, int]] = []  # what free_memory counts of it
-    monkeypatch.setattr(lazy_zeros, "reserve", lambda *those: reserved.append(those))
+    monkeypatch.setattr(attention, "reserve", lambda *those: reserved.append(those))
     pool = SimpleNamespace(device="cpu")
 
     def create(pool: Any) -> None:
@@ -262,7 +257,7 @@ def test_cache_of_zeros_is_created_without_writing_it(monkeypatch: Any, tmp_path
         pool.none = torch.zeros((0, 2), dtype=torch.float32, device="cpu")
         pool.other = torch.ones(2)
 
-    lazy_zeros.create_lazily(tmp_path, create, pool)
+    attention.create_lazily(tmp_path, create, pool)
     assert reserved == [(tmp_path, 1000 * 2 * 3 * 2)]
     [buffer] = pool.k_buffer
     assert buffer.shape == (1000, 2, 3) and buffer.dtype == torch.bfloat16
@@ -272,8 +267,8 @@ def test_cache_of_zeros_is_created_without_writing_it(monkeypatch: Any, tmp_path
 
 
 def test_kernel_without_huge_pages_has_a_cache_of_zeros_too(monkeypatch: Any) -> None:
-    from _inf.backends.verl.child import lazy_zeros
+    from _inf.backends.verl.child import attention
 
-    monkeypatch.setattr(lazy_zeros.mmap, "MADV_HUGEPAGE", 9999)  # refused, as there
-    with lazy_zeros._LazyZeros():
+    monkeypatch.setattr(attention.mmap, "MADV_HUGEPAGE", 9999)  # refused, as there
+    with attention._LazyZeros():
         assert not torch.zeros((3, 4), dtype=torch.float32, device="cpu").any()

@@ -15,7 +15,7 @@ PROGRAM = """
 import json, sys
 from _inf.backends.verl import environment
 environment.prepare("cpu")
-from _inf.backends.verl.child.model_files import FILES, ModelClasses, entry_classes, registry
+from _inf.backends.verl.child.model_code import FILES, ModelClasses, entry_classes, registry
 
 models, before = ModelClasses(registry.ModelRegistry.models), set(sys.modules)
 def new():
@@ -36,7 +36,7 @@ print(json.dumps(report))
 EXTERNAL = """
 from _inf.backends.verl import environment
 environment.prepare("cpu")
-from _inf.backends.verl.child.model_files import ModelClasses, registry
+from _inf.backends.verl.child.model_code import ModelClasses, registry
 
 models = ModelClasses(registry.ModelRegistry.models)
 print(models["LlamaForCausalLM"].__module__ if "LlamaForCausalLM" in models else None)

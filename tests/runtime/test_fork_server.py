@@ -14,11 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from _inf.backends.verl import launch_sglang
 from _inf.errors import EngineDeadError, InferenceError
+from _inf.runtime import fork_server
 from _inf.runtime.fork_server import ForkServer
 from _inf.runtime.host import Host
 from _inf.runtime.interpreter import set_torch_variables
+from _inf.runtime.processes import check_start
 from tests.support.forks import forked, server_that, worker
 from tests.support.scripts import GONE_SECONDS, alive, environment, until
 
@@ -174,21 +175,21 @@ def test_server_is_shared_only_by_engines_that_inherit_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    before = launch_sglang._inherited()
-    assert launch_sglang._inherited() == before
+    before = fork_server.inherited()
+    assert fork_server.inherited() == before
     set_torch_variables()  # as an engine on Transformers does in this process
-    assert launch_sglang._inherited() == before
+    assert fork_server.inherited() == before
     monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    assert launch_sglang._inherited() != before
+    assert fork_server.inherited() != before
     monkeypatch.delenv("GOMP_SPINCOUNT")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert launch_sglang._inherited() != before
+    assert fork_server.inherited() != before
     monkeypatch.undo()
-    assert launch_sglang._inherited() == before
+    assert fork_server.inherited() == before
     if len(cores := os.sched_getaffinity(0)) > 1:
         os.sched_setaffinity(0, {min(cores)})
         try:
-            assert launch_sglang._inherited() != before
+            assert fork_server.inherited() != before
         finally:
             os.sched_setaffinity(0, cores)
 
@@ -198,6 +199,6 @@ def test_engine_without_children_restarts_in_a_daemonic_process(
 ) -> None:
     monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
     with pytest.raises(InferenceError, match="is daemonic"):
-        launch_sglang.check_start()
-    with launch_sglang.fork_server_kept():
+        check_start()
+    with fork_server.SharedForkServer("").kept():
         pass

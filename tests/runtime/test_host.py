@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 
 from _inf.errors import EngineDeadError, InferenceError
-from _inf.runtime import fork
+from _inf.runtime import processes
 from _inf.runtime.host import Host
-from _inf.runtime.watch import Watch
+from _inf.runtime.processes import Watch
 from _inf.types import CancelToken
 
 
 @pytest.fixture
 def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """A host in a process that has had no engine."""
-    monkeypatch.setattr(fork, "_home", None)
+    monkeypatch.setattr(processes, "_home", None)
     host = Host()
     yield host
     host.stop()
@@ -47,18 +47,18 @@ def in_a_fork(work: Callable[[], None]) -> str:
 
 
 def test_fork_may_start_an_engine_where_the_parents_start_was_refused(host: Host) -> None:
-    fork.check_start()  # and then a ConfigError, before anything ran
-    assert in_a_fork(fork.check_start) == ""
+    processes.check_start()  # and then a ConfigError, before anything ran
+    assert in_a_fork(processes.check_start) == ""
 
 
 def test_fork_of_a_process_that_has_had_an_engine_may_start_none(host: Host) -> None:
     host.start(lambda: None)
-    while_it_runs = in_a_fork(fork.check_start)
+    while_it_runs = in_a_fork(processes.check_start)
     host.stop()
     here = f"a fork of process {os.getpid()}, which has had an engine"
-    for said in (while_it_runs, in_a_fork(fork.check_start)):
+    for said in (while_it_runs, in_a_fork(processes.check_start)):
         assert said.startswith("InferenceError: ") and here in said and '"spawn"' in said
-    fork.check_start()
+    processes.check_start()
 
 
 def test_only_the_error_of_a_started_engine_mentions_restart(host: Host) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from _inf.runtime.watch import LOOK_SECONDS, Watch
+from _inf.runtime.processes import LOOK_SECONDS, Watch
 
 LIMIT = 10 * LOOK_SECONDS
 

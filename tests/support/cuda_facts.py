@@ -40,7 +40,7 @@ MODULES = """
     sglang.srt.managers.scheduler sgl_kernel sgl_kernel.flash_attn
     flashinfer.norm flashinfer.sampling
     sglang.srt.layers.attention.flashattention_backend sglang.srt.layers.attention.triton_backend
-    _inf.backends.verl.corrected_rollout _inf.backends.verl.child.scheduler_patches
+    _inf.backends.verl.corrected_rollout _inf.backends.verl.child.model_code
 """.split()
 
 
@@ -59,10 +59,10 @@ def imports() -> dict[str, str | None]:
 def misfits() -> list[str]:
     """The rows of both tables whose function cannot take upstream's arguments."""
     from _inf.backends.verl.caller_patches import PATCHES
-    from _inf.backends.verl.child.scheduler_patches import patches
+    from _inf.backends.verl.child.setup import patches
     from _inf.backends.verl.patch_table import apply
 
-    child = patches(Path(tempfile.mkdtemp()), trust_remote_code=False, pack_weights=False)
+    child = patches(Path(tempfile.mkdtemp()), device="cuda")
     wrong = [fault for row in (*PATCHES, *child) if (fault := misfit(row))]
     apply(child)
     return wrong

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from _inf.backends.verl.stub_libraries import CUDA
+from _inf.backends.verl.compiled_libraries import CUDA
 
 DRIVER = """
 int cuInit(unsigned flags) {{ return {init}; }}

@@ -9,8 +9,8 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from _inf.runtime.child_process import Worker
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
+from _inf.runtime.processes import Worker
 
 
 def imports(log: Path) -> None:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from _inf.backends.verl.child.setup import SETUP
+from _inf.backends.verl.launch_sglang import SETUP
 
 SECONDS = 0.02
 

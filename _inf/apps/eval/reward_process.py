@@ -27,7 +27,7 @@ import cloudpickle
 from anyio.from_thread import BlockingPortal
 
 from _inf.errors import did_you_mean
-from _inf.runtime.child_process import die_with
+from _inf.runtime.processes import die_with
 
 RewardFunction = Callable[..., Any]
 LOADED = 0  # the number of the first answer

@@ -15,8 +15,8 @@ from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.request.values import MAX_INT32
 from _inf.runtime import quiet
-from _inf.runtime.fork import check_start
 from _inf.runtime.host import Host
+from _inf.runtime.processes import check_start
 from _inf.types import CancelToken, Limits, ModelInfo
 
 

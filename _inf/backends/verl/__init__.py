@@ -55,7 +55,7 @@ def _has_adapters(config: Config) -> bool:
 
 def _prepare(config: Config) -> None:
     from _inf.backends.verl.environment import check_pins, prepare
-    from _inf.runtime.fork import check_start
+    from _inf.runtime.processes import check_start
 
     check_start()
     check_pins()
@@ -81,5 +81,5 @@ SGLANG = BackendDescription(
     mode_of=_has_adapters,
     faults=_faults,
     prepare=_prepare,
-    restarting="_inf.backends.verl.launch_sglang:fork_server_kept",
+    restarting="_inf.backends.verl.launch_sglang:FORKS.kept",
 )

@@ -22,8 +22,8 @@ from _inf.errors import ConfigError, InferenceError, shown
 from _inf.request.prompts import is_empty
 from _inf.response.trainer_batch import column
 from _inf.runtime import quiet
-from _inf.runtime.child_process import Worker
 from _inf.runtime.host import Host, current_host
+from _inf.runtime.processes import Worker
 from _inf.types import CancelToken, RequestOutput
 
 __all__ = ["DataProto", "HFModelConfig", "RolloutConfig", "CorrectedRollout"]

@@ -1,8 +1,9 @@
-"""What an NVIDIA GPU needs beside its driver, and the server arguments that depend on the GPU.
+"""What an NVIDIA GPU needs beside its driver, and what the log of an engine on it means.
 
 Triton compiles a launcher for its kernels with a C compiler and Python's headers. SGLang 0.5.9 has
 most of its own kernels compiled in its wheels; those that it would compile at first use with CUDA's
-toolkit are replaced (`child/scheduler_patches.py`), and nothing is chosen here that needs it.
+toolkit are replaced (`gpu_patches` in `child/model_code.py`), and `server_arguments.py` chooses
+nothing that needs it.
 """
 
 from __future__ import annotations
@@ -16,22 +17,10 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from _inf.backends.verl.stub_libraries import c_compiler
+from _inf.backends.verl.compiled_libraries import c_compiler
 from _inf.errors import ConfigError
 
-if TYPE_CHECKING:
-    from _inf.config.schema import RolloutConfig
-
-ATTENTION, TRITON = "attention_backend", "triton"
-FLOAT32 = ("float32", "float")
-HOPPER = 9  # the compute capability of the GPUs that FlashAttention 3 is compiled for
-# These have kernels for half precision only.
-HALF_PRECISION = "fa3 fa4 flashinfer flashmla cutlass_mla trtllm_mha trtllm_mla".split()
-# SGLang captures graphs for 256 rows at most on a GPU of this size (`server_args.py`), and runs
-# more rows without one; smaller GPUs have no memory for more.
-LARGE_MEMORY, MAX_GRAPH_ROWS, GRAPH_ROWS = 60 * 2**30, 512, 256
 # What the last traceback of a log says, and what it means.
 CAUSES = {
     r"nvcc|ninja": "A kernel had to be compiled and could not be: that needs CUDA's toolkit "
@@ -103,37 +92,6 @@ def _linkable(libcuda: Path) -> Path:
         scratch.symlink_to(libcuda)
         scratch.replace(folder / name)
     return folder
-
-
-def arguments(rollout: RolloutConfig) -> dict[str, Any]:
-    """The server arguments for the GPU of this process; `ConfigError` for an attention backend that
-    does not compute in the config's dtype, or an allocator beside which sleep frees nothing."""
-    import torch
-
-    own = rollout.engine_kwargs["sglang"]
-    float32, backend = rollout.dtype in FLOAT32, own.get(ATTENTION)
-    if float32 and backend in HALF_PRECISION:
-        raise ConfigError.of(
-            f"rollout.engine_kwargs.sglang.{ATTENTION}",
-            f"{backend} computes in half precision only, "
-            f"and rollout.dtype is {rollout.dtype}; leave it out, or use {TRITON}.",
-        )
-    allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-    if rollout.free_cache_engine and "expandable_segments:true" in allocator.lower():
-        raise ConfigError.of(  # torch_memory_saver 0.0.9, `entrypoint.py`
-            "rollout.free_cache_engine",
-            "PYTORCH_CUDA_ALLOC_CONF asks for expandable_segments, "
-            "whose memory cannot be given back; unset it, or set free_cache_engine to false.",
-        )
-    chosen: dict[str, Any] = {}
-    # Otherwise SGLang takes FlashAttention 3 on Hopper also in float32, and on other GPUs
-    # flashinfer, whose kernels need the toolkit.
-    if float32 or torch.cuda.get_device_capability()[0] != HOPPER:
-        chosen[ATTENTION] = TRITON
-    large = torch.cuda.get_device_properties(0).total_memory >= LARGE_MEMORY
-    if large and rollout.max_num_seqs > GRAPH_ROWS:
-        chosen["cuda_graph_max_bs"] = min(rollout.max_num_seqs, MAX_GRAPH_ROWS)
-    return chosen
 
 
 def cause(log: str) -> str:

@@ -28,9 +28,9 @@ from _inf.backends.verl.sglang_format import (
 )
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import EngineRefusal, InferenceError
-from _inf.runtime.child_process import Worker
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.interpreter import interpreter_left_alone
+from _inf.runtime.processes import Worker
 from _inf.runtime.side_by_side import run_rows
 from _inf.types import CancelToken, Put, Report, Request, RequestOutput
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from _inf.backends.verl import cuda, stub_libraries
+from _inf.backends.verl import compiled_libraries
 from _inf.errors import ConfigError, at_fault
 
 # Asked in a process of its own: cuInit freezes CUDA_VISIBLE_DEVICES, and must not precede a fork.
@@ -133,8 +133,10 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
             )
         chosen: Device = "cuda" if machine.devices and device != "cpu" else "cpu"
         if chosen == "cuda":
+            from _inf.backends.verl import cuda
+
             cuda.check_tools()
-        stub_libraries.load(machine.missing)
+        compiled_libraries.load_stubs(machine.missing)
         _set_rendezvous()
         _keep_compiled_code_private()
         # For `CONTEXT_SLACK`, which no row uses; `launch` enforces the model's own limit.
@@ -150,7 +152,10 @@ def prepare(device: Literal["auto", "cuda", "cpu"] = "auto") -> Device:
 
 def probe() -> Machine:
     """Find out in a new process which libraries load and how many GPUs the driver shows."""
-    environment = {**os.environ, "LD_LIBRARY_PATH": ":".join(stub_libraries.path_without_ours())}
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": ":".join(compiled_libraries.path_without_ours()),
+    }
     command = [sys.executable, "-I", "-S", "-c", _PROBE]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
@@ -232,7 +237,7 @@ def _set_for_cpu(machine: Machine) -> None:
 def main() -> None:
     """For install.sh: check the pins, build and convert what a first start would wait for, print
     the versions and the device."""
-    from _inf.backends.verl.kernel_library import kernel_library
+    from _inf.backends.verl import cuda
     from _inf.models.resolve import resolve_model
 
     try:
@@ -241,9 +246,9 @@ def main() -> None:
         if machine.devices:
             cuda.check_tools()
         for name in machine.missing:
-            stub_libraries.stub(stub_libraries.LIBRARIES[name])
+            compiled_libraries.stub(compiled_libraries.LIBRARIES[name])
         if not machine.devices:
-            kernel_library()
+            compiled_libraries.kernel_library()
         resolve_model(None)  # the embedded one
     except ConfigError as error:
         sys.exit(str(error))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _inf.backends.verl.cuda import FLOAT32
+from _inf.backends.verl.server_arguments import FLOAT32
 from _inf.config import Config
 from _inf.errors import ConfigError
 

@@ -3,22 +3,21 @@ imported only after the environment is prepared."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from _inf.backends.model_info import eos_token_ids, limits_of, with_limits
-from _inf.backends.verl import cuda, environment, kv_memory
-from _inf.backends.verl.child.setup import IMPORTS, SCHEDULER, SETUP
+from _inf.backends.verl import environment, kv_memory
+from _inf.backends.verl.compiled_libraries import kernel_library
 from _inf.backends.verl.environment import Device
-from _inf.backends.verl.kernel_library import kernel_library
 from _inf.backends.verl.server_arguments import CPU_ATTENTION, attention_backend, server_arguments
 from _inf.backends.verl.support import (
+    EXACT_ON_CPU,
+    architecture,
     check_experts,
     check_lora,
     check_support,
@@ -29,12 +28,11 @@ from _inf.config import Config, check_engine_kwargs
 from _inf.errors import ConfigError, EngineDeadError, InferenceError, at_fault
 from _inf.models.resolve import resolve_model
 from _inf.runtime import quiet
-from _inf.runtime.child_process import Worker
-from _inf.runtime.fork import check_start
-from _inf.runtime.fork_server import ForkServer
+from _inf.runtime.fork_server import ForkServer, SharedForkServer
 from _inf.runtime.free_memory import free_bytes
 from _inf.runtime.host import Host
-from _inf.runtime.interpreter import TORCH_VARIABLES, interpreter_left_alone, quick_imports
+from _inf.runtime.interpreter import interpreter_left_alone, quick_imports
+from _inf.runtime.processes import Worker
 from _inf.types import Limits, ModelInfo
 
 if TYPE_CHECKING:
@@ -49,7 +47,9 @@ TAKES = {
 }
 # Starts share environment variables, upstream's module globals and the default process group.
 _starting = threading.Lock()
-_forks: ForkServer | None = None  # the newest, which the next engine shares if it can
+FORKS = SharedForkServer("_inf.backends.verl.child.setup:import_all")
+SCHEDULER = "sglang.srt.managers.scheduler:run_scheduler_process"
+SETUP = "_inf.backends.verl.child.setup:set_up"
 
 
 def launch(config: Config) -> VerlBackend:
@@ -62,8 +62,11 @@ def launch(config: Config) -> VerlBackend:
     device = environment.prepare(config.device)
     with _starting, quiet.starting(config.model_name, TAKES[device]):
         folder = resolve_model(config.model_path, config.adapter_path, config.trust_remote_code)
-        cause = cuda.cause if device == "cuda" else None
-        host = Host(config.hang_timeout, sockets=True, cause=cause)
+        host = Host(config.hang_timeout, sockets=True)
+        if device == "cuda":
+            from _inf.backends.verl.cuda import cause
+
+            host.cause = cause
         try:
             with quiet.third_party():
                 host.fork_server = _fork_server(config, device, host.log)
@@ -72,51 +75,27 @@ def launch(config: Config) -> VerlBackend:
             host.stop()
             raise
         if host.fork_server is not None:
-            host.fork_server.inherited = _inherited()  # with what the start has set
+            FORKS.started()
         return backend
 
 
 def _fork_server(config: Config, device: Device, log: Path) -> ForkServer | None:
-    """Acquire the process from which engines are forked, a new one if the caller has changed what
-    processes inherit; None on a GPU, and on a rank that has no engine of its own."""
-    global _forks
+    """Acquire the process from which engines are forked; None on a GPU, and on a rank that has no
+    engine of its own."""
     rank, tp = int(os.environ["RANK"]), config.rollout.tensor_model_parallel_size
-    if device == "cuda" or rank % tp:
-        return None
-    if _forks is None or _forks.inherited != _inherited() or not _forks.acquire():
-        _forks = ForkServer(IMPORTS, log)
-        _forks.acquire()
-    return _forks
-
-
-@contextlib.contextmanager
-def fork_server_kept() -> Iterator[None]:
-    """Keep what the engines of this process are forked from, while one ends and another starts."""
-    check_start(children=False)  # the engine that starts may have none
-    with contextlib.ExitStack() as kept:
-        if (server := _forks) is not None and server.acquire():
-            kept.callback(server.release)
-        yield
-
-
-def _inherited() -> object:
-    """Return what a process inherits and reads once: the cores it may use, its niceness, and the
-    environment without the variable that pytest changes for every test. The fork server sets
-    those of `TORCH_VARIABLES` that are missing itself, as the backend `hf` does in this process."""
-    variables = {**TORCH_VARIABLES, **os.environ}
-    variables.pop("PYTEST_CURRENT_TEST", None)
-    return variables, os.sched_getaffinity(0), os.getpriority(os.PRIO_PROCESS, 0)
+    return None if device == "cuda" or rank % tp else FORKS.acquire(log)
 
 
 def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBackend:
     """Import verl and SGLang, check what only they can check, start the engine, and check it."""
     with quick_imports():
         if device == "cuda":
-            cuda.leave_out_deep_gemm()
+            from _inf.backends.verl.cuda import leave_out_deep_gemm
+
+            leave_out_deep_gemm()
         from _inf.backends.verl.backend import VerlBackend
         from _inf.backends.verl.corrected_rollout import HFModelConfig
         from _inf.backends.verl.engine import ServerArgs
-        from _inf.backends.verl.start_check import check_unmeasured
 
     check_engine_kwargs(config, {field.name for field in dataclasses.fields(ServerArgs)})
     model_config = HFModelConfig(path=str(folder), trust_remote_code=config.trust_remote_code)
@@ -133,15 +112,21 @@ def _backend(config: Config, folder: Path, device: Device, host: Host) -> VerlBa
     model = ModelInfo(model_config.tokenizer, eos, limits, folder)
     backend = VerlBackend(rollout, host, model)
 
-    def check() -> None:
-        if (engine := rollout._engine) is not None:  # another rank of its group may have it
-            held = engine.scheduler_info["max_total_num_tokens"], engine.server_args.page_size
-            kv_memory.check_held(held, rollout.server_arguments["context_length"], config)
-            if config.rollout.load_format != "dummy":  # dummy weights are not the folder's
-                check_unmeasured(backend, folder)
-
-    rollout.ranks.agreed(check)
+    rollout.ranks.agreed(lambda: _check_started(backend, config, folder))
     return backend
+
+
+def _check_started(backend: VerlBackend, config: Config, folder: Path) -> None:
+    rollout = backend.rollout
+    if (engine := rollout._engine) is None:  # another rank of its group may have it
+        return
+    held = engine.scheduler_info["max_total_num_tokens"], engine.server_args.page_size
+    kv_memory.check_held(held, rollout.server_arguments["context_length"], config)
+    measured = architecture(rollout.model_config.hf_config) in EXACT_ON_CPU
+    if not measured and config.rollout.load_format != "dummy":  # whose weights are not the folder's
+        from _inf.backends.verl.start_check import check_unmeasured
+
+        check_unmeasured(backend, folder)
 
 
 def _start(

@@ -1,4 +1,4 @@
-"""The rows of the two tables of patches, `caller_patches.py` and `child/scheduler_patches.py`."""
+"""The rows of the two tables of patches, `caller_patches.py` and `patches` in `child/setup.py`."""
 
 from __future__ import annotations
 

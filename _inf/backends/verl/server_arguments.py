@@ -8,11 +8,9 @@ arguments returned here override that dict (`_inf.backends.verl.engine.Engine`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
 from typing import Any
 
-from _inf.backends.verl import cuda
-from _inf.backends.verl.cuda import ATTENTION
 from _inf.backends.verl.environment import Device, free_ports
 from _inf.config import Config
 from _inf.errors import ConfigError
@@ -24,6 +22,14 @@ CONTEXT_SLACK = 7
 CPU_KV_ROWS = 4
 CPU_KV_TOKENS = 16_384
 NEVER = 1e9
+ATTENTION, TRITON = "attention_backend", "triton"
+FLOAT32 = ("float32", "float")
+HOPPER = 9  # the compute capability of the GPUs that FlashAttention 3 is compiled for
+# These have kernels for half precision only.
+HALF_PRECISION = "fa3 fa4 flashinfer flashmla cutlass_mla trtllm_mha trtllm_mla".split()
+# SGLang captures graphs for 256 rows at most on a GPU of this size (`server_args.py`), and runs
+# more rows without one; smaller GPUs have no memory for more.
+LARGE_MEMORY, MAX_GRAPH_ROWS, GRAPH_ROWS = 60 * 2**30, 512, 256
 AMX = "intel_amx"
 CPU_ATTENTION = "inf_cpu"  # `_inf.backends.verl.child.attention`
 ENABLE, MAX_RANK, SLOTS = "enable_lora", "max_lora_rank", "max_loras_per_batch"
@@ -38,9 +44,15 @@ def server_arguments(
     config: Config, max_model_len: int, device: Device, log_level: str
 ) -> dict[str, Any]:
     """Keyword arguments of `sglang.srt.server_args.ServerArgs` that replace verl's."""
-    rollout, own = config.rollout, config.rollout.engine_kwargs["sglang"]
+    arguments = _on_any_device(config, max_model_len, log_level) | _lora(config, device)
+    arguments |= _on_a_cpu(config, max_model_len) if device == "cpu" else _on_a_gpu(config)
+    own = config.rollout.engine_kwargs["sglang"]
+    return arguments | {n: value for n, value in own.items() if value not in (None, CPU_ATTENTION)}
+
+
+def _on_any_device(config: Config, max_model_len: int, log_level: str) -> dict[str, Any]:
+    rollout = config.rollout
     port, nccl_port = free_ports(2)  # verl gives every engine of a rank the same ones
-    chunk = rollout.max_num_batched_tokens if rollout.enable_chunked_prefill else -1
     arguments: dict[str, Any] = {
         "host": "127.0.0.1",
         "port": port,
@@ -49,7 +61,7 @@ def server_arguments(
         "weight_version": "0",
         "context_length": max_model_len + CONTEXT_SLACK,
         "max_prefill_tokens": rollout.max_num_batched_tokens,
-        "chunked_prefill_size": chunk,
+        "chunked_prefill_size": -1,
         "disable_radix_cache": not rollout.enable_prefix_caching,
         "disable_cuda_graph": rollout.enforce_eager,
         "ep_size": rollout.expert_parallel_size,
@@ -67,43 +79,81 @@ def server_arguments(
         # The default of 300 s kills a slow scheduler; `hang_timeout` is the only limit.
         "watchdog_timeout": NEVER,
         # On a CPU its LD_PRELOAD of libcudart would stop the children from starting.
-        "enable_memory_saver": rollout.free_cache_engine and device == "cuda",
-        # Otherwise the weights are garbage after a sleep, until all of them are updated.
-        "enable_weights_cpu_backup": rollout.free_cache_engine and device == "cuda",
+        "enable_memory_saver": False,
     }
+    if rollout.enable_chunked_prefill:
+        arguments["chunked_prefill_size"] = rollout.max_num_batched_tokens
     if rollout.cudagraph_capture_sizes is not None:
         arguments["cuda_graph_bs"] = list(rollout.cudagraph_capture_sizes)
-    if device == "cpu":
-        arguments |= {
-            "device": "cpu",
-            # `child.attention` registers its own under this name.
-            ATTENTION: "torch_native",
-            "sampling_backend": "pytorch",
-            "max_total_tokens": max(CPU_KV_TOKENS, CPU_KV_ROWS * max_model_len),
-        }
-    elif not config.pack_weights:
-        raise ConfigError.of(
-            "pack_weights", "only a CPU's weights are packed; leave it out on a GPU"
-        )
-    elif not config.compiled_kernels:
-        raise ConfigError.of(
-            "compiled_kernels", "only a CPU's layers are computed so; leave it out on a GPU"
-        )
-    else:
-        arguments |= cuda.arguments(rollout)
-    arguments |= _lora(own, device)
-    if device == "cpu" and own.get("enable_torch_compile") and own.get(ATTENTION) != AMX:
+    return arguments
+
+
+def _on_a_cpu(config: Config, max_model_len: int) -> dict[str, Any]:
+    own = config.rollout.engine_kwargs["sglang"]
+    if own.get("enable_torch_compile") and own.get(ATTENTION) != AMX:
         raise ConfigError.of(  # 0.5.9, `model_executor/cpu_graph_runner.py`
-            "rollout.engine_kwargs.sglang.enable_torch_compile",
+            f"{OWN}enable_torch_compile",
             "on a CPU SGLang compiles a model "
             f"only for {ATTENTION} {AMX}, on a processor that has AMX; leave it out.",
         )
-    return arguments | {n: value for n, value in own.items() if value not in (None, CPU_ATTENTION)}
+    return {
+        "device": "cpu",
+        # `child.attention` registers its own under this name.
+        ATTENTION: "torch_native",
+        "sampling_backend": "pytorch",
+        "max_total_tokens": max(CPU_KV_TOKENS, CPU_KV_ROWS * max_model_len),
+    }
 
 
-def _lora(own: Mapping[str, Any], device: Device) -> dict[str, Any]:
+def _on_a_gpu(config: Config) -> dict[str, Any]:
+    """The arguments for the GPU of this process; `ConfigError` for keys of a CPU, an attention
+    backend that does not compute in the config's dtype, or an allocator beside which sleep frees
+    nothing."""
+    import torch
+
+    if not config.pack_weights:
+        raise ConfigError.of(
+            "pack_weights", "only a CPU's weights are packed; leave it out on a GPU"
+        )
+    if not config.compiled_kernels:
+        raise ConfigError.of(
+            "compiled_kernels", "only a CPU's layers are computed so; leave it out on a GPU"
+        )
+    rollout = config.rollout
+    float32 = rollout.dtype in FLOAT32
+    backend = rollout.engine_kwargs["sglang"].get(ATTENTION)
+    if float32 and backend in HALF_PRECISION:
+        raise ConfigError.of(
+            f"{OWN}{ATTENTION}",
+            f"{backend} computes in half precision only, "
+            f"and rollout.dtype is {rollout.dtype}; leave it out, or use {TRITON}.",
+        )
+    allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    if rollout.free_cache_engine and "expandable_segments:true" in allocator.lower():
+        raise ConfigError.of(  # torch_memory_saver 0.0.9, `entrypoint.py`
+            "rollout.free_cache_engine",
+            "PYTORCH_CUDA_ALLOC_CONF asks for expandable_segments, "
+            "whose memory cannot be given back; unset it, or set free_cache_engine to false.",
+        )
+    chosen: dict[str, Any] = {
+        "enable_memory_saver": rollout.free_cache_engine,
+        # Otherwise the weights are garbage after a sleep, until all of them are updated.
+        "enable_weights_cpu_backup": rollout.free_cache_engine,
+    }
+    # Otherwise SGLang takes FlashAttention 3 on Hopper also in float32, and on other GPUs
+    # flashinfer, whose kernels need the toolkit.
+    if float32 or torch.cuda.get_device_capability()[0] != HOPPER:
+        chosen[ATTENTION] = TRITON
+    large = torch.cuda.get_device_properties(0).total_memory >= LARGE_MEMORY
+    if large and rollout.max_num_seqs > GRAPH_ROWS:
+        chosen["cuda_graph_max_bs"] = min(rollout.max_num_seqs, MAX_GRAPH_ROWS)
+    return chosen
+
+
+def _lora(config: Config, device: Device) -> dict[str, Any]:
     """SGLang 0.5.9 dies of an adapter that is not one of `TARGETS`, and, if one that waits for the
     rest of its prompt is not among `max_loras_per_batch`, of that; so all that are loaded are."""
+    own = config.rollout.engine_kwargs["sglang"]
     free = {ENABLE, MAX_RANK, SLOTS} | ({LORA_BACKEND} if device == "cuda" else set())
     for name, value in own.items():
         if "lora" in name and name not in free and value is not None:

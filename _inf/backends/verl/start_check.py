@@ -1,4 +1,4 @@
-"""Compares a started engine with Transformers if `support` does not know the model's architecture.
+"""Compares a started engine with Transformers, for an architecture that `support` does not know.
 
 Both score a few tokens, and the engine decodes a few more. Transformers computes in float32 on the
 CPU, so only small models are compared.
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from _inf.backends.verl.kv_memory import file_bytes
-from _inf.backends.verl.support import EXACT_ON_CPU, architecture
+from _inf.backends.verl.support import architecture
 from _inf.errors import ConfigError, at_fault
 from _inf.runtime import quiet
 from _inf.types import CancelToken, Request, RequestOutput, SamplingParams
@@ -32,8 +32,6 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
     rollout = backend.rollout
     hf_config = rollout.model_config.hf_config
     name = architecture(hf_config)
-    if name in EXACT_ON_CPU:
-        return
     limits = backend.model.limits
     count = max(1, min(TOKENS, limits.prompt, limits.total - DECODED))
     ids = [(7919 * index + 11) % limits.vocabulary for index in range(count)]

@@ -81,9 +81,8 @@ def test_killed_scheduler_fails_every_call_in_flight_and_later_until_restart(
 def test_killed_fork_server_takes_the_scheduler_along_and_restart_brings_both_back(
     mortal: InferenceEngine, answer: Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        launch_sglang, "_forks", None
-    )  # the other engines of this process keep theirs
+    # The other engines of this process keep theirs.
+    monkeypatch.setattr(launch_sglang.FORKS, "_newest", None)
     mortal.restart()
     server = mortal.rollout.host.fork_server
     scheduler = psutil.Process(mortal.rollout.host.children[0].pid)

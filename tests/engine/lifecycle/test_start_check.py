@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from _inf.backends.verl import kernel_library, start_check
+from _inf.backends.verl import compiled_libraries, launch_sglang, start_check
 from _inf.types import Put, RequestOutput
 from inf import ConfigError, InferenceEngine
 from tests.support.tiny import tiny_model
@@ -18,7 +18,7 @@ from tests.support.tiny import tiny_model
 @pytest.fixture(autouse=True)
 def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the tiny model's architecture were not in the table."""
-    monkeypatch.setattr(start_check, "EXACT_ON_CPU", [])
+    monkeypatch.setattr(launch_sglang, "EXACT_ON_CPU", [])
 
 
 def check(engine: InferenceEngine, folder: Path) -> None:
@@ -73,7 +73,7 @@ def test_model_that_cannot_be_compared_is_served_with_a_warning(
 def test_start_shows_its_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of others are hidden during a start."""
     monkeypatch.setattr(start_check, "MAX_BYTES", 1000)
-    monkeypatch.setattr(kernel_library, "_OPTIONS", ("--no-such-option",))
+    monkeypatch.setattr(compiled_libraries, "_OPTIONS", ("--no-such-option",))
     rollout = {"dtype": "float32", "prompt_length": 64, "response_length": 16}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -87,5 +87,8 @@ def test_start_shows_its_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_measured_architecture_is_not_tried_again(
     tiny: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start_check, "EXACT_ON_CPU", ["Qwen3ForCausalLM"])
-    check(tiny, tiny_model(seed=1))
+    other = tiny._backend, tiny.config, tiny_model(seed=1)
+    with pytest.raises(ConfigError, match="does not compute Qwen3ForCausalLM"):
+        launch_sglang._check_started(*other)  # type: ignore[arg-type]
+    monkeypatch.setattr(launch_sglang, "EXACT_ON_CPU", ["Qwen3ForCausalLM"])
+    launch_sglang._check_started(*other)  # type: ignore[arg-type]

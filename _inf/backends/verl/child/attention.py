@@ -1,4 +1,4 @@
-"""The attention backend for a CPU.
+"""The attention backend for a CPU, and its KV cache.
 
 It replaces `layers/attention/torch_native_backend.py`, which reads neither a layer's
 `sliding_window_size` nor its `logit_cap`, computes a cached prefix's queries again, and goes
@@ -12,20 +12,26 @@ how many tokens before its own a token sees, -1 for all.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
-from typing import TypeAlias
+import mmap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
-from sglang.srt.layers import logits_processor
 from sglang.srt.layers.attention.attention_registry import register_attention_backend
 from sglang.srt.layers.attention.base_attn_backend import AttentionBackend
 from sglang.srt.layers.radix_attention import RadixAttention
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 from torch.nn.functional import embedding, scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
 
-from _inf.backends.verl.child import kernels
+from _inf.backends.verl.child.kernels import DecodingStep, Kernels
+from _inf.backends.verl.patch_table import Replace, Wrap
+from _inf.runtime.free_memory import reserve
 
 # SGLang has rules of its own for this name: no Triton kernels, no CUDA graphs.
 NAME = "torch_native"
@@ -37,12 +43,6 @@ BLOCK = 256
 Caches: TypeAlias = tuple[torch.Tensor, torch.Tensor]  # a layer's keys and values
 
 
-def register_cpu_attention() -> None:
-    register_attention_backend(NAME)(lambda runner: CpuAttention())
-    # A Triton kernel, for which a CPU has no driver.
-    logits_processor.fused_softcap = cap_logits
-
-
 def cap_logits(logits: torch.Tensor, cap: float) -> None:
     """Gemma 2's and 3's final soft cap, in place."""
     logits.div_(cap).tanh_().mul_(cap)
@@ -51,15 +51,16 @@ def cap_logits(logits: torch.Tensor, cap: float) -> None:
 class CpuAttention(AttentionBackend):
     """Implements SGLang's attention interface. A step's plan is made once for all layers."""
 
-    def __init__(self) -> None:
+    def __init__(self, kernels: Kernels | None = None) -> None:
         super().__init__()
+        self._kernels = kernels
         self._plans: dict[int, Sequence[DecodingGroup | PrefillRow]] = {}  # by the window
-        self._step: kernels.DecodingStep | None = None  # None: not decoding, or not in C
+        self._step: DecodingStep | None = None  # None: not decoding, or not in C
 
     def init_forward_metadata(self, batch: ForwardBatch) -> None:
         """Forget the last plans; called before the layers of a step."""
         self._plans = {}
-        self._step = kernels.DecodingStep.of(batch)
+        self._step = self._kernels.step_of(batch) if self._kernels else None
 
     def support_triton(self) -> bool:
         return False
@@ -232,3 +233,56 @@ def _attend(
     scores = query @ keys.transpose(-1, -2) * layer.scaling
     cap_logits(scores, layer.logit_cap)
     return torch.softmax(scores if mask is None else scores + mask, dim=-1) @ values
+
+
+def create_lazily(folder: Path, create: Callable[..., None], pool: Any) -> None:
+    """Create the KV cache of a CPU in memory that the kernel zeroes page by page, when it is first
+    used. folder: the engine's."""
+    if torch.device(pool.device).type != "cpu":
+        return create(pool)
+    with _LazyZeros() as lazy:
+        create(pool)
+    reserve(folder, lazy.reserved)  # another engine's start would take it for free memory
+
+
+class _LazyZeros(TorchFunctionMode):
+    """Within it, `torch.zeros(shape, dtype=..., device=...)` touches no memory; reserved: how many
+    bytes so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reserved = 0
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is not torch.zeros:
+            return function(*args, **(kwargs or {}))
+        [shape], dtype = args, (kwargs or {})["dtype"]
+        count = torch.Size(shape).numel()
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        self.reserved += count * dtype.itemsize
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        pages = mmap.mmap(-1, count * dtype.itemsize, flags=private)
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_HUGEPAGE)
+        return torch.frombuffer(pages, dtype=dtype).view(shape)
+
+
+def register_cpu_attention(kernels: Kernels | None) -> None:
+    register_attention_backend(NAME)(lambda runner: CpuAttention(kernels))
+
+
+def patches(folder: Path, *, with_attention: bool) -> list[Replace]:
+    """with_attention: ours takes the place of SGLang's. folder: the engine's."""
+    # fmt: off
+    cap = [Replace("sglang.srt.layers.logits_processor:fused_softcap", cap_logits,
+                   "it is a Triton kernel, for which a CPU has no driver")]
+    return [
+        *(cap if with_attention else ()),
+        Wrap("sglang.srt.mem_cache.memory_pool:MHATokenToKVPool._create_buffers",
+             functools.partial(create_lazily, folder),
+             "on a CPU it writes zeros to the whole cache, for a second at each start"),
+    ]
+    # fmt: on

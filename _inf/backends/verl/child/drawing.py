@@ -1,4 +1,4 @@
-"""Draws the tokens of a batch in place of `layers/sampler.py`.
+"""Draws the tokens of a batch in place of SGLang's `layers/sampler.py`.
 
 A batch with seeds of SGLang's own (its deterministic mode) takes SGLang's path. On a GPU no step
 waits for the device here, unless a row has filters, and then as often for one row as for many.
@@ -11,10 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from _inf.backends import draws
+from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.backends.verl.sglang_format import SAMPLING_MASK, SEED
 
 SMALLEST = torch.finfo(torch.float32).tiny  # of normal numbers, 1.2e-38
@@ -138,6 +139,13 @@ def return_kept(
         output.next_token_top_logprobs_idx[row] = tokens.tolist()
 
 
+def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:
+    info = build(batch, vocab_size)
+    # SGLang gives a greedy row temperature 1.
+    info.is_all_greedy &= all(req.sampling_params.temperature == 1.0 for req in batch.reqs)
+    return info
+
+
 def _asked(info: SamplingBatchInfo) -> list[tuple[int, Req]]:
     """The rows with a seed or a sampling mask: each one's number in the batch, and its request."""
     return [
@@ -150,3 +158,35 @@ def _asked(info: SamplingBatchInfo) -> list[tuple[int, Req]]:
 def _placed(numbers: list[int], like: torch.Tensor) -> torch.Tensor:
     """A list would be copied to a GPU only after all that was begun there has ended."""
     return torch.tensor(numbers).to(like.device, non_blocking=True)
+
+
+def patches() -> list[Replace]:
+    """The table of patches; of rows for one function the later ones are outside."""
+    module = "sglang.srt.layers.sampler"
+    # fmt: off
+    return [
+        Wrap(f"{module}:sampling_from_probs_torch", sample,
+             "torch.multinomial draws a random number for each token of the vocabulary, on one "
+             "core; on a GPU a row of NaN ends the process"),
+        Wrap(f"{module}:top_k_top_p_min_p_sampling_from_probs_torch", sample_filtered,
+             "it sorts the whole vocabulary to keep a few tokens"),
+        Wrap(f"{module}:Sampler._sample_from_probs", sample_own_rows,
+             "seeds need deterministic inference, which a CPU does not have; it does not say which "
+             "tokens the filters leave, and beside min_p a GPU filters one after the other"),
+        Wrap(f"{module}:Sampler._attach_logprobs_to_output", return_kept,
+             "it does not say which tokens the filters leave"),
+        Wrap(f"{module}:Sampler._sample_from_probs", sample_beside_nan,
+             "a row whose logits are NaN ends the whole process when it is sampled"),
+        Wrap(f"{module}:Sampler._sample_from_probs", raise_zeros,
+             "its logarithm of probabilities is slow on a CPU where a grammar or a low temperature "
+             "leaves zeros"),
+        Wrap(f"{module}:Sampler._attach_logprobs_to_output", return_zeros,
+             "the other half of the row above"),
+        Wrap(f"{module}:Sampler._sync_token_ids_across_tp", agree_with_others,
+             "beside a grammar one rank, too, agrees on each step's tokens with itself"),
+        Wrap("sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo.from_schedule_batch",
+             temperature_of_top_k_1,
+             "a batch of top_k=1 rows counts as greedy, and their log probs lose the temperature "
+             "that they have beside any other row"),
+    ]
+    # fmt: on

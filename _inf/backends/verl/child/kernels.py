@@ -25,7 +25,6 @@ _ARGUMENTS = {
     "rotate": (_POINTER, _LONG, _LONG, _LONG, _POINTER, _LONG, _POINTER, _LONG),
     "attend": (_POINTER, *(_POINTER, _LONG) * 3, _POINTER, _POINTER, _POINTER),
 }
-_library: Any = None  # once it is loaded
 
 
 class _Step(ctypes.Structure):
@@ -39,51 +38,58 @@ class _Step(ctypes.Structure):
     ]
 
 
-def load(path: Path) -> None:
-    """Load what `kernel_library` has compiled; raises `RuntimeError` if it computes wrongly."""
-    global _library
-    library = ctypes.CDLL(str(path))
-    for name, arguments in _ARGUMENTS.items():
-        getattr(library, name).argtypes = arguments
-    _library = library
-    _compare_with_pytorch()
+class Kernels:
+    """What `compiled_libraries.kernels` has compiled. Raises `RuntimeError` if a function computes
+    something else than PyTorch's operators."""
 
+    def __init__(self, path: Path) -> None:
+        self._library = ctypes.CDLL(str(path))
+        for name, arguments in _ARGUMENTS.items():
+            getattr(self._library, name).argtypes = arguments
+        _compare_with_pytorch(self)
 
-def loaded() -> bool:
-    return _library is not None
+    def normalize(
+        self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, epsilon: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """RMSNorm of x, or of residual + x; returns that sum too. All are contiguous. Not in place:
+        a model may still use what it gave."""
+        out, width = torch.empty_like(x), x.shape[-1]
+        summed = x if residual is None else torch.empty_like(x)
+        both = (None, None) if residual is None else (residual.data_ptr(), summed.data_ptr())
+        sizes = epsilon, x.numel() // width, width
+        self._library.normalize(x.data_ptr(), *both, weight.data_ptr(), *sizes, out.data_ptr())
+        return out, summed
 
+    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
+        """x: rows x 2 widths, contiguous."""
+        width = x.shape[-1] // 2
+        out = x.new_empty(*x.shape[:-1], width)
+        self._library.silu_and_mul(x.data_ptr(), out.numel() // width, width, out.data_ptr())
+        return out
 
-def normalize(
-    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, epsilon: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """RMSNorm of x, or of residual + x; returns that sum too. All are contiguous. Not in place:
-    a model may still use what it gave."""
-    out, width = torch.empty_like(x), x.shape[-1]
-    summed = x if residual is None else torch.empty_like(x)
-    both = (None, None) if residual is None else (residual.data_ptr(), summed.data_ptr())
-    sizes = epsilon, x.numel() // width, width
-    _library.normalize(x.data_ptr(), *both, weight.data_ptr(), *sizes, out.data_ptr())
-    return out, summed
+    def rotate(
+        self, x: torch.Tensor, width: int, angles: torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
+        """Rotate the heads of this width of each position's row, in place where `in_rows` has no
+        need of a copy. angles: a position's cosines, then sines."""
+        rows = in_rows(x, len(positions))
+        sizes = rows.stride(0), rows.shape[1] // width, width
+        arguments = rows.data_ptr(), *sizes, angles.data_ptr(), angles.shape[-1]
+        self._library.rotate(*arguments, positions.data_ptr(), len(rows))
+        return rows.view(x.shape)
 
+    def step_of(self, batch: ForwardBatch) -> DecodingStep | None:
+        """None if the batch does not decode, or its cache is another than that of float32."""
+        pool, table = batch.token_to_kv_pool, batch.req_to_token_pool.req_to_token
+        if not batch.forward_mode.is_decode() or type(pool) is not MHATokenToKVPool:
+            return None
+        if {pool.dtype, pool.store_dtype} != {torch.float32} or table.dtype is not torch.int32:
+            return None
+        rows = batch.req_pool_indices, batch.seq_lens, batch.out_cache_loc
+        return self.step(pool.get_kv_buffer, table, *rows)
 
-def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
-    """x: rows x 2 widths, contiguous."""
-    width = x.shape[-1] // 2
-    out = x.new_empty(*x.shape[:-1], width)
-    _library.silu_and_mul(x.data_ptr(), out.numel() // width, width, out.data_ptr())
-    return out
-
-
-def rotate(
-    x: torch.Tensor, width: int, angles: torch.Tensor, positions: torch.Tensor
-) -> torch.Tensor:
-    """Rotate the heads of this width of each position's row, in place where `in_rows` has no need
-    of a copy. angles: a position's cosines, then sines."""
-    rows = in_rows(x, len(positions))
-    sizes = rows.stride(0), rows.shape[1] // width, width
-    arguments = rows.data_ptr(), *sizes, angles.data_ptr(), angles.shape[-1]
-    _library.rotate(*arguments, positions.data_ptr(), len(rows))
-    return rows.view(x.shape)
+    def step(self, *shared: Any) -> DecodingStep:
+        return DecodingStep(self._library.attend, *shared)
 
 
 def in_rows(x: torch.Tensor, rows: int) -> torch.Tensor:
@@ -95,30 +101,20 @@ def in_rows(x: torch.Tensor, rows: int) -> torch.Tensor:
 class DecodingStep:
     """What the layers of one decoding step share: where each row's tokens are in the cache.
 
-    table: requests x longest, a request's slots; the others are of each row: its request's number,
-    how many tokens it has, and the slot of the newest.
+    attend: the C function. table: requests x longest, a request's slots; the others are of each
+    row: its request's number, how many tokens it has, and the slot of the newest.
     """
 
     def __init__(
         self,
+        attend: Callable[..., int],
         caches: Callable[[int], tuple[torch.Tensor, torch.Tensor]],
         table: torch.Tensor,
         *of_each_row: torch.Tensor,
     ) -> None:
-        self._caches, self._table = caches, table
+        self._attend, self._caches, self._table = attend, caches, table
         self._of_each_row = [each.to(torch.int64) for each in of_each_row]
         self._shared: dict[Any, _Step] = {}
-
-    @classmethod
-    def of(cls, batch: ForwardBatch) -> DecodingStep | None:
-        """None if the batch does not decode, or its cache is another than that of float32."""
-        pool, table = batch.token_to_kv_pool, batch.req_to_token_pool.req_to_token
-        if not batch.forward_mode.is_decode() or type(pool) is not MHATokenToKVPool:
-            return None
-        if not loaded() or {pool.dtype, pool.store_dtype} != {torch.float32}:
-            return None
-        rows = batch.req_pool_indices, batch.seq_lens, batch.out_cache_loc
-        return cls(pool.get_kv_buffer, table, *rows) if table.dtype is torch.int32 else None
 
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layer: RadixAttention
@@ -143,7 +139,7 @@ class DecodingStep:
             )
         new = q.data_ptr(), q.stride(0), k.data_ptr(), k.stride(0), v.data_ptr(), v.stride(0)
         old = keys.data_ptr(), values.data_ptr()
-        if not _library.attend(ctypes.byref(shared), *new, *old, out.data_ptr()):
+        if not self._attend(ctypes.byref(shared), *new, *old, out.data_ptr()):
             raise MemoryError("no memory for the scores of a step's attention")
         return out
 
@@ -154,8 +150,7 @@ class DecodingStep:
         return self._shared[alike]
 
 
-def _compare_with_pytorch() -> None:
-    """Raise `RuntimeError` if a function computes something else than PyTorch's operators."""
+def _compare_with_pytorch(kernels: Kernels) -> None:
     draw = torch.Generator().manual_seed(0)
     x, weight, residual = (torch.randn(*s, generator=draw) for s in ((3, 40), (40,), (3, 40)))
     summed = x + residual
@@ -165,9 +160,9 @@ def _compare_with_pytorch() -> None:
         "rotate": torch.cat((x[:, :20] * weight[:20] - x[:, 20:] * weight[20:],
                              x[:, 20:] * weight[:20] + x[:, :20] * weight[20:]), dim=-1),
     }  # fmt: skip
-    computed = {"silu_and_mul": silu_and_mul(x), "rotate": x.clone()}
-    rotate(computed["rotate"], 40, weight[None], torch.zeros(3, dtype=torch.int64))
-    computed["normalize"], _ = normalize(x, residual, weight, 1e-5)
+    computed = {"silu_and_mul": kernels.silu_and_mul(x), "rotate": x.clone()}
+    kernels.rotate(computed["rotate"], 40, weight[None], torch.zeros(3, dtype=torch.int64))
+    computed["normalize"], _ = kernels.normalize(x, residual, weight, 1e-5)
     # Two rows of four and two tokens; two query heads of width 20 share one of keys.
     keys, values = torch.randn(2, 8, 1, 20, generator=draw)
     table, ends = torch.tensor([[1, 3, 5, 7], [2, 4, 0, 0]], dtype=torch.int32), (4, 2)
@@ -176,7 +171,7 @@ def _compare_with_pytorch() -> None:
         layer_id=0, tp_q_head_num=2, tp_k_head_num=1, qk_head_dim=20, v_head_dim=20,
         sliding_window_size=-1, scaling=0.2, logit_cap=0,
     )  # fmt: skip
-    step = DecodingStep(lambda _: (keys, values), table, torch.arange(2), torch.tensor(ends), slots)
+    step = kernels.step(lambda _: (keys, values), table, torch.arange(2), torch.tensor(ends), slots)
     computed["attend"] = step.attend(x[:2], keys[slots], values[slots], layer)
     expected["attend"] = torch.cat([
         scaled_dot_product_attention(

@@ -18,6 +18,8 @@ from sglang.srt.lora.backend.lora_registry import register_lora_backend
 from sglang.srt.lora.utils import generate_sequence_lengths
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
 
+from _inf.backends.verl.patch_table import Replace, Wrap
+
 NAME = "torch_native"
 
 
@@ -123,3 +125,12 @@ class CpuLora(BaseLoRABackend):
     ) -> torch.Tensor:
         inner = self.run_lora_a_sgemm(x, gate_up_lora_a, slices=2)
         return self.run_lora_b_sgemm(inner, gate_up_lora_b, output_offset, base_output)
+
+
+def patches() -> list[Replace]:
+    # fmt: off
+    return [
+        Wrap("sglang.srt.lora.layers:BaseLayerWithLoRA.__init__", with_its_bias,
+             "load_weights of models/ finds no bias of a layer that can have adapters, and dies"),
+    ]
+    # fmt: on

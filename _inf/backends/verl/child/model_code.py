@@ -1,23 +1,80 @@
-"""Corrects SGLang's model code where it computes something else than Transformers, and computes
-RMSNorm and rotary embedding on a CPU in fewer PyTorch operators.
+"""Corrects the layers of SGLang's models where they compute something else than Transformers, and
+computes RMSNorm, SiLU and rotary embedding on a CPU in fewer PyTorch operators.
 
 For one row such an operator takes microseconds to start and next to nothing to compute, and there
-are ten thousand of them in a step. Only float32, where the order of roundings hardly matters.
+are ten thousand of them in a step. Only float32, where the order of roundings hardly matters. With
+`Kernels`, each of the three is one call in C.
+
+And imports the file of the model that is served, and not all 160 that `models/registry.py` does:
+their texts are searched for a class that is asked for, and all are imported only if none of them
+names it. Importing this module imports SGLang's registry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any
 
+import sglang.srt.models
 import torch
+from sglang.srt.environ import envs
 from sglang.srt.layers.activation import GeluAndMul
+from sglang.srt.layers.rotary_embedding import RotaryEmbedding
 from torch.nn.functional import embedding, rms_norm
 
-from _inf.backends.verl.child import kernels
+from _inf.backends.verl.child.kernels import Kernels
+from _inf.backends.verl.patch_table import Replace, Wrap
 
+# Where a file says which of its classes are models: one name, or a list of names.
+ENTRY_CLASS = re.compile(r"^EntryClass\s*=\s*(\w+|\[[^\]]*\])", re.MULTILINE)
+FILES = {
+    path.stem: path for folder in sglang.srt.models.__path__ for path in Path(folder).glob("*.py")
+}
 TANH_GELU = "gelu_pytorch_tanh"
 _LAST = "last_angles"  # an attribute of a rotary embedding: the last positions, and their angles
+
+
+@contextlib.contextmanager
+def _only(files: Collection[str]) -> Iterator[None]:
+    """Let SGLang import these files and no others; the setting is its own."""
+    setting = envs.SGLANG_DISABLED_MODEL_ARCHS
+    skipped = {*setting.get(), *(name for name in FILES if name not in files)}
+    with setting.override(",".join(sorted(skipped))):
+        yield
+
+
+with _only(()), envs.SGLANG_EXTERNAL_MODEL_PACKAGE.override(""):
+    from sglang.srt.models import registry as registry
+
+if external := envs.SGLANG_EXTERNAL_MODEL_PACKAGE.get():
+    registry.ModelRegistry.register(external, overwrite=True)  # all its files, as SGLang does
+
+
+class ModelClasses(dict[str, Any]):
+    """The classes of models by name; to ask for a name imports the files that have it."""
+
+    def __contains__(self, name: object) -> bool:
+        if not super().__contains__(name):
+            self._import([file for file in FILES if name in entry_classes(file)] or FILES)
+        return super().__contains__(name)
+
+    def keys(self) -> Any:
+        """Itself, because SGLang asks the view of the keys for names."""
+        return self
+
+    def _import(self, files: Collection[str]) -> None:
+        with _only(files):
+            self.update(registry.import_model_classes.__wrapped__(sglang.srt.models.__name__))
+
+
+def entry_classes(file: str) -> list[str]:
+    """The models that a file names, read from its text."""
+    found = ENTRY_CLASS.search(FILES[file].read_text())
+    return re.findall(r"\w+", found[1]) if found else []
 
 
 def add_head_bias(
@@ -63,6 +120,7 @@ def accumulate_in_float32(
 
 
 def normalize(
+    kernels: Kernels | None,
     forward: Callable[..., Any],
     self: Any,
     x: torch.Tensor,
@@ -72,7 +130,7 @@ def normalize(
     odd = (self.variance_size_override, self.override_orig_dtype, addition) != (None, None, None)
     if odd or not _is_plain(x) or not _is_plain(self.weight) or x.shape[-1] != self.hidden_size:
         return forward(self, x, residual, addition)
-    if kernels.loaded() and x.is_contiguous() and (residual is None or residual.is_contiguous()):
+    if kernels and x.is_contiguous() and (residual is None or residual.is_contiguous()):
         both = kernels.normalize(x, residual, self.weight, self.variance_epsilon)
         return both[0] if residual is None else both
     summed = x if residual is None else x + residual
@@ -81,6 +139,7 @@ def normalize(
 
 
 def rotate(
+    kernels: Kernels | None,
     forward: Callable[..., tuple[torch.Tensor, torch.Tensor]],
     self: Any,
     positions: torch.Tensor,
@@ -93,7 +152,7 @@ def rotate(
     numbered = positions.dim() == 1 and positions.dtype is torch.int64
     if odd or not numbered or not all(map(_is_plain, (query, key, self.cos_sin_cache))):
         return forward(self, positions, query, key, *others, **named)
-    if kernels.loaded():
+    if kernels:
         arguments = self.head_size, self.cos_sin_cache, positions
         return kernels.rotate(query, *arguments), kernels.rotate(key, *arguments)
     if self.rotary_dim != self.head_size:
@@ -113,11 +172,68 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return torch.addcmul(heads * cos, swapped, sin).view(x.shape)
 
 
-def silu_and_mul(forward: Callable[..., torch.Tensor], self: Any, x: torch.Tensor) -> torch.Tensor:
-    if kernels.loaded() and _is_plain(x) and x.is_contiguous():
+def silu_and_mul(
+    kernels: Kernels, forward: Callable[..., torch.Tensor], self: Any, x: torch.Tensor
+) -> torch.Tensor:
+    if _is_plain(x) and x.is_contiguous():
         return kernels.silu_and_mul(x)
     return forward(self, x)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.dtype is torch.float32 and tensor.is_cpu
+
+
+def patches(kernels: Kernels | None) -> list[Replace]:
+    layers = "sglang.srt.layers"
+    # fmt: off
+    fused = [
+        Wrap(f"{layers}.activation:SiluAndMul.forward_native",
+             functools.partial(silu_and_mul, kernels),
+             "on a CPU it is two operators and a copy"),
+    ] if kernels else []
+    return [
+        Replace("sglang.srt.models.registry:ModelRegistry.models",
+                ModelClasses(registry.ModelRegistry.models),
+                "it imports the files of all models, and wandb and timm with them, to serve one"),
+        *fused,
+        Wrap(f"{layers}.layernorm:RMSNorm.forward_native", functools.partial(normalize, kernels),
+             "on a CPU it is eight operators, for a few numbers each"),
+        Wrap(f"{layers}.rotary_embedding:RotaryEmbedding.forward_native",
+             functools.partial(rotate, kernels),
+             "on a CPU it is 40 operators, for a few numbers each"),
+        Replace(f"{layers}.rotary_embedding:DynamicNTKScalingRotaryEmbedding._compute_cos_sin_cache",
+                RotaryEmbedding._compute_cos_sin_cache,
+                "it uses the base of the longest context for every row; Transformers uses the "
+                "model's own up to max_position_embeddings, and `support` refuses longer rows"),
+        Wrap(f"{layers}.logits_processor:LogitsProcessor._compute_lm_head", add_head_bias,
+             "the bias of a head (Phi's) is left out"),
+        Wrap("sglang.srt.models.commandr:CohereAttention.__init__", cohere_with_its_own_window,
+             "a token of Cohere 2 sees one token more than its window has"),
+        Wrap("sglang.srt.models.gemma:GemmaForCausalLM.__init__", gemma_with_its_own_gelu,
+             "Gemma 1 always computes the exact GELU, where its config names the tanh one"),
+    ]
+    # fmt: on
+
+
+def gpu_patches() -> list[Replace]:
+    """Rows that replace kernels by those that are compiled in sgl-kernel's wheel."""
+    import sgl_kernel  # none of it is needed on a CPU
+    import triton.language
+
+    needs_toolkit = "it is compiled at first use, for which CUDA's toolkit and ninja are needed"
+    accumulate = functools.partial(accumulate_in_float32, triton.language.float32)
+    # fmt: off
+    return [
+        Replace("sglang.srt.layers.rotary_embedding:apply_rope_with_cos_sin_cache_inplace",
+                sgl_kernel.apply_rope_with_cos_sin_cache_inplace, needs_toolkit),
+        Replace("sglang.jit_kernel.pos_enc:rotary_embedding", sgl_kernel.rotary_embedding,
+                f"{needs_toolkit}; for head sizes that the other kernel lacks"),
+        *(Wrap(f"sglang.srt.layers.layernorm:{norm}.forward_cuda", native_in_float32,
+               "sgl-kernel has no kernel of it for float32")
+          for norm in ("RMSNorm", "GemmaRMSNorm")),
+        Wrap("sglang.srt.layers.moe.fused_moe_triton.fused_moe:invoke_fused_moe_kernel",
+             accumulate,
+             "layers/moe/moe_runner/triton.py accumulates every dtype but bfloat16 in float16"),
+    ]
+    # fmt: on

@@ -21,6 +21,8 @@ import torch
 from sglang.srt.server_args import get_global_server_args
 from sglang.srt.utils import use_intel_amx_backend
 
+from _inf.backends.verl.patch_table import Replace, Wrap
+
 _onednn = torch.ops.mkldnn
 _PACKED = "packed"  # a parameter's attribute: its packed weight
 
@@ -105,3 +107,17 @@ def _packable_dtypes() -> frozenset[torch.dtype]:
         torch.float16: _onednn._is_mkldnn_fp16_supported(),
     }
     return frozenset(dtype for dtype, supported in dtypes.items() if supported)
+
+
+def patches() -> list[Replace]:
+    """The table of patches, before rows that correct the same functions."""
+    # fmt: off
+    return [
+        Wrap("sglang.srt.layers.quantization.unquant:UnquantizedLinearMethod.apply",
+             packed_linear, "its products on a CPU do not use packed weights"),
+        Wrap("sglang.srt.layers.logits_processor:LogitsProcessor._compute_lm_head",
+             packed_head, "its products on a CPU do not use packed weights"),
+        Wrap("sglang.srt.model_executor.model_runner:ModelRunner.update_weights_from_tensor",
+             with_plain_weights, "it changes weights, which are packed"),
+    ]
+    # fmt: on

@@ -15,6 +15,7 @@ from sglang.srt.sampling.penaltylib import (
 )
 from sglang.srt.sampling.penaltylib.orchestrator import _BatchedPenalizer
 
+from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.backends.verl.sglang_format import REPETITION_PENALTY
 
 
@@ -154,3 +155,20 @@ def _remember(penalizer: Any, row: int, generated: torch.Tensor) -> None:
         penalizer.cumulated_presence_penalties[row, generated] = penalizer.presence_penalties[row]
     elif isinstance(penalizer, BatchedMinNewTokensPenalizer):
         penalizer.len_output_tokens[row] += len(generated)
+
+
+def patches() -> list[Replace]:
+    batch = "sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo"
+    # fmt: off
+    return [
+        Wrap("sglang.srt.sampling.penaltylib:BatchedPenalizerOrchestrator.__init__",
+             add_penalizers,
+             "repetition_penalty is validated, and nothing applies it; min_new_tokens is slow"),
+        Wrap(f"{batch}.apply_logits_bias", penalize_last,
+             "its penalties come before a logit_bias; Transformers' repetition_penalty after it"),
+        Wrap(f"{batch}.from_schedule_batch", penalties_of_retracted_rows,
+             "sampling/penaltylib: a row that was taken out of a full cache and starts again with "
+             "its generated tokens gets the penalties and min_new_tokens of a row that has "
+             "generated nothing"),
+    ]
+    # fmt: on

@@ -1,19 +1,22 @@
-"""Corrections of SGLang's scheduler and its process; `scheduler_patches.py` has the reasons."""
+"""Corrects SGLang's scheduler and its process: how it ends, meets others, waits, and ends rows."""
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+from sglang.srt.managers.schedule_batch import Req
 
-from _inf.backends.verl.child.grammar_fixes import end_with_its_grammar
+from _inf.backends.verl.child.grammars import end_with_its_grammar
+from _inf.backends.verl.patch_table import Replace, Wrap
 
 
 def exit_instead_of_sigquit(
@@ -83,13 +86,6 @@ def unpinned_without_a_gpu(
     self.buffer = torch.zeros(shape, dtype=torch.int32)
 
 
-def temperature_of_top_k_1(build: Callable[..., Any], batch: ScheduleBatch, vocab_size: int) -> Any:
-    info = build(batch, vocab_size)
-    # SGLang gives a greedy row temperature 1.
-    info.is_all_greedy &= all(req.sampling_params.temperature == 1.0 for req in batch.reqs)
-    return info
-
-
 class CheckedReq(Req):
     """A request with a grammar, with stop strings, or with stop tokens beside `ignore_eos`; no
     other, because these checks for its end are made for each row and step."""
@@ -134,3 +130,63 @@ def check_what_it_asks_for(init: Callable[..., None], req: Any, *args: Any, **kw
     grammars = params.json_schema, params.regex, params.ebnf, params.structural_tag
     if any(grammars) or params.stop_strs or (params.ignore_eos and params.stop_token_ids):
         req.__class__ = CheckedReq
+
+
+def take_turns(
+    order: Callable[..., bool], policy: Any, waiting: list[Any], running: Any = None
+) -> bool:
+    """The next row is one of the call with the fewest running rows, so a call of one row waits for
+    a single running row to end. SGLang's own order is kept within a call and between calls with
+    equally many running rows. Uses no clock, so that all ranks of a group decide alike."""
+    prefixes_matched = order(policy, waiting, running)
+    rows = Counter(_call(request) for request in (running.reqs if running else ()))
+    turns: dict[str, int] = {}
+    for request in waiting:
+        call = _call(request)
+        turns[request.rid] = rows[call]
+        rows[call] += 1
+    waiting.sort(key=lambda request: turns[request.rid])
+    return prefixes_matched
+
+
+def _call(request: Any) -> str:
+    """The name of a request's call, as written by `Call.rid`."""
+    return str(request.rid).partition("-")[0]
+
+
+def patches(folder: Path) -> list[Replace]:
+    """The table of patches; folder: the engine's, for the processes' rendezvous file."""
+    module = "sglang.srt.managers.scheduler"
+    meet = functools.partial(meet_in_a_file, folder / "rendezvous")
+    # fmt: off
+    return [
+        Wrap("psutil:Process.send_signal", exit_instead_of_sigquit,
+             "managers/scheduler.py: a child that fails sends SIGQUIT to its parent, which kills "
+             "the caller's process"),
+        Wrap("torch.distributed:init_process_group", meet,
+             "distributed/parallel_state.py: the schedulers' rendezvous listens on every "
+             "interface"),
+        Wrap(f"{module}:Scheduler.run_batch", touch_log,
+             "managers/scheduler_output_processor_mixin.py: its messages are too few to tell a "
+             "slow scheduler from one that hangs: between two may be 50 tokens of each row and "
+             "the prefill of all waiting rows, or minutes on a slow CPU"),
+        Wrap(f"{module}:Scheduler.maybe_sleep_on_idle", sleep_without_work,
+             "if all running rows end at once, its loop finds no batch once, and it sleeps for up "
+             "to a second before the rows that wait"),
+        Wrap(f"{module}:Scheduler.init_tokenizer", with_tokenizer,
+             "without a tokenizer the scheduler dies of stop strings and min_new_tokens"),
+        Wrap("sglang.srt.constrained.grammar_manager:GrammarManager.__init__", with_tokenizer,
+             "without a tokenizer there are no grammars"),
+        Wrap(f"{module}:Scheduler.init_tokenizer", with_cached_eos,
+             "managers/schedule_batch.py asks Transformers (4.57.1) for the EOS id in each step "
+             "and row, which finds the token's name and then its id anew each time"),
+        Wrap("sglang.srt.managers.schedule_batch:Req.__init__", check_what_it_asks_for,
+             "it ends rows with grammars, stop strings or stop tokens too late or too early"),
+        Wrap("sglang.srt.managers.schedule_policy:SchedulePolicy.calc_priority", take_turns,
+             "all calls share one queue: a call after 1,000 rows waits for all of them, and its "
+             "priorities can only put a call always first"),
+        Wrap("sglang.srt.layers.moe.routed_experts_capturer:_RoutedExpertsHostCache.__init__",
+             unpinned_without_a_gpu,
+             "its buffer is in pinned memory, which torch cannot allocate without a GPU"),
+    ]
+    # fmt: on

@@ -1,4 +1,8 @@
-"""Applies every patch in the scheduler's process before SGLang's own function runs."""
+"""Applies every patch in the scheduler's process before SGLang's own function runs there.
+
+Each subject's module has its part of the table, with SGLang's name, what it corrects and why; files
+are those of sglang 0.5.9, under `srt/`.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,13 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from _inf.backends.verl.cuda import leave_out_deep_gemm
 from _inf.runtime.interpreter import quick_imports
 
-SCHEDULER = "sglang.srt.managers.scheduler:run_scheduler_process"
-SETUP = "_inf.backends.verl.child.setup:set_up"
-IMPORTS = "_inf.backends.verl.child.setup:import_all"
+if TYPE_CHECKING:
+    from _inf.backends.verl.child.kernels import Kernels
+    from _inf.backends.verl.patch_table import Replace
 
 
 def import_all(log: Path) -> None:
@@ -25,10 +29,44 @@ def import_all(log: Path) -> None:
 
     setproctitle.setproctitle("inf::fork_server")
     with quick_imports():
-        from _inf.backends.verl.child import attention, scheduler_patches  # noqa: F401
+        patches(log.parent, pack_weights=True)  # its rows import what they name
 
-        # Its rows import what they name, the scheduler too.
-        scheduler_patches.patches(log.parent, trust_remote_code=False, pack_weights=True)
+
+def patches(
+    folder: Path,
+    *,
+    device: str = "cpu",
+    cpu_attention: bool = False,
+    pack_weights: bool = False,
+    kernels: Kernels | None = None,
+    trust_remote_code: bool = False,
+) -> list[Replace]:
+    """Return the whole table; of rows for one function the later ones are outside. folder: the
+    engine's."""
+    from _inf.backends.verl.child import (
+        attention,
+        drawing,
+        grammars,
+        lora,
+        model_code,
+        packed_linear,
+        penalties,
+        scheduler,
+        weight_loading,
+    )
+
+    return [
+        *(packed_linear.patches() if pack_weights else ()),
+        *(model_code.gpu_patches() if device == "cuda" else ()),
+        *scheduler.patches(folder),
+        *grammars.patches(),
+        *drawing.patches(),
+        *penalties.patches(),
+        *weight_loading.patches(trust_remote_code),
+        *model_code.patches(kernels),
+        *attention.patches(folder, with_attention=cpu_attention),
+        *lora.patches(),
+    ]
 
 
 def set_up(
@@ -41,6 +79,8 @@ def set_up(
     trust_remote_code: bool,
 ) -> None:
     if device == "cuda":
+        from _inf.backends.verl.cuda import leave_out_deep_gemm
+
         leave_out_deep_gemm()
     import tqdm
 
@@ -50,24 +90,27 @@ def set_up(
     logging.getLogger("sglang.srt.models.registry").setLevel(logging.ERROR)
     # Triton's products of float32 are TF32 otherwise, which has 10 bits of the mantissa's 23.
     os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
-    from _inf.backends.verl.child.grammar_fixes import register_grammars
-    from _inf.backends.verl.child.scheduler_patches import patches
+    from _inf.backends.verl.child.attention import register_cpu_attention
+    from _inf.backends.verl.child.grammars import register_grammars
+    from _inf.backends.verl.child.kernels import Kernels
+    from _inf.backends.verl.child.lora import register_cpu_lora
     from _inf.backends.verl.patch_table import apply
 
+    kernels = Kernels(kernel_library) if kernel_library else None
+    table = patches(
+        log.parent,
+        device=device,
+        cpu_attention=cpu_attention,
+        pack_weights=pack_weights,
+        kernels=kernels,
+        trust_remote_code=trust_remote_code,
+    )
     # flashinfer imports tvm-ffi 0.1.15, whose handler of a segmentation fault asks for memory:
     # after a fault within malloc it would wait without end. The process is to die instead.
     signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+    apply(table)
     register_grammars()
-    apply(patches(log.parent, trust_remote_code=trust_remote_code, pack_weights=pack_weights))
     if cpu_attention:
-        from _inf.backends.verl.child.attention import register_cpu_attention
-
-        register_cpu_attention()
-    if kernel_library is not None:
-        from _inf.backends.verl.child import kernels
-
-        kernels.load(kernel_library)
+        register_cpu_attention(kernels)
     if device == "cpu":
-        from _inf.backends.verl.child.lora import register_cpu_lora
-
         register_cpu_lora()

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from _inf.backends.verl.patch_table import Replace, Wrap
+
 REFUSED = "inf: refused: "
 SHOWN_NAMES = 3
 
@@ -139,3 +141,18 @@ class DroppedWeights:
 def _some(names: list[str]) -> str:
     more = len(names) - SHOWN_NAMES
     return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def patches(trust_remote_code: bool) -> list[Replace]:
+    # fmt: off
+    return [
+        Wrap("sglang.srt.model_loader.loader:DefaultModelLoader.load_weights_and_postprocess",
+             functools.partial(load_checked, trust_remote_code),
+             "load_weights of models/ silently drops a weight that a class does not know, and a "
+             "parameter for which no weight was loaded keeps whatever was in memory"),
+        Wrap("sglang.srt.model_executor.model_runner:ModelRunner.update_weights_from_tensor",
+             answer_a_refused_update,
+             "managers/scheduler_update_weights_mixin.py: an exception in an update ends the "
+             "process"),
+    ]
+    # fmt: on

@@ -39,6 +39,7 @@ from xgrammar import apply_token_bitmask_inplace
 
 from _inf.backends.verl.child.compiled_grammars import CompiledGrammar, CompiledGrammars, Key
 from _inf.backends.verl.child.penalties import MinTokensPenalizer
+from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.types import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -48,10 +49,6 @@ MAX_MATCHERS = 8  # of one grammar
 _BIASES = torch.zeros(256, 8).masked_fill_(
     (torch.arange(256)[:, None] >> torch.arange(8)) % 2 == 0, -math.inf
 )
-
-
-def register_grammars() -> None:
-    register_grammar_backend("llguidance", _Backend)
 
 
 class _Vocabulary:
@@ -202,3 +199,18 @@ def leave_a_token(update: Callable[[Any], None], info: SamplingBatchInfo) -> Non
         info.apply_mask_func(logits=scores, vocab_mask=info.vocab_mask[row : row + 1])
         if torch.isneginf(scores).all():
             lengths.min_new_tokens[row] = 0
+
+
+def register_grammars() -> None:
+    register_grammar_backend("llguidance", _Backend)
+
+
+def patches() -> list[Replace]:
+    # fmt: off
+    return [
+        Wrap("sglang.srt.sampling.sampling_batch_info:SamplingBatchInfo.update_regex_vocab_mask",
+             leave_a_token,
+             "sampling/penaltylib/min_new_tokens.py rules out the only tokens that a grammar has "
+             "left"),
+    ]
+    # fmt: on

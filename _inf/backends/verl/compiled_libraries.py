@@ -1,14 +1,19 @@
-"""Builds stubs of the two libraries that sgl-kernel links and that may be missing on a machine.
+"""Compiles C libraries on this machine, each once: `child/kernels.c`, and stubs of two others.
 
-sgl-kernel 0.3.21 (`sm100/common_ops`, what it loads without a GPU) links libcuda.so.1 and
-libnuma.so.1 but calls neither on a CPU, so a library with the same symbols is enough for the
-import. Next to the real library, a stub must not be on the linker's path.
+The kernels are compiled for the machine's processor and stay in the cache. sgl-kernel 0.3.21
+(`sm100/common_ops`, what it loads without a GPU) links libcuda.so.1 and libnuma.so.1, which may be
+missing, but calls neither on a CPU, so a library with the same symbols is enough for the import.
+Next to the real library, a stub must not be on the linker's path.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
+import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +23,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from _inf.errors import ConfigError
+from _inf.runtime import quiet
+
+SOURCE = Path(__file__).with_name("child") / "kernels.c"
+KERNELS = "kernels.so"
+_OPTIONS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-shared", "-fPIC")
+_SECONDS = 120
+_LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+_OF_A_PROCESSOR = ("vendor_id", "model name", "flags")  # lines of /proc/cpuinfo
 
 
 @dataclass(frozen=True)
@@ -88,7 +101,7 @@ def stub(library: Library) -> Path:
     return build_stub(folders[0 if os.access(Path(sys.prefix, "lib"), os.W_OK) else 1], library)
 
 
-def load(sonames: Iterable[str]) -> None:
+def load_stubs(sonames: Iterable[str]) -> None:
     """Load the stubs into this process and put them on the linker's path for child processes."""
     paths = [stub(LIBRARIES[soname]) for soname in sonames]
     for path in paths:
@@ -111,3 +124,69 @@ def _homes() -> list[Path]:
     """The installation's folder, then the user's cache for when the first is not writable."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return [Path(sys.prefix, "lib", "inf"), Path(cache, "inf", "lib")]
+
+
+def kernel_library() -> Path | None:
+    """Return the library's path; None, with a warning, where it cannot be compiled or loaded."""
+    from _inf.models.cache import build_once  # `check_pins` runs where nothing is installed
+
+    try:
+        if (compiler := _gcc()) is None:
+            raise ConfigError("there is no gcc on PATH")
+        made_of = SOURCE.read_bytes(), compiler, _OPTIONS, _processor()
+        key = hashlib.blake2b(repr(made_of).encode(), digest_size=12).hexdigest()
+        build = functools.partial(_compile_kernels, compiler)
+        library = build_once(f"kernels-{key}", build) / KERNELS
+        _check_loads(library)
+        return library
+    except ConfigError as error:
+        quiet.warn(
+            f"compiled_kernels: {error}; so PyTorch's operators compute what is between two "
+            "matrix products, which is slower. Set compiled_kernels: false if that is meant."
+        )
+        return None
+
+
+def _gcc() -> list[str] | None:
+    """The gcc in CC with its options, else the one on PATH. Only gcc: its OpenMP runtime is the one
+    that PyTorch has loaded, and shares its threads."""
+    words: list[str] = []
+    with contextlib.suppress(ValueError):  # a quote that is not closed
+        words = shlex.split(os.environ.get("CC", ""))
+    for index, word in enumerate(words):  # not the first one in "ccache gcc -m64"
+        if "gcc" in Path(word).name and (found := shutil.which(word)):
+            return [found, *words[index + 1 :]]
+    return [found] if (found := shutil.which("gcc")) else None
+
+
+def _compile_kernels(compiler: list[str], folder: Path) -> None:
+    command = [*compiler, *_OPTIONS, "-o", str(folder / KERNELS), str(SOURCE), "-lm"]
+    if said := _failure(command):
+        raise ConfigError(f"{shlex.join(compiler)} could not compile {SOURCE}; it said: {said}")
+
+
+def _check_loads(library: Path) -> None:
+    """In a process of its own: a damaged file may end the one that loads it."""
+    if said := _failure([sys.executable, "-I", "-S", "-c", _LOAD, str(library)]):
+        raise ConfigError(
+            f"{library} cannot be loaded ({said}). Delete its folder to compile it again; if the "
+            "cache is mounted noexec, set XDG_CACHE_HOME to a folder that is not"
+        )
+
+
+def _failure(command: list[str]) -> str | None:
+    """None if the command succeeds, else the last line that it wrote."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        return str(failure)
+    if done.returncode == 0:
+        return None
+    lines = done.stderr.strip().splitlines()
+    return lines[-1] if lines else f"nothing, and ended with {done.returncode}"
+
+
+def _processor() -> list[str]:
+    """What `-march=native` depends on: a cache may be shared by machines."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return sorted({line for line in lines if line.startswith(_OF_A_PROCESSOR)})
