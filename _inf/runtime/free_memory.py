@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from _inf.runtime.engine_folder import PREFIX
+from _inf.runtime.processes import PREFIX
 
 MOUNTED, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _FILE = "reserved-{}.json"  # of a process

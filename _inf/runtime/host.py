@@ -19,11 +19,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from _inf.errors import EngineDeadError, GenerationTimeout, InferenceError, error_text
-from _inf.runtime.engine_folder import EngineFolder
 from _inf.runtime.fork_server import ForkedProcess, ForkServer
 from _inf.runtime.processes import (
     JOIN_SECONDS,
     LOOK_SECONDS,
+    EngineFolder,
     Watch,
     Worker,
     WorkerProcess,

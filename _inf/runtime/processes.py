@@ -1,5 +1,5 @@
-"""The processes of an engine: its children, which die with their parent and only then; whether one
-hangs; and forks of the caller's process, which cannot use the engine.
+"""The processes of an engine and their folder: its children, which die with their parent and only
+then; whether one hangs; and forks of the caller's process, which cannot use the engine.
 
 A child imports this module before anything else, so nothing heavy is imported at the top. Its
 temporary files are in the engine's folder, which the parent removes, because a killed child does
@@ -16,6 +16,7 @@ import multiprocessing.context
 import multiprocessing.spawn
 import os
 import pkgutil
+import shutil
 import signal
 import sys
 import tempfile
@@ -32,8 +33,48 @@ from _inf.runtime.interpreter import set_torch_variables
 PR_SET_PDEATHSIG = 1
 JOIN_SECONDS = 10.0
 LOOK_SECONDS = 1.25
+PREFIX, LOG_TAIL_LINES = "inf-engine-", 15
+SOCKET, MAX_SOCKET_BYTES = "tmp12345678", 107  # as upstream names them; Linux, unix(7)
 SPAWN = '"spawn"'
 _home: int | None = None  # the process that has had an engine
+
+
+class EngineFolder:
+    """Creates the temporary folder of an engine, which only its user can read: its log, and the
+    sockets between its processes. sockets: whether it will have some, whose paths must be short
+    enough for the kernel."""
+
+    def __init__(self, *, sockets: bool) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=PREFIX))
+        excess = len(os.fsencode(self.path / SOCKET)) - MAX_SOCKET_BYTES
+        if sockets and excess > 0:
+            self.path.rmdir()
+            raise InferenceError(
+                f"{tempfile.gettempdir()}: the path of the temporary folder is {excess} bytes too "
+                "long for the engine's sockets; set TMPDIR to a shorter one."
+            )
+        self.log = self.path / "engine.log"
+        self.log.touch(mode=0o600)
+
+    def read_log(self) -> str:
+        """The whole log; "" if it is gone."""
+        with contextlib.suppress(OSError):
+            return self.log.read_text(errors="replace")
+        return ""
+
+    def end_of_log(self) -> str:
+        """The last lines of the log, below a line that names its path."""
+        tail = "\n".join(self.read_log().splitlines()[-LOG_TAIL_LINES:])
+        return f"The end of its log, {self.log}:\n{tail or '(empty)'}"
+
+    def remove(self, *, keep_log: bool) -> None:
+        for path in self.path.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path != self.log:
+                path.unlink(missing_ok=True)
+        if not keep_log:
+            shutil.rmtree(self.path, ignore_errors=True)
 
 
 class Worker:

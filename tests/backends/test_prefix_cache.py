@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from _inf.backends.verl import prefix_cache
-from _inf.backends.verl.prefix_cache import PrefixCache
+from _inf.backends.verl import changes
+from _inf.backends.verl.changes import PrefixCache
 from inf import InferenceError
 
 
@@ -25,7 +25,7 @@ class Scheduler:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefix_cache, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(changes, "FIRST_PAUSE", 0.0)
 
 
 def test_refused_flush_is_tried_again() -> None:
@@ -38,7 +38,7 @@ def test_flush_that_is_refused_without_end_is_an_error() -> None:
     scheduler = Scheduler(refusals=10**9)
     with pytest.raises(InferenceError, match="refused .* to empty its prefix cache"):
         asyncio.run(PrefixCache(scheduler.flush).empty())
-    assert scheduler.asked == prefix_cache.MAX_REFUSALS
+    assert scheduler.asked == changes.MAX_REFUSALS
 
 
 def test_flush_beside_other_calls_is_left_to_them() -> None:

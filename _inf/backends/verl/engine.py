@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from _inf.backends.verl.adapters import Adapters
-from _inf.backends.verl.prefix_cache import PrefixCache
+from _inf.backends.verl.changes import PrefixCache
 from _inf.backends.verl.sglang_format import (
     ADAPTER,
     output_row,

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import inf
 from _inf.apps.check.report import CheckReport
-from _inf.backends.verl.prefix_cache import PrefixCache
+from _inf.backends.verl.changes import PrefixCache
 from inf import InferenceEngine
 from tests.support.check_references import FEW, hf, trainers_batch
 from tests.support.tiny import tiny_model

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from _inf.backends.verl import changes
-from _inf.backends.verl.prefix_cache import PrefixCache
+from _inf.backends.verl.changes import PrefixCache
 from inf import ConfigError, InferenceEngine, InferenceError
 from tests.support.refusals import refused
 from tests.support.schedulers import in_flight
