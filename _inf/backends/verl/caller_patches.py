@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from _inf.backends.verl.engine import current_call
+from _inf.backends.verl.engine import Engine, build_engine, current_call
 from _inf.backends.verl.patch_table import Replace, Wrap
 from _inf.runtime.host import current_host
 
@@ -30,6 +30,11 @@ class _Module:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
+
+
+def _engine(**arguments: Any) -> Any:
+    build: Any = build_engine.get(None) or Engine.__base__
+    return build(**arguments)
 
 
 def _event_loop() -> Any:
@@ -104,6 +109,7 @@ _ENGINE = "sglang.srt.entrypoints.engine"
 _PROCESSES = _Module(multiprocessing, Process=_process, set_start_method=_set_start_method)
 # fmt: off
 PATCHES = (
+    Replace(f"{_VERL}:AsyncEngine", _engine, "it names the class of the engine that it builds"),
     Replace(f"{_VERL}:asyncio", _Module(asyncio, get_event_loop=_event_loop),
             "it works on the main thread only, and in no running event loop"),
     Replace(f"{_VERL}:dist", _Module(torch.distributed, barrier=_barrier),

@@ -15,7 +15,13 @@ from verl.workers.config import HFModelConfig, RolloutConfig
 
 from _inf.backends.verl.adapters import Adapters
 from _inf.backends.verl.caller_patches import PATCHES
-from _inf.backends.verl.engine import Call, Engine, current_call, sglang_rollout
+from _inf.backends.verl.engine import (
+    Call,
+    Engine,
+    build_engine,
+    current_call,
+    sglang_rollout,
+)
 from _inf.backends.verl.patch_table import apply
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import ConfigError, InferenceError, shown
@@ -72,21 +78,11 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
                     torch.distributed.destroy_process_group(group)
 
     def _init_inference_engine(self, *args: object, **kwargs: object) -> None:
-        """Build our `Engine`: verl looks the class up by its module's global name. The other ranks
-        of a group wait for it, and fail if it does."""
-        upstream = sglang_rollout.AsyncEngine
-        sglang_rollout.AsyncEngine = functools.partial(
-            Engine,
-            self._scheduler,
-            self.server_arguments,
-            self.config.free_cache_engine,
-            self.adapters,
-        )
-        try:
-            start = super()._init_inference_engine
-            self.ranks.agreed(lambda: start(*args, **kwargs))
-        finally:
-            sglang_rollout.AsyncEngine = upstream
+        """Build our `Engine`. The other ranks of a group wait for it, and fail if it does."""
+        start = super()._init_inference_engine
+        arguments = self._scheduler, self.server_arguments, self.config.free_cache_engine
+        build_engine.set(functools.partial(Engine, *arguments, self.adapters))
+        self.ranks.agreed(lambda: start(*args, **kwargs))
 
     def generate_sequences(self, prompts: DataProto, **kwargs: object) -> DataProto:
         """Run verl's call, from any thread.

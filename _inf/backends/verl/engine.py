@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import dataclasses
 import uuid
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,8 @@ class Call:
 
 
 current_call: contextvars.ContextVar[Call] = contextvars.ContextVar("inf_call")
+# Makes the engine of the rollout that starts in this context.
+build_engine: contextvars.ContextVar[Callable[..., Engine]] = contextvars.ContextVar("inf_engine")
 
 
 class Engine(sglang_rollout.AsyncEngine):
