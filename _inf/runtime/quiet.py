@@ -130,7 +130,7 @@ def no_warnings(beginning: str = "") -> Iterator[None]:
         yield
     finally:
         hidden.over = True  # it may be in a copy that someone puts back later
-        for each in (filters, module.filters):
+        for now in (filters, module.filters):
             with contextlib.suppress(ValueError):
-                each.remove(added)
+                now.remove(added)
         module._filters_mutated()

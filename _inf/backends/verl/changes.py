@@ -99,9 +99,9 @@ async def send_weights(
     rollout.ranks.agree(refused)
     # Only the sender's own children can open CPU shared memory; other ranks' need CUDA memory.
     device = "cpu" if rollout.on_cpu else "cuda" if rollout._tp_size > 1 else None
-    own = ((name, _copied(tensor, device)) for name, tensor in tensors)
+    copies = ((name, _copied(tensor, device)) for name, tensor in tensors)
     try:
-        await rollout.update_weights(own)
+        await rollout.update_weights(copies)
         rollout.ranks.agree(None if engine is None else engine.update_failure)
     except Exception as failure:
         raise InferenceError(f"{HALF_WAY} It failed with {failure!r}.") from failure

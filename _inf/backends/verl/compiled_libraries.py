@@ -161,16 +161,16 @@ def _gcc() -> list[str] | None:
 
 def _compile_kernels(compiler: list[str], folder: Path) -> None:
     command = [*compiler, *_OPTIONS, "-o", str(folder / KERNELS), str(SOURCE), "-lm"]
-    if said := _failure(command):
-        raise ConfigError(f"{shlex.join(compiler)} could not compile {SOURCE}; it said: {said}")
+    if failure := _failure(command):
+        raise ConfigError(f"{shlex.join(compiler)} could not compile {SOURCE}; it said: {failure}")
 
 
 def _check_loads(library: Path) -> None:
     """In a process of its own: a damaged file may end the one that loads it."""
-    if said := _failure([sys.executable, "-I", "-S", "-c", _LOAD, str(library)]):
+    if failure := _failure([sys.executable, "-I", "-S", "-c", _LOAD, str(library)]):
         raise ConfigError(
-            f"{library} cannot be loaded ({said}). Delete its folder to compile it again; if the "
-            "cache is mounted noexec, set XDG_CACHE_HOME to a folder that is not"
+            f"{library} cannot be loaded ({failure}). Delete its folder to compile it again; if "
+            "the cache is mounted noexec, set XDG_CACHE_HOME to a folder that is not"
         )
 
 

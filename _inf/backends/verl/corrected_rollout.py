@@ -98,8 +98,8 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         `ConfigError` for a column that asks for more than one turn.
         """
         _check_one_turn(prompts)
-        about = prompts.meta_info
-        if not (self.config.do_sample or "do_sample" in about or about.get("validate")):
+        meta = prompts.meta_info
+        if not (self.config.do_sample or "do_sample" in meta or meta.get("validate")):
             kwargs = {**GREEDY, **kwargs}
         call = Call(self.host, CancelToken())
         output = self.run(prompts, call, **kwargs)

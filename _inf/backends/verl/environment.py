@@ -87,7 +87,7 @@ def check_pins() -> None:
 
     broken: dict[str, str] = {}  # what is wrong, by the pin
     for requirement in map(Requirement, requirements):
-        pins = [each for each in requirement.specifier if each.operator == "=="]
+        pins = [pin for pin in requirement.specifier if pin.operator == "=="]
         if not pins or requirement.marker is not None:  # a marker: of an extra
             continue
         name = requirement.name

@@ -141,8 +141,8 @@ def _start(
     arguments = kv_memory.sized(wanted, config, model_config.hf_config, folder, free_bytes())
     _join_process_group(config)
     # Without tools and interactions: `_inf.conversation` runs the conversations.
-    own = config.rollout.model_dump(exclude={"multi_turn"})
-    settings = omega_conf_to_dataclass(own, RolloutConfig)
+    settings = config.rollout.model_dump(exclude={"multi_turn"})
+    rollout_config = omega_conf_to_dataclass(settings, RolloutConfig)
     scheduler = Worker(
         SCHEDULER,
         host.log,
@@ -158,7 +158,7 @@ def _start(
     try:
         with interpreter_left_alone():
             return host.start(
-                lambda: CorrectedRollout(settings, model_config, host, scheduler, arguments)
+                lambda: CorrectedRollout(rollout_config, model_config, host, scheduler, arguments)
             )
     except EngineDeadError as death:
         from _inf.backends.verl.child import weight_loading

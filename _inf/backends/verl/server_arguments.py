@@ -46,8 +46,10 @@ def server_arguments(
     """Keyword arguments of `sglang.srt.server_args.ServerArgs` that replace verl's."""
     arguments = _on_any_device(config, max_model_len, log_level) | _lora(config, device)
     arguments |= _on_a_cpu(config, max_model_len) if device == "cpu" else _on_a_gpu(config)
-    own = config.rollout.engine_kwargs["sglang"]
-    return arguments | {n: value for n, value in own.items() if value not in (None, CPU_ATTENTION)}
+    asked = config.rollout.engine_kwargs["sglang"]
+    return arguments | {
+        n: value for n, value in asked.items() if value not in (None, CPU_ATTENTION)
+    }
 
 
 def _on_any_device(config: Config, max_model_len: int, log_level: str) -> dict[str, Any]:
@@ -89,8 +91,8 @@ def _on_any_device(config: Config, max_model_len: int, log_level: str) -> dict[s
 
 
 def _on_a_cpu(config: Config, max_model_len: int) -> dict[str, Any]:
-    own = config.rollout.engine_kwargs["sglang"]
-    if own.get("enable_torch_compile") and own.get(ATTENTION) != AMX:
+    asked = config.rollout.engine_kwargs["sglang"]
+    if asked.get("enable_torch_compile") and asked.get(ATTENTION) != AMX:
         raise ConfigError.of(  # 0.5.9, `model_executor/cpu_graph_runner.py`
             f"{OWN}enable_torch_compile",
             "on a CPU SGLang compiles a model "
@@ -153,12 +155,12 @@ def _on_a_gpu(config: Config) -> dict[str, Any]:
 def _lora(config: Config, device: Device) -> dict[str, Any]:
     """SGLang 0.5.9 dies of an adapter that is not one of `TARGETS`, and, if one that waits for the
     rest of its prompt is not among `max_loras_per_batch`, of that; so all that are loaded are."""
-    own = config.rollout.engine_kwargs["sglang"]
+    asked = config.rollout.engine_kwargs["sglang"]
     free = {ENABLE, MAX_RANK, SLOTS} | ({LORA_BACKEND} if device == "cuda" else set())
-    for name, value in own.items():
+    for name, value in asked.items():
         if "lora" in name and name not in free and value is not None:
             raise ConfigError.of(OWN + name, "leave it out; engine.load_adapter() loads adapters.")
-    if not own.get(ENABLE):
+    if not asked.get(ENABLE):
         return {}
     ranks = {MAX_RANK: DEFAULT_RANK, SLOTS: DEFAULT_SLOTS, "lora_target_modules": list(TARGETS)}
     return ranks | ({LORA_BACKEND: CPU_LORA} if device == "cpu" else {})
@@ -166,5 +168,5 @@ def _lora(config: Config, device: Device) -> dict[str, Any]:
 
 def attention_backend(config: Config, device: Device) -> str | None:
     """The config's attention backend, or the best for the device; None: SGLang chooses."""
-    own: str | None = config.rollout.engine_kwargs["sglang"].get(ATTENTION)
-    return own or (CPU_ATTENTION if device == "cpu" else None)
+    asked: str | None = config.rollout.engine_kwargs["sglang"].get(ATTENTION)
+    return asked or (CPU_ATTENTION if device == "cpu" else None)

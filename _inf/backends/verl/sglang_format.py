@@ -123,6 +123,6 @@ def _top_logprobs(meta: dict[str, Any], most: int | None) -> list[dict[int, floa
     """The likeliest tokens, at most so many, without those that a grammar or a bias ruled out."""
     tops, sampled = meta["output_top_logprobs"], meta["output_token_logprobs"]
     return [
-        {token: value for value, token, _ in [*top[:most], own] if value > RULED_OUT}
-        for top, own in zip(tops, sampled, strict=True)
+        {token: value for value, token, _ in [*top[:most], drawn] if value > RULED_OUT}
+        for top, drawn in zip(tops, sampled, strict=True)
     ]

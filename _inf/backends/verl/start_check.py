@@ -48,7 +48,7 @@ def check_unmeasured(backend: Any, folder: Path) -> None:
     [row] = backend.score([(ids, 1)], CancelToken())
     computed = [*row.prompt_logprobs[1:], *answer.logprobs]
     apart = [abs(ours - theirs) for ours, theirs in zip(computed, expected, strict=True)]
-    if too_far := [each for each in apart if not each <= WITHIN]:  # NaN too
+    if too_far := [difference for difference in apart if not difference <= WITHIN]:  # NaN too
         raise ConfigError(
             f"model_path: SGLang 0.5.9 does not compute {name} as Transformers does: of "
             f"{len(computed)} tokens {len(too_far)} have another log prob, by up to "

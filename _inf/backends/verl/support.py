@@ -192,10 +192,10 @@ def _check_values(name: str, text: Any) -> None:
             f"model_path: SGLang 0.5.9 does not run {name} with num_key_value_heads {kept} beside "
             f"{heads} heads; it has no grouped heads for it."
         )
-    for names, key, known in UNREAD:
-        if name in names.split() and (value := getattr(text, key, known[0])) not in known:
+    for names, key, right in UNREAD:
+        if name in names.split() and (value := getattr(text, key, right[0])) not in right:
             raise ConfigError(
-                f"model_path: {name} with {key} {value!r}: SGLang 0.5.9 would compute {known[0]!r} "
+                f"model_path: {name} with {key} {value!r}: SGLang 0.5.9 would compute {right[0]!r} "
                 "in its place."
             )
     scaling, kind = rope_scaling(text)

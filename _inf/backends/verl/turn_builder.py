@@ -43,7 +43,8 @@ def built_ids(
         request_id="turns",
         state="pending",
         messages=[dict(message) for message in messages[: places[0]]],
-        tool_schemas=[OpenAIFunctionToolSchema.model_validate(each) for each in schemas] or None,
+        tool_schemas=[OpenAIFunctionToolSchema.model_validate(schema) for schema in schemas]
+        or None,
         reward_scores={},
         max_prompt_len=1 << 30,
         use_inference_chat_template=False,
@@ -78,7 +79,7 @@ def _add(request: Any, tokenizer: Any, messages: Sequence[Message]) -> None:
     results = [ToolResponse(text=m["content"]) for m in messages if m["role"] == "tool"]
     if results:
         request.add_tool_response_messages(tokenizer, results)
-    for message in [each for each in messages if each["role"] == "user"]:
+    for message in [turn for turn in messages if turn["role"] == "user"]:
         request.add_user_message(tokenizer, message["content"])
 
 

@@ -115,9 +115,9 @@ class DecodingGroup:
             for cache in caches
         )
         # Query heads that share keys are treated as several queries of one head.
-        own = query[self.rows].view(len(keys), heads, -1, query.shape[-1])
+        queries = query[self.rows].view(len(keys), heads, -1, query.shape[-1])
         mask = None if self.mask is None else self.mask.to(query.dtype)
-        result = _attend(own, keys, values, mask, layer)
+        result = _attend(queries, keys, values, mask, layer)
         output[self.rows] = result.reshape(len(keys), -1, output.shape[-1])
 
 
@@ -167,7 +167,7 @@ class PrefillRow:
         because every token sees all tokens before it and none is cached."""
         heads, window = caches[0].shape[1], layer.sliding_window_size
         # heads x query heads that share it x tokens x width, as a view without a copy
-        own, target = (
+        queries, target = (
             tensor[self.first : self.last].unflatten(1, (heads, -1)).permute(1, 2, 0, 3)
             for tensor in (query, output)
         )
@@ -183,10 +183,10 @@ class PrefillRow:
                 _gather(cache, slots, query.dtype)
                 .view(len(slots), heads, 1, -1)
                 .permute(1, 2, 0, 3)
-                .expand(-1, own.shape[1], -1, -1)
+                .expand(-1, queries.shape[1], -1, -1)
                 for cache in caches
             )
-            block = own[:, :, start:end]
+            block = queries[:, :, start:end]
             mask = None if plain else _mask(block, len(slots), prefix + start - first, window)
             target[:, :, start:end] = _attend(block, keys, values, mask, layer, causal=plain)
 
@@ -194,7 +194,7 @@ class PrefillRow:
 def prefill_rows(batch: ForwardBatch) -> list[PrefillRow]:
     rows, first = [], 0
     lengths = batch.req_pool_indices, batch.extend_prefix_lens, batch.extend_seq_lens
-    for request, prefix, new in zip(*(each.tolist() for each in lengths), strict=True):
+    for request, prefix, new in zip(*(column.tolist() for column in lengths), strict=True):
         slots = batch.req_to_token_pool.req_to_token[request, : prefix + new].long()
         rows.append(PrefillRow(first, first + new, slots))
         first += new

@@ -41,7 +41,7 @@ class CompiledGrammar:
         """Copy the matcher that the fewest running rows use; return its number too."""
         with self._taking:
             used = Counter(self._numbers.values())
-            number = min(range(len(self._matchers)), key=lambda each: used[each])
+            number = min(range(len(self._matchers)), key=lambda matcher: used[matcher])
             self._numbers[row] = number
         return number, self._matchers[number].deep_copy()
 
@@ -89,7 +89,7 @@ class CompiledGrammars:
     def row(self, key: Key) -> tuple[Any, bool]:
         """Return a row of the grammar and True, or a future of one and False. Each request has a
         future of its own, because SGLang cancels that of a request which is aborted."""
-        own: Future[Any] = Future()
+        future: Future[Any] = Future()
         with self._lock:
             entry = self._entries.pop(key, None)
             is_new = entry is None
@@ -97,11 +97,11 @@ class CompiledGrammars:
             self._leave_out_oldest()
             value = entry.value
             if value is None:
-                entry.waiting.append(own)
+                entry.waiting.append(future)
         if is_new:
             self._executor.submit(self._fill, key, entry)
         if value is None:
-            return own, False
+            return future, False
         if not isinstance(value, CompiledGrammar):
             return value, True
         row = self._row_of(value)
@@ -138,7 +138,7 @@ class CompiledGrammars:
         with self._lock:
             entry.value, waiting = value, entry.waiting
             entry.waiting = []
-        for own in waiting:
-            if own.set_running_or_notify_cancel():
+        for future in waiting:
+            if future.set_running_or_notify_cancel():
                 is_compiled = isinstance(value, CompiledGrammar)
-                own.set_result(self._row_of(value) if is_compiled else value)
+                future.set_result(self._row_of(value) if is_compiled else value)

@@ -88,11 +88,11 @@ def sample_own_rows(
     if info.need_top_k_sampling or info.need_top_p_sampling or info.need_min_p_sampling:
         filters = (column[rows, None] for column in (info.top_ks, info.top_ps, info.min_ps))
         kept = draws.filtered(kept, *filters)
-    own = [req.sampling_params.custom_params for _, req in asked]
+    asked_params = [req.sampling_params.custom_params for _, req in asked]
     places = [len(req.output_ids) for _, req in asked]
-    drawn = draws.draw_rows(kept, [params.get(SEED) for params in own], places)
+    drawn = draws.draw_rows(kept, [params.get(SEED) for params in asked_params], places)
     tokens[rows] = drawn.to(tokens.dtype)
-    if masked := [number for number, params in enumerate(own) if SAMPLING_MASK in params]:
+    if masked := [number for number, params in enumerate(asked_params) if SAMPLING_MASK in params]:
         left = kept[_placed(masked, probs)].nonzero()
         vars(info)[KEPT] = [asked[number][0] for number in masked], left
     return tokens
@@ -134,8 +134,9 @@ def return_kept(
     values = logprobs[_placed(rows, logprobs)[left[:, 0]], left[:, 1]].cpu()
     left = left.cpu()
     counts = torch.bincount(left[:, 0], minlength=len(rows)).tolist()
-    for row, own, tokens in zip(rows, values.split(counts), left[:, 1].split(counts), strict=True):
-        output.next_token_top_logprobs_val[row] = own.tolist()
+    of_each_row = values.split(counts), left[:, 1].split(counts)
+    for row, logprobs_left, tokens in zip(rows, *of_each_row, strict=True):
+        output.next_token_top_logprobs_val[row] = logprobs_left.tolist()
         output.next_token_top_logprobs_idx[row] = tokens.tolist()
 
 
@@ -151,7 +152,7 @@ def _asked(info: SamplingBatchInfo) -> list[tuple[int, Req]]:
     return [
         (row, req)
         for row, req in enumerate(info.penalizer_orchestrator.reqs())
-        if (own := req.sampling_params.custom_params) and (SEED in own or SAMPLING_MASK in own)
+        if {SEED, SAMPLING_MASK} & (req.sampling_params.custom_params or {}).keys()
     ]
 
 

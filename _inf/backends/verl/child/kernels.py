@@ -113,7 +113,7 @@ class DecodingStep:
         *of_each_row: torch.Tensor,
     ) -> None:
         self._attend, self._caches, self._table = attend, caches, table
-        self._of_each_row = [each.to(torch.int64) for each in of_each_row]
+        self._of_each_row = [column.to(torch.int64) for column in of_each_row]
         self._shared: dict[Any, _Step] = {}
 
     def attend(
@@ -144,7 +144,7 @@ class DecodingStep:
         return out
 
     def _share(self, alike: tuple[Any, ...]) -> _Step:
-        pointers = (self._table.data_ptr(), *(each.data_ptr() for each in self._of_each_row))
+        pointers = (self._table.data_ptr(), *(column.data_ptr() for column in self._of_each_row))
         rows = len(self._of_each_row[0])
         self._shared[alike] = _Step(*pointers, self._table.stride(0), rows, *alike)
         return self._shared[alike]
@@ -175,9 +175,9 @@ def _compare_with_pytorch(kernels: Kernels) -> None:
     computed["attend"] = step.attend(x[:2], keys[slots], values[slots], layer)
     expected["attend"] = torch.cat([
         scaled_dot_product_attention(
-            x[row].view(2, 20), keys[own, 0], values[own, 0], scale=0.2
+            x[row].view(2, 20), keys[slots_of_row, 0], values[slots_of_row, 0], scale=0.2
         ).view(1, 40)
-        for row, own in enumerate(table[row, :end].long() for row, end in enumerate(ends))
+        for row, slots_of_row in enumerate(table[row, :end].long() for row, end in enumerate(ends))
     ])  # fmt: skip
     for name, of_pytorch in expected.items():
         if not torch.allclose(computed[name], of_pytorch, rtol=1e-4, atol=1e-5):

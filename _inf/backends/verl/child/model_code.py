@@ -148,7 +148,8 @@ def rotate(
     *others: object,
     **named: object,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    odd = any(each is not None for each in (*others, *named.values())) or not self.is_neox_style
+    others_given = any(other is not None for other in (*others, *named.values()))
+    odd = others_given or not self.is_neox_style
     numbered = positions.dim() == 1 and positions.dtype is torch.int64
     if odd or not numbered or not all(map(_is_plain, (query, key, self.cos_sin_cache))):
         return forward(self, positions, query, key, *others, **named)

@@ -98,9 +98,9 @@ class MinTokensPenalizer(BatchedMinNewTokensPenalizer):
         logits.scatter_(1, ends, logits.gather(1, ends).masked_fill(short, -math.inf))
 
     def _merge(self, their: MinTokensPenalizer) -> None:
-        width = max(each.stop_token_penalties.shape[1] for each in (self, their))
-        for each in (self, their):
-            each.stop_token_penalties = _widened(each.stop_token_penalties, width)
+        width = max(penalizer.stop_token_penalties.shape[1] for penalizer in (self, their))
+        for penalizer in (self, their):
+            penalizer.stop_token_penalties = _widened(penalizer.stop_token_penalties, width)
         super()._merge(their)
 
 
@@ -113,9 +113,9 @@ def add_penalizers(
 
 def penalize_last(apply: Callable[..., None], info: Any, logits: torch.Tensor) -> None:
     apply(info, logits)
-    own = info.penalizer_orchestrator.penalizers[RepetitionPenalizer]
-    if own.is_prepared():
-        own.penalize(logits)
+    penalizer = info.penalizer_orchestrator.penalizers[RepetitionPenalizer]
+    if penalizer.is_prepared():
+        penalizer.penalize(logits)
 
 
 def _penalty(req: Any) -> float:
