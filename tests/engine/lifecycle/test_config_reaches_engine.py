@@ -191,11 +191,7 @@ def test_engine_starts_though_its_ports_are_taken_meanwhile(
 @pytest.mark.parametrize(
     ("device", "rollout", "expected"),
     [
-        ("cuda", {"enforce_eager": True}, {"disable_cuda_graph": True}),
-        ("cuda", {"enforce_eager": False}, {"disable_cuda_graph": False}),
         ("cpu", {"enforce_eager": False}, {"disable_cuda_graph": False}),
-        ("cuda", {"free_cache_engine": True}, {"enable_memory_saver": True}),
-        ("cuda", {"free_cache_engine": False}, {"enable_memory_saver": False}),
         ("cpu", {"free_cache_engine": True}, {"enable_memory_saver": False}),
         ("cuda", {"tensor_model_parallel_size": 2, "expert_parallel_size": 2}, {"ep_size": 2}),
         ("cuda", {"cudagraph_capture_sizes": [1, 8]}, {"cuda_graph_bs": [1, 8]}),

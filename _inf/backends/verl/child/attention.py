@@ -238,8 +238,6 @@ def _attend(
 def create_lazily(folder: Path, create: Callable[..., None], pool: Any) -> None:
     """Create the KV cache of a CPU in memory that the kernel zeroes page by page, when it is first
     used. folder: the engine's."""
-    if torch.device(pool.device).type != "cpu":
-        return create(pool)
     with _LazyZeros() as lazy:
         create(pool)
     reserve(folder, lazy.reserved)  # another engine's start would take it for free memory
@@ -274,13 +272,12 @@ def register_cpu_attention(kernels: Kernels | None) -> None:
     register_attention_backend(NAME)(lambda runner: CpuAttention(kernels))
 
 
-def patches(folder: Path, *, with_attention: bool) -> list[Replace]:
-    """with_attention: ours takes the place of SGLang's. folder: the engine's."""
+def patches(folder: Path) -> list[Replace]:
+    """The table of patches for a CPU. folder: the engine's."""
     # fmt: off
-    cap = [Replace("sglang.srt.layers.logits_processor:fused_softcap", cap_logits,
-                   "it is a Triton kernel, for which a CPU has no driver")]
     return [
-        *(cap if with_attention else ()),
+        Replace("sglang.srt.layers.logits_processor:fused_softcap", cap_logits,
+                "it is a Triton kernel, for which a CPU has no driver"),
         Wrap("sglang.srt.mem_cache.memory_pool:MHATokenToKVPool._create_buffers",
              functools.partial(create_lazily, folder),
              "on a CPU it writes zeros to the whole cache, for a second at each start"),

@@ -128,9 +128,5 @@ class CpuLora(BaseLoRABackend):
 
 
 def patches() -> list[Replace]:
-    # fmt: off
-    return [
-        Wrap("sglang.srt.lora.layers:BaseLayerWithLoRA.__init__", with_its_bias,
-             "load_weights of models/ finds no bias of a layer that can have adapters, and dies"),
-    ]
-    # fmt: on
+    reason = "load_weights of models/ finds no bias of a layer that can have adapters, and dies"
+    return [Wrap("sglang.srt.lora.layers:BaseLayerWithLoRA.__init__", with_its_bias, reason)]

@@ -174,9 +174,9 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
 
 
 def silu_and_mul(
-    kernels: Kernels, forward: Callable[..., torch.Tensor], self: Any, x: torch.Tensor
+    kernels: Kernels | None, forward: Callable[..., torch.Tensor], self: Any, x: torch.Tensor
 ) -> torch.Tensor:
-    if _is_plain(x) and x.is_contiguous():
+    if kernels and _is_plain(x) and x.is_contiguous():
         return kernels.silu_and_mul(x)
     return forward(self, x)
 
@@ -188,16 +188,13 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def patches(kernels: Kernels | None) -> list[Replace]:
     layers = "sglang.srt.layers"
     # fmt: off
-    fused = [
-        Wrap(f"{layers}.activation:SiluAndMul.forward_native",
-             functools.partial(silu_and_mul, kernels),
-             "on a CPU it is two operators and a copy"),
-    ] if kernels else []
     return [
         Replace("sglang.srt.models.registry:ModelRegistry.models",
                 ModelClasses(registry.ModelRegistry.models),
                 "it imports the files of all models, and wandb and timm with them, to serve one"),
-        *fused,
+        Wrap(f"{layers}.activation:SiluAndMul.forward_native",
+             functools.partial(silu_and_mul, kernels),
+             "on a CPU it is two operators and a copy"),
         Wrap(f"{layers}.layernorm:RMSNorm.forward_native", functools.partial(normalize, kernels),
              "on a CPU it is eight operators, for a few numbers each"),
         Wrap(f"{layers}.rotary_embedding:RotaryEmbedding.forward_native",

@@ -36,7 +36,6 @@ def patches(
     folder: Path,
     *,
     device: str = "cpu",
-    cpu_attention: bool = False,
     pack_weights: bool = False,
     kernels: Kernels | None = None,
     trust_remote_code: bool = False,
@@ -57,14 +56,13 @@ def patches(
 
     return [
         *(packed_linear.patches() if pack_weights else ()),
-        *(model_code.gpu_patches() if device == "cuda" else ()),
+        *(attention.patches(folder) if device == "cpu" else model_code.gpu_patches()),
         *scheduler.patches(folder),
         *grammars.patches(),
         *drawing.patches(),
         *penalties.patches(),
         *weight_loading.patches(trust_remote_code),
         *model_code.patches(kernels),
-        *attention.patches(folder, with_attention=cpu_attention),
         *lora.patches(),
     ]
 
@@ -100,7 +98,6 @@ def set_up(
     table = patches(
         log.parent,
         device=device,
-        cpu_attention=cpu_attention,
         pack_weights=pack_weights,
         kernels=kernels,
         trust_remote_code=trust_remote_code,
