@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from _inf.errors import RequestFailure
 from _inf.request.keywords import KEYWORDS, NEUTRAL
+from _inf.runtime import quiet
 from _inf.types import (
     CancelToken,
     ModelInfo,
@@ -31,6 +32,7 @@ from _inf.types import (
 if TYPE_CHECKING:
     import torch
 
+    from _inf.backends.loaded_adapters import LoadedAdapters
     from _inf.runtime.host import Host
 
 # The features besides `generate` that calls need; a keyword names the one that it needs.
@@ -162,6 +164,8 @@ class OnHost:
     """The parts that all backends on a `Host` share, and the methods of features that one may lack:
     those are never called."""
 
+    loaded: LoadedAdapters | None = None  # of a backend that can have any
+
     def __init__(self, host: Host, model: ModelInfo) -> None:
         self.host, self.model = host, model
         self.check_process = host.check_process
@@ -170,6 +174,12 @@ class OnHost:
     @property
     def dead(self) -> bool:
         return self.host.death is not None
+
+    def check_alive(self) -> None:
+        """Raise in a fork, and if the engine has ended."""
+        self.check_process()
+        if self.host.death is not None:
+            raise self.host.death
 
     @contextlib.asynccontextmanager
     async def in_call(self, cancel: CancelToken) -> AsyncIterator[None]:
@@ -199,9 +209,22 @@ class OnHost:
 
     @property
     def adapters(self) -> list[str]:
-        return []
+        return self.loaded.names if self.loaded else []
+
+    def load_adapter(
+        self, name: str, weights: object, peft_config: object, version: int | None
+    ) -> int:
+        assert self.loaded is not None
+        self.check_alive()
+        with quiet.third_party():
+            new = self.loaded.checked(name, weights, peft_config)
+        return self.host.run_alone(self.loaded.load(name, new, version))
+
+    def unload_adapter(self, name: str) -> None:
+        assert self.loaded is not None
+        self.host.run_alone(self.loaded.unload(name))
 
     def score(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError
 
-    logits = update_weights = sleep = wake_up = load_adapter = unload_adapter = score
+    logits = update_weights = sleep = wake_up = score

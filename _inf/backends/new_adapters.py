@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from _inf.backends import new_weights
-from _inf.backends.new_weights import ExpectedWeights, NamedTensors
+from _inf.backends.loaded_adapters import NewAdapter
+from _inf.backends.new_weights import ExpectedWeights
 from _inf.errors import ConfigError, error_text, shown
 from _inf.models.adapters import adapter_folder, lora_config, read_adapter
 
@@ -20,33 +22,43 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+@dataclasses.dataclass(frozen=True)
+class AdapterForm:
+    """PEFT's config, and the tensors that an adapter with it has on the engine's model."""
+
+    config: LoraConfig
+    expected: ExpectedWeights
+
+
 def checked(
     name: str,
     weights: object,
     peft_config: object,
-    known: dict[str, Any] | None,
-    expected: Callable[[LoraConfig], ExpectedWeights],
-) -> tuple[LoraConfig, NamedTensors]:
-    """Return an adapter's config and its weights; raises `ConfigError` about `adapters.NAME`.
+    known: AdapterForm | None,
+    build: Callable[[], PreTrainedModel],
+) -> NewAdapter:
+    """Return an adapter's form and its tensors; raises `ConfigError` about `adapters.NAME`.
 
-    weights: a folder, or as in `update_weights`. known: the config of the adapter that it replaces.
-    expected: what an adapter with this config must have.
+    weights: a folder, or as in `update_weights`. known: the form of the adapter that it replaces.
+    build: returns the engine's model without weights.
     """
     key = f"adapters.{name}"
     try:
         config, weights = _read(key, weights, peft_config, known)
-        wanted = expected(config)
+        form = known
+        if form is None or form.config != config:
+            form = AdapterForm(config, expected_weights(config, build))
     except ConfigError as failure:
         if failure.key is not None:
             raise
         raise ConfigError.of(key, str(failure)) from failure.__cause__
-    tensors = new_weights.checked(weights, wanted, key)
-    whole = ((e, t.full_tensor() if hasattr(t, "full_tensor") else t) for e, t in tensors)
-    return config, [(each, tensor.detach()) for each, tensor in whole]
+    tensors = new_weights.checked(weights, form.expected, key)
+    whole = {e: t.full_tensor() if hasattr(t, "full_tensor") else t for e, t in tensors}
+    return NewAdapter(form, {each: tensor.detach() for each, tensor in whole.items()})
 
 
 def _read(
-    key: str, weights: object, peft_config: object, known: dict[str, Any] | None
+    key: str, weights: object, peft_config: object, known: AdapterForm | None
 ) -> tuple[LoraConfig, object]:
     if isinstance(weights, str | os.PathLike):
         if peft_config is not None:
@@ -65,7 +77,7 @@ def _read(
             "a state dict does not say its rank and alpha; give the adapter's peft_config, "
             "PEFT's LoraConfig or a mapping, when a name is loaded first."
         )
-    return lora_config(known), weights
+    return known.config, weights
 
 
 def expected_weights(config: LoraConfig, build: Callable[[], PreTrainedModel]) -> ExpectedWeights:

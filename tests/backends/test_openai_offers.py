@@ -14,8 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from _inf.backends.openai import SCORES, TOKEN_MODE, VLLM_MODE, sglang_server
-from _inf.backends.openai.sglang_server import _on_this_machine
+from _inf.backends.openai import SCORES, TOKEN_MODE, VLLM_MODE, findings, sglang_server
 from _inf.errors import InferenceError, RequestFailure
 from inf import ConfigError, InferenceEngine
 from tests.support import scripted_server
@@ -287,8 +286,8 @@ def test_only_a_server_of_this_machine_is_given_new_weights(
         ("http://10.0.0.4:1", False),
         ("https://some.host/v1", False),
     ):
-        assert _on_this_machine(address) == here
-    monkeypatch.setattr(sglang_server, "_on_this_machine", lambda _: False)
+        assert findings._on_this_machine(address) == here
+    monkeypatch.setattr(findings, "_on_this_machine", lambda _: False)
     with scripted(sglang) as server, connected(server) as engine:
         assert "update_weights" not in engine.supports and "regex" in engine.supports
         with refused(ConfigError, "SGLang's server of this machine does"):

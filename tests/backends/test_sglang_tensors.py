@@ -33,8 +33,7 @@ def test_products_are_the_changes_that_pefts_merge_makes(
     plain = {name: tensor.clone() for name, tensor in base.state_dict().items()}
     shapes = new_weights.weights_of(base).shapes
     config, tensors = read_adapter(folder)
-    rank, sent = sglang_tensors("adapters.a", config, list(tensors.items()), shapes)
-    assert rank == how.get("r", 4)
+    sent, rank = sglang_tensors("adapters.a", config, tensors, shapes), how.get("r", 4)
     merged = PeftModel.from_pretrained(base, str(folder)).merge_and_unload().state_dict()
     products = {}
     for name, inner in sent.items():
@@ -56,7 +55,7 @@ def test_parts_of_a_product_that_sglang_computes_at_once_are_completed(
     """SGLang 0.5.9 joins them by the name of the first, and dies of a second one alone."""
     config, tensors = read_adapter(adapter(tiny_model(), tmp_path / "a", target_modules=targets))
     shapes = new_weights.weights_of(loaded(tiny_model())).shapes
-    _, sent = sglang_tensors("adapters.a", config, list(tensors.items()), shapes)
+    sent = sglang_tensors("adapters.a", config, tensors, shapes)
     groups = {"k_proj": "qkv", "up_proj": ("gate", "up")}
     leaves = {name.split(".")[-3] for name in sent}
     assert leaves == {f"{part}_proj" for part in groups[targets[0]]}
@@ -65,6 +64,6 @@ def test_parts_of_a_product_that_sglang_computes_at_once_are_completed(
 def test_adapter_of_the_head_is_refused(tmp_path: Path) -> None:
     folder = adapter(tiny_model(), tmp_path / "a", target_modules=["lm_head"])
     config, tensors = read_adapter(folder)
-    own = [(name, tensor) for name, tensor in tensors.items() if "lora_" in name]
+    own = {name: tensor for name, tensor in tensors.items() if "lora_" in name}
     with pytest.raises(ConfigError, match=r"adapters\.a: it has .*lm_head\.lora_A.*hf serves it"):
         sglang_tensors("adapters.a", config, own, {})

@@ -21,7 +21,6 @@ from _inf.backends.hf.decoding import Decoder, failing
 from _inf.backends.hf.forward import Forward
 from _inf.backends.hf.grammar_masks import Grammars
 from _inf.backends.hf.next_token import Row, top_tokens
-from _inf.runtime import quiet
 from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
 from _inf.types import CancelToken, ModelInfo, Put, Report, Request, RequestOutput, Scored
@@ -36,6 +35,7 @@ class HfBackend(OnHost):
 
     def __init__(self, forward: Forward, decoder: Decoder, host: Host, model: ModelInfo) -> None:
         super().__init__(host, model)
+        self.loaded = forward.adapters
         self.forward, self.decoder, self.weight_version = forward, decoder, 0
         self.on_cpu = forward.device.type == "cpu"
         self._grammars = Grammars(model)
@@ -156,14 +156,8 @@ class HfBackend(OnHost):
                 yield number, logits[place, most - 1 - count : most - 1].cpu()
             await asyncio.sleep(0)
 
-    def _check_alive(self) -> None:
-        """Raise in a fork, and if the engine has ended: it has no model then."""
-        self.check_process()
-        if self.host.death is not None:
-            raise self.host.death
-
     def update_weights(self, weights: object, version: int | None) -> int:
-        self._check_alive()
+        self.check_alive()
         new_weights.check_version(version)
         model, adapters = self.forward.model, self.forward.adapters
         expected = new_weights.weights_of(model, adapters.own_weights())
@@ -180,34 +174,9 @@ class HfBackend(OnHost):
 
         return self.host.run_alone(load())
 
-    @property
-    def adapters(self) -> list[str]:
-        self._check_alive()
-        return self.forward.adapters.names
-
     def _version(self, adapter: str | None) -> int:
         """The version of the weights of a row with this adapter."""
-        return self.weight_version if adapter is None else self.forward.adapters.version(adapter)
-
-    def load_adapter(
-        self, name: str, weights: object, peft_config: object, version: int | None
-    ) -> int:
-        self._check_alive()
-        adapters = self.forward.adapters
-        with quiet.third_party():
-            config, tensors = adapters.prepared(name, weights, peft_config)
-
-        async def load() -> int:
-            with quiet.third_party():
-                return adapters.load(name, config, tensors, version)
-
-        return self.host.run_alone(load())
-
-    def unload_adapter(self, name: str) -> None:
-        async def unload() -> None:
-            self.forward.adapters.unload(name)
-
-        self.host.run_alone(unload())
+        return self.weight_version if adapter is None else self.forward.adapters.of(adapter).version
 
 
 async def _end(row: Row) -> RequestOutput:

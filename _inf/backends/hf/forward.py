@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
-from _inf.backends.hf.adapters import Adapters
+from _inf.backends.hf.adapters import PeftAdapters
 from _inf.backends.model_info import fixed_factors_length
 
 PAD = 0  # any id: it is masked
@@ -26,7 +26,7 @@ class Forward:
     and from its beginning at each step. total: tokens of the longest row."""
 
     def __init__(self, model: Any, total: int) -> None:
-        self.model, self.adapters = model, Adapters(model)
+        self.model, self.adapters = model, PeftAdapters(model)
         self.device: torch.device = model.device
         text = model.config.get_text_config()
         fixed = fixed_factors_length(text)

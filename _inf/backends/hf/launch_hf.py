@@ -59,7 +59,8 @@ def launch(config: Config) -> HfBackend:
 
 def _free(forward: Forward, device: torch.device) -> None:
     """Give the model's memory back, a GPU's to the next engine, which measures what is free."""
-    del forward.model, forward.adapters
+    del forward.model
+    forward.adapters.free()
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()

@@ -2,7 +2,7 @@
 
 Requests and answers have three forms: OpenAI's (`text.py`), and with token ids vLLM's (`tokens.py`)
 and that of SGLang's `/generate` (`sglang_server.py`). What a server of token ids offers is found
-out at the start (`find_form.py`).
+out at the start (`findings.py`).
 """
 
 from __future__ import annotations

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from _inf.backends.base import OnHost, check_finite
-from _inf.backends.openai.adapters import ServedAdapters
+from _inf.backends.openai.adapters import ServerAdapters
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import prompt_name
-from _inf.backends.openai.sglang_server import GenerateForm, WeightsFolder
+from _inf.backends.openai.findings import Findings
 from _inf.backends.openai.text import Answer, TextForm
-from _inf.backends.openai.tokens import TokenForm
 from _inf.errors import ConfigError, PromptError, RequestFailure, shown
 from _inf.runtime.host import Host
 from _inf.runtime.side_by_side import run_rows
@@ -32,8 +30,6 @@ from _inf.types import (
     Scored,
 )
 
-Form: TypeAlias = TextForm | TokenForm | GenerateForm
-
 
 class OpenAIBackend(OnHost):
     """A server that answers requests over HTTP."""
@@ -41,14 +37,18 @@ class OpenAIBackend(OnHost):
     name, on_cpu = "openai", False
 
     def __init__(
-        self, server: Server, adapters: ServedAdapters, form: Form, host: Host, model: ModelInfo
+        self,
+        server: Server,
+        found: Findings,
+        adapters: ServerAdapters,
+        host: Host,
+        model: ModelInfo,
     ) -> None:
         super().__init__(host, model)
-        self.server, self.form, self.supports = server, form, form.supports
-        weights = form.weights if isinstance(form, GenerateForm) else None
-        self._weights: WeightsFolder | None = weights
-        self.weight_version = weights.version if weights else 0  # other servers do not tell
-        self._adapters = adapters
+        self.server, self.form, self.supports = server, found.form, found.supports
+        self._weights = found.weights
+        self.weight_version = found.weights.version if found.weights else 0  # others do not tell
+        self.loaded = self._adapters = adapters
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
@@ -122,22 +122,7 @@ class OpenAIBackend(OnHost):
     def adapters(self) -> list[str]:
         if "adapters" not in self.supports:
             return []
-        return self.host.run(self._adapters.names(), CancelToken())
-
-    def load_adapter(
-        self, name: str, weights: object, peft_config: object, version: int | None
-    ) -> int:
-        if not isinstance(weights, str | os.PathLike) or peft_config is not None:
-            raise ConfigError.of(
-                f"adapters.{name}",
-                "a server reads a folder of its own machine; save the adapter with PEFT's "
-                "save_pretrained and give the path.",
-            )
-        loading = self._adapters.load(name, os.fspath(weights), version)
-        return self.host.run_alone(loading)
-
-    def unload_adapter(self, name: str) -> None:
-        self.host.run_alone(self._adapters.unload(name))
+        return self.host.run(self._adapters.listed(), CancelToken())
 
     async def _asked(self, request: Request, put: Put | None) -> RequestOutput:
         try:

@@ -6,11 +6,11 @@ import asyncio
 import os
 
 from _inf.backends.model_info import tokenizer_only
-from _inf.backends.openai.adapters import ServedAdapters
+from _inf.backends.openai.adapters import ServerAdapters
 from _inf.backends.openai.backend import OpenAIBackend
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import Access
-from _inf.backends.openai.find_form import find_form
+from _inf.backends.openai.findings import find
 from _inf.config import Config
 from _inf.errors import ConfigError
 from _inf.request.values import MAX_INT32
@@ -29,19 +29,19 @@ def launch(config: Config) -> OpenAIBackend:
         model = _model(config)
     host = Host()
 
-    def build() -> tuple[Server, ServedAdapters]:
+    def build() -> tuple[Server, ServerAdapters]:
         server = Server(access, config.hang_timeout, config.rollout.max_num_seqs)
-        adapters = ServedAdapters(server)
+        adapters = ServerAdapters(server)
         host.keep("connection", _until_end(server, adapters))
         return server, adapters
 
     server, adapters = host.start(build)
     try:
-        form = host.run(find_form(server, config, model), CancelToken())
+        found = host.run(find(server, config, model), CancelToken())
     except BaseException:
         host.stop()
         raise
-    return OpenAIBackend(server, adapters, form, host, model)
+    return OpenAIBackend(server, found, adapters, host, model)
 
 
 def _key(variable: str | None) -> str:
@@ -64,7 +64,7 @@ def _model(config: Config) -> ModelInfo:
     return tokenizer_only("tokenizer_path", config.tokenizer_path, config)
 
 
-async def _until_end(server: Server, adapters: ServedAdapters) -> None:
+async def _until_end(server: Server, adapters: ServerAdapters) -> None:
     """Keep the connections until the host cancels what runs on its loop."""
     async with server.client:
         try:

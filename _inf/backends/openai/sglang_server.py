@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import ipaddress
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from _inf.backends.openai import SGLANG_SERVER_MODE
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.text import Answer
 from _inf.errors import ConfigError, InferenceError, PromptError, RequestFailure, error_text
@@ -25,16 +22,12 @@ IDLE_SECONDS = 60.0  # for the server to end what was cancelled, and what other 
 PAUSE_SECONDS = 0.2
 
 
+@dataclasses.dataclass(frozen=True)
 class GenerateForm:
-    """The form of the route /generate, whose log probs are by our definition. root: the server's
-    address, without the /v1 of OpenAI's routes. weights: None if it cannot be given new ones."""
+    """The form of the route /generate, at `url`, whose log probs are by our definition."""
 
-    in_stream: Mapping[str, Any] = {}
-
-    def __init__(self, root: str, weights: WeightsFolder | None = None) -> None:
-        self.url, self.weights = f"{root}/generate", weights
-        lacks = set() if weights else {"update_weights"}
-        self.supports = SGLANG_SERVER_MODE.supports - lacks
+    url: str
+    in_stream: ClassVar[Mapping[str, Any]] = {}
 
     def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
         return self.url, {
@@ -51,7 +44,8 @@ class GenerateForm:
 class WeightsFolder:
     """New weights for a server that reads the files of this machine.
 
-    root: as in `GenerateForm`. config_of: the folder or the Hub id with the model's config.json.
+    root: the server's address, without the /v1 of OpenAI's routes. config_of: the folder or the Hub
+    id with the model's config.json.
     version: of the weights that the server had at the start; 0 if it names no number.
     """
 
@@ -59,20 +53,6 @@ class WeightsFolder:
     config_of: str
     trust_remote_code: bool
     version: int
-
-    @classmethod
-    async def of(cls, server: Server, tokenizer_path: str, trust: bool) -> WeightsFolder | None:
-        """Ask the server for its model; None if it is another one's or on another machine."""
-        root = server.access.base_url.removesuffix("/v1")
-        if not _on_this_machine(root):
-            return None
-        try:
-            about = await server.look(f"{root}/model_info")
-            path = str(about["model_path"])
-        except (ConfigError, PromptError, RequestFailure, KeyError, TypeError):
-            return None
-        folder = path if Path(path).is_dir() else tokenizer_path
-        return cls(root, folder, trust, _version(about))
 
     @functools.cached_property
     def expected(self) -> ExpectedWeights:
@@ -143,18 +123,10 @@ class WeightsFolder:
         )
 
 
-def _version(about: Mapping[str, Any]) -> int:
+def weight_version(about: Mapping[str, Any]) -> int:
     """The version of the weights; 0 if the server was given none."""
     said = str(about.get("weight_version"))
     return int(said) if said.isdecimal() else 0
-
-
-def _on_this_machine(address: str) -> bool:
-    host = urlsplit(address).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _sampling_params(params: SamplingParams) -> dict[str, Any]:
@@ -187,5 +159,5 @@ def _row(request: Request, chunk: Mapping[str, Any]) -> RequestOutput:
         prompt_tokens=len(request.token_ids),
         completion_tokens=len(ids),
         cached_tokens=about.get("cached_tokens") or 0,
-        weight_version=_version(about),
+        weight_version=weight_version(about),
     )

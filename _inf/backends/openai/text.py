@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from _inf.backends.openai import TEXT_MODE
 from _inf.request.keywords import NEUTRAL
 from _inf.tools.readers import call_of
 from _inf.types import Message, Request, RequestOutput, SamplingParams
@@ -25,7 +24,6 @@ Answer: TypeAlias = Callable[[Mapping[str, Any]], RequestOutput]
 class TextForm:
     """The form for a server that takes and gives text. model: its name at the server."""
 
-    supports = TEXT_MODE.supports
     in_stream: Mapping[str, Any] = {"stream_options": {"include_usage": True}}
 
     def __init__(self, model: str) -> None:

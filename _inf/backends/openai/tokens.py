@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from _inf.backends.openai.text import Answer, OpenAIAnswer, TextForm, openai_params
 from _inf.errors import ConfigError
@@ -51,24 +51,25 @@ def _has_grammar(params: SamplingParams) -> bool:
     return params.json_schema is not None or params.regex is not None
 
 
+@dataclasses.dataclass(frozen=True)
 class TokenForm:
-    """/completions with `return_token_ids`. Rows whose log probs are not ours have none."""
+    """/completions with `return_token_ids`. Rows whose log probs are not ours have none. model: its
+    name at the server."""
 
-    in_stream = TextForm.in_stream
-
-    def __init__(self, model: str, logprobs: ServerLogprobs, supports: frozenset[str]) -> None:
-        self._model, self._logprobs, self.supports = model, logprobs, supports
+    model: str
+    logprobs: ServerLogprobs
+    in_stream: ClassVar[Mapping[str, Any]] = TextForm.in_stream
 
     def sent(self, request: Request) -> tuple[str, dict[str, Any]]:
         params = request.params
-        if params.logprobs and not self._logprobs.are_ours(params):
+        if params.logprobs and not self.logprobs.are_ours(params):
             raise ConfigError.of(
                 "logprobs",
                 "this server's log probs are those of other logits under these parameters "
                 "(docs/backends.md); leave logprobs out, or what changes the logits.",
             )
         body = {
-            "model": params.adapter or self._model,
+            "model": params.adapter or self.model,
             "prompt": request.token_ids,
             "max_tokens": params.max_tokens,
             "logprobs": params.logprobs,  # 0: of the sampled token only
@@ -88,7 +89,7 @@ class TokenForm:
         return "/completions", body
 
     def answer(self, request: Request) -> Answer:
-        return TokenAnswer(request=request, ours=self._logprobs.are_ours(request.params))
+        return TokenAnswer(request=request, ours=self.logprobs.are_ours(request.params))
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -1,5 +1,5 @@
-"""LoRA adapters beside the weights of an engine of SGLang's, each with an id of its own, so that
-rows of one that was replaced share nothing with those of its successor: not even cached prefixes.
+"""LoRA adapters in an engine of SGLang's, each with a key of its own, so that rows of one that was
+replaced share nothing with those of its successor: not even cached prefixes.
 
 sglang 0.5.9 (`lora/lora.py`, `lora/lora_manager.py`, `lora/mem_pool.py`) reads only `r` and
 `lora_alpha` of a config, takes every tensor that is not `lora_A` for `lora_B`, and dies in the
@@ -10,25 +10,25 @@ is given adapters of one rank, scaled already, with zeros for what is missing.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import re
 import shutil
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.functional import pad
 
-from _inf.backends.new_weights import NamedTensors
-from _inf.backends.verl.server_arguments import ENABLE, MAX_RANK, OWN, SLOTS, TARGETS
+from _inf.backends import new_adapters, new_weights
+from _inf.backends.loaded_adapters import LoadedAdapters, NewAdapter
+from _inf.backends.verl.server_arguments import MAX_RANK, OWN, SLOTS, TARGETS
 from _inf.errors import ConfigError, InferenceError
 
 if TYPE_CHECKING:
     from peft import LoraConfig
 
+    from _inf.backends.verl.corrected_rollout import CorrectedRollout
     from _inf.backends.verl.engine import Engine
 
 # SGLang computes those of a group in one product.
@@ -39,68 +39,88 @@ _NAME = re.compile(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Adapter:
-    """A loaded adapter. id: SGLang's name for it. config: PEFT's, as it was given."""
+class SglangAdapters(LoadedAdapters):
+    """The adapters of a rollout's engine."""
 
-    id: str
-    version: int
-    config: dict[str, Any]
+    def __init__(self, rollout: CorrectedRollout) -> None:
+        super().__init__()
+        self._rollout, own = rollout, rollout.server_arguments
+        self._most = own[SLOTS] - 1  # one place is the model's own
+        self._max_rank = own[MAX_RANK]
 
+    def checked(self, name: str, weights: object, peft_config: object) -> NewAdapter:
+        self._check_place(name)
+        known, key = self._loaded.get(name), f"adapters.{name}"
+        model, form = self._rollout.model_config, known.form if known else None
+        built = model.hf_config, model.trust_remote_code
+        new = new_adapters.checked(
+            name, weights, peft_config, form, lambda: new_weights.without_weights(*built)
+        )
+        assert new.form is not None
+        shapes = self._rollout.expected_weights.shapes
+        tensors = sglang_tensors(key, new.form.config, new.tensors, shapes)
+        if (rank := _rank(tensors)) > self._max_rank:
+            raise ConfigError.of(
+                key,
+                f"its rank is {rank}, and the engine was started with {OWN}{MAX_RANK} "
+                f"{self._max_rank}.",
+            )
+        return NewAdapter(new.form, tensors)
 
-class Adapters:
-    """Those of an engine, by name. They change while no call runs."""
-
-    def __init__(self, server_arguments: Mapping[str, Any]) -> None:
-        self.loaded: dict[str, Adapter] = {}
-        self.versions: dict[str, int] = {}  # of unloaded ones too, so that none comes again
-        self.enabled = bool(server_arguments.get(ENABLE))
-        self._most = server_arguments.get(SLOTS, 1) - 1  # one place is the model's own
-        self._max_rank = server_arguments.get(MAX_RANK, 0)
-
-    def of(self, name: str) -> Adapter:
-        if name not in self.loaded:  # it was when the call was checked
-            raise ConfigError.of("adapter", f"{name!r} was unloaded.")
-        return self.loaded[name]
-
-    def check_place(self, name: str) -> None:
-        """Raise `ConfigError` if no adapter of this name can be loaded."""
-        if name not in self.loaded and len(self.loaded) >= self._most:
+    def _check_place(self, name: str) -> None:
+        if name not in self._loaded and len(self._loaded) >= self._most:
             raise ConfigError.of(
                 f"adapters.{name}",
                 f"{self._most} are loaded, with which the engine is full: unload one, or start it "
                 f"with a larger {OWN}{SLOTS} ({self._most + 1}: the model's own place and theirs).",
             )
 
-    def check_rank(self, name: str, rank: int) -> None:
-        if rank > self._max_rank:
-            raise ConfigError.of(
-                f"adapters.{name}",
-                f"its rank is {rank}, and the engine was started with {OWN}{MAX_RANK} "
-                f"{self._max_rank}.",
+    async def _load(self, name: str, new: NewAdapter) -> str:
+        from safetensors.torch import save_file
+        from sglang.srt.managers.io_struct import LoadLoRAAdapterReqInput
+
+        self._check_place(name)
+        engine, rank, key = self._rollout.engine(), _rank(new.tensors), uuid.uuid4().hex
+        config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank}
+        folder = self._rollout.host.folder / f"adapter-{key}"
+        folder.mkdir()
+        try:
+            await asyncio.to_thread(
+                save_file, dict(new.tensors), folder / "adapter_model.safetensors"
             )
+            about = json.dumps({**config, "target_modules": list(TARGETS)})
+            (folder / "adapter_config.json").write_text(about, "utf-8")
+            request = LoadLoRAAdapterReqInput(lora_name=key, lora_path=str(folder), lora_id=key)
+            await _answered(engine, request)
+        finally:
+            shutil.rmtree(folder)
+        return key
 
-    def next_version(self, name: str) -> int:
-        return self.versions.get(name, -1) + 1
+    async def _unload(self, key: str) -> None:
+        """Unload it; that empties the prefix cache."""
+        from sglang.srt.managers.io_struct import UnloadLoRAAdapterReqInput
 
-    def put(self, name: str, adapter: Adapter) -> None:
-        self.loaded[name], self.versions[name] = adapter, adapter.version
+        engine = self._rollout.engine()
+        await engine.prefix_cache.empty()  # which waits until rows that were aborted have ended
+        await _answered(engine, UnloadLoRAAdapterReqInput(lora_name=key, lora_id=key))
 
-    def count_up(self) -> None:
-        """Give each adapter its next version: the model's own weights are others now."""
-        for name, adapter in self.loaded.items():
-            self.put(name, dataclasses.replace(adapter, version=adapter.version + 1))
+
+def _rank(tensors: Mapping[str, torch.Tensor]) -> int:
+    return next(len(tensor) for name, tensor in tensors.items() if name.endswith("lora_A.weight"))
 
 
 def sglang_tensors(
-    key: str, config: LoraConfig, tensors: NamedTensors, shapes: Mapping[str, tuple[int, ...]]
-) -> tuple[int, dict[str, torch.Tensor]]:
-    """Return the adapter's rank, and its tensors as SGLang needs them, float32.
+    key: str,
+    config: LoraConfig,
+    tensors: Mapping[str, torch.Tensor],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> dict[str, torch.Tensor]:
+    """Return an adapter's tensors as SGLang needs them: float32, all of one rank.
 
     tensors: PEFT's, checked. shapes: of the model's weights. Raises `ConfigError` about `key`.
     """
     pairs: dict[str, dict[str, torch.Tensor]] = {}
-    for name, tensor in tensors:
+    for name, tensor in tensors.items():
         if (match := _NAME.fullmatch(name)) is None:
             raise ConfigError.of(
                 key,
@@ -121,7 +141,7 @@ def sglang_tensors(
                 outputs, inputs = shapes[f"{missing}.weight"]
                 sent[f"{missing}.lora_A.weight"] = torch.zeros(rank, inputs)
                 sent[f"{missing}.lora_B.weight"] = torch.zeros(outputs, rank)
-    return rank, sent
+    return sent
 
 
 def _scaling(config: LoraConfig, module: str, rank: int) -> float:
@@ -131,32 +151,6 @@ def _scaling(config: LoraConfig, module: str, rank: int) -> float:
     alphas = config.alpha_pattern or {}
     alpha = alphas.get(get_pattern_key(list(alphas), module), config.lora_alpha)
     return float(alpha / (rank**0.5 if config.use_rslora else rank))
-
-
-async def send(engine: Engine, folder: Path, rank: int, tensors: dict[str, torch.Tensor]) -> str:
-    """Load an adapter into the engine; returns its id. folder: a new one for its files, which are
-    deleted at the end."""
-    from safetensors.torch import save_file
-    from sglang.srt.managers.io_struct import LoadLoRAAdapterReqInput
-
-    config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": list(TARGETS)}
-    folder.mkdir()
-    try:
-        await asyncio.to_thread(save_file, tensors, folder / "adapter_model.safetensors")
-        (folder / "adapter_config.json").write_text(json.dumps(config), "utf-8")
-        name = uuid.uuid4().hex
-        request = LoadLoRAAdapterReqInput(lora_name=name, lora_path=str(folder), lora_id=name)
-        await _answered(engine, request)
-    finally:
-        shutil.rmtree(folder)
-    return name
-
-
-async def forget(engine: Engine, adapter: Adapter) -> None:
-    from sglang.srt.managers.io_struct import UnloadLoRAAdapterReqInput
-
-    await engine.prefix_cache.empty()  # which waits until rows that were aborted have ended
-    await _answered(engine, UnloadLoRAAdapterReqInput(lora_name=adapter.id, lora_id=adapter.id))
 
 
 async def _answered(engine: Engine, request: Any) -> None:

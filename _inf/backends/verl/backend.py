@@ -4,24 +4,21 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from _inf.backends import new_adapters, new_weights
+from _inf.backends import new_weights
 from _inf.backends.base import OnHost
 from _inf.backends.verl import SGLANG_MODE, WITH_ADAPTERS, changes
-from _inf.backends.verl.adapters import sglang_tensors
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
 from _inf.backends.verl.engine import Call, current_call
 from _inf.backends.verl.sglang_format import sglang_params
 from _inf.errors import InferenceError
 from _inf.response.trainer_batch import column
-from _inf.runtime import quiet
 from _inf.runtime.host import Host
 from _inf.runtime.read_write_lock import IN_A_CALL
 from _inf.types import (
@@ -36,9 +33,6 @@ from _inf.types import (
     SleepResult,
 )
 
-if TYPE_CHECKING:
-    from peft import LoraConfig
-
 
 class VerlBackend(OnHost):
     """verl's `SGLangRollout` with SGLang, in this process and a child process."""
@@ -47,9 +41,8 @@ class VerlBackend(OnHost):
 
     def __init__(self, rollout: CorrectedRollout, host: Host, model: ModelInfo) -> None:
         super().__init__(host, model)
-        self.rollout = rollout
-        mode = WITH_ADAPTERS if rollout.adapters.enabled else SGLANG_MODE
-        self.supports = mode.supports
+        self.rollout, self.loaded = rollout, rollout.adapters
+        self.supports = (WITH_ADAPTERS if rollout.adapters else SGLANG_MODE).supports
 
     @property
     def weight_version(self) -> int:
@@ -93,11 +86,6 @@ class VerlBackend(OnHost):
         scored = self.rollout.engine().score(sequences, Call(self.host, cancel), likeliest, adapter)
         return self.host.run(scored, cancel)
 
-    @functools.cached_property
-    def _expected_weights(self) -> new_weights.ExpectedWeights:
-        model = self.rollout.model_config
-        return new_weights.expected_weights(model.hf_config, model.trust_remote_code)
-
     def update_weights(self, new: Any, version: int | None) -> int:
         new_weights.check_version(version)
         ranks, begun = self.rollout.ranks, threading.Lock()
@@ -114,48 +102,8 @@ class VerlBackend(OnHost):
                 raise
 
     def _checked(self, new: Any) -> new_weights.NamedTensors:
-        if self.host.death is not None:
-            raise self.host.death
-        return new_weights.checked(new, self._expected_weights)
-
-    @property
-    def adapters(self) -> list[str]:
-        return list(self.rollout.adapters.loaded)
-
-    def load_adapter(
-        self, name: str, weights: object, peft_config: object, version: int | None
-    ) -> int:
-        if self.host.death is not None:
-            raise self.host.death
-        with quiet.third_party():
-            config, rank, tensors = self._checked_adapter(name, weights, peft_config)
-        given = dict(vars(config)), version
-        loading = changes.load_adapter(self.rollout, name, *given, rank, tensors)
-        return self.host.run_alone(loading)
-
-    def _checked_adapter(
-        self, name: str, weights: object, peft_config: object
-    ) -> tuple[LoraConfig, int, dict[str, torch.Tensor]]:
-        """Return PEFT's config, and what SGLang is sent: a rank and tensors."""
-        adapters, model = self.rollout.adapters, self.rollout.model_config
-        adapters.check_place(name)
-        known = adapters.loaded.get(name)
-
-        def expected(config: LoraConfig) -> new_weights.ExpectedWeights:
-            built = model.hf_config, model.trust_remote_code
-            return new_adapters.expected_weights(
-                config, lambda: new_weights.without_weights(*built)
-            )
-
-        own = known.config if known else None
-        config, checked = new_adapters.checked(name, weights, peft_config, own, expected)
-        shapes = self._expected_weights.shapes
-        rank, tensors = sglang_tensors(f"adapters.{name}", config, checked, shapes)
-        adapters.check_rank(name, rank)
-        return config, rank, tensors
-
-    def unload_adapter(self, name: str) -> None:
-        self.host.run_alone(changes.unload_adapter(self.rollout, name))
+        self.check_alive()
+        return new_weights.checked(new, self.rollout.expected_weights)
 
     def sleep(self) -> SleepResult:
         alone, rollout = self.host.run_alone, self.rollout

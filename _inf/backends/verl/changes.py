@@ -1,5 +1,5 @@
-"""Changes of a running engine while no call runs: new weights, adapters, sleep and waking up, and
-the empty prefix cache that some of them need.
+"""Changes of a running engine while no call runs: new weights, sleep and waking up, and the empty
+prefix cache that some of them need.
 
 verl's `SGLangRollout.update_weights` (0.6.1, `sglang_rollout.py`) sends weights in buckets; it lets
 calls run between two of them, ignores the engine's answer, and turns the caller's own CPU tensors
@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import uuid
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from _inf.backends.new_weights import NamedTensors
-from _inf.backends.verl import adapters
 from _inf.errors import ConfigError, InferenceError
 from _inf.types import SleepResult
 
@@ -106,7 +104,8 @@ async def send_weights(
     except Exception as failure:
         raise InferenceError(f"{HALF_WAY} It failed with {failure!r}.") from failure
     rollout.weight_version = rollout.weight_version + 1 if version is None else version
-    rollout.adapters.count_up()
+    if rollout.adapters:
+        rollout.adapters.count_up()
     if engine is not None:
         engine.tokenizer_manager.server_args.weight_version = str(rollout.weight_version)
         engine.refusal = None
@@ -119,35 +118,6 @@ def _copied(tensor: torch.Tensor, device: str | None) -> torch.Tensor:
     if whole.is_cpu and device != "cuda":
         return whole.clone(memory_format=torch.contiguous_format)
     return whole if device is None else whole.to(device)
-
-
-async def load_adapter(
-    rollout: CorrectedRollout,
-    name: str,
-    config: dict[str, Any],
-    version: int | None,
-    rank: int,
-    tensors: dict[str, torch.Tensor],
-) -> int:
-    """Load an adapter, in place of one of that name; called while no call runs. Returns its
-    version. To replace one empties the prefix cache."""
-    engine, own = rollout.engine(), rollout.adapters
-    own.check_place(name)
-    replaced = own.loaded.get(name)
-    folder = rollout.host.folder / f"adapter-{uuid.uuid4().hex}"
-    number = await adapters.send(engine, folder, rank, tensors)
-    version = own.next_version(name) if version is None else version
-    own.put(name, adapters.Adapter(number, version, config))
-    if replaced is not None:
-        await adapters.forget(engine, replaced)
-    return version
-
-
-async def unload_adapter(rollout: CorrectedRollout, name: str) -> None:
-    """Forget an adapter; called while no call runs."""
-    adapter = rollout.adapters.of(name)
-    del rollout.adapters.loaded[name]
-    await adapters.forget(rollout.engine(), adapter)
 
 
 async def sleep(rollout: CorrectedRollout) -> SleepResult:

@@ -6,14 +6,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from verl import DataProto
 from verl.workers.config import HFModelConfig, RolloutConfig
 
-from _inf.backends.verl.adapters import Adapters
+from _inf.backends.new_weights import ExpectedWeights, expected_weights
 from _inf.backends.verl.caller_patches import PATCHES
 from _inf.backends.verl.engine import (
     Call,
@@ -23,6 +23,7 @@ from _inf.backends.verl.engine import (
     sglang_rollout,
 )
 from _inf.backends.verl.patch_table import apply
+from _inf.backends.verl.server_arguments import ENABLE
 from _inf.backends.verl.tensor_parallel import ALONE, Ranks
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.request.prompts import is_empty
@@ -31,6 +32,9 @@ from _inf.runtime import quiet
 from _inf.runtime.host import Host, current_host
 from _inf.runtime.processes import Worker
 from _inf.types import CancelToken, RequestOutput
+
+if TYPE_CHECKING:
+    from _inf.backends.loaded_adapters import LoadedAdapters
 
 __all__ = ["DataProto", "HFModelConfig", "RolloutConfig", "CorrectedRollout"]
 
@@ -55,7 +59,11 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
         self.host = host
         self.weight_version = 0
         self._scheduler, self.server_arguments = scheduler, server_arguments
-        self.adapters = Adapters(server_arguments)
+        self.adapters: LoadedAdapters | None = None
+        if server_arguments.get(ENABLE):
+            from _inf.backends.verl.adapters import SglangAdapters
+
+            self.adapters = SglangAdapters(self)
         current_host.set(host)
         super().__init__(config, model_config, device_mesh=None)
 
@@ -145,6 +153,10 @@ class CorrectedRollout(sglang_rollout.SGLangRollout):
             )
         engine: Engine = self._engine
         return engine
+
+    @functools.cached_property
+    def expected_weights(self) -> ExpectedWeights:
+        return expected_weights(self.model_config.hf_config, self.model_config.trust_remote_code)
 
     @property
     def on_cpu(self) -> bool:

@@ -15,9 +15,8 @@ import dataclasses
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from _inf.backends.verl.adapters import Adapters
 from _inf.backends.verl.changes import PrefixCache
 from _inf.backends.verl.sglang_format import (
     ADAPTER,
@@ -38,6 +37,9 @@ with interpreter_left_alone():
     from sglang.srt.entrypoints.engine import init_tokenizer_manager
     from sglang.srt.server_args import ServerArgs as ServerArgs
     from verl.workers.rollout.sglang_rollout import sglang_rollout as sglang_rollout
+
+if TYPE_CHECKING:
+    from _inf.backends.loaded_adapters import LoadedAdapters
 
 # An answer, for verl's `_post_process_outputs`: it takes longer to pad answers than to decode them.
 ONE_TOKEN = {"meta_info": {"output_token_logprobs": [(0.0, 0, None)]}}
@@ -97,7 +99,7 @@ class Engine(sglang_rollout.AsyncEngine):
         scheduler: Worker,
         server_arguments: dict[str, Any],
         free_cache: bool,
-        adapters: Adapters,
+        adapters: LoadedAdapters | None,
         **verl_arguments: Any,
     ) -> None:
         self.free_cache, self.adapters = free_cache, adapters
@@ -126,9 +128,9 @@ class Engine(sglang_rollout.AsyncEngine):
         return self.tokenizer_manager, templates
 
     async def _use_adapter(self, request: Any) -> None:
-        """Name a request's adapter by its id (`_inf.backends.verl.adapters`)."""
-        if name := request.lora_path:
-            request.lora_id, request.lora_path = self.adapters.of(name).id, None
+        """Name a request's adapter by its key (`_inf.backends.verl.adapters`)."""
+        if self.adapters and (name := request.lora_path):
+            request.lora_id, request.lora_path = self.adapters.of(name).key, None
 
     def _close_sockets(self) -> None:
         """Close them now: the garbage collector would wait without end for unsent messages."""
@@ -189,7 +191,7 @@ class Engine(sglang_rollout.AsyncEngine):
 
     def _with_version(self, output: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
         """The weight version of an adapter's rows is the adapter's."""
-        if name := params.get(ADAPTER):
+        if self.adapters and (name := params.get(ADAPTER)):
             output["meta_info"]["weight_version"] = self.adapters.of(name).version
         return output
 

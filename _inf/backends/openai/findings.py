@@ -1,21 +1,26 @@
-"""Finds out with a few small requests which form a server has, and what it offers."""
+"""What a server was found to have, by a few small requests when the engine connects to it."""
 
 from __future__ import annotations
 
+import dataclasses
+import ipaddress
 import math
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
-from _inf.backends.openai import SCORES, TOKEN_MODE
-from _inf.backends.openai.adapters import takes_adapters
-from _inf.backends.openai.backend import Form
+from _inf.backends.openai import SCORES, SGLANG_SERVER_MODE, TEXT_MODE, TOKEN_MODE
+from _inf.backends.openai.adapters import LOAD
 from _inf.backends.openai.client import Server
 from _inf.backends.openai.failures import AccessRefused
-from _inf.backends.openai.sglang_server import GenerateForm, WeightsFolder
+from _inf.backends.openai.sglang_server import GenerateForm, WeightsFolder, weight_version
 from _inf.backends.openai.text import TextForm
 from _inf.backends.openai.tokens import ServerLogprobs, TokenForm
 from _inf.config import Config
 from _inf.errors import ConfigError, PromptError, RequestFailure, shown, strip_punctuation
 from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams
+
+Form: TypeAlias = TextForm | TokenForm | GenerateForm
 
 PROBE = "The quick brown fox jumps over"
 HOT = 2.0  # a temperature at which log probs differ from those at 1
@@ -29,13 +34,24 @@ DIGITS = SamplingParams(max_tokens=1, temperature=0, regex="7{3}")
 ROUNDING = 1e-2  # of a sum of probabilities, computed in bfloat16
 
 
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """form: of its requests and answers. supports: names of `base.FEATURES`. weights: how it is
+    given new ones; None: it is not. tokens: how it reads the probe, or in how many tokens; None: it
+    does not say."""
+
+    form: Form
+    supports: frozenset[str]
+    weights: WeightsFolder | None = None
+    tokens: Any = None
+
+
 class NotLogprobs(ConfigError):
     """What the server gives as log probs cannot be any."""
 
 
-async def find_form(server: Server, config: Config, model: ModelInfo) -> Form:
-    """Find out with one to six small requests which form of requests the server has; raises
-    `ConfigError` if none fits to the tokenizer.
+async def find(server: Server, config: Config, model: ModelInfo) -> Findings:
+    """Send one to six small requests; raises `ConfigError` if no form fits to the tokenizer.
 
     Without a tokenizer the list of models is asked for, which finds a server that is not there and
     a wrong key before the first call. With one the first route that answers with token ids is used;
@@ -48,12 +64,12 @@ async def find_form(server: Server, config: Config, model: ModelInfo) -> Form:
             raise
         except REFUSALS:  # a server may lack the route
             pass
-        return TextForm(str(config.model_path))
+        return Findings(TextForm(str(config.model_path)), TEXT_MODE.supports)
     ids = list(model.tokenizer(PROBE)["input_ids"])
     reasons = []
-    for attempt in (_token_form, _generate_form):
+    for look in (_find_completions, _find_generate):
         try:
-            form, server_ids = await attempt(server, config, model, ids)
+            found = await look(server, config, model, ids)
         except (AccessRefused, NotLogprobs):
             raise
         except REFUSALS as refusal:
@@ -61,13 +77,13 @@ async def find_form(server: Server, config: Config, model: ModelInfo) -> Form:
         except UNKNOWN_FORM:
             reasons.append("it answers in an unknown form")
         else:
-            if server_ids not in (None, ids, len(ids)):
+            if found.tokens not in (None, ids, len(ids)):
                 raise ConfigError.of(
                     "tokenizer_path",
-                    f"the server reads {PROBE!r} as the tokens {server_ids}, this "
+                    f"the server reads {PROBE!r} as the tokens {found.tokens}, this "
                     f"tokenizer as {ids}; name the tokenizer of the server's model.",
                 )
-            return form
+            return found
     raise ConfigError.of(
         "tokenizer_path",
         f"{server.access.base_url} does not take and give token ids "
@@ -75,10 +91,10 @@ async def find_form(server: Server, config: Config, model: ModelInfo) -> Form:
     )
 
 
-async def _token_form(
+async def _find_completions(
     server: Server, config: Config, model: ModelInfo, ids: list[int]
-) -> tuple[Form, Any]:
-    """Return the form of /completions, and the server's ids of the probe."""
+) -> Findings:
+    """Look for vLLM's /completions, and for what not every server of its form has."""
     name = str(config.model_path)
     one = {"model": name, "max_tokens": 1, "logprobs": 0, "return_token_ids": True}
     answer = await server.ask("/completions", {**one, "prompt": PROBE, "temperature": 0})
@@ -89,19 +105,20 @@ async def _token_form(
     cold, heated = (each["logprobs"]["token_logprobs"][0] for each in (choice, second))
     token = choice["token_ids"][0]
     _check_logprobs([{token: cold}, {token: heated}])
-    own = answer.get("prompt_token_ids") or choice.get("prompt_token_ids")
-    form = TokenForm(name, _server_logprobs(cold, heated), TOKEN_MODE.supports)
+    tokens = answer.get("prompt_token_ids") or choice.get("prompt_token_ids")
+    form = TokenForm(name, _server_logprobs(cold, heated))
 
+    supports = TOKEN_MODE.supports
     if row := await _answered(server, form, ids, SCORED):
         tables = [*row.top_prompt_logprobs, *(row.top_logprobs or ())]
         _check_logprobs([table for table in tables if table], model.limits.vocabulary)
-        form.supports |= SCORES
+        supports |= SCORES
     row = await _answered(server, form, ids, DIGITS)
     if row and set(model.tokenizer.decode(row.token_ids)) == {"7"}:
-        form.supports |= {"regex"}
-    if await takes_adapters(server):
-        form.supports |= {"adapters"}
-    return form, own
+        supports |= {"regex"}
+    if await _takes_adapters(server):
+        supports |= {"adapters"}
+    return Findings(form, supports, tokens=tokens)
 
 
 async def _answered(
@@ -141,15 +158,52 @@ def _check_logprobs(tables: list[dict[int, float]], vocabulary: int | None = Non
             )
 
 
-async def _generate_form(
+async def _takes_adapters(server: Server) -> bool:
+    """Whether the server has the routes of adapters, which refuse one without a name."""
+    try:
+        await server.post_text(LOAD, {"lora_name": "", "lora_path": ""})
+    except AccessRefused:
+        raise
+    except PromptError:  # a 400
+        return True
+    except ConfigError as refusal:  # a 400 about a field, or a 404
+        return refusal.key is not None
+    except RequestFailure:
+        return False
+    return True
+
+
+async def _find_generate(
     server: Server, config: Config, model: ModelInfo, ids: list[int]
-) -> tuple[Form, Any]:
-    """Return the form of /generate, and how many tokens the server's ids of the probe are."""
+) -> Findings:
+    """Look for the route /generate of SGLang's server."""
     root = server.access.base_url.removesuffix("/v1")
     one = {"text": PROBE, "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
     answer = await server.ask(f"{root}/generate", one)
     if not answer.get("output_ids"):
         raise ConfigError("/generate returns no output_ids")
-    trusted = config.trust_remote_code
-    weights = await WeightsFolder.of(server, str(config.tokenizer_path), trusted)
-    return GenerateForm(root, weights), (answer.get("meta_info") or {}).get("prompt_tokens")
+    weights = await _weights_folder(server, root, config)
+    supports = SGLANG_SERVER_MODE.supports - (set() if weights else {"update_weights"})
+    tokens = (answer.get("meta_info") or {}).get("prompt_tokens")
+    return Findings(GenerateForm(f"{root}/generate"), supports, weights, tokens)
+
+
+async def _weights_folder(server: Server, root: str, config: Config) -> WeightsFolder | None:
+    """Ask SGLang's server for its model; None if it is another one's or on another machine."""
+    if not _on_this_machine(root):
+        return None
+    try:
+        about = await server.look(f"{root}/model_info")
+        path = str(about["model_path"])
+    except (*REFUSALS, KeyError, TypeError):
+        return None
+    folder = path if Path(path).is_dir() else str(config.tokenizer_path)
+    return WeightsFolder(root, folder, config.trust_remote_code, weight_version(about))
+
+
+def _on_this_machine(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
