@@ -95,18 +95,13 @@ def test_no_name_at_the_server_is_used_twice_for_its_prefix_cache_keeps_what_it_
     engine: InferenceEngine, server: ScriptedServer, vllm: VllmWithAdapters
 ) -> None:
     for version, folder in enumerate(("/one", "/two")):
-        assert engine.load_adapter("first", folder) == version
-        row = engine.generate(PROMPTS[0], adapter="first")[0]
-        assert row.weight_version == version
-    assert vllm.there == {vllm.ever[1]: "/two"} and engine.adapters == ["first"]
-    assert asked(server) == vllm.ever
+        engine.load_adapter("first", folder)
+        assert engine.generate(PROMPTS[0], adapter="first")[0].weight_version == version
+    assert vllm.there == {vllm.ever[1]: "/two"} and asked(server) == vllm.ever
     engine.unload_adapter("first")
     assert vllm.there == {} and engine.adapters == []
-    with refused(ConfigError, "'first' is not loaded", key="adapter"):
-        engine.generate(PROMPTS[0], adapter="first")
-    engine.load_adapter("first", "/three", version=7)
-    assert vllm.there == {vllm.ever[2]: "/three"} and len(set(vllm.ever)) == 3
-    assert engine.generate(PROMPTS[0], adapter="first")[0].weight_version == 7
+    engine.load_adapter("first", "/two")
+    assert vllm.there == {vllm.ever[2]: "/two"} and len(set(vllm.ever)) == 3
     assert all(name.startswith("first@") for name in vllm.ever)
 
 

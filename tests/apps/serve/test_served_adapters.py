@@ -87,26 +87,6 @@ def test_adapters_are_loaded_listed_asked_for_and_unloaded(
     assert gone.status_code == 404 and gone.json()["error"]["code"] == "model_not_found"
 
 
-def test_engine_on_a_server_uses_its_adapters(
-    served: tuple[InferenceEngine, InferenceServer], folders: list[Path]
-) -> None:
-    engine, server = served
-    address = {"base_url": server.base_url, "model_path": str(tiny_model())}
-    settings = {**SETTINGS, "name": "openai"}
-    settings.pop("dtype")
-    with InferenceEngine(**address, tokenizer_path=str(tiny_model()), rollout=settings) as remote:
-        prompt: Any = {"prompt_token_ids": IDS}
-        for folder in folders:
-            remote.load_adapter("mine", folder)
-            both = remote.generate([prompt, prompt], adapter=["mine", None], **GREEDY)
-            name = engine.adapters[-1]
-            ours = engine.generate([prompt, prompt], adapter=[name, None], **GREEDY)
-            assert both.token_ids == ours.token_ids
-        assert len(engine.adapters) == 1 and remote.adapters == ["mine"]
-        remote.unload_adapter("mine")
-        assert engine.adapters == []
-
-
 @pytest.mark.parametrize("path", ["/etc", "..", "../../x", "link"])
 def test_no_other_folder_is_read(
     path: str, served: tuple[InferenceEngine, InferenceServer], folders: list[Path]
