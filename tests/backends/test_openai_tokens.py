@@ -1,6 +1,5 @@
-"""The backend on a server that takes and gives token ids, with a scripted one.
-
-What `inf serve` gives is in `engine/test_backends.py`.
+"""The backend on a server that takes and gives token ids in vLLM's form, with a scripted one, and
+what the start finds out about it. What `inf serve` gives is in `engine/answers/test_backends.py`.
 """
 
 from __future__ import annotations
@@ -15,84 +14,38 @@ import httpx
 import pytest
 
 from _inf.apps.openai_format import choices
+from _inf.backends.openai import SCORES, TOKEN_MODE, VLLM_MODE
 from _inf.errors import RequestFailure
-from inf import ConfigError, InferenceEngine, PromptError
-from tests.support import scripted_server
+from inf import ConfigError, PromptError
 from tests.support.refusals import refused
-from tests.support.scripted_server import USAGE, Reply, ScriptedServer, scripted
+from tests.support.scripted_server import Reply, ScriptedServer, scripted
+from tests.support.scripted_tokens import (
+    ANSWER,
+    BEST,
+    IM_END,
+    OWN,
+    SAMPLED,
+    SECOND,
+    Vllm,
+    connected,
+)
 from tests.support.tiny import VOCABULARY, tiny_model
 
-IM_END = 2
 OWN_CODE = {"AutoTokenizer": ["own.Own", None]}
-ANSWER = [40, 41, 42]
-
-
-class VLLM:
-    """Answers with `answer` as vLLM does. temperature: whether its log probs know of it."""
-
-    def __init__(self, tokenizer: Any, *, tempered: bool = False) -> None:
-        self.tokenizer, self.tempered = tokenizer, tempered
-        self.answer, self.finish, self.stop_reason = [*ANSWER, IM_END], "stop", None
-        self.prompt_ids: list[int] | None = None  # other ones than the tokenizer's
-
-    def __call__(self, path: str, body: Any) -> Reply:
-        if path != "/v1/completions":
-            return Reply({"error": {"message": "Not Found"}}, status=404)
-        ids, prompt = self.answer[: body["max_tokens"]], body["prompt"]
-        heat = body["temperature"] if self.tempered and body["temperature"] else 1.0
-        logprobs = {"token_logprobs": [-1.5 * heat for _ in ids]}
-        choice = {
-            "token_ids": ids,
-            "text": "?",
-            "logprobs": logprobs,
-            "finish_reason": self.finish,
-            "stop_reason": self.stop_reason,
-        }
-        own = self.tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
-        choice["prompt_token_ids"] = self.prompt_ids or own
-        if not body.get("stream"):
-            return Reply({"choices": [choice], "usage": USAGE})
-        events: list[Any] = [
-            {"choices": [{"token_ids": [each], "logprobs": {"token_logprobs": [-1.5]}}]}
-            for each in ids
-        ]
-        last = {"token_ids": [], "finish_reason": self.finish, "stop_reason": self.stop_reason}
-        return Reply(events=[*events, {"choices": [last]}, {"choices": [], "usage": USAGE}])
-
-
-def sglang(path: str, body: Any) -> Reply:
-    """SGLang's server: /completions gives no ids, /generate does."""
-    if path == "/v1/completions":
-        return Reply({"choices": [{"text": "?", "finish_reason": "stop"}]})
-    assert path == "/generate"
-    ids = [*ANSWER, IM_END][: body["sampling_params"]["max_new_tokens"]]
-
-    def state(count: int) -> dict[str, Any]:
-        about = {"finish_reason": None, "cached_tokens": 4}
-        about["output_token_logprobs"] = [[-0.5, each, None] for each in ids[:count]]
-        if count == len(ids):
-            about["finish_reason"] = {"type": "stop", "matched": IM_END}
-        return {"output_ids": ids[:count], "meta_info": about}
-
-    if body.get("stream"):
-        return Reply(events=[state(count + 1) for count in range(len(ids))])
-    return Reply(state(len(ids)))
 
 
 @pytest.fixture
-def vllm(tokenizer: Any) -> VLLM:
-    return VLLM(tokenizer)
+def vllm(tokenizer: Any) -> Vllm:
+    return Vllm(tokenizer)
 
 
 @pytest.fixture
-def server(vllm: VLLM) -> Iterator[ScriptedServer]:
+def server(vllm: Vllm) -> Iterator[ScriptedServer]:
     with scripted(vllm) as server:
         yield server
 
 
-def connected(server: ScriptedServer, **config: Any) -> InferenceEngine:
-    given = {"tokenizer_path": str(tiny_model()), **config}
-    return scripted_server.connected(server, **given)
+# Answers.
 
 
 def test_ids_go_out_and_ids_come_back(server: ScriptedServer, tokenizer: Any) -> None:
@@ -100,9 +53,9 @@ def test_ids_go_out_and_ids_come_back(server: ScriptedServer, tokenizer: Any) ->
         server.seen.clear()
         output = engine.generate(["Hi", {"prompt_token_ids": [5, 6]}], max_tokens=9)
         chunks = list(engine.stream("Hi"))
-    assert output.token_ids == [[*ANSWER, IM_END]] * 2
-    assert output.completions == [tokenizer.decode(ANSWER)] * 2
-    assert output.logprobs == [[-1.5] * 4] * 2
+    assert output.token_ids == [ANSWER] * 2
+    assert output.completions == [tokenizer.decode(ANSWER[:-1])] * 2
+    assert output.logprobs == [[SAMPLED] * 4] * 2
     about = output.metadata[1]
     assert about["matched_stop"] == IM_END and about["finish_reason"] == "stop"
     assert (about["prompt_tokens"], about["completion_tokens"], about["cached_tokens"]) == (2, 4, 2)
@@ -116,10 +69,10 @@ def test_ids_go_out_and_ids_come_back(server: ScriptedServer, tokenizer: Any) ->
     assert chunks[-1].finish_reason == "stop"
 
 
-def test_stop_string_is_cut_from_the_text_and_named(server: ScriptedServer, vllm: VLLM) -> None:
+def test_stop_string_is_cut_from_the_text_and_named(server: ScriptedServer, vllm: Vllm) -> None:
     with connected(server) as engine:
-        whole = engine.tokenizer.decode(ANSWER)
-        vllm.answer, vllm.stop_reason = ANSWER, whole[-1]
+        whole = engine.tokenizer.decode(ANSWER[:-1])
+        vllm.answer, vllm.stop_reason = ANSWER[:-1], whole[-1]
         [row] = engine.generate("Hi", stop=whole[-1])
     assert row.completion == whole[:-1] and row.metadata["matched_stop"] == whole[-1]
 
@@ -130,13 +83,13 @@ def test_stop_string_is_cut_from_the_text_and_named(server: ScriptedServer, vllm
     ids=str,
 )
 def test_raw_log_probs_are_none_where_ours_are_defined_otherwise(
-    server: ScriptedServer, vllm: VLLM, params: dict[str, Any]
+    server: ScriptedServer, vllm: Vllm, params: dict[str, Any]
 ) -> None:
     with connected(server) as engine:
-        assert engine.generate("Hi", temperature=1.0).logprobs == [[-1.5] * 4]
+        assert engine.generate("Hi", temperature=1.0).logprobs == [[SAMPLED] * 4]
         [row] = engine.generate("Hi", **params)
         assert row.logprobs is None and row.metadata["cumulative_logprob"] is None
-        assert row.token_ids == [*ANSWER, IM_END]
+        assert row.token_ids == ANSWER
         with pytest.raises(ConfigError, match=r"^rollout_batch\(\): the server's log probs"):
             engine.rollout_batch("Hi", **params)
 
@@ -172,16 +125,8 @@ def test_trace_without_our_log_probs_has_nulls_and_makes_no_trainers_batch(
             engine.trainer_batch(served.traces("one"))
 
 
-def test_log_probs_of_a_server_with_our_definition_are_all_kept(
-    server: ScriptedServer, vllm: VLLM
-) -> None:
-    vllm.tempered = True
-    with connected(server) as engine:
-        assert engine.generate("Hi", temperature=0.5).logprobs == [[-0.75] * 4]
-
-
 def test_tokenizer_that_is_not_the_servers_is_refused_at_the_start(
-    server: ScriptedServer, vllm: VLLM, tmp_path: Any
+    server: ScriptedServer, vllm: Vllm, tmp_path: Any
 ) -> None:
     with refused(ConfigError, "Transformers cannot load a tokenizer", key="tokenizer_path"):
         connected(server, tokenizer_path=str(tmp_path))
@@ -198,7 +143,7 @@ def test_tokenizer_that_is_not_the_servers_is_refused_at_the_start(
 
 
 def test_tokenizer_of_an_unknown_model_and_class_is_read_from_its_files(
-    vllm: VLLM, tmp_path: Path
+    vllm: Vllm, tmp_path: Path
 ) -> None:
     """As Transformers 5 writes them."""
     shutil.copytree(tiny_model(), tmp_path, dirs_exist_ok=True)
@@ -220,7 +165,10 @@ def test_tokenizer_of_an_unknown_model_and_class_is_read_from_its_files(
             connected(server, tokenizer_path=str(tmp_path))
 
 
-def test_prompt_and_ids_are_checked_before_anything_is_sent(server: ScriptedServer) -> None:
+def test_prompt_and_ids_are_checked_before_anything_is_sent(
+    server: ScriptedServer, vllm: Vllm
+) -> None:
+    vllm.lacks = {"structured_outputs"}
     with connected(server) as engine:
         server.seen.clear()
         with refused(PromptError, index=0):
@@ -233,7 +181,7 @@ def test_prompt_and_ids_are_checked_before_anything_is_sent(server: ScriptedServ
 
 
 def test_answer_without_a_log_prob_for_each_token_is_a_failure(
-    server: ScriptedServer, vllm: VLLM
+    server: ScriptedServer, vllm: Vllm
 ) -> None:
     with connected(server) as engine:
         cut = {"token_ids": ANSWER, "logprobs": {"token_logprobs": [-1]}, "finish_reason": "stop"}
@@ -242,37 +190,106 @@ def test_answer_without_a_log_prob_for_each_token_is_a_failure(
             engine.generate("Hi", temperature=1.0)
 
 
-def test_sglangs_own_route_is_found_and_used(server: ScriptedServer, tokenizer: Any) -> None:
-    server.script = sglang
+# What the start finds out.
+
+
+def test_start_finds_out_what_a_server_offers(server: ScriptedServer, vllm: Vllm) -> None:
+    base, grammar = TOKEN_MODE.supports, {"regex"}
+    with connected(server) as engine:
+        assert engine.supports == base | SCORES | grammar == VLLM_MODE.supports - {"adapters"}
+    for lacks, offered in (("prompt_logprobs", grammar), ("structured_outputs", SCORES)):
+        for how in ("lacks", "ignores"):
+            setattr(vllm, how, {lacks})
+            with connected(server) as engine:
+                assert engine.supports == base | offered
+            setattr(vllm, how, set())
+    vllm.lacks = {"prompt_logprobs"}
     with connected(server) as engine:
         server.seen.clear()
-        [row] = engine.generate({"prompt_token_ids": [5, 6]}, min_p=0.1, regex="a+", stop="z")
-        assert server.bodies[0]["input_ids"] == [5, 6]
-        sent = server.bodies[0]["sampling_params"]
-        assert (sent["min_p"], sent["regex"], sent["stop"]) == (0.1, "a+", ["z"])
-        assert sent["stop_token_ids"] == [IM_END] and "json_schema" not in sent
-        assert row.token_ids == [*ANSWER, IM_END] and row.logprobs == [-0.5] * 4
-        assert row.metadata["matched_stop"] == IM_END and row.metadata["cached_tokens"] == 4
-        chunks = list(engine.stream("Hi"))
-        assert [token for chunk in chunks for token in chunk.token_ids] == row.token_ids
-        assert chunks[-1].finish_reason == "stop"
-        ended = {"finish_reason": {"type": "abort", "message": "Out of memory"}}
-        server.script = lambda path, body: Reply({"output_ids": [], "meta_info": ended})
-        with pytest.raises(RequestFailure, match="aborted the request: Out of memory"):
-            engine.generate("Hi")
+        for call in (lambda: engine.score("a", "b"), lambda: engine.generate("a", logprobs=1)):
+            with refused(ConfigError, "does not offer it; .* or openai on vLLM or inf serve does"):
+                call()
+    assert server.seen == []
+
+
+def test_score_is_read_from_the_log_probs_of_a_prompt(server: ScriptedServer, vllm: Vllm) -> None:
+    prompts: Any = [{"prompt_token_ids": [5, 6]}, {"prompt_token_ids": [7]}]
+    with connected(server) as engine:
+        server.seen.clear()
+        first, empty = engine.score(prompts, [[8, 9], []], top_logprobs=2)
+        assert first.logprobs == [OWN, OWN] and not first.is_greedy
+        assert first.top_logprobs == [{10: BEST, 11: SECOND, i: OWN} for i in (8, 9)]
+        assert [list(top) for top in first.top_logprobs] == [[10, 11, 8], [10, 11, 9]]
+        assert empty.logprobs == [] and empty.is_greedy and empty.top_logprobs == []
+        [sent] = [body for body in server.bodies if body["prompt"] == [5, 6, 8, 9]]
+        assert (sent["max_tokens"], sent["temperature"], sent["prompt_logprobs"]) == (1, 0, 2)
+        vllm.own = BEST  # as likely as the likeliest
+        assert engine.score(prompts, [[8], [9]])[1].is_greedy
+        vllm.own = -9999.0  # vLLM's minus infinity
+        with refused(RequestFailure, "log prob -inf", row=0):
+            engine.score(prompts, [[8], [9]])
+
+
+def test_likeliest_tokens_are_in_their_order_and_the_sampled_one_is_among_them(
+    server: ScriptedServer,
+) -> None:
+    with connected(server) as engine:
+        server.seen.clear()
+        prompt: Any = {"prompt_token_ids": [5, 6]}
+        [row] = engine.generate(prompt, logprobs=2, prompt_logprobs=1, temperature=1.0)
+        assert row.top_logprobs is not None and row.top_prompt_logprobs is not None
+        assert [list(top.items()) for top in row.top_logprobs] == [
+            [(10, BEST), (11, SECOND), (i, SAMPLED)] for i in ANSWER
+        ]
+        assert row.prompt_logprobs == [None, OWN]
+        assert row.top_prompt_logprobs == [None, {10: BEST, 6: OWN}]
+        [sent] = server.bodies
+        assert (sent["logprobs"], sent["prompt_logprobs"]) == (2, 1)
+        assert sent["return_tokens_as_token_ids"] is True
+        server.seen.clear()
+        for changed in ({"temperature": 0.7}, {"temperature": 1.0, "presence_penalty": 0.5}):
+            with refused(ConfigError, "leave logprobs out", key="logprobs"):
+                engine.generate("Hi", logprobs=2, **changed)
+            with refused(ConfigError, "leave logprobs out", key="logprobs"):
+                list(engine.stream("Hi", logprobs=2, **changed))
+        assert server.seen == []
+
+
+def test_grammar_ends_its_row_beside_ignore_eos_too(server: ScriptedServer) -> None:
+    with connected(server) as engine:
+        server.seen.clear()
+        [row] = engine.generate("Hi", regex="7{3}", ignore_eos=True)
+    assert row.completion == "777" and row.metadata["matched_stop"] == IM_END
+    assert row.logprobs is None  # a grammar's
+    [sent] = server.bodies
+    assert sent["structured_outputs"] == {"regex": "7{3}"} and sent["ignore_eos"] is False
 
 
 @pytest.mark.parametrize(
-    "params",
-    [{"seed": 3}, {"repetition_penalty": 1.1}, {"ignore_eos": True, "stop_token_ids": [7]}],
-    ids=str,
+    ("sampled", "hot", "ours", "others"),
+    [
+        (-1.5, -1.5, {"temperature": 1.0, "top_p": 0.5}, {"temperature": 0.7}),
+        (-1.5, -2.5, {"temperature": 0.7, "top_k": 3}, None),
+        (-1.5, 0.0, {"temperature": 0.7}, {"temperature": 0.7, "min_p": 0.1}),
+        (0.0, 0.0, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3}),
+    ],
+    ids=["raw", "ours", "after filters", "unknown"],
 )
-def test_what_sglangs_server_ignores_is_refused_by_name(
-    server: ScriptedServer, params: dict[str, Any]
+def test_log_probs_of_each_kind_are_ours_or_none(
+    server: ScriptedServer, vllm: Vllm, sampled: float, hot: float, ours: Any, others: Any
 ) -> None:
-    server.script = sglang
+    vllm.sampled, vllm.hot = sampled, hot
     with connected(server) as engine:
-        server.seen.clear()
-        with refused(ConfigError, key=next(iter(params))):
-            engine.generate("Hi", **params)
-    assert server.seen == []
+        assert engine.generate("Hi", **ours).logprobs == [[sampled] * 4]
+        if others is not None:
+            assert engine.generate("Hi", **others).logprobs == [None]
+
+
+@pytest.mark.parametrize(("sampled", "own"), [(6.7, OWN), (-1.5, 3.0), (-40.0, -40.0)])
+def test_logits_in_the_place_of_log_probs_are_refused_at_the_start(
+    server: ScriptedServer, vllm: Vllm, sampled: float, own: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm.sampled = vllm.hot = sampled
+    monkeypatch.setattr(vllm, "entry", lambda token, most: {str(token): {"logprob": own}})
+    with refused(ConfigError, "cannot be those of a softmax", key="base_url"):
+        connected(server)
