@@ -1,10 +1,11 @@
-"""The versions of the code that a config's files name, and of the tools of a call."""
+"""The versions of the code that a run's answers depend on: of the files of a config, of a call's
+tools, of agent loops and their entries."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,17 @@ import yaml
 from omegaconf import OmegaConf
 
 from _inf.apps.code_version import CodeVersion, depends_on, version_of
+from _inf.backends.registry import describe
+from _inf.config import Config
+from _inf.conversation.agent_loops.loading import DEFAULT_KEY, TARGET, AgentLoop, KnownLoops
+from _inf.errors import ConfigError, error_text
 from _inf.types import Tool
 
 CLASSES = ("class_path", "class_name")  # keys of a tools file, or of verl's file of interactions
 SERVERS = "mcp_servers_config_path"
 OF_PROGRAM = ("command", "args")  # of an MCP server
 OF_TOOLS = "code of the tools"
+LOOP = "agent loop "  # before a name, in what scored a row and what a file was begun with
 
 
 def of_file(name: str, path: Path) -> CodeVersion:
@@ -42,6 +48,50 @@ def of_tools(tools: Sequence[Tool]) -> dict[str, str]:
     runs = [tool.function or tool.verl for tool in tools if tool.executable]
     versions = [version_of(code) for code in runs]
     return depends_on([CodeVersion.of_all(OF_TOOLS, versions)] if versions else [])
+
+
+def loop_versions(
+    config: Config, asked: Mapping[str, Any]
+) -> tuple[dict[str, str], dict[str, CodeVersion]]:
+    """Find agent loops; the import of verl's takes seconds.
+
+    asked: the loops as they were asked for, each by what asks for it, which begins the message of
+    a `ConfigError` about it. Returns their names, by the same keys, and by name their versions.
+    """
+    names: dict[str, str] = {}
+    versions: dict[str, CodeVersion] = {}
+    if not asked:
+        return names, versions
+    describe(config).prepare(config)
+    known = KnownLoops(config)
+    for key, each in asked.items():
+        loop = known.find(each, key)
+        names[key], version = loop.name, _of_loop(loop, key)
+        if versions.setdefault(loop.name, version) != version:
+            raise ConfigError.of(
+                key, f"another agent loop has the name {loop.name!r} too; rename one of them."
+            )
+    return names, versions
+
+
+def default_loop_depends(config: Config) -> dict[str, str]:
+    """What the answers depend on if a config has a default agent loop."""
+    name = config.rollout.agent.default
+    _, versions = loop_versions(config, {} if name is None else {DEFAULT_KEY: name})
+    return depends_on(versions.values())
+
+
+def _of_loop(loop: AgentLoop, key: str) -> CodeVersion:
+    """Of the class, by its code, and of the constructor's keywords with the classes they name."""
+    try:
+        kwargs = OmegaConf.to_yaml(loop.kwargs, resolve=True, sort_keys=True)
+        values = OmegaConf.to_container(loop.kwargs, resolve=True)
+    except Exception as failure:  # of an interpolation
+        raise ConfigError.of(key, f"{loop.name}: {error_text(failure).splitlines()[0]}.") from None
+    folder = Path(loop.file).resolve().parent if loop.file else None
+    modules = [target.rpartition(".")[0] for target in named_in(values, TARGET)]
+    code = version_of(loop.kind, folder=folder, imports=modules)
+    return CodeVersion.of_all(f"{LOOP}{loop.name}", [code], loop.kind.__qualname__, kwargs)
 
 
 def named_in(values: Any, *keys: str) -> Iterator[str]:

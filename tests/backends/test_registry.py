@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from _inf.backends.base import FEATURES
-from _inf.backends.registry import MODES, describe, read_config
+from _inf.backends.description import Mode
+from _inf.backends.registry import MODES, check_supported, describe, read_config
 from _inf.backends.verl import environment
 from _inf.config import Config
 from _inf.errors import ConfigError
 from tests.support.config_faults import faults
+from tests.support.refusals import refused
 
 
-def test_every_feature_is_known_and_offered_by_some_backend() -> None:
-    assert frozenset().union(*(mode.supports for mode in MODES)) == FEATURES.keys()
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
+def test_what_a_backend_lacks_is_refused_by_name_with_those_that_offer_it(mode: Mode) -> None:
+    backend: Any = SimpleNamespace(
+        name="ours", supports=mode.supports, check_process=lambda: None, adapters=[]
+    )
+    for feature, calls in FEATURES.items():
+        offers = [each.name for each in MODES if feature in each.supports]
+        for name, neutral in calls.items():
+            check_supported(backend, {name: neutral} | dict.fromkeys(calls.keys() - {name}))
+            if feature in mode.supports:
+                check_supported(backend, {name: object()})
+                continue
+            with refused(ConfigError, "^.*: the backend ours does not offer it; ", key=name) as why:
+                check_supported(backend, {name: object()})
+            assert any(f"{offer} " in str(why.value) for offer in offers)
 
 
 def test_unknown_backend_is_refused_with_the_known_ones() -> None:

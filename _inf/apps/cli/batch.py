@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from _inf.apps.agent_loops import default_loop_depends
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import check_custom_ids, parse, unsampled_ids
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import answer_each, keep_in, unanswered
 from _inf.apps.cli.options import Options, first_errors, takes_options
+from _inf.apps.configured_code import default_loop_depends
 from _inf.apps.tally import Tally
 from _inf.errors import ConfigError
 

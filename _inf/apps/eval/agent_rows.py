@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from _inf.apps.agent_loops import loop_versions
 from _inf.apps.code_version import CodeVersion
+from _inf.apps.configured_code import loop_versions
 from _inf.apps.eval.dataset import AGENT_NAME, Example
 from _inf.config import Config
 from _inf.conversation.agent_loops.loading import DEFAULT_KEY, KEYWORD
@@ -67,13 +67,8 @@ class AgentRows:
             )
         if asked:
             _check_keywords(params, config, next(iter(asked)))
-        versions = loop_versions(config, asked)
-        found = cls(
-            default,
-            versions[key].loop if key in versions else None,
-            given.get(KWARGS, {}),
-            {each.loop: each.version for each in versions.values()},
-        )
+        names, versions = loop_versions(config, asked)
+        found = cls(default, names.get(key), given.get(KWARGS, {}), versions)
         found._check_columns(examples)
         return found
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from _inf.apps.agent_loops import LOOP
 from _inf.apps.code_version import UNSURE, digest_of
+from _inf.apps.configured_code import LOOP
 from _inf.apps.eval.dataset import UNKNOWN_SOURCE
 from _inf.apps.json_lines import json_lines, json_text
 from _inf.errors import ConfigError, shown

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +43,8 @@ class PeftAdapters(LoadedAdapters):
         self._one_pass = threading.Lock()
 
     def free(self) -> None:
-        """Let the model go, at the engine's end."""
+        """Let the model go, at the engine's end; nothing of it refers to itself any more."""
+        vars(self._model).pop("forward", None)
         self._model = self._peft = None
 
     @contextlib.contextmanager
@@ -86,8 +88,7 @@ class PeftAdapters(LoadedAdapters):
             self._peft.add_adapter(key, config)
         else:
             self._peft = PeftModel(self._model, config, key)
-            self._model.register_forward_pre_hook(self._begin_pass)
-            self._model.register_forward_hook(self._end_pass, always_call=True)
+            self._model.forward = self._in_turn(self._model.forward)
         self._peft.eval()
         return key
 
@@ -108,9 +109,18 @@ class PeftAdapters(LoadedAdapters):
         own = (name for name in state if not _OF_AN_ADAPTER.search(name))
         return {name.replace(".base_layer.", "."): state[name] for name in own}
 
-    def _begin_pass(self, model: Any, arguments: Any) -> None:
-        self._one_pass.acquire()  # `_end_pass` releases it, also if this fails
-        key = getattr(self._wanted, "key", None)
+    def _in_turn(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """The model's forward pass, with the adapter that its thread wants."""
+
+        @functools.wraps(forward)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self._one_pass:
+                self._activate(getattr(self._wanted, "key", None))
+                return forward(*args, **kwargs)
+
+        return run
+
+    def _activate(self, key: str | None) -> None:
         if key == self._active:
             return
         if key is None:
@@ -126,6 +136,3 @@ class PeftAdapters(LoadedAdapters):
         assert self._peft is not None
         self._peft.base_model.disable_adapter_layers()
         self._active = None
-
-    def _end_pass(self, model: Any, arguments: Any, output: Any) -> None:
-        self._one_pass.release()

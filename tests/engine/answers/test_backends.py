@@ -378,29 +378,9 @@ def test_threads_get_their_own_answers(backend: InferenceEngine) -> None:
         assert [call.result(120).token_ids[0] for call in calls] == alone
 
 
-def test_keyword_that_a_backend_lacks_is_refused_with_both_names(
-    backend: InferenceEngine, monkeypatch: pytest.MonkeyPatch
+def test_sglang_and_transformers_offer_the_same_but_for_these(
+    tiny: InferenceEngine, hf: InferenceEngine
 ) -> None:
-    monkeypatch.setattr(backend._backend, "supports", backend.supports - {"regex", "turn"})
-    for name, value in (("regex", "a"), ("tools", [CALCULATOR])):
-        with refused(ConfigError, f"the backend {backend._backend.name} does not offer", key=name):
-            backend.generate("a", **{name: value})
-    assert len(backend.generate("a", regex=None, tools=[], num_beams=1, max_tokens=2)) == 1
-
-
-def test_what_only_another_backend_has_is_refused_with_that_backends_name(
-    tiny: InferenceEngine, hf: InferenceEngine, remote: InferenceEngine
-) -> None:
-    for call, has_it in (
-        (remote.sleep, "sglang"),
-        (lambda: remote.generate("a", sampling_mask=True), "sglang or hf does"),
-        (lambda: remote.update_weights({}), "or openai on SGLang's server of this machine does"),
-        (lambda: tiny.get_logits("a", "b"), "hf"),
-        (lambda: tiny.generate("a", num_beams=2), "hf"),
-        (hf.sleep, "sglang"),
-    ):
-        with refused(ConfigError, f": the backend .* does not offer it.*{has_it}"):
-            call()
     assert tiny.supports ^ hf.supports == {
         *("logits", "sleep", "beams", "routed_experts", "adapters")
     }

@@ -1,4 +1,4 @@
-"""`generation_cache` on real engines: an answer from memory is the computed one."""
+"""`generation_cache` on a real engine: an answer from memory is the computed one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from _inf.backends.generation_cache import CachedBackend
 from inf import EngineDeadError, InferenceEngine
 from tests.support.prompts import as_ids, token_prompts
 from tests.support.tiny import tiny_model
@@ -28,43 +27,31 @@ def hf() -> Any:
         yield engine
 
 
-@pytest.fixture(params=["sglang", "hf"])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> InferenceEngine:
-    """An engine with a cache; that of the session's SGLang lives as long as the test."""
-    if request.param == "hf":
-        engine: InferenceEngine = request.getfixturevalue("hf")
-        engine.clear_cache()
-        return engine
-    engine = request.getfixturevalue("tiny")
-    monkeypatch.setattr(engine, "_backend", CachedBackend(engine._backend, 50, engine._stats))
-    return engine
-
-
-def test_equal_greedy_and_seeded_calls_are_answered_from_memory(backend: InferenceEngine) -> None:
+def test_equal_greedy_and_seeded_calls_are_answered_from_memory(hf: InferenceEngine) -> None:
     for params in (GREEDY, {**GREEDY, "temperature": 0.8, "seed": 5, "n": 2}):
-        before = hits(backend)
-        first = backend.generate(as_ids(PROMPTS), **params)
-        assert hits(backend) == before
-        assert backend.generate(as_ids(PROMPTS), **params).to_dict() == first.to_dict()
-        assert hits(backend) == before + len(first)
-    first, before = backend.generate(as_ids(PROMPTS), **GREEDY), hits(backend)
-    mixed = backend.generate(as_ids([[5, 6], *PROMPTS[::-1]]), **GREEDY)
-    assert hits(backend) == before + len(PROMPTS)
+        before = hits(hf)
+        first = hf.generate(as_ids(PROMPTS), **params)
+        assert hits(hf) == before
+        assert hf.generate(as_ids(PROMPTS), **params).to_dict() == first.to_dict()
+        assert hits(hf) == before + len(first)
+    first, before = hf.generate(as_ids(PROMPTS), **GREEDY), hits(hf)
+    mixed = hf.generate(as_ids([[5, 6], *PROMPTS[::-1]]), **GREEDY)
+    assert hits(hf) == before + len(PROMPTS)
     assert mixed.token_ids[1:] == first.token_ids[::-1]
-    assert mixed.token_ids[:1] == backend.generate(as_ids([[5, 6]]), **GREEDY).token_ids
+    assert mixed.token_ids[:1] == hf.generate(as_ids([[5, 6]]), **GREEDY).token_ids
 
 
-def test_streams_scores_and_unseeded_samples_are_computed(backend: InferenceEngine) -> None:
-    [row] = backend.generate(as_ids(PROMPTS[:1]), temperature=0, max_tokens=12)
-    before = hits(backend)
-    streamed = backend.stream(as_ids(PROMPTS[:1])[0], temperature=0, max_tokens=12)
+def test_streams_scores_and_unseeded_samples_are_computed(hf: InferenceEngine) -> None:
+    [row] = hf.generate(as_ids(PROMPTS[:1]), temperature=0, max_tokens=12)
+    before = hits(hf)
+    streamed = hf.stream(as_ids(PROMPTS[:1])[0], temperature=0, max_tokens=12)
     assert [token for chunk in streamed for token in chunk.token_ids] == row.token_ids
-    backend.score(as_ids(PROMPTS), PROMPTS)
+    hf.score(as_ids(PROMPTS), PROMPTS)
     texts = {
-        tuple(backend.generate(as_ids(PROMPTS[:1]), temperature=1.0, max_tokens=12).token_ids[0])
+        tuple(hf.generate(as_ids(PROMPTS[:1]), temperature=1.0, max_tokens=12).token_ids[0])
         for _ in range(4)
     }
-    assert len(texts) > 1 and hits(backend) == before
+    assert len(texts) > 1 and hits(hf) == before
 
 
 def test_new_weights_restart_and_clear_cache_empty_it() -> None:
@@ -113,11 +100,3 @@ def test_turns_of_a_conversation_are_kept_and_tools_run_each_time() -> None:
         assert hits(engine) == 4 and len(runs) == 4
         assert again.token_ids == first.token_ids and again.logprobs == first.logprobs
         assert again.completions == ["The answer is 84.", "The answer is -11."]
-
-
-def test_without_the_key_nothing_is_kept(tiny: InferenceEngine) -> None:
-    before = hits(tiny)
-    for _ in range(2):
-        tiny.generate("a", temperature=0, max_tokens=2)
-    tiny.clear_cache()
-    assert hits(tiny) == before
