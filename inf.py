@@ -388,6 +388,7 @@ class InferenceEngine:
         anything is sent; the old weights then stay in use.
         """
         check_supported(self._backend, {"update_weights()": True})
+        version = None if version is None else count("version", version, least=0, most=2**63 - 1)
         return self._backend.update_weights(weights, version)
 
     @property
@@ -418,7 +419,7 @@ class InferenceEngine:
         check_supported(self._backend, {"load_adapter()": True})
         if text("name", name) == self.config.model_name:
             raise ConfigError.of("name", f"{shown(name)} is the model's; give the adapter another.")
-        version = None if version is None else count("version", version, least=0)
+        version = None if version is None else count("version", version, least=0, most=2**63 - 1)
         return self._backend.load_adapter(name, path_or_state_dict, peft_config, version)
 
     def unload_adapter(self, name: str) -> None:

@@ -15,7 +15,9 @@ from cachetools import LRUCache
 
 from _inf.backends.base import Backend
 from _inf.response.stats import Stats
-from _inf.types import CancelToken, Report, Request, RequestOutput, SleepResult
+from _inf.types import CancelToken, Report, Request, RequestOutput
+
+CHANGES = ("update_weights", "load_adapter", "sleep")  # after which other answers are right
 
 
 class CachedBackend:
@@ -32,7 +34,17 @@ class CachedBackend:
         self.clear()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
+        found = getattr(self._backend, name)
+        if name not in CHANGES:
+            return found
+
+        def change(*args: Any) -> Any:
+            try:
+                return found(*args)
+            finally:
+                self.clear()
+
+        return change
 
     def clear(self) -> None:
         """Forget all answers, also those that are being computed now."""
@@ -65,26 +77,6 @@ class CachedBackend:
         output = await self._backend.turn(request)
         self._keep(cache, request, output)
         return output
-
-    def update_weights(self, weights: object, version: int | None) -> int:
-        try:
-            return self._backend.update_weights(weights, version)
-        finally:
-            self.clear()
-
-    def load_adapter(
-        self, name: str, weights: object, peft_config: object, version: int | None
-    ) -> int:
-        try:
-            return self._backend.load_adapter(name, weights, peft_config, version)
-        finally:
-            self.clear()
-
-    def sleep(self) -> SleepResult:
-        try:
-            return self._backend.sleep()
-        finally:
-            self.clear()
 
     def _known(self, cache: LRUCache[str, bytes], request: Request) -> RequestOutput | None:
         with self._lock:

@@ -140,10 +140,3 @@ def _fault(name: str, tensor: Any, model: ExpectedWeights) -> str | None:
         return f"{name} has the shape {tuple(tensor.shape)}, and {model.what}'s has {shape}"
     here = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return None if bool(torch.isfinite(here).all()) else f"{name} holds NaN or infinite values"
-
-
-def check_version(version: object) -> None:
-    """Raise unless the version is None or a whole number from 0 on."""
-    whole = isinstance(version, int) and not isinstance(version, bool) and version >= 0
-    if version is not None and not whole:
-        raise ConfigError.of("version", f"expected a whole number from 0 on, got {shown(version)}")

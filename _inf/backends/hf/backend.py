@@ -158,7 +158,6 @@ class HfBackend(OnHost):
 
     def update_weights(self, weights: object, version: int | None) -> int:
         self.check_alive()
-        new_weights.check_version(version)
         model, adapters = self.forward.model, self.forward.adapters
         expected = new_weights.weights_of(model, adapters.own_weights())
         tensors = new_weights.checked(weights, expected)

@@ -35,6 +35,7 @@ class OpenAIBackend(OnHost):
     """A server that answers requests over HTTP."""
 
     name, on_cpu = "openai", False
+    loaded: ServerAdapters
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class OpenAIBackend(OnHost):
         self.server, self.form, self.supports = server, found.form, found.supports
         self._weights = found.weights
         self.weight_version = found.weights.version if found.weights else 0  # others do not tell
-        self.loaded = self._adapters = adapters
+        self.loaded = adapters
 
     def generate(
         self, requests: Sequence[Request], cancel: CancelToken, report: Report | None
@@ -72,7 +73,7 @@ class OpenAIBackend(OnHost):
         return outputs
 
     async def turn(self, request: Request, put: Put | None = None) -> RequestOutput:
-        request, version = self._adapters.served(request)
+        request, version = self.loaded.served(request)
         output = await self._asked(request, put)
         return output if version is None else dataclasses.replace(output, weight_version=version)
 
@@ -109,7 +110,6 @@ class OpenAIBackend(OnHost):
         from _inf.backends import new_weights  # PyTorch
 
         self.check_process()
-        new_weights.check_version(version)
         if self._weights is None:
             raise NotImplementedError  # `supports` lacks it
         tensors = new_weights.checked(weights, self._weights.expected)
@@ -122,7 +122,7 @@ class OpenAIBackend(OnHost):
     def adapters(self) -> list[str]:
         if "adapters" not in self.supports:
             return []
-        return self.host.run(self._adapters.listed(), CancelToken())
+        return self.host.run(self.loaded.listed(), CancelToken())
 
     async def _asked(self, request: Request, put: Put | None) -> RequestOutput:
         try:

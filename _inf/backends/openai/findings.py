@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import math
+from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from _inf.backends.openai import SCORES, SGLANG_SERVER_MODE, TEXT_MODE, TOKEN_MODE
@@ -21,6 +22,7 @@ from _inf.errors import ConfigError, PromptError, RequestFailure, shown, strip_p
 from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams
 
 Form: TypeAlias = TextForm | TokenForm | GenerateForm
+T = TypeVar("T")
 
 PROBE = "The quick brown fox jumps over"
 HOT = 2.0  # a temperature at which log probs differ from those at 1
@@ -58,12 +60,7 @@ async def find(server: Server, config: Config, model: ModelInfo) -> Findings:
     where its answer tells how the server tokenizes a text, that is compared with the tokenizer.
     """
     if model.tokenizer is None:
-        try:
-            await server.look("/models")
-        except AccessRefused:
-            raise
-        except REFUSALS:  # a server may lack the route
-            pass
+        await _or_none(server.look("/models"))  # a server may lack the route
         return Findings(TextForm(str(config.model_path)), TEXT_MODE.supports)
     ids = list(model.tokenizer(PROBE)["input_ids"])
     reasons = []
@@ -109,11 +106,11 @@ async def _find_completions(
     form = TokenForm(name, _server_logprobs(cold, heated))
 
     supports = TOKEN_MODE.supports
-    if row := await _answered(server, form, ids, SCORED):
+    if row := await _or_none(_answered(server, form, ids, SCORED)):
         tables = [*row.top_prompt_logprobs, *(row.top_logprobs or ())]
         _check_logprobs([table for table in tables if table], model.limits.vocabulary)
         supports |= SCORES
-    row = await _answered(server, form, ids, DIGITS)
+    row = await _or_none(_answered(server, form, ids, DIGITS))
     if row and set(model.tokenizer.decode(row.token_ids)) == {"7"}:
         supports |= {"regex"}
     if await _takes_adapters(server):
@@ -123,11 +120,15 @@ async def _find_completions(
 
 async def _answered(
     server: Server, form: TokenForm, ids: list[int], params: SamplingParams
-) -> RequestOutput | None:
-    """The answer to a probe; None if the server refuses it or answers in another form."""
+) -> RequestOutput:
     request = Request(ids, params)
+    return form.answer(request)(await server.ask(*form.sent(request)))
+
+
+async def _or_none(asked: Awaitable[T]) -> T | None:
+    """What the server answers; None if it refuses, or answers in another form."""
     try:
-        return form.answer(request)(await server.ask(*form.sent(request)))
+        return await asked
     except AccessRefused:
         raise
     except (*REFUSALS, *UNKNOWN_FORM):
@@ -192,11 +193,10 @@ async def _weights_folder(server: Server, root: str, config: Config) -> WeightsF
     """Ask SGLang's server for its model; None if it is another one's or on another machine."""
     if not _on_this_machine(root):
         return None
-    try:
-        about = await server.look(f"{root}/model_info")
-        path = str(about["model_path"])
-    except (*REFUSALS, KeyError, TypeError):
+    about = await _or_none(server.look(f"{root}/model_info"))
+    if not isinstance(about, dict) or "model_path" not in about:
         return None
+    path = str(about["model_path"])
     folder = path if Path(path).is_dir() else str(config.tokenizer_path)
     return WeightsFolder(root, folder, config.trust_remote_code, weight_version(about))
 

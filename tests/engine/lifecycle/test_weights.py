@@ -105,7 +105,7 @@ def test_version_counts_up_or_is_the_callers(served: InferenceEngine, models: An
     assert served.update_weights(models[0]) == 1001
     chunks = list(served.stream("Hi", max_tokens=2))
     assert chunks and served.generate("Hi", max_tokens=1).metadata[0]["weight_version"] == 1001
-    with pytest.raises(ConfigError, match="version: .* got -1"):
+    with pytest.raises(ConfigError, match="version: -1 is out of range"):
         served.update_weights(models[0], version=-1)
 
 
