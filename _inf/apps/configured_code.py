@@ -28,15 +28,15 @@ LOOP = "agent loop "  # before a name, in what scored a row and what a file was 
 
 def of_file(name: str, path: Path) -> CodeVersion:
     """The version of the classes and of the MCP servers' scripts that a file of tools or
-    interactions names. Nothing is imported or started. A file of another form gives that of no
-    code: loading it says what is wrong."""
+    interactions names. Nothing is imported or started. A file of another form names no code:
+    loading it says what is wrong."""
     values = _values(path)
-    servers = [Path(each) for each in named_in(values, SERVERS)]
+    servers = [Path(name) for name in named_in(values, SERVERS)]
     listed = [server.read_text(encoding="utf-8") for server in servers if server.is_file()]
     with contextlib.suppress(ValueError):
         values = [values, *map(json.loads, listed)]
-    modules = [each.rpartition(".")[0] for each in named_in(values, *CLASSES) if "." in each]
-    words = [Path(each) for each in named_in(values, *OF_PROGRAM)]
+    modules = [name.rpartition(".")[0] for name in named_in(values, *CLASSES) if "." in name]
+    words = [Path(word) for word in named_in(values, *OF_PROGRAM)]
     scripts = [word for word in words if word.suffix == ".py" and word.is_file()]
     folder = path.resolve().parent
     code = version_of("", folder=folder, imports=modules, scripts=scripts)
@@ -64,8 +64,8 @@ def loop_versions(
         return names, versions
     describe(config).prepare(config)
     known = KnownLoops(config)
-    for key, each in asked.items():
-        loop = known.find(each, key)
+    for key, asked_for in asked.items():
+        loop = known.find(asked_for, key)
         names[key], version = loop.name, _of_loop(loop, key)
         if versions.setdefault(loop.name, version) != version:
             raise ConfigError.of(

@@ -62,7 +62,7 @@ def draw_rows(
     positions: Sequence[int],
     generator: torch.Generator | None = None,
 ) -> torch.Tensor:
-    """One token of each row, by its seed, or by chance where that is None."""
+    """One token of each row, by its seed, or by chance for a seed of None."""
     if None not in seeds:
         return draw_by_seed(probs, seeds, positions)
     tokens = draw(probs, generator)
@@ -154,7 +154,8 @@ def _kept(
     top_p: torch.Tensor,
     min_p: torch.Tensor,
 ) -> torch.Tensor:
-    """Those of these tokens, the likeliest first, that the filters leave; zero for all others."""
+    """The probabilities of the tokens that the filters leave; zero for all others. ordered, order:
+    the likeliest probabilities, and their tokens."""
     excluded = ordered.cumsum(-1) - ordered > top_p
     excluded |= torch.arange(ordered.shape[1], device=probs.device) >= top_k
     excluded |= ordered < ordered[:, :1] * min_p

@@ -65,8 +65,8 @@ class LoadedAdapters(abc.ABC):
 
     @abc.abstractmethod
     async def _load(self, name: str, new: NewAdapter) -> str:
-        """Load it, and return its key; that of the adapter of this name if it has overwritten its
-        weights."""
+        """Load it, and return its key: the known one if it has overwritten the weights of the
+        adapter of this name."""
 
     @abc.abstractmethod
     async def _unload(self, key: str) -> None:

@@ -53,8 +53,8 @@ def checked(
             raise
         raise ConfigError.of(key, str(failure)) from failure.__cause__
     tensors = new_weights.checked(weights, form.expected, key)
-    whole = {e: t.full_tensor() if hasattr(t, "full_tensor") else t for e, t in tensors}
-    return NewAdapter(form, {each: tensor.detach() for each, tensor in whole.items()})
+    whole = {name: t.full_tensor() if hasattr(t, "full_tensor") else t for name, t in tensors}
+    return NewAdapter(form, {name: tensor.detach() for name, tensor in whole.items()})
 
 
 def _read(
@@ -94,12 +94,12 @@ def expected_weights(config: LoraConfig, build: Callable[[], PreTrainedModel]) -
                 f"PEFT cannot add it to this model: {error_text(failure)}."
             ) from failure
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
-    if model.config.tie_word_embeddings and any(hasattr(each, "base_layer") for each in ends):
+    if model.config.tie_word_embeddings and any(hasattr(end, "base_layer") for end in ends):
         raise ConfigError(
             "it changes the embeddings, which are the head too in this model: only a merge "
             "serves it; name it as adapter_path when the engine starts."
         )
     save: Any = get_peft_model_state_dict  # without types in PEFT 0.18
     state = save(adapted, save_embedding_layers=False)
-    shapes = {each: tuple(tensor.shape) for each, tensor in state.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     return ExpectedWeights(shapes, what="an adapter with this config on this model")

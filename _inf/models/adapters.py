@@ -32,10 +32,10 @@ _BEGINNINGS = (True, False, "gaussian", "eva", "orthogonal")
 
 
 def adapter_folder(path: Path, key: str) -> Path:
-    """Return the folder with PEFT's files: `path`, or that of a LoRA actor in a checkpoint of verl,
-    `global_step_N` or its `actor`. Raises `ConfigError` about `key`."""
+    """Return the folder with PEFT's files: `path`, or the LoRA actor's in a checkpoint of verl's
+    (`global_step_N` or its `actor`). Raises `ConfigError` about `key`."""
     inside = [path / "lora_adapter", path / "actor" / "lora_adapter"]
-    folder = next((each for each in inside if each.is_dir()), path)
+    folder = next((known for known in inside if known.is_dir()), path)
     adapter_files(folder, key)
     return folder
 
@@ -59,7 +59,7 @@ def _is_scale(alpha: object) -> bool:
 
 def lora_config(given: Any) -> LoraConfig:
     """Return a PEFT config, of PEFT's class or as a mapping, with what is used of it. Raises
-    `ConfigError` if it is not that of a plain LoRA adapter."""
+    `ConfigError` if the adapter is not a plain LoRA."""
     from peft import LoraConfig
 
     fields = given.to_dict() if hasattr(given, "to_dict") else given

@@ -1,8 +1,8 @@
 """The LoRA adapters of a model: PEFT's own layers. A forward pass uses one adapter, or none.
 
-A row is computed beside rows of its own adapter only. PEFT can mix them in one batch
-(`adapter_names`), but counts them by the first dimension of each layer's input, and that is tokens
-in the experts of a MoE model.
+Only rows of one adapter are computed together. PEFT can mix them in one batch (`adapter_names`),
+but counts them by the first dimension of each layer's input, and that is tokens in the experts of a
+MoE model.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class PeftAdapters(LoadedAdapters):
     async def _unload(self, key: str) -> None:
         assert self._peft is not None
         with self._one_pass:
-            for other in [each for each in self._peft.peft_config if each != key][:1]:
+            for other in [other for other in self._peft.peft_config if other != key][:1]:
                 # PEFT warns if the active one is deleted.
                 self._peft.base_model.set_adapter(other, inference_mode=True)
             self._peft.delete_adapter(key)
@@ -106,8 +106,8 @@ class PeftAdapters(LoadedAdapters):
         state: dict[str, torch.Tensor] = self._model.state_dict(keep_vars=True)
         if self._peft is None:
             return state
-        own = (name for name in state if not _OF_AN_ADAPTER.search(name))
-        return {name.replace(".base_layer.", "."): state[name] for name in own}
+        names = (name for name in state if not _OF_AN_ADAPTER.search(name))
+        return {name.replace(".base_layer.", "."): state[name] for name in names}
 
     def _in_turn(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The model's forward pass, with the adapter that its thread wants."""

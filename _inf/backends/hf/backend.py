@@ -92,7 +92,7 @@ class HfBackend(OnHost):
         with failing(rows):
             answers = await self._beams.answers(rows)
             prompts = [row.request.token_ids for row in rows]
-            both = [(ids + own, len(ids)) for ids, own in zip(prompts, answers, strict=True)]
+            both = [(ids + answer, len(ids)) for ids, answer in zip(prompts, answers, strict=True)]
             adapters = [row.params.adapter for row in rows]
             async for number, logits in self._logits(both, adapters):
                 for scores, token in zip(logits, answers[number], strict=True):
@@ -118,10 +118,10 @@ class HfBackend(OnHost):
         async for number, logits in self._logits(sequences, adapters):
             ids, start = sequences[number]
             table = torch.log_softmax(logits, dim=-1)
-            own = table[torch.arange(len(table)), ids[start:]].tolist()
-            check_finite(own, number)
+            logprobs = table[torch.arange(len(table)), ids[start:]].tolist()
+            check_finite(logprobs, number)
             scored[number] = RequestOutput(
-                prompt_logprobs=[None, *own],
+                prompt_logprobs=[None, *logprobs],
                 finish_reason="length",
                 prompt_tokens=len(ids),
                 weight_version=self._version(adapters[number]),

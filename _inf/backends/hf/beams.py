@@ -1,4 +1,4 @@
-"""Finds answers by beam search, which is Transformers' own `generate`, on a thread beside the
+"""Finds answers by beam search, which is Transformers' own `generate`, on another thread than the
 engine's. Scores of beams are Transformers': sums of log probs divided by the length.
 """
 
@@ -30,8 +30,9 @@ class BeamSearch:
 
     @at_fault(key="num_beams")
     def check(self, requests: Sequence[Request]) -> None:
-        for request in (each for each in requests if each.params.num_beams > 1):
-            beams = request.params.num_beams
+        for request in requests:
+            if (beams := request.params.num_beams) == 1:
+                continue
             tokens = len(request.token_ids) + request.params.max_tokens
             if not self.forward.cached:
                 raise ConfigError(
@@ -69,10 +70,10 @@ class BeamSearch:
                 if cancelled.is_set():
                     return []
                 members = [samples[number] for number in group]
-                count = 1 + max(row.params.beam for each in members for row in each)
+                count = 1 + max(row.params.beam for rows in members for row in rows)
                 best = self._search([first for first, *_ in members], count, cancelled)
-                for each, beams in zip(members, best, strict=True):
-                    found.update((row, beams[row.params.beam]) for row in each)
+                for same, beams in zip(members, best, strict=True):
+                    found.update((row, beams[row.params.beam]) for row in same)
         return [found[row] for row in rows]
 
     def _search(
@@ -89,16 +90,16 @@ class BeamSearch:
                 yield dataclasses.replace(rows[index // share], token_ids=ids)
 
         def adjusted(sequences: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            for own, row in zip(scores, as_rows(sequences), strict=True):
-                self.chooser.adjust(own, row)
+            for row_scores, row in zip(scores, as_rows(sequences), strict=True):
+                self.chooser.adjust(row_scores, row)
             return scores
 
         def ended(sequences: torch.Tensor, scores: object) -> torch.Tensor:
             ends = [self.chooser.end(row)[0] is not None for row in as_rows(sequences)]
             return torch.tensor(ends, device=sequences.device) | cancelled.is_set()
 
-        ids = torch.tensor([[PAD] * (width - len(each)) + each for each in prompts])
-        mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in prompts])
+        ids = torch.tensor([[PAD] * (width - len(ids)) + ids for ids in prompts])
+        mask = torch.tensor([[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts])
         with self.forward.adapters.using(params.adapter):
             found = self.forward.model.generate(
                 ids.to(self.forward.device),

@@ -1,7 +1,7 @@
 """Decodes rows together: they join the running batches, and leave them, between two tokens.
 
-A batch has rows of similar lengths, so that its padding costs little; a new row's prompt is
-computed beside others of like length.
+A batch has rows of similar lengths, so that its padding costs little; so have the new rows whose
+prompts are computed together.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class Decoder:
 
     def _begin(self, rows: list[Row]) -> None:
         """Compute prompts, equal ones once, and choose each row's first token."""
-        own = [tuple(row.request.token_ids) for row in rows]
-        place = {prompt: index for index, prompt in enumerate(dict.fromkeys(own))}
-        which = [place[prompt] for prompt in own]
+        prompts = [tuple(row.request.token_ids) for row in rows]
+        place = {prompt: index for index, prompt in enumerate(dict.fromkeys(prompts))}
+        which = [place[prompt] for prompt in prompts]
         cache = DynamicCache() if self.forward.cached else None
         with failing(rows):
             logits = self.forward(list(place), cache, adapter=rows[0].params.adapter)[:, -1]

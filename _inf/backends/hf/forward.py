@@ -54,8 +54,8 @@ class Forward:
         new = max(map(len, rows))
         width = new + (cache.get_seq_length() if cache is not None else 0)
         ids = torch.tensor([[PAD] * (new - len(row)) + list(row) for row in rows])
-        own = torch.tensor(list(lengths) or [len(row) for row in rows])
-        mask = (torch.arange(width)[None, :] >= width - own[:, None]).long()
+        known = torch.tensor(list(lengths) or [len(row) for row in rows])
+        mask = (torch.arange(width)[None, :] >= width - known[:, None]).long()
         optional = {
             "position_ids": (mask.cumsum(1) - 1).clamp(min=0)[:, -new:].to(self.device),
             "cache_position": torch.arange(width - new, width, device=self.device),

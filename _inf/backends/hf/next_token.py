@@ -1,6 +1,6 @@
 """Chooses each row's next token from its logits, and decides whether the row ends with it.
 
-Order and meaning of the adjustments are those of the backend `verl`.
+The adjustments have the order and the meaning that they have on the backend `verl`.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class Chooser:
             tokens[drawn] = self._drawn(logprobs[drawn].exp(), [rows[index] for index in drawn])
         chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         tops = top_tokens(logprobs, max(row.params.logprobs for row in rows))
-        for row, token, own, top in zip(rows, tokens.tolist(), chosen, tops, strict=True):
+        for row, token, logprob, top in zip(rows, tokens.tolist(), chosen, tops, strict=True):
             try:
-                self._add(row, token, own, top[: row.params.logprobs])
+                self._add(row, token, logprob, top[: row.params.logprobs])
             except Exception as failure:  # of its grammar or its numbers: other rows go on
                 if not row.done.done():
                     row.done.set_exception(failure)
@@ -99,9 +99,9 @@ class Chooser:
             probs = draws.filtered(probs, *(_column(values, probs) for values in filters))
             for index, row in enumerate(rows):
                 if row.params.sampling_mask:
-                    own = probs[index]
-                    left = own.nonzero()[:, 0]
-                    row.kept.append(dict(zip(left.tolist(), own[left].log().tolist(), strict=True)))
+                    left = probs[index].nonzero()[:, 0]
+                    logprobs = probs[index, left].log()
+                    row.kept.append(dict(zip(left.tolist(), logprobs.tolist(), strict=True)))
         places = [len(row.token_ids) for row in rows]
         return draws.draw_rows(probs, [each.seed for each in params], places, self._generator)
 
@@ -161,9 +161,8 @@ class Chooser:
                 scores.copy_(longer)
         if params.repetition_penalty != 1.0:
             seen = sorted({*row.request.token_ids, *row.token_ids})
-            own = scores[seen]
-            factor = params.repetition_penalty
-            scores[seen] = torch.where(own < 0, own * factor, own / factor)
+            before, factor = scores[seen], params.repetition_penalty
+            scores[seen] = torch.where(before < 0, before * factor, before / factor)
 
 
 def top_tokens(logprobs: torch.Tensor, count: int) -> list[list[tuple[int, float]]]:

@@ -1,8 +1,8 @@
 """The backend on an OpenAI-compatible server: a cloud API, vLLM, SGLang's server, or `inf serve`.
 
 Requests and answers have three forms: OpenAI's (`text.py`), and with token ids vLLM's (`tokens.py`)
-and that of SGLang's `/generate` (`sglang_server.py`). What a server of token ids offers is found
-out at the start (`findings.py`).
+and SGLang's `/generate` (`sglang_server.py`). `findings.py` finds out at the start what a server of
+token ids offers.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ class ServerAdapters(LoadedAdapters):
     """A server's adapters, by the names there of those that were loaded from here.
 
     vLLM refuses a name that is loaded, and its prefix cache knows an adapter by its name and its
-    folder (0.32.0, `v1/core/kv_cache_utils.py`, `_gen_lora_extra_hash_keys`; vllm #30931): of new
-    files in the same folder it would go on with the old ones' keys and values. So each load has a
-    name that no engine has used before, NAME@RANDOM-NUMBER.
+    folder (0.32.0, `v1/core/kv_cache_utils.py`, `_gen_lora_extra_hash_keys`; vllm #30931): for new
+    files in the same folder it would reuse keys and values of the old ones. So each load has a name
+    that no engine has used before, NAME@RANDOM-NUMBER.
     """
 
     def __init__(self, server: Server) -> None:
@@ -36,9 +36,9 @@ class ServerAdapters(LoadedAdapters):
     async def listed(self) -> list[str]:
         """The adapters that can be asked for, also those that another client loaded."""
         models = (await self._server.look("/models"))["data"]
-        there = [str(each["id"]) for each in models if each.get("parent")]
+        there = [str(model["id"]) for model in models if model.get("parent")]
         ours = {adapter.key: name for name, adapter in self._loaded.items()}
-        return list(dict.fromkeys(ours.get(each, each) for each in there))
+        return list(dict.fromkeys(ours.get(name, name) for name in there))
 
     def of(self, name: str) -> Adapter:
         return self._loaded.get(name) or Adapter(name, 0)  # another client's

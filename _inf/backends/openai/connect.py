@@ -58,7 +58,7 @@ def _key(variable: str | None) -> str:
 
 
 def _model(config: Config) -> ModelInfo:
-    """The tokenizer and what is known beside it; nothing of it without `tokenizer_path`."""
+    """The tokenizer, EOS ids and limits; without `tokenizer_path` nothing is known of them."""
     if config.tokenizer_path is None:
         return ModelInfo(None, frozenset(), Limits(MAX_INT32, MAX_INT32, MAX_INT32))
     return tokenizer_only("tokenizer_path", config.tokenizer_path, config)

@@ -99,7 +99,7 @@ async def _find_completions(
         raise ConfigError("/completions returns no token_ids")
     hot = {**one, "prompt": ids, "temperature": HOT, "top_k": 1}  # the same token
     second = (await server.ask("/completions", hot))["choices"][0]
-    cold, heated = (each["logprobs"]["token_logprobs"][0] for each in (choice, second))
+    cold, heated = (row["logprobs"]["token_logprobs"][0] for row in (choice, second))
     token = choice["token_ids"][0]
     _check_logprobs([{token: cold}, {token: heated}])
     tokens = answer.get("prompt_token_ids") or choice.get("prompt_token_ids")
@@ -136,9 +136,9 @@ async def _or_none(asked: Awaitable[T]) -> T | None:
 
 
 def _server_logprobs(cold: float, heated: float) -> ServerLogprobs:
-    """Which log probs the server gives, from those of one token at temperature 0, and at `HOT`
-    with `top_k` 1, after which no other token is left. Of a token that is certain already they say
-    nothing: then only those that are the same by every definition count as ours."""
+    """Which log probs the server gives. cold, heated: of one token at temperature 0, and at `HOT`
+    with `top_k` 1, which leaves no other token. A token that is certain already tells nothing: then
+    only log probs that are the same by every definition count as ours."""
     if cold > -SAME:
         return ServerLogprobs(tempered=False, filtered=True)
     if heated > -SAME:

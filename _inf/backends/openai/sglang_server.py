@@ -99,14 +99,14 @@ class WeightsFolder:
 
         self._config.save_pretrained(folder)
         whole = {
-            name: each.full_tensor() if hasattr(each, "full_tensor") else each
-            for name, each in tensors
+            name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+            for name, tensor in tensors
         }
-        own = {name: each.detach().cpu().contiguous() for name, each in whole.items()}
-        for name, each in own.items():
-            if each.untyped_storage().nbytes() != each.nbytes:  # a part of another one's memory
-                own[name] = each.clone()
-        save_file(own, folder / "model.safetensors", metadata={"format": "pt"})
+        saved = {name: tensor.detach().cpu().contiguous() for name, tensor in whole.items()}
+        for name, tensor in saved.items():
+            if tensor.untyped_storage().nbytes() != tensor.nbytes:  # a part of another's memory
+                saved[name] = tensor.clone()
+        save_file(saved, folder / "model.safetensors", metadata={"format": "pt"})
 
     async def _idle(self, server: Server) -> None:
         """Wait until the server empties its prefix cache, which it refuses while requests run."""

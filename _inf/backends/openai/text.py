@@ -36,8 +36,8 @@ class TextForm:
         if request.tools:
             body["tools"] = list(request.tools)
         if request.messages is None:
-            own = {"prompt": request.text, "max_tokens": request.params.max_tokens}
-            return "/completions", body | own
+            text = {"prompt": request.text, "max_tokens": request.params.max_tokens}
+            return "/completions", body | text
         messages = [_sent(message) for message in request.messages]
         return "/chat/completions", {
             **body,
@@ -70,8 +70,8 @@ def openai_params(params: SamplingParams) -> dict[str, Any]:
 
 
 def _sent(message: Message) -> Message:
-    """A message as OpenAI takes it: arguments as JSON text, no content beside calls, and no name
-    of a tool, which the id of its call tells."""
+    """A message as OpenAI takes it: arguments as JSON text, no content where there are calls, and
+    no name of a tool, which the id of its call tells."""
     sent = dict(message)
     if message["role"] == "tool":
         sent.pop("name", None)
@@ -140,10 +140,10 @@ class TextAnswer(OpenAIAnswer):
 
     def _add_call(self, call: Mapping[str, Any], index: int) -> None:
         """Add a call or a part of one, which has the index of the call and maybe its id."""
-        own, function = call.get("id"), call["function"]
-        same = [c for c in self.calls if c["index"] == index and own in (None, "", c["id"])]
+        call_id, function = call.get("id"), call["function"]
+        same = [c for c in self.calls if c["index"] == index and call_id in (None, "", c["id"])]
         if not same:
-            same = [{"index": index, "id": own, "name": "", "arguments": ""}]
+            same = [{"index": index, "id": call_id, "name": "", "arguments": ""}]
             self.calls += same
         for key in ("name", "arguments"):
             same[-1][key] += function.get(key) or ""

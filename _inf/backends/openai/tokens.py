@@ -131,28 +131,29 @@ class TokenAnswer(OpenAIAnswer):
 
     def _add(self, new: Sequence[int], choice: Mapping[str, Any]) -> None:
         most = self.request.params.logprobs
-        own = choice["logprobs"]["token_logprobs"] if self.ours else [math.nan] * len(new)
-        if len(own) != len(new):
+        logprobs = choice["logprobs"]["token_logprobs"] if self.ours else [math.nan] * len(new)
+        if len(logprobs) != len(new):
             raise ValueError("it has not one log prob per token")
         self.token_ids += new
-        self.logprobs += own
+        self.logprobs += logprobs
         for token, logprob, top in zip(
-            new, own, choice["logprobs"]["top_logprobs"] if most else (), strict=bool(most)
+            new, logprobs, choice["logprobs"]["top_logprobs"] if most else (), strict=bool(most)
         ):
             named = {_id(name): value for name, value in top.items()}
             self.tops.append({**_likeliest(named, most), token: logprob})
 
     def _with_prompt(self, row: RequestOutput) -> RequestOutput:
-        """Add the log probs of the prompt's tokens, which are those of the raw logits; the first
-        token has none."""
-        most, known = self.request.params.top_prompt_logprobs, list[float | None]()
+        """Add the log probs of the prompt's tokens, from the raw logits; the first token has
+        none."""
+        most, logprobs = self.request.params.top_prompt_logprobs, list[float | None]()
         tops: list[Tops | None] = []
         for token, entry in zip(self.request.token_ids, self.of_prompt, strict=True):
-            named = {int(each): about["logprob"] for each, about in (entry or {}).items()}
-            own = named[token] if entry else None
-            known.append(-math.inf if own is not None and own <= MINUS_INFINITY else own)
+            named = {int(name): about["logprob"] for name, about in (entry or {}).items()}
+            logprob = named[token] if entry else None
+            impossible = logprob is not None and logprob <= MINUS_INFINITY
+            logprobs.append(-math.inf if impossible else logprob)
             tops.append(_likeliest(named, most) if entry else None)
-        return dataclasses.replace(row, prompt_logprobs=known, top_prompt_logprobs=tops)
+        return dataclasses.replace(row, prompt_logprobs=logprobs, top_prompt_logprobs=tops)
 
 
 def _id(name: str) -> int:
@@ -163,5 +164,5 @@ def _id(name: str) -> int:
 
 def _likeliest(named: Tops, most: int) -> Tops:
     """The `most` likeliest of these tokens, the likeliest first."""
-    possible = [each for each in named.items() if each[1] > MINUS_INFINITY]
-    return dict(sorted(possible, key=lambda each: -each[1])[:most])
+    possible = [item for item in named.items() if item[1] > MINUS_INFINITY]
+    return dict(sorted(possible, key=lambda item: -item[1])[:most])
