@@ -41,8 +41,9 @@ LENGTHS: dict[str, Any] = {"prompt_length": 512, "response_length": 128}
 HF: dict[str, Any] = {"name": "hf", "dtype": "float32", **LENGTHS}
 LORA = {"enable_lora": True, "max_lora_rank": 8, "max_loras_per_batch": 4}
 SGLANG: dict[str, Any] = {
-    **LENGTHS,
     "dtype": "float32",
+    "prompt_length": 256,
+    "response_length": 64,
     "max_num_seqs": 64,
     "enforce_eager": True,
     "engine_kwargs": {"sglang": LORA},

@@ -197,15 +197,22 @@ def assert_likeliest(table: torch.Tensor, ids: list[int], k: int, tops: Any) -> 
 def test_likeliest_tokens_of_a_score_are_those_of_its_logits(
     tiny: InferenceEngine, hf: InferenceEngine, remote: InferenceEngine
 ) -> None:
-    prompts, answers = as_ids(PROMPTS[:4]), [[VOCABULARY - 1, 5], PROMPTS[6][:30], [], [9]]
+    prompts, answers = as_ids(PROMPTS[:5]), [[VOCABULARY - 1, 5], PROMPTS[6][:30], [], [9]]
+    answers += hf.generate(prompts[4:], **GREEDY).token_ids
     logits = hf.get_logits(prompts, answers)
     for engine in (tiny, hf, remote):
         plain = engine.score(prompts, answers)
         scored = engine.score(prompts, answers, top_logprobs=3)
         for own, score, ids, row in zip(plain, scored, answers, logits, strict=True):
-            assert own.top_logprobs is None and score.is_greedy == own.is_greedy
-            assert score.logprobs == pytest.approx(own.logprobs, abs=WITHIN)
-            assert_likeliest(row[: len(ids)].log_softmax(-1), ids, 3, score.top_logprobs)
+            table = row[: len(ids)].log_softmax(-1)
+            assert own.top_logprobs is None and own.token_ids == score.token_ids == ids
+            assert score.is_greedy == own.is_greedy == (table.argmax(-1).tolist() == ids)
+            expected = [
+                logprobs[token] for logprobs, token in zip(table.tolist(), ids, strict=True)
+            ]
+            for each in (own, score):
+                assert each.logprobs == pytest.approx(expected, abs=WITHIN)
+            assert_likeliest(table, ids, 3, score.top_logprobs)
         if engine is remote:  # a server lists fewer
             with refused(ConfigError, key="prompt_logprobs"):
                 engine.score(prompts[0], [[5]], top_logprobs=VOCABULARY)
@@ -216,15 +223,6 @@ def test_likeliest_tokens_of_a_score_are_those_of_its_logits(
         for value in (VOCABULARY + 1, 0, True):
             with refused(ConfigError, key="top_logprobs"):
                 engine.score([], [], top_logprobs=value)
-
-
-def test_scores_are_the_same_on_all(tiny: InferenceEngine, other: InferenceEngine) -> None:
-    answers = [ids[: 1 + 3 * row] for row, ids in enumerate(reversed(PROMPTS))]
-    answers[4] = []
-    ours, theirs = (engine.score(as_ids(PROMPTS), answers) for engine in (other, tiny))
-    for mine, yours, answer in zip(ours, theirs, answers, strict=True):
-        assert mine.token_ids == answer and mine.is_greedy == yours.is_greedy
-        assert mine.logprobs == pytest.approx(yours.logprobs, abs=WITHIN)
 
 
 def test_trainers_batch_is_the_same_from_all(tiny: InferenceEngine, other: InferenceEngine) -> None:
