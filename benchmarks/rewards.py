@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from _inf.apps.batch.output_file import OutputFile
-from _inf.apps.eval.reward import RewardPool
-from _inf.apps.eval.scoring import answer_and_score
+from _inf.apps.eval.reward_pool import RewardPool
+from _inf.apps.eval.scoring import Judges, answer_and_score
 from _inf.apps.tally import Tally
 
 JUDGES = """
@@ -79,7 +79,7 @@ def measure(reward: str, workers: int, stem: Path, rows: int) -> float:
 async def score(file: OutputFile, pool: RewardPool, rows: int) -> None:
     async with pool:
         tally, lines = Tally(rows, 0, rows), list(range(1, rows + 1))
-        await answer_and_score(file, pool, lines, arguments, None, tally, print)
+        await answer_and_score(file, Judges(pool), lines, arguments, None, tally, print)
 
 
 def arguments(row: dict[str, Any]) -> dict[str, Any]:

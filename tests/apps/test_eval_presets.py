@@ -9,8 +9,8 @@ from typing import Any
 import pandas
 import pytest
 
+from _inf.apps.eval.benchmarks import preset_rows
 from _inf.apps.eval.dataset import read_examples
-from _inf.apps.eval.presets import preset_rows
 from _inf.errors import ConfigError
 
 MATH = {"problem": "What is half of \\(\\frac{2}{3}\\)?", "answer": "\\frac{1}{3}", "level": 1}

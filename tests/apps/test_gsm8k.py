@@ -18,9 +18,9 @@ from _inf.apps.eval.gsm8k import (
     SUFFIX,
     Problem,
     compute_score,
-    examples,
     load,
     rows,
+    solved,
     tools,
 )
 from _inf.errors import ConfigError
@@ -88,11 +88,11 @@ def test_tools_get_each_problems_own_truth() -> None:
 def test_example_that_is_scored_too_is_refused() -> None:
     problems = load(OWN, "test")
     with pytest.raises(ConfigError, match="2 of the examples are among the problems"):
-        examples(problems, 2, OWN)
-    assert examples(problems, 0, OWN) == []
-    assert examples(problems[2:], 2, OWN) == problems[:2]
+        solved(problems, 2, OWN)
+    assert solved(problems, 0, OWN) == []
+    assert solved(problems[2:], 2, OWN) == problems[:2]
     with pytest.raises(ConfigError, match="11 are needed"):
-        examples([], 11, OWN)
+        solved([], 11, OWN)
 
 
 @pytest.mark.parametrize(

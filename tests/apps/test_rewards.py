@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import multiprocessing
 import os
+import pickle
+import socket
 import subprocess
 import sys
 import threading
@@ -20,10 +21,10 @@ import psutil
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from _inf.apps.eval import reward_worker
-from _inf.apps.eval.reward import Reward, RewardPool, reward_workers
-from _inf.apps.eval.reward_process import KEYWORDS, answer_calls
-from _inf.apps.eval.reward_worker import RewardError, RewardWorker
+from _inf.apps.eval import reward_pool
+from _inf.apps.eval.reward import Reward, RewardError
+from _inf.apps.eval.reward_pool import RewardPool, RewardWorker, reward_workers
+from _inf.apps.eval.reward_process import HEADER, KEYWORDS, Connection, answer_calls
 from _inf.errors import ConfigError
 from tests.support.scripts import GONE_SECONDS, alive, until
 
@@ -197,7 +198,7 @@ def test_async_calls_of_one_worker_run_side_by_side_and_a_late_one_fails_alone(f
 def test_async_function_that_blocks_its_worker_costs_only_the_calls_there(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reward_worker, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(reward_pool, "GRACE_SECONDS", 0.5)
     with Pool(f"{file}:five", seconds=2, workers=1) as pool:
         calls = [pool.submit("source", text, "truth", {}) for text in ("block", "a")]
         with pytest.raises(RewardError, match="longer than 2 s"):
@@ -265,7 +266,7 @@ def test_calls_under_way_end_with_the_pool(file: Path) -> None:
 def test_process_in_a_call_dies_with_its_parent(file: Path) -> None:
     program = (
         "import asyncio\n"
-        "from _inf.apps.eval.reward import RewardPool\n"
+        "from _inf.apps.eval.reward_pool import RewardPool\n"
         "async def main():\n"
         f"    async with RewardPool({f'{file}:troubled'!r}) as pool:\n"
         "        call = dict(data_source='s', ground_truth='t', extra_info={})\n"
@@ -300,7 +301,7 @@ def test_what_a_reward_function_started_ends_with_its_process(
 def test_time_limit_holds_while_a_function_reads_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reward_worker, "GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(reward_pool, "GRACE_SECONDS", 0.5)
     large = "x" * 10_000_000  # more than a connection holds
     with Pool(f"{file}:keeps_the_interpreter", seconds=2, workers=1) as pool:
         calls = [pool.submit("source", text, "truth", {}) for text in ("a", large, large)]
@@ -369,12 +370,15 @@ def test_thread_of_a_reward_closes_its_event_loop() -> None:
     def one(data_source: str, solution_str: str, ground_truth: str, extra_info: Any) -> float:
         return 1.0
 
-    ours, theirs = multiprocessing.Pipe()
+    ours, theirs = socket.socketpair()
+    ours.settimeout(10)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        thread = threading.Thread(target=answer_calls, args=(theirs, lambda: one), daemon=True)
+        work = (Connection(theirs), lambda: one)
+        thread = threading.Thread(target=answer_calls, args=work, daemon=True)
         thread.start()
-        assert ours.poll(10) and ours.recv() == (0, "returned", False)
+        (size,) = HEADER.unpack(ours.recv(HEADER.size))
+        assert pickle.loads(ours.recv(size)) == (0, "returned", False)
         ours.close()
         thread.join(10)
         gc.collect()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,10 +18,10 @@ def ask(
         int | None, typer.Option("--n", "-n", help="Answers to sample.", show_default="rollout.n")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
-    **options: Any,
+    *,
+    call: Options,
 ) -> None:
     """Answer PROMPT."""
-    call = Options(options)
     if n is not None:
         call.params["n"] = n
     with call.start() as engine, warnings.catch_warnings(record=True) as caught:

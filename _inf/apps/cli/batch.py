@@ -30,7 +30,8 @@ def batch(
         bool, typer.Option("--rollouts", help="Write ids, log probs and texts, for inf show.")
     ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of engines on Ray.")] = None,
-    **options: Any,
+    *,
+    call: Options,
 ) -> None:
     """Answer each line of IN into OUT; the same command resumes where it stopped.
 
@@ -41,7 +42,6 @@ def batch(
     """
     if out.exists() and out.samefile(source):
         raise ConfigError(f"{out}: it is also IN; name another file for the answers.")
-    call = Options(options)
     config, params = call.load(), call.params
     check_custom_ids(source)
     depends: dict[str, Any] = {

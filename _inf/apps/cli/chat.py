@@ -65,13 +65,14 @@ NOT_STREAMED = {
 }
 
 
-@takes_options()
+@takes_options(*LIMITS)
 def chat(
     system: Annotated[str | None, typer.Option(help="A system prompt.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object per answer, as in inf --json.")
     ] = False,
-    **options: Any,
+    *,
+    call: Options,
 ) -> None:
     """Chat with a model; type /help for its commands.
 
@@ -79,7 +80,6 @@ def chat(
     each answer is one line, and so is each {"error": ...}. With the embedded model, prompt and
     answer may have 4096 tokens together.
     """
-    call = Options(options, *LIMITS)
     config = call.load()
     check_usable(call.params, as_json=as_json, streams=_streams(config, as_json))
     if _watched():  # the start takes seconds

@@ -59,13 +59,14 @@ def check_engine(
         Path | None, typer.Option(help="Draw the differences into this file.", show_default=False)
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-    **options: Any,
+    *,
+    call: Options,
 ) -> None:
     """Compare the rollout with Transformers or a trainer's log probs, and with itself.
 
     The exit code is 1 if they differ.
     """
-    with Options(options).start() as engine:
+    with call.start() as engine:
         size = {"max_tokens": max_tokens, "batch": batch}
         report = check(engine, prompts=prompts, against=against, threshold=threshold, **size)
     if plot is not None:
@@ -98,14 +99,15 @@ def turns(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-    **options: Any,
+    *,
+    call: Options,
 ) -> None:
     """Compare the ids of a conversation by three paths: its chat template rendered whole, ours
     turn by turn, and verl's builder. Starts no engine.
 
     The exit code is 1 if they differ.
     """
-    config = Options(options).load()
+    config = call.load()
     given = None if conversation is None else read_conversation(conversation)
     report = check_turns(read_model(config, template), config, given)
     typer.echo(report.json() if as_json else report.text())

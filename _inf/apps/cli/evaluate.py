@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from _inf.apps.cli.options import DefaultCommand, Options, first_errors, takes_options
-from _inf.apps.eval import gsm8k, reasoning_tasks
-from _inf.apps.eval.benchmarks import NAMED, benchmark_of
+from _inf.apps.eval import gsm8k
+from _inf.apps.eval.benchmarks import NAMED, BenchmarkOptions, data_of
 from _inf.apps.eval.compare import compare_runs
-from _inf.apps.eval.dataset import read_examples
 from _inf.apps.eval.environments import factory_of_file
-from _inf.apps.eval.reward import SECONDS, RewardPool
-from _inf.apps.eval.run import EvalRun
+from _inf.apps.eval.eval_report import EvalReport
+from _inf.apps.eval.run import EvalRun, EvalSettings
 from _inf.apps.eval.tracking import check_tracker, global_step, log_metrics
 from _inf.backends.registry import describe
 from _inf.errors import ConfigError
@@ -43,6 +43,48 @@ eval_app = typer.Typer(
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class EvalOptions:
+    """The options of `inf eval` that are neither a benchmark's nor `evaluate`'s settings."""
+
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The stem of the files.", show_default="eval, or the benchmark's name"),
+    ] = None
+    plot: Annotated[Path | None, PLOT] = None
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.py[:NAME]", help="A reward function, compute_score of FILE; else verl's."
+        ),
+    ] = None
+    agent_loop: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="verl's agent loop of rows without an agent_name."),
+    ] = None
+    environment: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.py:NAME", help="A factory of environments, as TRL's."),
+    ] = None
+    adapter: Annotated[
+        str | None,
+        typer.Option(metavar="NAME=PATH", help="The LoRA adapter that answers, and its folder."),
+    ] = None
+    log: Annotated[
+        str | None, typer.Option(metavar="TRACKER", help="wandb, mlflow, trackio or tensorboard.")
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False
+
+    def params(self) -> dict[str, Any]:
+        """Return the keywords of `generate` for an agent loop or environments."""
+        params: dict[str, Any] = {}
+        if self.agent_loop is not None:
+            params["agent_loop"] = self.agent_loop
+        if self.environment is not None:
+            params["environment_factory"] = factory_of_file(self.environment)
+        return params
+
+
 @eval_app.command(EvalCommands.default_command)
 @takes_options()
 def data(
@@ -53,127 +95,53 @@ def data(
             help=f"Rows of verl's form (.parquet, .jsonl, .json), or a benchmark: {NAMED}.",
         ),
     ],
-    prompt_key: Annotated[str, typer.Option(help="The key of the prompts.")] = "prompt",
-    file: Annotated[
-        Path | None,
-        typer.Option("--data", help="A benchmark's problems, as on the Hub; else the Hub's."),
-    ] = None,
-    shots: Annotated[
-        int, typer.Option(min=0, help="gsm8k: solved examples before each question.")
-    ] = 0,
-    shots_from: Annotated[
-        Path | None,
-        typer.Option(help="gsm8k: a file of solved examples; else the Hub's train split."),
-    ] = None,
-    tool: Annotated[
-        bool, typer.Option("--tool", help="gsm8k: use Gsm8kTool and a calculator.")
-    ] = False,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="rg: questions of each task.", show_default=str(reasoning_tasks.SIZE)
-        ),
-    ] = None,
-    data_seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=reasoning_tasks.MAX_SEED,
-            help="rg: the seed of the questions.",
-            show_default=str(reasoning_tasks.SEED),
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="The stem of the files.", show_default="eval, or the benchmark's name"),
-    ] = None,
-    plot: Annotated[Path | None, PLOT] = None,
-    reward: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE.py[:NAME]", help="A reward function, compute_score of FILE; else verl's."
-        ),
-    ] = None,
-    agent_loop: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="verl's agent loop of rows without an agent_name."),
-    ] = None,
-    environment: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py:NAME", help="A factory of environments, as TRL's."),
-    ] = None,
-    adapter: Annotated[
-        str | None,
-        typer.Option(metavar="NAME=PATH", help="The LoRA adapter that answers, and its folder."),
-    ] = None,
-    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Answers per row.")] = 1,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first LIMIT rows.")] = None,
-    shuffle_seed: Annotated[int | None, typer.Option(help="Shuffle the rows first.")] = None,
-    reward_timeout: Annotated[float, typer.Option(help="Seconds for one reward.")] = SECONDS,
-    reward_workers: Annotated[
-        int | None,
-        typer.Option(
-            min=0, help="Processes that call it; 0: this one.", show_default="cores, <= 8"
-        ),
-    ] = None,
-    rescore: Annotated[bool, typer.Option("--rescore", help="Score stored answers again.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Start again, without them.")] = False,
-    log: Annotated[
-        str | None, typer.Option(metavar="TRACKER", help="wandb, mlflow, trackio or tensorboard.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON.")] = False,
-    **options: Any,
+    *,
+    benchmark: BenchmarkOptions,
+    options: EvalOptions,
+    settings: EvalSettings,
+    call: Options,
 ) -> None:
     """Answer each row of DATA, score the answers, and print verl's validation metrics.
 
     Writes OUT.jsonl and OUT.summary.json. After a stop, the same command resumes, also with a
     higher LIMIT. With another reward function it scores the stored answers again.
     """
-    call = Options(options)
     config = call.load()
-    if log is not None:
-        check_tracker(log)
-    if agent_loop is not None:
-        if tool:
-            raise ConfigError("--tool: an agent loop has its own tools; leave one of the two out.")
-        call.params["agent_loop"] = agent_loop
-    if environment is not None:
-        call.params["environment_factory"] = factory_of_file(environment)
-    folder = None
-    if adapter is not None:
-        call.params["adapter"], folder = _adapter(adapter, remote=describe(config).remote)
-    benchmark = benchmark_of(source, file, shots, shots_from, tool, size, data_seed)
-    run = EvalRun(
-        read_examples(benchmark.rows, prompt_key=prompt_key, shuffle_seed=shuffle_seed),
-        benchmark.name,
-        out or benchmark.out,
-        config,
-        call.params | ({"tools": gsm8k.tools()} if tool else {}),
-        RewardPool(benchmark.reward if reward is None else reward, reward_timeout, reward_workers),
-        n=n,
-        limit=limit,
-        rescore=rescore,
-        restart=restart,
-        adapter_folder=folder,
-    )
+    if options.log is not None:
+        check_tracker(options.log)
+    if benchmark.tool and options.agent_loop is not None:
+        raise ConfigError("--tool: an agent loop has its own tools; leave one of the two out.")
+    params, folder = call.params | options.params(), None
+    if options.adapter is not None:
+        remote = describe(config).remote
+        params["adapter"], folder = _adapter(options.adapter, remote=remote)
+    asked = data_of(source, benchmark)
+    if benchmark.tool:
+        params["tools"] = gsm8k.tools()
+    stem, reward = options.out or asked.stem, options.reward or asked.reward
+    asked = dataclasses.replace(asked, stem=stem, reward=reward)
+    run = EvalRun(asked, settings, config, params, folder)
 
     @contextlib.contextmanager
     def start() -> Iterator[InferenceEngine]:
         with call.start() as engine:
             if folder is not None:
-                engine.load_adapter(call.params["adapter"], folder)
+                engine.load_adapter(params["adapter"], folder)
             yield engine
 
     report = run.run(start, first_errors("answer"), lambda text: say(f"inf: {text}"))
-    if plot is not None:
-        report.plot().savefig(plot, dpi=120)
-    typer.echo(report.json() if as_json else report.table())
-    typer.echo(f"rows and summary: {run.stem}.jsonl, {run.stem}.summary.json", err=True)
-    if log is not None:
-        log_metrics(log, report, run.stem.name, global_step(config.model_path))
+    if options.plot is not None:
+        report.plot().savefig(options.plot, dpi=120)
+    typer.echo(report.json() if options.as_json else report.table())
+    typer.echo(f"rows and summary: {run.rows}, {run.stem}.summary.json", err=True)
+    if options.log is not None:
+        log_metrics(options.log, report, run.stem.name, global_step(config.model_path))
+    _report_faults(report, run.rows)
+
+
+def _report_faults(report: EvalReport, rows: Path) -> None:
     if report.unsampled_ids:
-        see = f"inf show {run.stem}.jsonl marks them"
-        typer.echo(f"inf: {report.unsampled()} {see}.", err=True)
+        typer.echo(f"inf: {report.unsampled()} inf show {rows} marks them.", err=True)
     if report.unscored:
         typer.echo(
             f'inf: {report.unscored} answers have no reward: "error" in their rows says why; the '
@@ -184,7 +152,7 @@ def data(
 
 
 def _adapter(assignment: str, *, remote: bool) -> tuple[str, Path]:
-    """The adapter's name and its folder, which is of the server's machine if it is `remote`."""
+    """Return the adapter's name and its folder, which is on the server's machine if `remote`."""
     name, _, path = assignment.partition("=")
     if not (name and path):
         raise ConfigError(

@@ -1,16 +1,25 @@
-"""The options that commands share: the engine's config and the sampling parameters.
-
-A command takes them as `**options` and reads them with `Options`.
-"""
+"""The options that commands share, the engine's config and the sampling keywords, and options as
+dataclasses, so that a command has a few typed parameters in place of a signature of twenty."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
 import itertools
 import json
 import types
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast, get_args, get_origin
+from collections.abc import Callable, Iterable, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import typer
 from typer.core import TyperGroup
@@ -27,7 +36,6 @@ if TYPE_CHECKING:
     from inf import InferenceEngine
 
 SHOWN_ERRORS = 10
-Command = TypeVar("Command", bound=Callable[..., None])
 
 CONFIG_HELP = "A YAML file; without one, the embedded model, greedy, at most 512 tokens."
 SAMPLING = {name: row for name, row in KEYWORDS.items() if row.default is not None}
@@ -39,8 +47,49 @@ def option_type(keyword: Keyword) -> Any:
     return get_args(kind)[-1] if isinstance(kind, types.UnionType) else kind
 
 
-def takes_options(*, sampling: bool = True) -> Callable[[Command], Command]:
-    """Replace `**options` by the engine's and the sampling options in the signature for typer."""
+def takes_options(*embedded: str, sampling: bool = True) -> Callable[[Callable[..., None]], Any]:
+    """Give a command its options: a parameter whose type is a dataclass becomes an option for each
+    of its fields, and one of the type `Options` those of the engine and, with `sampling`, those of
+    the sampling keywords. embedded: `Options`'."""
+
+    def command_of(function: Callable[..., None]) -> Any:
+        names = SAMPLING if sampling else ()
+        parameters: list[inspect.Parameter] = []
+        groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
+        for item in inspect.signature(function, eval_str=True).parameters.values():
+            if item.annotation is Options:
+                shared = _shared(names)
+                groups[item.name] = functools.partial(Options, embedded), [*shared]
+                parameters += [_option(name, kind, None) for name, kind in shared.items()]
+            elif dataclasses.is_dataclass(item.annotation):
+                kinds = get_type_hints(item.annotation, include_extras=True)
+                fields = dataclasses.fields(item.annotation)
+                names_of_fields = [field.name for field in fields]
+                groups[item.name] = cast(type, item.annotation), names_of_fields
+                parameters += [
+                    _option(each.name, kinds[each.name], each.default) for each in fields
+                ]
+            else:
+                parameters.append(item)
+
+        @functools.wraps(function)
+        def command(**values: Any) -> None:
+            for name, (kind, options) in groups.items():
+                values[name] = kind(**{option: values.pop(option) for option in options})
+            function(**values)
+
+        vars(command)["__signature__"] = inspect.Signature(parameters)
+        return command
+
+    return command_of
+
+
+def _option(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _shared(names: Iterable[str]) -> dict[str, Any]:
+    """The engine's options, and those of sampling keywords."""
     shared: dict[str, Any] = {
         "config": Annotated[str | None, typer.Option("--config", "-c", help=CONFIG_HELP)],
         "assignments": Annotated[
@@ -48,7 +97,8 @@ def takes_options(*, sampling: bool = True) -> Callable[[Command], Command]:
         ],
     }
     helps = first_sentences()
-    for name, keyword in SAMPLING.items() if sampling else ():
+    for name in names:
+        keyword = SAMPLING[name]
         kind, text = option_type(keyword), helps.get(name, "")
         how: dict[str, Any] = {"help": text, "show_default": keyword.default or False}
         if get_origin(kind) is list:
@@ -56,32 +106,26 @@ def takes_options(*, sampling: bool = True) -> Callable[[Command], Command]:
         if get_origin(kind) is dict:
             kind, how["metavar"], how["parser"] = dict, "JSON", _json_object
         shared[name] = Annotated[kind | None, typer.Option(**how)]
-
-    def named(command: Command) -> Command:
-        signature = inspect.signature(command, eval_str=True)
-        own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
-        more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            for name, kind in shared.items()
-        ]
-        vars(command)["__signature__"] = signature.replace(parameters=[*own, *more])
-        return command
-
-    return named
+    return shared
 
 
 class Options:
-    """The values of the shared options. `params`: the sampling keywords that were set.
+    """The values of the options that commands share. `params`: the sampling keywords that were set.
     embedded: assignments for the embedded model, which the user's own override."""
 
-    def __init__(self, options: Mapping[str, Any], *embedded: str) -> None:
-        self._file: str | None = options["config"]
-        self._assignments: list[str] = options["assignments"] or []
+    def __init__(
+        self,
+        embedded: Sequence[str],
+        config: str | None,
+        assignments: list[str] | None,
+        **sampling: Any,
+    ) -> None:
+        self._file = config
+        self._assignments = assignments or []
         named = any(text.startswith("model_path") for text in self._assignments)
-        if self._file is None and not named:
+        if config is None and not named:
             self._assignments = [*embedded, *self._assignments]
-        given = {name: options.get(name) for name in SAMPLING}
-        self.params = {name: value for name, value in given.items() if value not in (None, [])}
+        self.params = {name: value for name, value in sampling.items() if value not in (None, [])}
 
     def load(self) -> Config:
         """Load the config, and refuse wrong parameters before an engine starts."""

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -34,7 +34,8 @@ def serve(
             help="Requests may load LoRA adapters from folders below it.", show_default=False
         ),
     ] = None,
-    **options: Any,
+    *,
+    call: Options,
 ) -> None:
     """Serve a model over HTTP, for the openai client (docs/serving.md).
 
@@ -48,7 +49,7 @@ def serve(
         raise ConfigError(f"--api-key-env: the environment variable {api_key_env} is not set.")
     check_address(host, port, api_key)
     address = (host, port, api_key, adapter_folder)
-    with Options(options).start() as engine, engine.serve(*address) as server:
+    with call.start() as engine, engine.serve(*address) as server:
         terminated: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, frame: terminated.append(number))
         typer.echo(f"inf: {engine.config.model_name} is served at {server.base_url}", err=True)

@@ -1,15 +1,51 @@
-"""What `inf eval` asks: the rows of a benchmark with their reward, or those of a file."""
+"""What `inf eval` asks: the rows of a benchmark with their reward, or those of a file. math500,
+aime24 and aime25 are tables here, with the prompt whose answers verl's reward function reads."""
 
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from _inf.apps.eval import gsm8k, reasoning_tasks
-from _inf.apps.eval.presets import PRESETS, preset_rows
-from _inf.apps.eval.reward_process import RewardFunction
-from _inf.errors import ConfigError
+from _inf.apps.eval.dataset import EvalData, file_rows, hub_rows, verl_row
+from _inf.errors import ConfigError, shown
+
+# As verl's `examples/data_preprocess/math_dataset.py` asks; its `math_reward` reads \boxed{}.
+BOXED = "{} Let's think step by step and output the final answer within \\boxed{{}}."
+# As the AIME data of verl's DAPO recipe asks; its `math_dapo` reads the text after "Answer:".
+ANSWER = (
+    "Solve the following math problem step by step. The last line of your response should be of "
+    "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem."
+    '\n\n{}\n\nRemember to put your answer on its own line after "Answer:".'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """A benchmark with the columns `problem` and `answer`.
+
+    file: its file in the Hub's repository. data_source: chooses verl's reward function. integer:
+    answers are whole numbers; zeros before them are left out, as models write them.
+    """
+
+    hub: str
+    file: str
+    data_source: str
+    prompt: str
+    integer: bool = False
+
+
+PRESETS = {
+    "math500": Preset("HuggingFaceH4/MATH-500", "test.jsonl", "HuggingFaceH4/MATH-500", BOXED),
+    "aime24": Preset(
+        "HuggingFaceH4/aime_2024", "data/train-00000-of-00001.parquet", "aime_2024", ANSWER, True
+    ),
+    "aime25": Preset("math-ai/aime25", "test.jsonl", "aime_2025", ANSWER, True),
+}
+
 
 GSM8K = "gsm8k"
 BENCHMARKS = (GSM8K, *PRESETS)
@@ -17,49 +53,93 @@ NAMED = ", ".join((*BENCHMARKS, reasoning_tasks.FORM))
 
 
 @dataclasses.dataclass(frozen=True)
-class Benchmark:
-    """rows: what `read_examples` reads. name: theirs in the report. out: the stem of the files.
-    reward: None for verl's."""
+class BenchmarkOptions:
+    """The options of `inf eval` that not every benchmark has."""
 
-    rows: Any
-    name: str
-    out: Path
-    reward: RewardFunction | None = None
+    data: Annotated[
+        Path | None, typer.Option(help="A benchmark's problems, as on the Hub; else the Hub's.")
+    ] = None
+    shots: Annotated[
+        int, typer.Option(min=0, help="gsm8k: solved examples before each question.")
+    ] = 0
+    shots_from: Annotated[
+        Path | None,
+        typer.Option(help="gsm8k: a file of solved examples; else the Hub's train split."),
+    ] = None
+    tool: Annotated[bool, typer.Option("--tool", help="gsm8k: use Gsm8kTool and a calculator.")] = (
+        False
+    )
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="rg: questions of each task.", show_default=str(reasoning_tasks.SIZE)
+        ),
+    ] = None
+    data_seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=reasoning_tasks.MAX_SEED,
+            help="rg: the seed of the questions.",
+            show_default=str(reasoning_tasks.SEED),
+        ),
+    ] = None
+
+    def check(self, source: str) -> None:
+        """Refuse an option of another benchmark than `source`."""
+        is_task = source.startswith(reasoning_tasks.PREFIX)
+        for owner, fits, names in (
+            (GSM8K, source == GSM8K, ("shots", "shots_from", "tool")),
+            (", ".join(BENCHMARKS), source in BENCHMARKS, ("data",)),
+            (reasoning_tasks.FORM, is_task, ("size", "data_seed")),
+        ):
+            for name in () if fits else names:
+                if getattr(self, name) != getattr(BenchmarkOptions, name):  # its default
+                    option = name.replace("_", "-")
+                    raise ConfigError(f"--{option}: it is an option of {owner}, not of {source}.")
 
 
-def benchmark_of(
-    source: str,
-    file: Path | None,
-    shots: int,
-    shots_from: Path | None,
-    tool: bool,
-    size: int | None,
-    data_seed: int | None,
-) -> Benchmark:
-    """What `inf eval SOURCE` asks. Raises `ConfigError` for an option of another benchmark."""
-    of_gsm8k = {"shots": shots, "shots-from": shots_from, "tool": tool}
-    is_task = source.startswith(reasoning_tasks.PREFIX)
-    for given, fits, whose in (
-        (of_gsm8k, source == GSM8K, GSM8K),
-        ({"data": file}, source in BENCHMARKS, ", ".join(BENCHMARKS)),
-        ({"size": size, "data-seed": data_seed is not None}, is_task, reasoning_tasks.FORM),
-    ):
-        asked = [name for name, value in given.items() if value]
-        if asked and not fits:
-            raise ConfigError(f"--{asked[0]}: it is an option of {whose}, not of {source}.")
-    if is_task:
-        size = size or reasoning_tasks.SIZE
-        seed = reasoning_tasks.SEED if data_seed is None else data_seed
+def data_of(source: str, options: BenchmarkOptions) -> EvalData:
+    """Return what `inf eval SOURCE` asks. Raises `ConfigError` for another benchmark's option."""
+    options.check(source)
+    if source.startswith(reasoning_tasks.PREFIX):
+        size = options.size or reasoning_tasks.SIZE
+        seed = reasoning_tasks.SEED if options.data_seed is None else options.data_seed
         rows, reward = reasoning_tasks.load(source, size, seed)
         stem = "rg" if "," in source else source.replace(":", "-")
-        return Benchmark(rows, f"{source}, size {size}, seed {seed}", Path(stem), reward)
+        return EvalData(rows, f"{source}, size {size}, seed {seed}", Path(stem), reward)
     if source == GSM8K:
-        problems = gsm8k.load(file, "test")
-        examples = gsm8k.examples(problems, shots, shots_from)
-        about = str(file or gsm8k.HUB) + (f", {shots} examples before each" if shots else "")
-        rows = gsm8k.rows(problems, examples, tool=tool)
-        return Benchmark(rows, about, Path(source), gsm8k.compute_score)
+        problems = gsm8k.load(options.data, "test")
+        shots = gsm8k.solved(problems, options.shots, options.shots_from)
+        before = f", {options.shots} examples before each" if shots else ""
+        rows = gsm8k.rows(problems, shots, tool=options.tool)
+        name = f"{options.data or gsm8k.HUB}{before}"
+        return EvalData(rows, name, Path(source), gsm8k.compute_score)
     if source in PRESETS:
-        about = str(file or PRESETS[source].hub)
-        return Benchmark(preset_rows(source, file), about, Path(source))
-    return Benchmark(source, source, Path("eval"))
+        name = str(options.data or PRESETS[source].hub)
+        return EvalData(preset_rows(source, options.data), name, Path(source))
+    return EvalData(source, source, Path("eval"))
+
+
+def preset_rows(name: str, file: Path | None) -> list[dict[str, Any]]:
+    """Return the rows of a file, or of the Hub's data set, in verl's form."""
+    preset = PRESETS[name]
+    rows = hub_rows(preset.hub, preset.file) if file is None else file_rows(file)
+    where = f"{file or preset.hub}, row"
+    return [_row(preset, row, f"{where} {i}", i) for i, row in enumerate(rows)]
+
+
+def _row(preset: Preset, row: Any, where: str, index: int) -> dict[str, Any]:
+    match row:
+        case {"problem": str(problem), "answer": str() | int() as answer, **others}:
+            truth = str(answer).strip()
+        case _:
+            raise ConfigError(
+                f'{where}: it must have "problem" and "answer", as {preset.hub}; it is {shown(row)}'
+            )
+    if preset.integer:
+        if not truth.isdecimal():
+            raise ConfigError(f"{where}: answer must be a whole number, not {shown(answer)}.")
+        truth = str(int(truth))
+    asked = {"role": "user", "content": preset.prompt.format(problem)}
+    return verl_row(preset.data_source, [asked], truth, {"index": index, **others})

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from _inf.apps.eval.reward_process import RewardFunction
 from _inf.apps.json_lines import json_lines
 from _inf.errors import ConfigError, InferenceError, shown
 from _inf.models.resolve import HUB_TIMEOUT, hub_reason
@@ -28,10 +29,24 @@ NOT_COLUMNS = (AGENT_NAME, "raw_prompt")  # verl takes the first one out, and wr
 
 
 @dataclasses.dataclass(frozen=True)
+class EvalData:
+    """What an evaluation asks. rows: what `read_examples` reads. name: how the report names them.
+    stem: of the files that are written. reward: None for verl's, "FILE.py:NAME", or a function."""
+
+    rows: Any
+    name: str
+    stem: Path
+    reward: RewardFunction | str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Example:
-    """One row. number: its place in the data, from 0. extra_info: may have `tools_kwargs` and
+    """One row of the data.
+
+    number: its place in the data, from 0. extra_info: may have `tools_kwargs` and
     `interaction_kwargs`. agent_name: the agent loop of this row. columns: all but the prompt and
-    `agent_name`, as they are."""
+    `agent_name`, as they are.
+    """
 
     number: int
     prompt: Any

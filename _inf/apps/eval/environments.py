@@ -10,7 +10,7 @@ from _inf.apps.code_version import CodeVersion, version_of
 from _inf.apps.eval.reward_process import of_file
 from _inf.errors import ConfigError, error_text
 
-KEYWORD, KWARGS = "environment_factory", "environment_kwargs"
+FACTORY, KWARGS = "environment_factory", "environment_kwargs"
 ENVIRONMENT = "environment"  # before a name, and the key of the reward in `reward_scores`
 
 
@@ -18,7 +18,7 @@ def environment_version(params: Mapping[str, Any]) -> CodeVersion | None:
     """The version of a call's environments, by their code; None if it has none."""
     if params.get(KWARGS) is not None:
         raise ConfigError.of(KWARGS, "an environment gets the columns of its row; leave it out.")
-    factory = params.get(KEYWORD)
+    factory = params.get(FACTORY)
     if factory is None:
         return None
     kinds = factory if isinstance(factory, Mapping) else {"": factory}

@@ -9,11 +9,11 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from _inf.apps.eval.dataset import read_examples
+from _inf.apps.eval.dataset import EvalData
 from _inf.apps.eval.eval_report import EvalReport
-from _inf.apps.eval.reward import SECONDS, RewardPool
+from _inf.apps.eval.reward_pool import SECONDS
 from _inf.apps.eval.reward_process import RewardFunction
-from _inf.apps.eval.run import EvalRun
+from _inf.apps.eval.run import EvalRun, EvalSettings
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -65,20 +65,20 @@ def evaluate(
     answer that cannot be given or scored is a row with an `error`, and counts in `unscored`; a
     warning says so, and another one that ids of agent loops were not sampled where they stand.
     """
-    examples = read_examples(data, prompt_key=prompt_key, shuffle_seed=shuffle_seed)
+    settings = EvalSettings(
+        prompt_key=prompt_key,
+        n=n,
+        limit=limit,
+        shuffle_seed=shuffle_seed,
+        reward_timeout=reward_timeout,
+        reward_workers=reward_workers,
+        rescore=rescore,
+        restart=restart,
+    )
+    name = str(data) if isinstance(data, str | os.PathLike) else type(data).__name__
     with tempfile.TemporaryDirectory() as folder:
-        run = EvalRun(
-            examples,
-            str(data) if isinstance(data, str | os.PathLike) else type(data).__name__,
-            Path(out or f"{folder}/rows"),
-            engine.config,
-            params,
-            RewardPool(reward, reward_timeout, reward_workers),
-            n=n,
-            limit=limit,
-            rescore=rescore,
-            restart=restart,
-        )
+        asked = EvalData(data, name, Path(out or f"{folder}/rows"), reward)
+        run = EvalRun(asked, settings, engine.config, params)
         report = run.run(lambda: contextlib.nullcontext(engine))
     if report.unscored:
         warnings.warn(report.without_reward(), stacklevel=2)

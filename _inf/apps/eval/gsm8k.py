@@ -70,36 +70,36 @@ def load(path: Path | None, split: Literal["train", "test"]) -> list[Problem]:
     return problems
 
 
-def examples(problems: Sequence[Problem], shots: int, path: Path | None) -> list[Problem]:
-    """Return the first `shots` problems of a file or the Hub's train split, none of them scored."""
-    if not shots:
+def solved(problems: Sequence[Problem], count: int, path: Path | None) -> list[Problem]:
+    """Return the first `count` problems of a file or the Hub's train split, none of them scored."""
+    if not count:
         return []
-    solved = load(path, "train")[:shots]
-    if len(solved) < shots:
-        raise ConfigError.of("shots", f"{shots} are needed, but {path} has only {len(solved)}.")
-    if both := {shot.question for shot in solved} & {problem.question for problem in problems}:
+    shots = load(path, "train")[:count]
+    if len(shots) < count:
+        raise ConfigError.of("shots", f"{count} are needed, but {path} has only {len(shots)}.")
+    if both := {shot.question for shot in shots} & {problem.question for problem in problems}:
         raise ConfigError(
             f"shots: {len(both)} of the examples are among the problems to be scored, so that the "
             "model would be shown their answers; take them from another file (--shots-from)."
         )
-    return solved
+    return shots
 
 
 def rows(
     problems: Sequence[Problem], shots: Sequence[Problem], *, tool: bool
 ) -> list[dict[str, Any]]:
     """Return rows of verl's form; `shots` are turns before each question. tool: for `tools`."""
-    shown: list[dict[str, str]] = []
+    before: list[dict[str, str]] = []
     for shot in shots:
-        shown += [shot.asked, {"role": "assistant", "content": shot.answer}]
-    found = []
+        before += [shot.asked, {"role": "assistant", "content": shot.answer}]
+    rows = []
     for index, problem in enumerate(problems):
         extra = {"index": index, **dataclasses.asdict(problem)}
         if tool:
             create = {"create_kwargs": {"ground_truth": problem.truth}}
             extra["tools_kwargs"] = {GRADER_NAME: create, CALCULATOR_NAME: {}}
-        found.append(verl_row(HUB, [*shown, problem.asked], problem.truth, extra))
-    return found
+        rows.append(verl_row(HUB, [*before, problem.asked], problem.truth, extra))
+    return rows
 
 
 def tools() -> list[Any]:

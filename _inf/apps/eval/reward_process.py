@@ -3,8 +3,9 @@
 It imports nothing of an engine, and answers calls until its connection is closed: a sync function
 one after another, an async one side by side. A process prints to stderr what the function prints.
 
-Messages in: (number, arguments, seconds). Out: first (LOADED, "returned", whether it is async) or
-(LOADED, "raised", (class, text)); then for each call (number, kind, value), where "late" is a kind.
+Messages are pickles. In: (number, arguments, seconds). Out, each after its size: first (LOADED,
+"returned", whether it is async) or (LOADED, "raised", (class, text)); then for each call (number,
+kind, value), where "late" is a kind.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import contextlib
 import importlib.util
 import inspect
 import json
+import pickle
+import socket
+import struct
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -31,29 +34,49 @@ from _inf.runtime.processes import die_with
 
 RewardFunction = Callable[..., Any]
 LOADED = 0  # the number of the first answer
+HEADER = struct.Struct("!Q")  # the size of a message
 KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
+
+
+class Connection:
+    """The function's end of a connection. Its methods raise `EOFError` or `OSError` when the caller
+    has ended it."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end, self._messages = end, end.makefile("rb")
+
+    def receive(self) -> Any:
+        return pickle.load(self._messages)
+
+    def send(self, number: int, kind: str, value: Any) -> None:
+        message = pickle.dumps((number, kind, value))
+        self._end.sendall(HEADER.pack(len(message)) + message)
+
+    def close(self) -> None:
+        self._messages.close()
+        self._end.close()
 
 
 def serve(file: int, parent: int) -> None:
     """Run as a process: take the pickled function, then calls."""
     die_with(parent)  # also in a call that never ends
     sys.stdout = sys.stderr
-    connection = Connection(file)
-    pickled = connection.recv()
+    connection = Connection(socket.socket(fileno=file))
+    pickled = connection.receive()
     answer_calls(connection, lambda: load(cloudpickle.loads(pickled)))
 
 
 def answer_calls(connection: Connection, loaded: Callable[[], RewardFunction]) -> None:
     """Answer calls of the function that `loaded` returns."""
-    try:
-        function = loaded()
-        _check_keywords(function)
-    except Exception as failure:
-        connection.send((LOADED, *_raised(failure)))
-        return
-    is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
-    with contextlib.suppress(EOFError, OSError):  # the caller has ended it
-        connection.send((LOADED, "returned", is_async))
+    with contextlib.closing(connection), contextlib.suppress(EOFError, OSError):
+        try:
+            function = loaded()
+            _check_keywords(function)
+        except Exception as failure:
+            connection.send(LOADED, *_raised(failure))
+            return
+        is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+        connection.send(LOADED, "returned", is_async)
         if is_async:
             asyncio.run(_side_by_side(connection, function))
         else:
@@ -64,7 +87,7 @@ def _one_by_one(connection: Connection, function: RewardFunction) -> None:
     # The loop is for the awaitable that a sync function may return.
     with contextlib.closing(asyncio.new_event_loop()) as loop:
         while True:
-            number, arguments, _ = connection.recv()
+            number, arguments, _ = connection.receive()
             try:
                 result = function(**arguments)
                 if inspect.isawaitable(result):
@@ -72,7 +95,7 @@ def _one_by_one(connection: Connection, function: RewardFunction) -> None:
                 answer = ("returned", _json(result))
             except Exception as failure:
                 answer = _raised(failure)
-            connection.send((number, *answer))
+            connection.send(number, *answer)
 
 
 async def _side_by_side(connection: Connection, function: RewardFunction) -> None:
@@ -84,12 +107,12 @@ async def _side_by_side(connection: Connection, function: RewardFunction) -> Non
             except Exception as failure:
                 answer = _raised(failure)
         with contextlib.suppress(OSError):  # the caller has ended it
-            connection.send((number, *answer))
+            connection.send(number, *answer)
 
     def read() -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                portal.start_task_soon(call, *connection.recv())
+                portal.start_task_soon(call, *connection.receive())
         portal.call(portal.stop, True)
 
     async with BlockingPortal() as portal:
@@ -106,16 +129,16 @@ def load(function: RewardFunction | str | None) -> RewardFunction:
         return default_compute_score  # type: ignore[no-any-return]
     if not isinstance(function, str):
         return function
-    found, known = of_file(function)
+    found, functions = of_file(function)
     if not callable(found):
         what = "no function" if found is None else "something else than a function"
         name = function.rpartition(":")[2]
-        raise AttributeError(f"the file has {what} named {name!r}{did_you_mean(name, known)}")
+        raise AttributeError(f"the file has {what} named {name!r}{did_you_mean(name, functions)}")
     return found  # type: ignore[no-any-return]
 
 
 def of_file(named: str) -> tuple[Any, list[str]]:
-    """What "FILE.py:NAME" names, None if there is none, and the names of the file's functions."""
+    """Return what "FILE.py:NAME" names, or None, and the names of the file's functions."""
     path, _, name = named.rpartition(":")
     if (folder := str(Path(path).resolve().parent)) not in sys.path:
         sys.path.append(folder)
@@ -124,8 +147,8 @@ def of_file(named: str) -> tuple[Any, list[str]]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    known = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-    return getattr(module, name, None), known
+    functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+    return getattr(module, name, None), functions
 
 
 def _check_keywords(function: RewardFunction) -> None:

@@ -7,27 +7,27 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from anyio.from_thread import start_blocking_portal
 
 from _inf.apps.batch import fingerprint
 from _inf.apps.batch.lines import Job
 from _inf.apps.batch.output_file import OutputFile
 from _inf.apps.batch.runner import OnError, answer_each
-from _inf.apps.code_version import CodeVersion, depends_on
+from _inf.apps.code_version import depends_on
 from _inf.apps.configured_code import of_tools
 from _inf.apps.eval.agent_rows import KWARGS, AgentRows
-from _inf.apps.eval.dataset import Example, check_for_verls_reward
-from _inf.apps.eval.environments import ENVIRONMENT, environment_version
-from _inf.apps.eval.environments import KEYWORD as FACTORY
+from _inf.apps.eval.dataset import EvalData, Example, check_for_verls_reward, read_examples
+from _inf.apps.eval.environments import FACTORY, environment_version
 from _inf.apps.eval.eval_report import EvalReport
-from _inf.apps.eval.reward import RewardPool
-from _inf.apps.eval.reward_worker import RewardError
-from _inf.apps.eval.scoring import Stored, answer_and_score, judge_of, stored_answers
+from _inf.apps.eval.reward import RewardError
+from _inf.apps.eval.reward_pool import SECONDS, RewardPool
+from _inf.apps.eval.scoring import Judges, Stored, answer_and_score
 from _inf.apps.rollouts.sources import answer_fields
 from _inf.apps.tally import Tally
 from _inf.config import Config
@@ -42,68 +42,96 @@ if TYPE_CHECKING:
     from inf import InferenceEngine
 
 PROGRESS = "{0.done} of {0.total} scored, {0.answered} answered{0.speed}"
+Start = Callable[[], contextlib.AbstractContextManager["InferenceEngine"]]
 
 
-@dataclasses.dataclass
-class EvalRun:
-    """One evaluation. data: the data's name. limit: of the examples; a later run of the same files
-    may have a higher one. adapter_folder: of the adapter that `params` name, if its files are to be
-    the same in a later run. The others: as of `evaluate`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvalSettings:
+    """How an evaluation asks and scores: keywords of `evaluate`, and options of `inf eval`."""
 
-    examples: Sequence[Example]
-    data: str
-    stem: Path
-    config: Config
-    params: dict[str, Any]
-    pool: RewardPool
-    _: dataclasses.KW_ONLY
-    n: int
-    limit: int | None
-    rescore: bool
-    restart: bool
-    adapter_folder: Path | None = None
+    prompt_key: Annotated[str, typer.Option(help="The key of the prompts.")] = "prompt"
+    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Answers per row.")] = 1
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first LIMIT rows.")] = None
+    shuffle_seed: Annotated[int | None, typer.Option(help="Shuffle the rows first.")] = None
+    reward_timeout: Annotated[float, typer.Option(help="Seconds for one reward.")] = SECONDS
+    reward_workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Processes that call it; 0: this one.", show_default="cores, <= 8"
+        ),
+    ] = None
+    rescore: Annotated[bool, typer.Option("--rescore", help="Score stored answers again.")] = False
+    restart: Annotated[bool, typer.Option("--restart", help="Start again, without them.")] = False
 
     def __post_init__(self) -> None:
         for name, value in (("n", self.n), ("limit", self.limit)):
             if value is not None and value < 1:
                 raise ConfigError.of(name, f"it must be at least 1, not {value}.")
-        self._agents = AgentRows.of(self.examples, self.config, self.params)
+
+
+class EvalRun:
+    """One evaluation.
+
+    params: keywords of `generate`. adapter_folder: of the adapter that they name, if its files are
+    to be the same in a later run. Raises `ConfigError` for what cannot be asked or scored.
+    """
+
+    def __init__(
+        self,
+        data: EvalData,
+        settings: EvalSettings,
+        config: Config,
+        params: Mapping[str, Any],
+        adapter_folder: Path | None = None,
+    ) -> None:
+        self.data, self.settings, self.config = data, settings, config
+        self.params, self._adapter_folder = dict(params), adapter_folder
+        self.examples = read_examples(
+            data.rows, prompt_key=settings.prompt_key, shuffle_seed=settings.shuffle_seed
+        )
+        self._pool = RewardPool(data.reward, settings.reward_timeout, settings.reward_workers)
+        self._agents = AgentRows.of(self.examples, config, self.params)
         self.params.pop(KWARGS, None)  # a row's own have them
         self._environment = environment_version(self.params)
+        # A reward function that was given comes before the environment's rewards.
+        scores = self._environment if self._pool.is_verls else None
+        self._judges = Judges(self._pool, self._agents.versions, scores)
         self._digest = self._digest_of_data()
         tools = self.params.get("tools")
         self._tools = None if tools is None else as_tools(tools)
-        self.examples = self.examples[: self.limit]
-        self.stem = Path(str(self.stem).removesuffix(".jsonl"))
-        rows = Path(f"{self.stem}.jsonl")
-        if rows.exists() and Path(self.data).exists() and rows.samefile(self.data):
-            raise ConfigError.of("out", f"{rows} is also DATA; name another file for the answers.")
-        self._wanted = len(self.examples) * self.n
-        if self.n == 1:
-            greedy_unless_asked(self.params)
-        self._used = effective_params(self.params, self.config.rollout)
-        if self.n > 1 and not self._used["temperature"]:
+        self.examples = self.examples[: settings.limit]
+        self.stem = Path(str(data.stem).removesuffix(".jsonl"))
+        self.rows = Path(f"{self.stem}.jsonl")
+        if self.rows.exists() and Path(data.name).exists() and self.rows.samefile(data.name):
             raise ConfigError.of(
-                "n", f"{self.n} greedy answers of one prompt are all the same; give a temperature."
+                "out", f"{self.rows} is also DATA; name another file for the answers."
             )
-        for each in self.examples if self.pool.is_verls else ():
+        self._wanted = len(self.examples) * settings.n
+        if settings.n == 1:
+            greedy_unless_asked(self.params)
+        self._used = effective_params(self.params, config.rollout)
+        if settings.n > 1 and not self._used["temperature"]:
+            raise ConfigError.of(
+                "n",
+                f"{settings.n} greedy answers of one prompt are all the same; give a temperature.",
+            )
+        for example in self.examples if self._pool.is_verls else ():
             # A loop, or an environment, may score the row itself.
-            if self._agents.of_row(each) is None and self._environment is None:
-                check_for_verls_reward(each)
+            if self._agents.of_row(example) is None and self._environment is None:
+                check_for_verls_reward(example)
 
     def run(
         self,
-        start: Callable[[], contextlib.AbstractContextManager[InferenceEngine]],
+        start: Start,
         on_error: OnError = lambda line, reason: None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> EvalReport:
         """Answer and score what the file of rows lacks, and report. start: called for the engine if
         there is anything to answer. on_error: called with an answer's number and the reason. tell:
         called with what was resumed, and with the progress now and then."""
-        version = self.pool.version
-        with OutputFile(Path(f"{self.stem}.jsonl")) as file:
-            file.begin(self._about(), self.restart)
-            stored = stored_answers(file, self._wanted, version, self._scores, self.rescore)
+        with OutputFile(self.rows) as file:
+            file.begin(self._about(), self.settings.restart)
+            stored = Stored.of(file, self._wanted, self._judges, self.settings.rescore)
             if stored.answers:
                 tell(str(stored))
             tally = Tally(self._wanted, stored.rewards, stored.answers, PROGRESS, tell)
@@ -111,16 +139,16 @@ class EvalRun:
                 self._finish(file, stored, tally, start, on_error)
             rows = [row for row in file.rows() if row["line"] <= self._wanted]
         tools = {"tools": self._schemas} if self._tools else {}
-        judge = judge_of(rows, version, self._scores)
+        judge = self._judges.reported(rows)
         report = EvalReport.of(
             rows,
             self._wanted,
             model=self.config.model_name,
-            data=self.data,
-            limit=self.limit,
+            data=self.data.name,
+            limit=self.settings.limit,
             reward=judge.name,
             reward_version=judge.digest,
-            n=self.n,
+            n=self.settings.n,
             parameters=self._used | tools | self._agents.about,
             tokens_per_second=tally.tokens_per_second,
             answers_kept=stored.answers,
@@ -131,12 +159,7 @@ class EvalRun:
         return report
 
     def _finish(
-        self,
-        file: OutputFile,
-        stored: Stored,
-        tally: Tally,
-        start: Callable[[], contextlib.AbstractContextManager[InferenceEngine]],
-        on_error: OnError,
+        self, file: OutputFile, stored: Stored, tally: Tally, start: Start, on_error: OnError
     ) -> None:
         def named(line: int, reason: str) -> None:
             on_error(line, f"row {self._example(line).number} of the data: {reason}")
@@ -144,22 +167,14 @@ class EvalRun:
         answering = None
         with contextlib.ExitStack() as stack:
             portal = stack.enter_context(start_blocking_portal())  # a notebook's loop runs already
-            pool = stack.enter_context(portal.wrap_async_context_manager(self.pool))
+            stack.enter_context(portal.wrap_async_context_manager(self._pool))
             if stored.to_answer:
                 engine = stack.enter_context(start())
                 self._agents.check_engine(engine, self.examples, self.params)
                 jobs = [self._job(line, engine) for line in stored.to_answer]
                 answering = partial(answer_each, engine, jobs, self.params)
-            own = {**self._agents.versions}
-            if self._scores is not None:
-                own[ENVIRONMENT] = self._scores
-            todo = (stored.to_score, self._arguments, answering, own, tally, named)
-            portal.call(answer_and_score, file, pool, *todo)
-
-    @property
-    def _scores(self) -> CodeVersion | None:
-        """The environment, if its rewards count: a reward function that was given comes first."""
-        return self._environment if self.pool.is_verls else None
+            todo = (stored.to_score, self._arguments, answering, tally, named)
+            portal.call(answer_and_score, file, self._judges, *todo)
 
     @property
     def _schemas(self) -> list[dict[str, Any]] | None:
@@ -169,7 +184,9 @@ class EvalRun:
         """Without the columns that only agent loops and environments get, if there is none: files
         that were begun before these were read are resumed."""
         read = bool(self._agents.versions or self._environment)
-        rows = [vars(each) if read else each.answered_without_a_loop for each in self.examples]
+        rows = [
+            vars(example) if read else example.answered_without_a_loop for example in self.examples
+        ]
         return hashlib.sha256(json.dumps(rows, default=repr).encode()).hexdigest()
 
     def _about(self) -> dict[str, Any]:
@@ -177,26 +194,26 @@ class EvalRun:
         params = {**self.params, "timeout": None, "tools": self._schemas, **self._agents.about}
         params.pop(FACTORY, None)  # it is known by its version
         environments = [self._environment] if self._environment else []
-        adapter, folder = {}, self.adapter_folder
+        adapter, folder = {}, self._adapter_folder
         if folder is not None:  # a server's may be on another machine
-            known = folder.is_dir()
-            adapter = {"adapter": fingerprint.of_model(folder) if known else str(folder)}
+            here = folder.is_dir()
+            adapter = {"adapter": fingerprint.of_model(folder) if here else str(folder)}
         return {
             **depends_on([*self._agents.versions.values(), *environments]),
             **fingerprint.of_config(self.config),
             **of_tools(self._tools or ()),
             "parameters": params,
             **adapter,
-            "n": self.n,
+            "n": self.settings.n,
             "data": self._digest,
         }
 
     def _example(self, line: int) -> Example:
-        return self.examples[(line - 1) // self.n]
+        return self.examples[(line - 1) // self.settings.n]
 
     def _job(self, line: int, engine: InferenceEngine) -> Job:
-        example, sample = self._example(line), (line - 1) % self.n
-        turns, given = engine.config.rollout.multi_turn, self.params.get("tools")
+        example, sample = self._example(line), (line - 1) % self.settings.n
+        turns, tools = engine.config.rollout.multi_turn, self.params.get("tools")
         about = {  # what also a row without an answer has
             "number": example.number,
             "sample": sample,
@@ -222,7 +239,7 @@ class EvalRun:
         if self._agents.of_row(example) is not None:
             return Job(line, example.prompt, row, self._agents.params(example), about)
         params = example.params(
-            tools=bool(turns.tool_config_path if given is None else given),
+            tools=bool(turns.tool_config_path if tools is None else tools),
             interactions=turns.interaction_config_path is not None,
         )
         if self._environment is not None:
@@ -234,7 +251,7 @@ class EvalRun:
         are merged as verl 0.6.1 does (`experimental/reward/reward_loop/naive.py`)."""
         example = self._example(row["line"])
         looped = self._agents.of_row(example) is not None
-        if self.pool.is_verls and (looped or self._environment is not None):
+        if self._pool.is_verls and (looped or self._environment is not None):
             try:
                 check_for_verls_reward(example)
             except ConfigError as failure:
@@ -257,6 +274,6 @@ def _solution(row: Mapping[str, Any], example: Example, tokenizer: Tokenizer) ->
     (`workers/reward_manager/naive.py`, 0.6.1)."""
     if "response_ids" in row:
         return decoded_text(row["response_ids"], tokenizer, skip_special_tokens=True)
-    asked = 1 if isinstance(example.prompt, str) else len(example.prompt)  # of a server of texts
-    said = [message.get("content") or "" for message in row.get("messages", [])[asked:]]
-    return "\n".join(said) or str(row.get("completion", ""))
+    prompts = 1 if isinstance(example.prompt, str) else len(example.prompt)  # a server of texts
+    texts = [message.get("content") or "" for message in row.get("messages", [])[prompts:]]
+    return "\n".join(texts) or str(row.get("completion", ""))
