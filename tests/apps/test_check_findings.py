@@ -15,7 +15,7 @@ from verl import DataProto
 
 from _inf.apps.check.differences import Pairs, comparison, distances, temperature_between
 from _inf.apps.check.findings import HALF, bounds, findings
-from _inf.apps.check.rows import read_batch
+from _inf.apps.check.token_rows import read_batch
 from inf import ConfigError
 
 NORMAL = np.random.default_rng(0)

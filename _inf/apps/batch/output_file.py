@@ -21,6 +21,7 @@ from _inf.apps.json_lines import json_text
 from _inf.errors import ConfigError, InferenceError, shown
 
 NO_ROW = -1
+REWARD_ERROR = "reward_error"  # the code of an answer without a reward
 
 
 class OutputFile:
@@ -100,7 +101,7 @@ class OutputFile:
                     break
                 try:
                     row = json.loads(text)
-                    self._note(row["line"], is_error(row), len(text))
+                    self._note(row["line"], lacks_answer(row), len(text))
                 except (ValueError, TypeError, LookupError):
                     raise ConfigError(
                         f"{self.path}, line {number}: not a row of a run; name another file, or "
@@ -154,7 +155,7 @@ class OutputFile:
         except OSError as failure:
             os.ftruncate(self._file, self._size)
             raise not_written(self.path, failure) from failure
-        self._note(line, is_error(row), len(text))
+        self._note(line, lacks_answer(row), len(text))
 
     def _sort(self) -> None:
         """Sort the rows by line and keep only the last row of each line."""
@@ -175,6 +176,10 @@ class OutputFile:
 
 def is_error(row: Mapping[str, Any]) -> bool:
     return row.get("error") is not None
+
+
+def lacks_answer(row: Mapping[str, Any]) -> bool:
+    return is_error(row) and row["error"]["code"] != REWARD_ERROR
 
 
 def not_written(path: Path, failure: OSError) -> InferenceError:

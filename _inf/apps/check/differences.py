@@ -1,5 +1,5 @@
-"""Numbers that say how far two computations of the same log probs are apart, in nats, by verl's and
-NeMo-RL's names where they have one."""
+"""Measures how far apart two computations of the same log probs are, in nats. The names are verl's
+and NeMo-RL's where they have one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from _inf.apps.check.rows import Row
+from _inf.apps.check.token_rows import TokenRow
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -26,9 +26,12 @@ LARGEST = 60.0  # exp of more would be infinite
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Two log probs for each token. row: the sequence it is in. position: its place there.
-    context: a number that tokens after equal ids share. rank: its place among the reference's
-    likeliest tokens, 1 being the likeliest; 0 if unknown."""
+    """Two log probs for each token.
+
+    row: the sequence it is in. position: its place there. context: a number that tokens after equal
+    ids share. rank: its place among the reference's likeliest tokens, 1 being the likeliest; 0 if
+    unknown.
+    """
 
     row: Ints
     position: Ints
@@ -39,9 +42,9 @@ class Pairs:
     rank: Ints
 
     @classmethod
-    def of(cls, rows: Sequence[Row], theirs: Sequence[Sequence[tuple[float, int]]]) -> Pairs:
-        """The sampled tokens of the rows. theirs: the reference's log prob and rank of the last
-        tokens of each row."""
+    def of(cls, rows: Sequence[TokenRow], theirs: Sequence[Sequence[tuple[float, int]]]) -> Pairs:
+        """Pair the sampled tokens of the rows. theirs: the reference's log prob and rank of the
+        last tokens of each row."""
         found = []
         for number, (row, reference) in enumerate(zip(rows, theirs, strict=True)):
             contexts = list(itertools.accumulate(row.ids, lambda *both: hash(both), initial=0))
@@ -61,7 +64,7 @@ class Pairs:
 
 
 def distances(rollout: Any, reference: Any, prefix: str = "") -> dict[str, float]:
-    """The mean and the largest difference, and NeMo-RL's `token_mult_prob_error`."""
+    """Return the mean and the largest difference, and NeMo-RL's `token_mult_prob_error`."""
     apart = np.abs(np.asarray(reference, np.float64) - np.asarray(rollout, np.float64))
     return {
         f"{prefix}logprobs_diff_mean": float(apart.mean()),
@@ -71,7 +74,7 @@ def distances(rollout: Any, reference: Any, prefix: str = "") -> dict[str, float
 
 
 def comparison(pairs: Pairs) -> dict[str, float]:
-    """All numbers of one comparison: verl's own first."""
+    """Return all numbers of one comparison."""
     ratio = np.exp(pairs.difference.clip(-LARGEST, LARGEST))
     outside = (ratio < RATIOS[0]) | (ratio > RATIOS[1])
     return {
@@ -84,7 +87,7 @@ def comparison(pairs: Pairs) -> dict[str, float]:
 
 
 def _verls(pairs: Pairs) -> dict[str, float]:
-    """verl's `training/rollout_probs_diff_*` and `rollout_corr/*`, by its own functions."""
+    """Return verl's `training/rollout_probs_diff_*` and `rollout_corr/*`, by its own functions."""
     import torch
     from verl import DataProto
     from verl.trainer.ppo.rollout_corr_helper import compute_offpolicy_metrics
@@ -93,8 +96,8 @@ def _verls(pairs: Pairs) -> dict[str, float]:
     lengths = np.unique(pairs.row, return_counts=True)[1].tolist()
     columns = (pairs.rollout, pairs.reference, np.ones(len(pairs)))
     rollout, trainer, mask = (
-        torch.nn.utils.rnn.pad_sequence(torch.tensor(each).split(lengths), batch_first=True)
-        for each in columns
+        torch.nn.utils.rnn.pad_sequence(torch.tensor(column).split(lengths), batch_first=True)
+        for column in columns
     )
     batch = {"rollout_log_probs": rollout, "old_log_probs": trainer, "response_mask": mask}
     named: dict[str, float] = calculate_debug_metrics(
@@ -106,8 +109,8 @@ def _verls(pairs: Pairs) -> dict[str, float]:
 
 
 def _by(name: str, first: int, ends: Sequence[int], values: Ints, pairs: Pairs) -> dict[str, float]:
-    """The mean difference of each group of tokens; first: the least value, ends: the greatest of
-    each group but the last."""
+    """Return the mean difference of each group of tokens; first: the least value, ends: the
+    greatest of each group but the last."""
     apart, group = np.abs(pairs.difference), np.searchsorted(ends, values)
     starts = (first, *(end + 1 for end in ends[:-1]))
     both = zip(starts, ends, strict=True)
@@ -121,15 +124,17 @@ def _by(name: str, first: int, ends: Sequence[int], values: Ints, pairs: Pairs) 
 
 
 def temperature_between(pairs: Pairs) -> float | None:
-    """The temperature that alone turns the rollout's log probs into the reference's, if there is
-    one: it divides every log odds between two tokens after equal ids. None if it does not explain
-    99 % of them, or if fewer than eight are known.
+    """Return the temperature that alone turns the rollout's log probs into the reference's, if
+    there is one: it divides every log odds between two tokens after equal ids. None if it does not
+    explain 99 % of them, or if fewer than eight are known.
     """
     _, chosen = np.unique([pairs.context, pairs.token], axis=1, return_index=True)
     both = np.diff(pairs.context[chosen]) == 0  # and the next token is after equal ids
     if both.sum() < 8:
         return None
-    ours, theirs = (np.diff(each[chosen])[both] for each in (pairs.rollout, pairs.reference))
+    ours, theirs = (
+        np.diff(logprobs[chosen])[both] for logprobs in (pairs.rollout, pairs.reference)
+    )
     if not (square := float(ours @ ours)) or not theirs.any():
         return None
     slope = float(ours @ theirs) / square

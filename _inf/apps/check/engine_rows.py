@@ -1,4 +1,5 @@
-"""What the running engine says of its own rows: sampled, scored again, alone, in later turns.
+"""Compares a running engine with itself: rows as sampled, scored again, sampled alone, and in later
+turns.
 
 Only public calls are used, and the engine is left as it was, but for its prefix cache, which
 `update` empties.
@@ -13,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from _inf.apps.check.differences import distances
-from _inf.apps.check.reference import encoded, prompt_text
-from _inf.apps.check.rows import Row, as_prompt, read_rows
+from _inf.apps.check.token_rows import TokenRow, as_prompt, encoded, prompt_text, read_rows
 from _inf.errors import ConfigError
 from _inf.types import Tokenizer
 
@@ -40,46 +40,46 @@ PLAIN: dict[str, Any] = {
 
 
 def rendered(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of one user message; of the text itself if the model has no chat template."""
+    """Return the ids of one user message, or of its text if the model has no chat template."""
     return encoded(tokenizer, prompt_text(tokenizer, [{"role": "user", "content": text}]))
 
 
 def sample(
     engine: InferenceEngine, sent: Sequence[list[int]], n: int, max_tokens: int
-) -> tuple[list[Row], list[int]]:
+) -> tuple[list[TokenRow], list[int]]:
     """Sample `n` rows of each prompt in one call; return them and their seeds."""
     prompts = [as_prompt(ids) for ids in sent]
     output = engine.generate(prompts, n=n, seed=SEED, max_tokens=max_tokens, tools=[], **PLAIN)
     rows = []
     for index, answer in enumerate(output):
         prompt, ids = sent[index // n], answer.token_ids or []
-        rows.append(Row([*prompt, *ids], len(prompt), [1] * len(ids), answer.logprobs or []))
+        rows.append(TokenRow([*prompt, *ids], len(prompt), [1] * len(ids), answer.logprobs or []))
     return rows, [answer.seed for answer in output if answer.seed is not None]
 
 
-def rescored(engine: InferenceEngine, rows: Sequence[Row]) -> list[list[float]]:
-    """The log probs of each response, by a prefill that may start from a cached prompt."""
+def rescored(engine: InferenceEngine, rows: Sequence[TokenRow]) -> list[list[float]]:
+    """Return the log probs of each response, by a prefill that may start from a cached prompt."""
     prompts = [as_prompt(row.ids[: row.start]) for row in rows]
     return engine.get_logprobs(prompts, [row.ids[row.start :] for row in rows])
 
 
-def whole(engine: InferenceEngine, rows: Sequence[Row]) -> list[list[float]]:
-    """The log probs of all tokens but the first, by one prefill of the whole sequence: SGLang
-    takes from its prefix cache nothing of which log probs are asked (0.5.9,
+def whole(engine: InferenceEngine, rows: Sequence[TokenRow]) -> list[list[float]]:
+    """Return the log probs of all tokens but the first, by one prefill of the whole sequence: where
+    log probs are asked for, SGLang does not read its prefix cache (0.5.9,
     `managers/schedule_batch.py`)."""
     return engine.get_logprobs([as_prompt(row.ids[:1]) for row in rows], [r.ids[1:] for r in rows])
 
 
-def two_tokens(engine: InferenceEngine) -> list[Row]:
-    """Sequences of two tokens, of many parts of the vocabulary. What follows the first token
-    depends on it alone: neither attention nor positions play a part."""
+def two_tokens(engine: InferenceEngine) -> list[TokenRow]:
+    """Return sequences of two tokens, from many parts of the vocabulary. What follows the first
+    token depends on it alone: neither attention nor positions play a part."""
     size = engine.model.limits.vocabulary
     ids = [(7919 * number + 11) % size for number in range(2 * PROBES)]
-    return [Row(list(pair), 2, [], []) for pair in zip(ids[::2], ids[1::2], strict=True)]
+    return [TokenRow(list(pair), 2, [], []) for pair in zip(ids[::2], ids[1::2], strict=True)]
 
 
 def invariances(
-    engine: InferenceEngine, rows: Sequence[Row], again: Sequence[list[float]]
+    engine: InferenceEngine, rows: Sequence[TokenRow], again: Sequence[list[float]]
 ) -> dict[str, float]:
     """Compare sampled rows with a prefill's scores (prefill_decode), and those that start from a
     cached prompt with those from the beginning (prefix_reuse). again: `whole` of the rows."""
@@ -91,7 +91,9 @@ def invariances(
     }
 
 
-def alone(engine: InferenceEngine, rows: Sequence[Row], seeds: Sequence[int]) -> dict[str, float]:
+def alone(
+    engine: InferenceEngine, rows: Sequence[TokenRow], seeds: Sequence[int]
+) -> dict[str, float]:
     """Sample rows of a batch again, each by itself, and compare them up to the first token that is
     another."""
     ours: list[float] = []
@@ -111,10 +113,10 @@ def alone(engine: InferenceEngine, rows: Sequence[Row], seeds: Sequence[int]) ->
 
 
 def conversations(
-    engine: InferenceEngine, texts: Sequence[str], rows: Sequence[Row], max_tokens: int
-) -> tuple[list[Row], str]:
-    """Rows of more than one turn, and how they were made: with the config's tools, if the model
-    calls one, and otherwise with a second user message that is written here."""
+    engine: InferenceEngine, texts: Sequence[str], rows: Sequence[TokenRow], max_tokens: int
+) -> tuple[list[TokenRow], str]:
+    """Return rows of more than one turn, and how they were made: with the config's tools, if the
+    model calls one, and otherwise with a second user message that is written here."""
     if engine.config.rollout.multi_turn.tool_config_path:
         tokens = engine.config.rollout.response_length
         batch = engine.rollout_batch(list(texts), max_tokens=tokens, **PLAIN)
@@ -132,15 +134,15 @@ def conversations(
     )
 
 
-def _joined(first: Row, second: Row) -> Row:
+def _joined(first: TokenRow, second: TokenRow) -> TokenRow:
     between = second.start - len(first.ids)
     mask = [*first.mask, *[0] * between, *second.mask]
     rollout = [*first.rollout, *[0.0] * between, *second.rollout]
-    return Row(second.ids, first.start, mask, rollout)
+    return TokenRow(second.ids, first.start, mask, rollout)
 
 
 def update(
-    engine: InferenceEngine, rows: Sequence[Row], before: Sequence[list[float]]
+    engine: InferenceEngine, rows: Sequence[TokenRow], before: Sequence[list[float]]
 ) -> tuple[dict[str, float], str]:
     """Compare log probs before and after an update with the weights of the model's folder, and
     count what the next prompt takes from the prefix cache. Returns no numbers and the reason if the
@@ -154,7 +156,7 @@ def update(
         return {}, "the model's folder has no .safetensors files"
     prompt = as_prompt(rows[0].ids)
     engine.get_logprobs(prompt, [rows[0].ids[:1]])  # so that its prefix is cached
-    weights = (each for file in files for each in load_file(file).items())
+    weights = (weight for file in files for weight in load_file(file).items())
     try:
         engine.update_weights(weights, version=engine.weight_version)
     except ConfigError as failure:

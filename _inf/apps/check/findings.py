@@ -1,5 +1,6 @@
-"""Says what is off, and what that points to, from the numbers of a check: tables of simple rules.
-docs/parity.md says what each one can and cannot tell, and has the measurements behind the bounds.
+"""Turns the numbers of a check into findings, what is off and its likely cause, by tables of simple
+rules. docs/parity.md says what each rule can and cannot tell, and has the measurements behind the
+bounds.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class Finding:
 
 
 def bounds(dtype: str, threshold: float | None) -> dict[str, float]:
-    """What is allowed, by the last part of a metric's name. threshold: the caller's own bound of
-    the largest difference, in place of ours."""
+    """Return the allowed values, by the last part of a metric's name. threshold: the caller's bound
+    of the largest difference, in place of ours."""
     if threshold is not None:
         return {"logprobs_diff_max": threshold}
     return dict(FLOAT32 if dtype == "float32" else HALF)
@@ -92,8 +93,8 @@ def findings(
     whole: Pairs | None,
     dtype: str,
 ) -> list[Finding]:
-    """All findings. pairs: the sampled tokens; whole: all tokens of the sequences, computed by the
-    rollout without its prefix cache, if the reference could compute them too; dtype: the
+    """Return all findings. pairs: the sampled tokens; whole: all tokens of the sequences, computed
+    by the rollout without its prefix cache, if the reference could compute them too; dtype: the
     rollout's."""
     past = {group: _past(metrics, allowed, group) for group in ("", *MEANINGS)}
     if past["prefix_reuse/"]:
@@ -121,7 +122,8 @@ def findings(
 
 
 def _past(metrics: Mapping[str, float], allowed: Mapping[str, float], group: str) -> str:
-    """The name of the first metric of a group that is past its bound, without the group; or ""."""
+    """Return the name of a group's first metric that is past its bound, without the group; or
+    ""."""
     for name, most in allowed.items():
         if group + name in metrics and not metrics[group + name] <= most:  # NaN is past it
             return name

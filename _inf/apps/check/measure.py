@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import datetime
 import importlib.metadata
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from _inf.apps.check import engine_rows, reference
-from _inf.apps.check.differences import Pairs, comparison, distances
+from _inf.apps.check.differences import Pairs, comparison
 from _inf.apps.check.findings import bounds, findings
 from _inf.apps.check.report import CheckReport, WorstToken
-from _inf.apps.check.rows import Row, TrainerBatch, read_batch
+from _inf.apps.check.token_rows import read_batch
 from _inf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,10 +29,6 @@ PROMPTS = (
 )
 MAX_TOKENS, BATCH = 16, 16
 STACK = ("verl", "sglang", "torch", "transformers")
-
-
-# What a reference gives: the sampled tokens, its metrics, all tokens if it has them, and a note.
-Measured: TypeAlias = tuple[Pairs, dict[str, float], Pairs | None, str]
 
 
 def check(
@@ -64,7 +58,7 @@ def check(
     """
     _check_call(engine, against, max_tokens, batch, threshold)
     engines = against is None or _is_engine(against)
-    given = None if engines else read_batch(against)
+    trainers = None if engines else read_batch(against)
     texts = [prompts] if isinstance(prompts, str) else list(prompts or PROMPTS)
     sent = [engine_rows.rendered(engine.tokenizer, text) for text in texts]
     tokens = min(max_tokens, engine.config.rollout.response_length)
@@ -74,10 +68,10 @@ def check(
     again = engine_rows.whole(engine, whole)
     metrics = engine_rows.invariances(engine, rows, again[: len(rows)])
     metrics |= engine_rows.alone(engine, rows[::n], seeds[::n])
-    if given is None:
-        measured = _against_engine(engine, against, texts, whole, again, tokens)
+    if trainers is None:
+        measured = reference.against_engine(engine, against, texts, whole, again, tokens)
     else:
-        measured = _against_batch(engine, given)
+        measured = reference.against_batch(engine, trainers)
     pairs, of_reference, all_pairs, note = measured
     updated, why = engine_rows.update(engine, rows, again[: len(rows)])
     dtype = str(engine.rollout.dtype).removeprefix("torch.")
@@ -124,40 +118,6 @@ def _check_call(
         )
     if _is_engine(against) and "logits" not in against.supports:
         raise ConfigError.of("against", "the engine must have rollout.name: hf, which gives logits")
-
-
-def _against_engine(
-    engine: InferenceEngine,
-    given: Any,
-    texts: Sequence[str],
-    rows: Sequence[Row],
-    again: Sequence[list[float]],
-    max_tokens: int,
-) -> Measured:
-    """rows: the sampled ones, and others without sampled tokens, of which only `again` counts."""
-    turns, note = engine_rows.conversations(engine, texts, rows, max_tokens)
-    with contextlib.ExitStack() as stack:
-        other = given or stack.enter_context(reference.started(engine))
-        theirs = reference.computed(other, [*rows, *turns])
-        metrics = reference.text_differences(engine.tokenizer, other.tokenizer, texts)
-    if turns:
-        both = Pairs.of(turns, theirs[len(rows) :])
-        metrics |= distances(both.rollout, both.reference, "multi_turn/")
-    theirs = theirs[: len(rows)]
-    whole = [Row(row.ids, 1, [1] * len(own), own) for row, own in zip(rows, again, strict=True)]
-    return Pairs.of(rows, theirs), metrics, Pairs.of(whole, theirs), f"multi_turn: {note}"
-
-
-def _against_batch(engine: InferenceEngine, batch: TrainerBatch) -> Measured:
-    rows = batch.rows
-    if not any(row.rollout for row in rows):  # a row without a response has none either way
-        scored = engine_rows.rescored(engine, rows)
-        rows = [
-            dataclasses.replace(row, rollout=own) for row, own in zip(rows, scored, strict=True)
-        ]
-    metrics = reference.batch_differences(batch, engine.tokenizer)
-    note = "multi_turn: not compared: the trainer's batch has its own rows"
-    return Pairs.of(rows, batch.trainer), metrics, None, note
 
 
 def _worst(engine: InferenceEngine, pairs: Pairs) -> WorstToken:

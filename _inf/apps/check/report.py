@@ -65,9 +65,9 @@ class CheckReport:
         from rich.table import Table
 
         worst, rows = self.worst, {"result": "passed" if self.passed else "FAILED"}
-        for number, each in enumerate(self.findings, 1):
-            past = f"({each.metric} is {each.value:.3g}, allowed: {each.allowed:g})"
-            rows[f"finding {number}"] = f"{each.meaning} {past}"
+        for number, finding in enumerate(self.findings, 1):
+            past = f"({finding.metric} is {finding.value:.3g}, allowed: {finding.allowed:g})"
+            rows[f"finding {number}"] = f"{finding.meaning} {past}"
         rows |= {name: self._shown(name, value) for name, value in self.metrics.items()}
         rows |= {
             "largest difference": f"row {worst.row}, token {worst.position} of the sequence, "

@@ -38,7 +38,7 @@ _REST: list[Message] = [
 @dataclasses.dataclass(frozen=True)
 class Conversation:
     """messages: checked, as `generate` takes them; the first is no assistant's, and at least one
-    is. left_out: what the built-in one lacks, and why."""
+    is. left_out: what the built-in conversation lacks, and why."""
 
     messages: Sequence[Message]
     tools: Sequence[Tool] = ()
@@ -68,13 +68,13 @@ def read_conversation(path: Path) -> Conversation:
     form = value if isinstance(value, Mapping) else {"messages": value}
     if unknown := sorted(form.keys() - {"messages", "tools"}):
         raise PromptError(f"{path}: unknown key {unknown[0]!r}. Keys: messages, tools.")
-    given = form.get("messages")
-    if not isinstance(given, list) or not all(isinstance(each, Mapping) for each in given):
+    talk = form.get("messages")
+    if not isinstance(talk, list) or not all(isinstance(message, Mapping) for message in talk):
         raise PromptError(
             f'{path} is neither a list of messages nor {{"messages": [...], "tools": [...]}}.'
         )
     try:
-        [messages] = normalize([given])
+        [messages] = normalize([talk])
         return _checked(messages, as_tools(form.get("tools") or []))
     except InferenceError as failure:
         raise type(failure)(f"{path}: {str(failure).removeprefix('prompt 0, ')}") from None

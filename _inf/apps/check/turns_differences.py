@@ -83,7 +83,7 @@ def joined(path: Sequence[Segment]) -> list[int]:
 
 
 def _stretches(a: Sequence[int], b: Sequence[int]) -> list[tuple[int, int, int, int]]:
-    """The unequal stretches a[i:j], b[k:l]; near ones are joined."""
+    """Return the unequal stretches a[i:j], b[k:l]; near ones are joined."""
     found: list[tuple[int, int, int, int]] = []
     matcher = difflib.SequenceMatcher(None, a, b, autojunk=len(a) > LONG)
     for tag, i, j, k, m in matcher.get_opcodes():
@@ -96,7 +96,8 @@ def _stretches(a: Sequence[int], b: Sequence[int]) -> list[tuple[int, int, int, 
 
 
 def _segment_at(path: Sequence[Segment], start: int, end: int) -> Segment:
-    """The segment that has most of a stretch; where ids are missing, the one that goes on there."""
+    """Return the segment with most of a stretch; where ids are missing, the one that goes on
+    there."""
     shares: list[int] = []
     at = 0
     for segment in path:

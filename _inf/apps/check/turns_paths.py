@@ -86,8 +86,8 @@ class Paths:
 
     def _text(self, messages: Sequence[Message], *, prompts: bool) -> str:
         """Render messages as the template gets them from us."""
-        given, more = self.template.given(messages)
-        return self._rendered(given, prompts, more)
+        shown, more = self.template.given(messages)
+        return self._rendered(shown, prompts, more)
 
     def _answer(self, index: int) -> list[int]:
         """Cut an answer out of the template's text, and complete it with the EOS that follows."""
@@ -103,7 +103,7 @@ class Paths:
         text, eos, self._tail = self._until_eos(written)
         ids = self._ids(text) + eos
         if not eos and index + 1 < len(messages):  # some templates write it before the next message
-            ids += [each for each in self._after(index, ended=False)[:1] if each in self._eos]
+            ids += [token for token in self._after(index, ended=False)[:1] if token in self._eos]
         return ids
 
     def _until_eos(self, text: str) -> tuple[str, list[int], str]:
@@ -141,9 +141,9 @@ def thought_of(message: Message) -> str:
 def _with_thought(written: str, message: Message, before: str) -> str:
     """Put back the thinking that some templates leave out even of the last answer; without what the
     generation prompt already has of it."""
-    said, thought = spoken(message).rstrip(), thought_of(message)
-    visible = said.rpartition(THOUGHT_ENDS)[2].strip()
+    text, thought = spoken(message).rstrip(), thought_of(message)
+    visible = text.rpartition(THOUGHT_ENDS)[2].strip()
     if not thought or thought in written or visible not in written:
         return written
-    shared = next(n for n in range(len(said), -1, -1) if before.endswith(said[:n]))
-    return said[shared:] + (written.partition(visible)[2] if visible else written)
+    shared = next(n for n in range(len(text), -1, -1) if before.endswith(text[:n]))
+    return text[shared:] + (written.partition(visible)[2] if visible else written)

@@ -66,14 +66,15 @@ class TurnsReport:
         return "\n".join(lines)
 
 
-def check_turns(model: ModelInfo, config: Config, given: Conversation | None) -> TurnsReport:
+def check_turns(model: ModelInfo, config: Config, conversation: Conversation | None) -> TurnsReport:
     """Render a conversation, or the largest built-in one that the template renders, by all paths.
 
     Raises `PromptError` if the template refuses it, and `ToolError` if it cannot have its tools.
     """
     if model.tokenizer.chat_template is None:
         raise PromptError("the tokenizer has no chat template; give one with --template.")
-    conversation = given or built_in(lambda each: Paths(model, config, each).whole())
+    if conversation is None:
+        conversation = built_in(lambda smaller: Paths(model, config, smaller).whole())
     try:
         paths = Paths(model, config, conversation)
         whole = paths.whole()
@@ -107,7 +108,7 @@ def _of_verl(paths: Paths, whole: list[int]) -> PathReport:
             messages, answers = paths.conversation.messages, paths.answers
             texts = {index: spoken(messages[index]) for index in answers}
             built = built_ids(paths.tokenizer, messages, paths.schemas, answers, texts)
-            return [Segment(*each) for each in built]
+            return [Segment(*segment) for segment in built]
 
         return _report(name, make, paths, whole)
 
@@ -157,11 +158,11 @@ def _path_lines(path: PathReport) -> list[str]:
         f"  likely cause: {first.cause}: {CAUSES[first.cause]}",
     ]
     further: dict[str, list[str]] = {}
-    for each in path.differences[1:]:
-        further.setdefault(each.cause, []).append(f"{each.position} {each.place}")
-    for cause, at in further.items():
-        said = cause if cause == first.cause else f"{cause}: {CAUSES[cause]}"
-        lines.append(f"  also at id {', '.join(at)}: {said}")
+    for other in path.differences[1:]:
+        further.setdefault(other.cause, []).append(f"{other.position} {other.place}")
+    for cause, places in further.items():
+        named = cause if cause == first.cause else f"{cause}: {CAUSES[cause]}"
+        lines.append(f"  also at id {', '.join(places)}: {named}")
     return lines
 
 

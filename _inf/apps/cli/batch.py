@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -44,14 +44,15 @@ def batch(
         raise ConfigError(f"{out}: it is also IN; name another file for the answers.")
     config, params = call.load(), call.params
     check_custom_ids(source)
-    depends: dict[str, Any] = {
+    depends = {
         **default_loop_depends(config),
         **fingerprint.of_config(config),
         "parameters": {**params, "timeout": None},
+        **({"rollouts": True} if rollouts else {}),
+        "input": fingerprint.of_file(source),
     }
-    depends |= {"rollouts": True} if rollouts else {}
     with OutputFile(out) as file:
-        file.begin({**depends, "input": fingerprint.of_file(source)}, restart)
+        file.begin(depends, restart)
         before, left = file.answered, sum(1 for _ in unanswered(source, file))
         waiting = unanswered(source, file)
         on_error = first_errors(f"{source}, line", f"more lines have errors; all are in {out}")
@@ -65,8 +66,8 @@ def batch(
                     answer_on_ray(config, waiting, params, keep, workers, rollouts)
             elif left:
                 with call.start() as engine, tally.showing():
-                    about = config.model_name, engine.tokenizer
-                    jobs = (parse(text, line, *about, rollouts=rollouts) for line, text in waiting)
+                    model = config.model_name, engine.tokenizer
+                    jobs = (parse(text, line, *model, rollouts=rollouts) for line, text in waiting)
                     asyncio.run(answer_each(engine, jobs, params, keep))
         except KeyboardInterrupt:
             typer.echo(

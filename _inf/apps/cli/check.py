@@ -1,5 +1,5 @@
-"""`inf check`: compares the rollout with a reference and with itself, and `inf check turns` a
-conversation by three paths; exit code 1 if they differ."""
+"""`inf check` compares the rollout with a reference and with itself; `inf check turns` renders a
+conversation by three paths. The exit code is 1 if they differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from _inf.apps.check.measure import BATCH, MAX_TOKENS, check
 from _inf.apps.check.turns_conversation import read_conversation
 from _inf.apps.check.turns_report import check_turns, read_model
-from _inf.apps.cli.options import DefaultCommand, Options, takes_options
+from _inf.apps.cli.options import DefaultCommand, Options, show_report, takes_options
 
 
 class CheckCommands(DefaultCommand):
@@ -69,14 +69,7 @@ def check_engine(
     with call.start() as engine:
         size = {"max_tokens": max_tokens, "batch": batch}
         report = check(engine, prompts=prompts, against=against, threshold=threshold, **size)
-    if plot is not None:
-        report.plot().savefig(plot, dpi=120)
-    if as_json:
-        typer.echo(report.json())
-    else:
-        from rich.console import Console
-
-        Console().print(report.table())
+    show_report(report, plot, as_json)
     raise typer.Exit(0 if report.passed else 1)
 
 
@@ -108,7 +101,7 @@ def turns(
     The exit code is 1 if they differ.
     """
     config = call.load()
-    given = None if conversation is None else read_conversation(conversation)
-    report = check_turns(read_model(config, template), config, given)
+    talk = None if conversation is None else read_conversation(conversation)
+    report = check_turns(read_model(config, template), config, talk)
     typer.echo(report.json() if as_json else report.text())
     raise typer.Exit(0 if report.passed else 1)

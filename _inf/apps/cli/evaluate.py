@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from _inf.apps.cli.options import DefaultCommand, Options, first_errors, takes_options
+from _inf.apps.cli.options import (
+    DefaultCommand,
+    Options,
+    first_errors,
+    show_report,
+    takes_options,
+)
 from _inf.apps.eval import gsm8k
 from _inf.apps.eval.benchmarks import NAMED, BenchmarkOptions, data_of
 from _inf.apps.eval.compare import compare_runs
@@ -97,8 +103,8 @@ def data(
     ],
     *,
     benchmark: BenchmarkOptions,
-    options: EvalOptions,
     settings: EvalSettings,
+    options: EvalOptions,
     call: Options,
 ) -> None:
     """Answer each row of DATA, score the answers, and print verl's validation metrics.
@@ -130,9 +136,7 @@ def data(
             yield engine
 
     report = run.run(start, first_errors("answer"), lambda text: say(f"inf: {text}"))
-    if options.plot is not None:
-        report.plot().savefig(options.plot, dpi=120)
-    typer.echo(report.json() if options.as_json else report.table())
+    show_report(report, options.plot, options.as_json)
     typer.echo(f"rows and summary: {run.rows}, {run.stem}.summary.json", err=True)
     if options.log is not None:
         log_metrics(options.log, report, run.stem.name, global_step(config.model_path))
@@ -164,7 +168,7 @@ def _adapter(assignment: str, *, remote: bool) -> tuple[str, Path]:
 @eval_app.command()
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A.jsonl", help="The rows of a run.")],
-    b: Annotated[Path, typer.Argument(metavar="B.jsonl", help="Those of another.")],
+    b: Annotated[Path, typer.Argument(metavar="B.jsonl", help="The rows of another run.")],
     out: Annotated[Path, typer.Option(help="The stem of the JSON file.")] = Path("compare"),
     plot: Annotated[Path | None, PLOT] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The comparison as JSON.")] = False,
@@ -173,9 +177,7 @@ def compare(
 
     Writes OUT.json.
     """
-    found = compare_runs(a, b)
-    Path(f"{out}.json").write_text(found.json() + "\n", encoding="utf-8")
-    if plot is not None:
-        found.plot().savefig(plot, dpi=120)
-    typer.echo(found.json() if as_json else found.table())
+    comparison = compare_runs(a, b)
+    Path(f"{out}.json").write_text(comparison.json() + "\n", encoding="utf-8")
+    show_report(comparison, plot, as_json)
     typer.echo(f"comparison: {out}.json", err=True)

@@ -10,11 +10,13 @@ import itertools
 import json
 import types
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
     ClassVar,
+    Protocol,
     cast,
     get_args,
     get_origin,
@@ -32,6 +34,9 @@ from _inf.runtime.interpreter import interrupt_kept
 from _inf.runtime.progress import say
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
     from _inf.apps.batch.runner import OnError
     from inf import InferenceEngine
 
@@ -67,7 +72,7 @@ def takes_options(*embedded: str, sampling: bool = True) -> Callable[[Callable[.
                 names_of_fields = [field.name for field in fields]
                 groups[item.name] = cast(type, item.annotation), names_of_fields
                 parameters += [
-                    _option(each.name, kinds[each.name], each.default) for each in fields
+                    _option(field.name, kinds[field.name], field.default) for field in fields
                 ]
             else:
                 parameters.append(item)
@@ -140,6 +145,27 @@ class Options:
             return InferenceEngine(self.load())
 
 
+class Report(Protocol):
+    """What commands print and draw."""
+
+    def json(self) -> str: ...
+    def table(self) -> str | Table: ...
+    def plot(self) -> Figure: ...
+
+
+def show_report(report: Report, plot: Path | None, as_json: bool) -> None:
+    """Print a report, and draw it into the file `plot`."""
+    if plot is not None:
+        report.plot().savefig(plot, dpi=120)
+    text = report.json() if as_json else report.table()
+    if isinstance(text, str):
+        typer.echo(text)
+    else:
+        from rich.console import Console
+
+        Console().print(text)
+
+
 def first_errors(item: str, more: str = "") -> OnError:
     """Return a function that prints the first errors of numbered items, then once `more`."""
     counter = itertools.count(1)
@@ -159,8 +185,8 @@ class DefaultCommand(TyperGroup):
     default_command: ClassVar[str]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = {option for param in self.get_params(ctx) for option in param.opts}
-        if args and args[0] not in {*self.commands, *own}:
+        options = {option for param in self.get_params(ctx) for option in param.opts}
+        if args and args[0] not in {*self.commands, *options}:
             self.check_default(ctx, args)
             args = [self.default_command, *args]
         return super().parse_args(ctx, args)
@@ -170,7 +196,10 @@ class DefaultCommand(TyperGroup):
         self.commands[self.default_command].format_options(ctx, formatter)
         with formatter.section("Commands"):
             formatter.write_dl(
-                [(name, each.get_short_help_str(limit=80)) for name, each in self.commands.items()]
+                [
+                    (name, command.get_short_help_str(limit=80))
+                    for name, command in self.commands.items()
+                ]
             )
 
     def check_default(self, ctx: Any, args: list[str]) -> None:

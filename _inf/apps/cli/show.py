@@ -25,17 +25,17 @@ def show(
 ) -> None:
     """Write a page that shows the rollouts of FILE, each token with its log prob.
 
-    FILE is of inf eval, inf batch --rollouts or inf.save_rollouts (docs/rollouts.md). The page is
-    one file, for any browser, and reads nothing else. An existing one is overwritten.
+    FILE was written by inf eval, inf batch --rollouts or inf.save_rollouts (docs/rollouts.md). The
+    page is one file, for any browser, and reads nothing else. An existing one is overwritten.
     """
     from _inf.apps.rollouts.page import page
     from _inf.apps.rollouts.rollout import load_rollouts
 
-    files = [each for each in (file, other) if each is not None]
+    files = [path for path in (file, other) if path is not None]
     target = out or file.with_suffix(".html")
-    if any(target.absolute() == each.absolute() for each in files):
+    if any(target.absolute() == path.absolute() for path in files):
         raise ConfigError(f"{target}: it is also a file of rollouts; name another page with --out.")
-    loaded = [(str(each), load_rollouts(each)) for each in files]
+    loaded = [(str(path), load_rollouts(path)) for path in files]
     try:
         target.write_text(page(loaded), encoding="utf-8")
     except OSError as failure:
@@ -45,6 +45,6 @@ def show(
 
 
 def _counted(rollouts: Sequence[Rollout]) -> str:
-    counts = [each.unsampled_ids for each in rollouts if each.unsampled_ids]
-    about = f" ({len(counts)} with {sum(counts)} unsampled ids)" if counts else ""
-    return f"{len(rollouts)} rows{about}"
+    counts = [row.unsampled_ids for row in rollouts if row.unsampled_ids]
+    unsampled = f" ({len(counts)} with {sum(counts)} unsampled ids)" if counts else ""
+    return f"{len(rollouts)} rows{unsampled}"

@@ -6,21 +6,21 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from _inf.apps.code_version import UNSURE, digest_of
 from _inf.apps.configured_code import LOOP
 from _inf.apps.eval.dataset import UNKNOWN_SOURCE
+from _inf.apps.eval.metrics import AnswerRow
 from _inf.apps.json_lines import json_lines, json_text
 from _inf.errors import ConfigError, shown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Row: TypeAlias = Mapping[str, Any]
-Run: TypeAlias = dict[int, list[Row]]  # an answer each
+Run: TypeAlias = dict[int, list[AnswerRow]]  # an answer each
 
 RESAMPLES = 10_000
 SEED = 0
@@ -43,7 +43,7 @@ class Pair:
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference:
+class MeanDifference:
     """The mean of B - A over prompts. low, high: the bounds of its 95 % interval, from resampled
     prompts; None for a single prompt, which has none."""
 
@@ -55,7 +55,7 @@ class Difference:
     high: float | None
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair]) -> Difference:
+    def of(cls, pairs: Sequence[Pair]) -> MeanDifference:
         a, b = (statistics.fmean(getattr(pair, name) for pair in pairs) for name in "ab")
         differences = [pair.difference for pair in pairs]
         low = high = None
@@ -82,8 +82,8 @@ class Comparison:
 
     a: str
     b: str
-    overall: Difference
-    by_source: dict[str, Difference]
+    overall: MeanDifference
+    by_source: dict[str, MeanDifference]
     changed: list[Pair]
     only_in_a: list[int]
     only_in_b: list[int]
@@ -112,10 +112,10 @@ class Comparison:
             *self._about_rewards(),
             f"{'':<{width}}  prompts        A        B    B - A  95 % interval",
         ]
-        for name, each in named:
-            bounds = "" if each.low is None else f"  {each.low:+.4f} to {each.high:+.4f}"
-            means = f"{each.a:8.4f} {each.b:8.4f} {each.difference:+8.4f}"
-            lines.append(f"{name:<{width}}  {each.prompts:7} {means}{bounds}")
+        for name, mean in named:
+            bounds = "" if mean.low is None else f"  {mean.low:+.4f} to {mean.high:+.4f}"
+            means = f"{mean.a:8.4f} {mean.b:8.4f} {mean.difference:+8.4f}"
+            lines.append(f"{name:<{width}}  {mean.prompts:7} {means}{bounds}")
         better = sum(pair.difference > 0 for pair in self.changed)
         worse = len(self.changed) - better
         equal = self.overall.prompts - len(self.changed)
@@ -128,7 +128,7 @@ class Comparison:
             lines.append(f"  and {more} more, in the JSON file")
         return "\n".join(lines + self._left_out())
 
-    def _named(self) -> list[tuple[str, Difference]]:
+    def _named(self) -> list[tuple[str, MeanDifference]]:
         return [("all", self.overall), *self.by_source.items()]
 
     def _about_rewards(self) -> list[str]:
@@ -167,11 +167,11 @@ class Comparison:
         figure.suptitle(f"B - A\nA: {self.a}\nB: {self.b}", fontsize=9, parse_math=False)
         means, spread = figure.subplots(1, 2)
         named = self._named()[::-1]
-        for place, (_, each) in enumerate(named):
-            low = each.difference if each.low is None else each.low
-            high = each.difference if each.high is None else each.high
+        for place, (_, mean) in enumerate(named):
+            low = mean.difference if mean.low is None else mean.low
+            high = mean.difference if mean.high is None else mean.high
             means.plot([low, high], [place, place], color="C0", linewidth=2)
-            means.plot(each.difference, place, "o", color="C0")
+            means.plot(mean.difference, place, "o", color="C0")
         means.axvline(0, color="C7", linewidth=1)
         means.set_yticks(range(len(named)), [name for name, _ in named])
         means.set(xlabel="mean difference, 95 % interval", ylim=(-1, len(named)))
@@ -205,8 +205,8 @@ def compare_runs(a: Path, b: Path) -> Comparison:
     return Comparison(
         a=str(a),
         b=str(b),
-        overall=Difference.of(pairs),
-        by_source={name: Difference.of(own) for name, own in by_source.items()},
+        overall=MeanDifference.of(pairs),
+        by_source={name: MeanDifference.of(group) for name, group in by_source.items()},
         changed=sorted(changed, key=lambda pair: -abs(pair.difference)),
         only_in_a=sorted(first.keys() - second.keys()),
         only_in_b=sorted(second.keys() - first.keys()),
@@ -218,7 +218,7 @@ def compare_runs(a: Path, b: Path) -> Comparison:
 
 def read_run(path: Path) -> Run:
     """Read a run's rows, by the number of the data's row; of several of a line the last counts."""
-    rows: dict[int, Row] = {}
+    rows: dict[int, AnswerRow] = {}
     for place, row in json_lines(path):
         _check_row(row, f"{path}, line {place}")
         rows[row.get("line", place)] = row
@@ -238,7 +238,7 @@ def _check_row(row: Any, place: str) -> None:
         raise ConfigError(f"{place}: reward must be a number or null, not {shown(reward)}.")
 
 
-def _check_same(a: Path, b: Path, number: int, one: Row, other: Row) -> None:
+def _check_same(a: Path, b: Path, number: int, one: AnswerRow, other: AnswerRow) -> None:
     for name in ("prompt", "data_source"):
         if one.get(name) != other.get(name):
             raise ConfigError(
@@ -248,7 +248,7 @@ def _check_same(a: Path, b: Path, number: int, one: Row, other: Row) -> None:
             )
 
 
-def _rewards(rows: Sequence[Row]) -> list[float]:
+def _rewards(rows: Sequence[AnswerRow]) -> list[float]:
     return [row["reward"] for row in rows if row["reward"] is not None]
 
 
@@ -257,6 +257,6 @@ def _unscored(run: Run) -> int:
 
 
 def _scored_by(run: Run) -> list[str]:
-    """Of rows that an older version wrote, none."""
+    """Return the versions that scored the run; rows of older releases name none."""
     rows = [row for rows in run.values() for row in rows if row["reward"] is not None]
     return sorted({str(row["scored_by"]) for row in rows if row.get("scored_by")})

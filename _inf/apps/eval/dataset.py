@@ -57,8 +57,8 @@ class Example:
     columns: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def params(self, *, tools: bool, interactions: bool) -> dict[str, Any]:
-        """The keywords of `generate` that the row brings. As verl's rollout, which gets them with
-        every row, it leaves out those of tools or interactions that the call does not have."""
+        """Return the row's keywords for `generate`. Like verl's rollout, it leaves out keywords of
+        tools or interactions that the call does not have."""
         found: dict[str, Any] = {}
         named, interaction = (
             self.extra_info.get(k) for k in ("tools_kwargs", "interaction_kwargs")
@@ -74,10 +74,10 @@ class Example:
 
     @property
     def agent_kwargs(self) -> dict[str, Any]:
-        """What verl 0.6.1 gives to an agent loop's `run` besides the messages: all columns and
-        those that its data set (`utils/dataset/rl_dataset.py`, `__getitem__`) and its trainer
-        (`trainer/ppo/ray_trainer.py`, `_validate`) make. `uid`, which is random there, is the row's
-        number here."""
+        """Return what verl 0.6.1 passes to an agent loop's `run` in addition to the messages: all
+        columns, and the ones that its data set (`utils/dataset/rl_dataset.py`, `__getitem__`) and
+        its trainer (`trainer/ppo/ray_trainer.py`, `_validate`) make. `uid`, which is random there,
+        is the row's number here."""
         info = self.extra_info
         return {
             "uid": str(self.number),
@@ -90,7 +90,7 @@ class Example:
 
     @property
     def answered_without_a_loop(self) -> dict[str, Any]:
-        """What the answer depends on if no agent loop gets the columns."""
+        """Return what the answer depends on if no agent loop gets the columns."""
         values = dataclasses.asdict(self)
         return {name: values[name] for name in values if name not in ("agent_name", "columns")}
 
@@ -185,7 +185,7 @@ def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
     if not isinstance(row, Mapping):
         raise ConfigError(f"{place}: it must be an object with named values, not {shown(row)}.")
     values = plain(row)
-    # What a table lacks in some of its rows is NaN there.
+    # A table has NaN where a row lacks a value.
     row = {key: None if isinstance(v, float) and v != v else v for key, v in values.items()}
     if row.get(prompt_key) is None:
         raise ConfigError(
@@ -208,9 +208,9 @@ def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
 
 def check_for_verls_reward(example: Example) -> None:
     """verl's `default_compute_score` chooses by data_source, and compares with a ground truth."""
-    truth, known = example.ground_truth, example.data_source != UNKNOWN_SOURCE
-    if truth is None or not known:
-        lacks = "reward_model.ground_truth" if known else "data_source"
+    truth, has_source = example.ground_truth, example.data_source != UNKNOWN_SOURCE
+    if truth is None or not has_source:
+        lacks = "reward_model.ground_truth" if has_source else "data_source"
         raise ConfigError(
             f"row {example.number}: {lacks} is missing, which verl's default_compute_score "
             "needs; add it, or give a reward function of your own."
@@ -227,7 +227,7 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # numpy
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     return value

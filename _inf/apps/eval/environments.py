@@ -1,13 +1,13 @@
-"""Environments of an evaluation: what answers depend on, and a factory out of a file."""
+"""The environments of an evaluation: their version, which answers depend on, and the factory that
+`--environment` names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from _inf.apps.code_version import CodeVersion, version_of
-from _inf.apps.eval.reward_process import of_file
+from _inf.apps.eval.reward_process import check_file, of_file
 from _inf.errors import ConfigError, error_text
 
 FACTORY, KWARGS = "environment_factory", "environment_kwargs"
@@ -15,7 +15,7 @@ ENVIRONMENT = "environment"  # before a name, and the key of the reward in `rewa
 
 
 def environment_version(params: Mapping[str, Any]) -> CodeVersion | None:
-    """The version of a call's environments, by their code; None if it has none."""
+    """Return the version of a call's environments, by their code; None if it has none."""
     if params.get(KWARGS) is not None:
         raise ConfigError.of(KWARGS, "an environment gets the columns of its row; leave it out.")
     factory = params.get(FACTORY)
@@ -28,16 +28,13 @@ def environment_version(params: Mapping[str, Any]) -> CodeVersion | None:
 
 
 def factory_of_file(named: str) -> Any:
-    """A factory, or a dict of them, of "FILE.py:NAME"."""
-    file, _, name = named.rpartition(":")
-    if not file.endswith(".py") or not name.isidentifier():
-        raise ConfigError(f"--environment {named}: name a file and a factory, FILE.py:NAME.")
-    if not Path(file).is_file():
-        raise ConfigError(f"--environment {named}: there is no file {file}.")
+    """Return the factory, or the dict of factories, that "FILE.py:NAME" names."""
+    check_file(named, "--environment", "a factory, FILE.py:NAME")
     try:
-        found, _ = of_file(named)
+        factory, _ = of_file(named)
     except Exception as failure:
         raise ConfigError(f"--environment {named}: {error_text(failure)}.") from failure
-    if found is None:
+    if factory is None:
+        name = named.rpartition(":")[2]
         raise ConfigError(f"--environment {named}: the file has nothing named {name!r}.")
-    return found
+    return factory

@@ -24,7 +24,7 @@ class EvalReport:
     """The results of an evaluation.
 
     metrics: verl's validation metrics under the names of a verl log (`val-core/...`,
-        `val-aux/...`), and beside them `.../pass@k` (unbiased) and `.../stderr@n`.
+        `val-aux/...`), and also `.../pass@k` (unbiased) and `.../stderr@n`.
     rows: a dict per answer: `number` (of the data's row), `sample`, `data_source`, `prompt`,
         `ground_truth`, `completion`, `reward`, `reward_extra`, `finish_reason`, tokens; with tools
         `messages` and `tool_calls`; with an agent loop `agent_loop`, `extra_fields` and
@@ -65,14 +65,14 @@ class EvalReport:
     unsampled_ids: int
 
     @classmethod
-    def of(cls, rows: list[dict[str, Any]], wanted: int, **about: Any) -> EvalReport:
-        """Summarize the rows of `wanted` answers. about: the fields that no row says."""
+    def of(cls, rows: list[dict[str, Any]], wanted: int, **facts: Any) -> EvalReport:
+        """Summarize the rows of `wanted` answers. facts: the fields that no row says."""
         scored = [row for row in rows if row.get("reward") is not None]
         answered = [row for row in rows if "completion_tokens" in row]
         cut = sum(row.get("finish_reason") == "length" for row in answered)
         unsampled = [row["unsampled_ids"] for row in answered if row.get("unsampled_ids")]
         return cls(
-            metrics=metrics(scored, about["n"]),
+            metrics=metrics(scored, facts["n"]),
             rows=rows,
             unscored=wanted - len(scored),
             cut_by_length=cut / max(1, len(answered)),
@@ -82,7 +82,7 @@ class EvalReport:
             scored_by_loops=sum(map(scored_by_its_loop, scored)),
             unsampled_rows=len(unsampled),
             unsampled_ids=sum(unsampled),
-            **about,
+            **facts,
         )
 
     def json(self) -> str:
@@ -136,11 +136,11 @@ class EvalReport:
 
     def _of_loops(self) -> list[str]:
         loops = [f"{name} {count}" for name, count in sorted(self.agent_loops.items())]
-        own = f"; {self.scored_by_loops} scored by their loop" if self.scored_by_loops else ""
+        scored = f"; {self.scored_by_loops} scored by their loop" if self.scored_by_loops else ""
         unsampled = ""
         if self.unsampled_rows:
             unsampled = f"; {self.unsampled_ids} unsampled ids in {self.unsampled_rows} answers"
-        return [f"answers of agent loops: {', '.join(loops)}{own}{unsampled}"] if loops else []
+        return [f"answers of agent loops: {', '.join(loops)}{scored}{unsampled}"] if loops else []
 
     def plot(self) -> Figure:
         """Draw the rewards and the lengths of the answers, by data source."""

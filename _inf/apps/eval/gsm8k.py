@@ -4,7 +4,8 @@
     How many clips did Natalia sell altogether in April and May?
 
 and an answer whose last line is `#### 72`. Rows of verl's form, and a reward function with the
-verdicts of verl's two rules (docs/evaluation.md). lm-evaluation-harness's own: `inf lm-eval`.
+verdicts of verl's two rules (docs/evaluation.md). `inf lm-eval` runs lm-evaluation-harness's
+version.
 """
 
 from __future__ import annotations

@@ -7,21 +7,21 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
-Row = Mapping[str, Any]
+AnswerRow: TypeAlias = Mapping[str, Any]  # of the file of answers
 CORE = ("mean", "maj", "best")  # verl's rule for the section val-core
 
 
-def metrics(rows: Sequence[Row], n: int) -> dict[str, float]:
+def metrics(rows: Sequence[AnswerRow], n: int) -> dict[str, float]:
     """Summarize the rows of complete prompts, those with `n` rewards.
 
-    `val-core/...` and `val-aux/...` are `process_validation_metrics` of verl. Beside them:
+    `val-core/...` and `val-aux/...` are `process_validation_metrics` of verl. In addition:
     `stderr@n`, the standard error of each mean, clustered by prompt; and for the core value (`acc`
     if the reward function returns it, else the reward) `pass@k`, the unbiased
     1 - C(n-c, k) / C(n, k) with c answers of n whose value is 1, for k = 1, 2, 4 ... n.
     """
-    by_prompt: dict[int, list[Row]] = defaultdict(list)
+    by_prompt: dict[int, list[AnswerRow]] = defaultdict(list)
     for row in rows:
         if row.get("reward") is not None:
             by_prompt[row["number"]].append(row)
@@ -32,14 +32,14 @@ def metrics(rows: Sequence[Row], n: int) -> dict[str, float]:
     return _verls(complete, values) | _ours(complete, values, n) | _turns(complete)
 
 
-def _values(rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """The reward and the numbers and texts that its function returned besides for every row."""
+def _values(rows: Sequence[AnswerRow]) -> dict[str, list[Any]]:
+    """Return the rewards, and the numbers and texts that their function returned for every row."""
     extras = [row.get("reward_extra") or {} for row in rows]
     values = {"reward": [row["reward"] for row in rows]}
     for name in sorted(set.intersection(*map(set, extras)) - values.keys()):
-        each = [extra[name] for extra in extras]
-        if _all_are(int | float, each) or _all_are(str, each):
-            values[name] = each
+        column = [extra[name] for extra in extras]
+        if _all_are(int | float, column) or _all_are(str, column):
+            values[name] = column
     return values
 
 
@@ -47,7 +47,7 @@ def _all_are(kind: Any, values: Sequence[Any]) -> bool:
     return all(isinstance(value, kind) for value in values)
 
 
-def _verls(rows: Sequence[Row], values: Mapping[str, list[Any]]) -> dict[str, float]:
+def _verls(rows: Sequence[AnswerRow], values: Mapping[str, list[Any]]) -> dict[str, float]:
     from verl.trainer.ppo.metric_utils import process_validation_metrics
 
     sources = [row["data_source"] for row in rows]
@@ -64,28 +64,28 @@ def _verls(rows: Sequence[Row], values: Mapping[str, list[Any]]) -> dict[str, fl
     return named
 
 
-def _ours(rows: Sequence[Row], values: Mapping[str, list[Any]], n: int) -> dict[str, float]:
+def _ours(rows: Sequence[AnswerRow], values: Mapping[str, list[Any]], n: int) -> dict[str, float]:
     import pandas
 
     core = "acc" if "acc" in values else "reward"
     groups = [[row[name] for row in rows] for name in ("data_source", "number")]
     named = {}
-    for variable in (name for name, each in values.items() if _all_are(int | float, each)):
+    for variable in (name for name, column in values.items() if _all_are(int | float, column)):
         numbers = pandas.Series(values[variable], index=groups, dtype=float)
         for source, of_source in numbers.groupby(level=0):
             prefix, prompts = f"val-aux/{source}/{variable}", of_source.groupby(level=1)
             if len(prompts) > 1:
                 named[f"{prefix}/stderr@{n}"] = float(prompts.mean().sem())
             if variable == core and (of_source <= 1).all():  # 1 is right
-                right = prompts.agg(lambda each: (each == 1).sum())
+                right = prompts.agg(lambda rewards: (rewards == 1).sum())
                 for k in sorted({min(2**i, n) for i in range(n.bit_length() + 1)}):
                     shares = [pass_at_k(n, int(count), k) for count in right]
                     named[f"{prefix}/pass@{k}"] = statistics.fmean(shares)
     return named
 
 
-def _turns(rows: Sequence[Row]) -> dict[str, float]:
-    """verl's figures of the turns, after tools or interactions."""
+def _turns(rows: Sequence[AnswerRow]) -> dict[str, float]:
+    """Return verl's figures of the turns, after tools or interactions."""
     turns = [row["num_turns"] for row in rows if "num_turns" in row]
     if not turns:
         return {}
@@ -94,6 +94,6 @@ def _turns(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def pass_at_k(n: int, right: int, k: int) -> float:
-    """The chance that one of `k` answers is right, of `n` with `right` right ones (Chen et al.,
-    2021, arXiv 2107.03374)."""
+    """Return the chance that one of `k` answers is right, of `n` with `right` right ones (Chen et
+    al., 2021, arXiv 2107.03374)."""
     return 1.0 - math.comb(n - right, k) / math.comb(n, k)

@@ -94,8 +94,8 @@ def load(source: str, size: int, seed: int) -> tuple[list[dict[str, Any]], Score
         raise ConfigError(f"{source}: a task is named twice; name each once.")
     made = _made(source, names, size, seed)
     for name in names:
-        if name not in made["known"]:
-            meant = did_you_mean(name, made["known"]) or f". It has {', '.join(made['known'])}"
+        if name not in made["names"]:
+            meant = did_you_mean(name, made["names"]) or f". It has {', '.join(made['known'])}"
             raise ConfigError(f"{source}: reasoning-gym has no task {name!r}{meant}")
     return [
         _row(name, index, entry, made["prompt"])
@@ -115,7 +115,7 @@ def _row(name: str, index: int, entry: Mapping[str, Any], prompt: str) -> dict[s
 
 
 def _made(source: str, names: list[str], size: int, seed: int) -> dict[str, Any]:
-    """What `print_tasks` prints in a process."""
+    """Return what `print_tasks` prints in a process of its own."""
     program = PROGRAM.format(names=names, size=size, seed=seed)
     path = os.pathsep.join(filter(None, sys.path))
     try:
@@ -131,9 +131,9 @@ def _made(source: str, names: list[str], size: int, seed: int) -> dict[str, Any]
             f"{source}: the questions were not made within {SECONDS:g} s; ask for fewer (--size)."
         ) from None
     if ended.returncode:
-        said = ended.stderr.decode(errors="replace").strip().splitlines()
+        lines = ended.stderr.decode(errors="replace").strip().splitlines()
         raise InferenceError(
-            f"{source}: reasoning-gym made no questions: {said[-1] if said else ended.returncode}"
+            f"{source}: reasoning-gym made no questions: {lines[-1] if lines else ended.returncode}"
         )
     return json.loads(ended.stdout)  # type: ignore[no-any-return]
 
@@ -150,10 +150,10 @@ def print_tasks(names: list[str], size: int, seed: int) -> None:
 
     random.seed(seed)  # `codeio` draws from these two
     numpy.random.seed(seed)
-    known = sorted(DATASETS.keys() - {NO_TASK})
+    named = sorted(DATASETS.keys() - {NO_TASK})
     tasks = {}
-    for name in names if set(names) <= set(known) else ():
+    for name in names if set(names) <= set(named) else ():
         dataset = create_dataset(name, size=size, seed=seed)
         tasks[name] = [plain(dataset[index]) for index in range(size)]
-    made = {"known": known, "tasks": tasks, "prompt": SYSTEM_PROMPTS[PROMPT]}
+    made = {"names": named, "tasks": tasks, "prompt": SYSTEM_PROMPTS[PROMPT]}
     json.dump(made | {"version": version("reasoning-gym")}, out)

@@ -20,7 +20,6 @@ import subprocess
 import sys
 import threading
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -33,6 +32,7 @@ from _inf.apps.eval.reward_process import (
     Connection,
     RewardFunction,
     answer_calls,
+    check_file,
     load,
 )
 from _inf.errors import ConfigError, error_text, shown
@@ -259,16 +259,10 @@ def named(function: RewardFunction | str | None) -> RewardFunction | str | None:
         if function is not None and not callable(function):
             raise ConfigError.of("reward", f"it must be a function, not {shown(function)}.")
         return function
-    file, colon, name = function.rpartition(":")
     if function.endswith(".py"):
-        file, name = function, DEFAULT_NAME
-    if not file or not name.isidentifier():
-        raise ConfigError(
-            f"reward {function!r}: name a file and a function, FILE.py:{DEFAULT_NAME}."
-        )
-    if not Path(file).is_file():
-        raise ConfigError(f"reward {function!r}: there is no file {file}.")
-    return f"{file}:{name}"
+        function = f"{function}:{DEFAULT_NAME}"
+    check_file(function, "reward", f"a function, FILE.py:{DEFAULT_NAME}")
+    return function
 
 
 def _pickled(function: RewardFunction | str | None, version: CodeVersion) -> bytes:

@@ -29,7 +29,7 @@ import anyio
 import cloudpickle
 from anyio.from_thread import BlockingPortal
 
-from _inf.errors import did_you_mean
+from _inf.errors import ConfigError, did_you_mean
 from _inf.runtime.processes import die_with
 
 RewardFunction = Callable[..., Any]
@@ -135,6 +135,16 @@ def load(function: RewardFunction | str | None) -> RewardFunction:
         name = function.rpartition(":")[2]
         raise AttributeError(f"the file has {what} named {name!r}{did_you_mean(name, functions)}")
     return found  # type: ignore[no-any-return]
+
+
+def check_file(named: str, option: str, form: str) -> None:
+    """Raise `ConfigError` unless it is "FILE.py:NAME" of a file that is there. form: what it names,
+    with its form."""
+    file, _, name = named.rpartition(":")
+    if not file or not name.isidentifier():
+        raise ConfigError(f"{option} {named!r}: name a file and {form}.")
+    if not Path(file).is_file():
+        raise ConfigError(f"{option} {named!r}: there is no file {file}.")
 
 
 def of_file(named: str) -> tuple[Any, list[str]]:

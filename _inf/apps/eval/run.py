@@ -1,5 +1,5 @@
-"""One evaluation: answers a data set and scores the answers; the file of rows is what a stopped run
-resumes."""
+"""Runs one evaluation: answers a data set, scores the answers, and reports. A stopped run resumes
+from its file of rows."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class EvalRun:
         )
         self._pool = RewardPool(data.reward, settings.reward_timeout, settings.reward_workers)
         self._agents = AgentRows.of(self.examples, config, self.params)
-        self.params.pop(KWARGS, None)  # a row's own have them
+        self.params.pop(KWARGS, None)  # the rows' jobs have them
         self._environment = environment_version(self.params)
         # A reward function that was given comes before the environment's rewards.
         scores = self._environment if self._pool.is_verls else None
@@ -126,11 +126,14 @@ class EvalRun:
         on_error: OnError = lambda line, reason: None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> EvalReport:
-        """Answer and score what the file of rows lacks, and report. start: called for the engine if
-        there is anything to answer. on_error: called with an answer's number and the reason. tell:
-        called with what was resumed, and with the progress now and then."""
+        """Answer and score what the file of rows lacks, and report.
+
+        start: makes the engine; it is called if there is anything to answer. on_error: called with
+        an answer's number and the reason. tell: called with a line about what was resumed, and with
+        the progress now and then.
+        """
         with OutputFile(self.rows) as file:
-            file.begin(self._about(), self.settings.restart)
+            file.begin(self._answers_depend_on(), self.settings.restart)
             stored = Stored.of(file, self._wanted, self._judges, self.settings.rescore)
             if stored.answers:
                 tell(str(stored))
@@ -181,16 +184,16 @@ class EvalRun:
         return None if self._tools is None else [tool.schema for tool in self._tools]
 
     def _digest_of_data(self) -> str:
-        """Without the columns that only agent loops and environments get, if there is none: files
-        that were begun before these were read are resumed."""
+        """Digest the data. Columns that only agent loops and environments get count if there are
+        any of these."""
         read = bool(self._agents.versions or self._environment)
         rows = [
             vars(example) if read else example.answered_without_a_loop for example in self.examples
         ]
         return hashlib.sha256(json.dumps(rows, default=repr).encode()).hexdigest()
 
-    def _about(self) -> dict[str, Any]:
-        """What the answers depend on. A row says itself which reward function scored it."""
+    def _answers_depend_on(self) -> dict[str, Any]:
+        """Return what the answers depend on. What scored an answer is in its row."""
         params = {**self.params, "timeout": None, "tools": self._schemas, **self._agents.about}
         params.pop(FACTORY, None)  # it is known by its version
         environments = [self._environment] if self._environment else []
@@ -214,7 +217,7 @@ class EvalRun:
     def _job(self, line: int, engine: InferenceEngine) -> Job:
         example, sample = self._example(line), (line - 1) % self.settings.n
         turns, tools = engine.config.rollout.multi_turn, self.params.get("tools")
-        about = {  # what also a row without an answer has
+        copied = {  # what also a row without an answer has
             "number": example.number,
             "sample": sample,
             "data_source": example.data_source,
@@ -234,21 +237,21 @@ class EvalRun:
             solution = _solution(row, example, engine.tokenizer)
             if solution != row.get("completion"):
                 row["solution_str"] = solution
-            return about | row
+            return copied | row
 
         if self._agents.of_row(example) is not None:
-            return Job(line, example.prompt, row, self._agents.params(example), about)
+            return Job(line, example.prompt, row, self._agents.params(example), copied)
         params = example.params(
             tools=bool(turns.tool_config_path if tools is None else tools),
             interactions=turns.interaction_config_path is not None,
         )
         if self._environment is not None:
             params["environment_kwargs"] = example.columns
-        return Job(line, example.prompt, row, params, about)
+        return Job(line, example.prompt, row, params, copied)
 
     def _arguments(self, row: dict[str, Any]) -> dict[str, Any]:
-        """What the reward function gets for a row with an answer; an agent loop's `extra_fields`
-        are merged as verl 0.6.1 does (`experimental/reward/reward_loop/naive.py`)."""
+        """Return the reward function's arguments for a row with an answer. An agent loop's
+        `extra_fields` are merged as in verl 0.6.1 (`experimental/reward/reward_loop/naive.py`)."""
         example = self._example(row["line"])
         looped = self._agents.of_row(example) is not None
         if self._pool.is_verls and (looped or self._environment is not None):
@@ -270,7 +273,7 @@ class EvalRun:
 
 
 def _solution(row: Mapping[str, Any], example: Example, tokenizer: Tokenizer) -> str:
-    """All text after the prompt, tools' results too, as verl's reward manager decodes it
+    """Return all text after the prompt, tools' results too, as verl's reward manager decodes it
     (`workers/reward_manager/naive.py`, 0.6.1)."""
     if "response_ids" in row:
         return decoded_text(row["response_ids"], tokenizer, skip_special_tokens=True)

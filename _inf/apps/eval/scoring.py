@@ -11,10 +11,11 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from _inf.apps.batch.output_file import OutputFile, is_error
+from _inf.apps.batch.output_file import REWARD_ERROR, OutputFile, is_error
 from _inf.apps.batch.runner import Keep, OnError, keep_in
 from _inf.apps.code_version import CodeVersion
 from _inf.apps.eval.environments import ENVIRONMENT
+from _inf.apps.eval.metrics import AnswerRow
 from _inf.apps.eval.reward import Reward, RewardError
 from _inf.apps.eval.reward_pool import RewardPool
 from _inf.apps.tally import Tally
@@ -35,7 +36,7 @@ class Judges:
     loops: Mapping[str, CodeVersion] = dataclasses.field(default_factory=dict)
     environment: CodeVersion | None = None
 
-    def of(self, row: Mapping[str, Any]) -> CodeVersion:
+    def of(self, row: AnswerRow) -> CodeVersion:
         """Return the version of what scores a row."""
         if scored_by_its_loop(row):
             return self.loops[row["agent_loop"]]
@@ -56,12 +57,12 @@ class Judges:
             else:
                 reward = _score_of_loop(row)
         except RewardError as failure:
-            error = {"code": "reward_error", "message": str(failure)}
+            error = {"code": REWARD_ERROR, "message": str(failure)}
             return answer | {"reward": None, "error": error}
         scored_by = {"reward_extra": reward.extra, "scored_by": str(judge)}
         return answer | {"reward": reward.value, **scored_by}
 
-    def reported(self, rows: Iterable[Mapping[str, Any]]) -> CodeVersion:
+    def reported(self, rows: Iterable[AnswerRow]) -> CodeVersion:
         """Return what a report names: the environment if it scored any row, else the function."""
         environment = self.environment
         if environment and any(row.get("scored_by") == str(environment) for row in rows):
@@ -85,17 +86,16 @@ class Stored:
     @classmethod
     def of(cls, file: OutputFile, wanted: int, judges: Judges, rescore: bool) -> Stored:
         """Look through the rows of the first `wanted` lines. rescore: keep no reward."""
-        to_answer, to_score, old = set(range(1, wanted + 1)), [], False
+        to_answer = [line for line in range(1, wanted + 1) if not file.has_answer(line)]
+        to_score, old = [], False
         for row in file.rows():
-            if row["line"] not in to_answer or not _has_answer(row):
-                continue
-            to_answer.remove(row["line"])
-            has_reward = row.get("reward") is not None
-            if rescore or not has_reward or not judges.of(row).scored(row.get("scored_by")):
-                to_score.append(row["line"])
-                old |= has_reward
+            if row["line"] <= wanted and file.has_answer(row["line"]):
+                has_reward = row.get("reward") is not None
+                if rescore or not has_reward or not judges.of(row).scored(row.get("scored_by")):
+                    to_score.append(row["line"])
+                    old |= has_reward
         why = _why(judges.pool.version, rescore) if old else None
-        return cls(wanted, sorted(to_answer), to_score, why)
+        return cls(wanted, to_answer, to_score, why)
 
     @property
     def answers(self) -> int:
@@ -111,18 +111,13 @@ class Stored:
         return f"resumed {kept}{again}"
 
 
-def _has_answer(row: Mapping[str, Any]) -> bool:
-    """An aborted row, which earlier releases kept and scored, has none."""
-    return "completion_tokens" in row and row.get("finish_reason") != "abort"
-
-
-def scored_by_its_loop(row: Mapping[str, Any]) -> bool:
+def scored_by_its_loop(row: AnswerRow) -> bool:
     """Whether an agent loop gave the score itself: verl 0.6.1 then asks no reward function
     (`agent_loop.py`, `_run_agent_loop`)."""
     return "agent_loop" in row and LOOP_SCORE in (row.get("reward_scores") or {})
 
 
-def _score_of_loop(row: Mapping[str, Any]) -> Reward:
+def _score_of_loop(row: AnswerRow) -> Reward:
     """The score of a row's agent loop, with what verl takes for its function's other values
     (`agent_loop.py`, `_postprocess`)."""
     score, extra = row["reward_scores"][LOOP_SCORE], row["extra_fields"].get("reward_extra_info")
@@ -162,7 +157,7 @@ async def answer_and_score(
     finish = keep_in(file, tally, on_error)
     scorers = judges.pool.at_once
 
-    def keep(line: int, row: Mapping[str, Any], tokens: int) -> None:
+    def keep(line: int, row: AnswerRow, tokens: int) -> None:
         if is_error(row):
             finish(line, row, tokens)
             return

@@ -23,17 +23,17 @@ def check_tracker(name: str) -> None:
 
 
 def global_step(model_path: str | None) -> int:
-    """The training step of one of verl's checkpoints, by its path; 0 for other models."""
+    """Return the training step that the path of a verl checkpoint has; 0 for other models."""
     found = re.findall(r"global_step_(\d+)", model_path or "")
     return int(found[-1]) if found else 0
 
 
 def log_metrics(tracker: str, report: EvalReport, run: str, step: int) -> None:
     """Log the metrics under the names of a verl log. run: the run's name in `PROJECT`."""
-    about = {"model": report.model, "reward": report.reward, "n": report.n}
+    facts = {"model": report.model, "reward": report.reward, "n": report.n}
     config = {
         "trainer": {"project_name": PROJECT, "experiment_name": run},  # verl reads keys of it
-        "evaluation": about | {"parameters": {k: repr(v) for k, v in report.parameters.items()}},
+        "evaluation": facts | {"parameters": {k: repr(v) for k, v in report.parameters.items()}},
     }
     with contextlib.redirect_stdout(sys.stderr):
         try:

@@ -83,17 +83,17 @@ def _row(rollout: Rollout) -> dict[str, Any]:
     logprobs = rollout.logprobs
     error = rollout.extra.get("error")
     messages = _messages(rollout)
-    said = rollout.completion or (messages[-1]["content"] if messages else "") or ""
+    text = rollout.completion or (messages[-1]["content"] if messages else "") or ""
     return {
         "reward": rollout.reward,
         "finish": rollout.finish_reason,
-        "preview": " ".join(said[: 2 * PREVIEW].split())[:PREVIEW],
+        "preview": " ".join(text[: 2 * PREVIEW].split())[:PREVIEW],
         "prompt": _texts(rollout.prompt_texts, rollout.prompt_token_ids),
         "response": _texts(rollout.response_texts, rollout.response_ids),
         "ids": rollout.response_ids,
         "mask": rollout.response_mask,
         "unsampled": rollout.unsampled_at or [],
-        "logprobs": None if logprobs is None else [round(each, 4) for each in logprobs],
+        "logprobs": None if logprobs is None else [round(logprob, 4) for logprob in logprobs],
         "messages": messages or None,
         "error": _text(error.get("message") if isinstance(error, dict) else error),
         "facts": _facts(rollout),
@@ -128,19 +128,19 @@ def _facts(rollout: Rollout) -> list[tuple[str, str]]:
 def _messages(rollout: Rollout) -> list[dict[str, Any]]:
     """The conversation; of a plain answer its prompt, where the row has that, and the answer. An
     agent loop does not say its turns."""
-    said: list[Any] = list(rollout.messages or [])
-    if not said:
+    messages: list[Any] = list(rollout.messages or [])
+    if not messages:
         prompt = rollout.extra.get("prompt")
-        said = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
+        messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
         if rollout.agent_loop is None:
-            said = [*said, {"role": "assistant", "content": rollout.completion}]
+            messages = [*messages, {"role": "assistant", "content": rollout.completion}]
     return [
         {
             "role": _text(message.get("role")),
             "content": _text(message.get("content")),
             "calls": [_text(call) for call in message.get("tool_calls") or ()],
         }
-        for message in said
+        for message in messages
         if isinstance(message, dict) and (message.get("content") or message.get("tool_calls"))
     ]
 

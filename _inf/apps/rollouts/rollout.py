@@ -128,9 +128,9 @@ class Rollout:
 
     def row(self) -> dict[str, Any]:
         """Return the row of the JSON form: all fields that are known, and the other keys."""
-        known = {name: value for name, value in vars(self).items() if value is not None}
-        del known["extra"]
-        return known | self.extra
+        fields = {name: value for name, value in vars(self).items() if value is not None}
+        del fields["extra"]
+        return fields | self.extra
 
     def to_data_proto(self) -> Any:
         """Return a `DataProto` of this one row."""
@@ -138,8 +138,8 @@ class Rollout:
 
     def __repr__(self) -> str:
         tokens = "no ids" if self.response_ids is None else f"{len(self.response_ids)} tokens"
-        about = f"{tokens}, {self.finish_reason}, reward {self.reward}"
-        return f"<Rollout {self.row_id}: {shown(self.completion)} ({about})>"
+        facts = f"{tokens}, {self.finish_reason}, reward {self.reward}"
+        return f"<Rollout {self.row_id}: {shown(self.completion)} ({facts})>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page of `inf show` with this row."""
@@ -181,22 +181,23 @@ def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
     rollouts = list(rollouts)
     if not rollouts:
         raise ConfigError.of("rollouts", "none; a batch has at least one row.")
-    for each in rollouts:
-        if not each.prompt_token_ids or each.response_ids is None:
+    for rollout in rollouts:
+        if not rollout.prompt_token_ids or rollout.response_ids is None:
             raise ConfigError(
-                f"rollout {each.row_id}: it has no token ids of its prompt and its response (a "
+                f"rollout {rollout.row_id}: it has no token ids of its prompt and its response (a "
                 "server gave only text, or the row is an error); leave it out."
             )
-    lacking = [each.row_id for each in rollouts if each.logprobs is None]
+    lacking = [rollout.row_id for rollout in rollouts if rollout.logprobs is None]
     if 0 < len(lacking) < len(rollouts):
         raise ConfigError(f"rollout {lacking[0]}: logprobs is missing, and other rows have it.")
-    prompts = [each.prompt_token_ids or [] for each in rollouts]
+    prompts = [rollout.prompt_token_ids or [] for rollout in rollouts]
     responses = [
-        (each.response_ids or [], each.response_mask or [], each.logprobs) for each in rollouts
+        (rollout.response_ids or [], rollout.response_mask or [], rollout.logprobs)
+        for rollout in rollouts
     ]
     sizes = {(len(ids), len(after)) for ids, (after, *_) in zip(prompts, responses, strict=True)}
-    given = {(each.prompt_length or 0, each.response_length or 0) for each in rollouts}
-    left, right = zip(*sizes | given, strict=True)
+    known = {(rollout.prompt_length or 0, rollout.response_length or 0) for rollout in rollouts}
+    left, right = zip(*sizes | known, strict=True)
     widths = (max(left), max(right))
     pad = _pad(rollouts, padded=sizes != {widths})
     return data_proto(prompts, responses, pad, widths, _columns(rollouts, prompts))
@@ -204,7 +205,7 @@ def rollouts_to_data_proto(rollouts: Sequence[Rollout]) -> Any:
 
 def _pad(rollouts: Sequence[Rollout], *, padded: bool) -> int:
     """The id of the padding; if there is none to write, any."""
-    pads = {each.pad_token_id for each in rollouts} - {None}
+    pads = {rollout.pad_token_id for rollout in rollouts} - {None}
     if len(pads) > 1 or (padded and not pads):
         found = f"they have {sorted(map(str, pads))}" if pads else "none has one"
         raise ConfigError(
@@ -222,8 +223,8 @@ def _session_of(extra: Mapping[str, Any]) -> str | None:
 
 def _columns(rollouts: Sequence[Rollout], prompts: Sequence[list[int]]) -> dict[str, list[Any]]:
     """The columns; one of which no row knows anything is left out."""
-    rows = [{name: getattr(each, key) for name, key in COLUMNS.items()} for each in rollouts]
-    grouped = groups(prompts, [_session_of(each.extra) for each in rollouts])
+    rows = [{name: getattr(rollout, key) for name, key in COLUMNS.items()} for rollout in rollouts]
+    grouped = groups(prompts, [_session_of(rollout.extra) for rollout in rollouts])
     for row, rollout, number, uid in zip(rows, rollouts, *grouped, strict=True):
         row["uid"] = uid if rollout.uid is None else rollout.uid
         row["prompt_index"] = number if rollout.prompt_index is None else rollout.prompt_index
@@ -232,7 +233,7 @@ def _columns(rollouts: Sequence[Rollout], prompts: Sequence[list[int]]) -> dict[
         if not rollout.reward_scores and rollout.reward is not None:
             row["reward_scores"] = {"reward": rollout.reward}
     columns = {name: [row[name] for row in rows] for name in COLUMNS}
-    known = {name: values for name, values in columns.items() if values != [None] * len(rows)}
-    for name in known.keys() & {"reward_scores", "extra_fields"}:
-        known[name] = [each or {} for each in known[name]]
-    return known
+    columns = {name: values for name, values in columns.items() if values != [None] * len(rows)}
+    for name in columns.keys() & {"reward_scores", "extra_fields"}:
+        columns[name] = [value or {} for value in columns[name]]
+    return columns

@@ -122,21 +122,21 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
             calls = row["executed_tool_calls"]
             fields["tool_calls"] = calls
             fields["timings"] = {"tools": sum(c["seconds"] for c in calls)} if calls else None
-    known = {name: value for name, value in fields.items() if value is not None}
-    return _with_texts(known, tokenizer)
+    fields = {name: value for name, value in fields.items() if value is not None}
+    return _with_texts(fields, tokenizer)
 
 
 def _of_trace(trace: Trace) -> dict[str, Any]:
     row = dataclasses.asdict(trace)
     if any(map(math.isnan, trace.logprobs)):  # the engine's server gave none, or of another kind
         row["logprobs"] = None
-    said = trace.messages[-1].get("content") if trace.messages else None
+    last = trace.messages[-1].get("content") if trace.messages else None
     return {
         "row_id": row.pop("id"),
         "response_ids": row.pop("token_ids"),
         "messages": row.pop("messages") or None,
         "forked_from": trace.forked_from and list(row.pop("forked_from")),
-        "completion": said if isinstance(said, str) else None,
+        "completion": last if isinstance(last, str) else None,
         "finish_reason": trace.finish_reasons[-1] if trace.finish_reasons else None,
         "weight_version": trace.weight_versions[-1] if trace.weight_versions else None,
         "num_turns": len(trace.finish_reasons),
@@ -151,9 +151,9 @@ def _rows_of_batch(batch: Any) -> list[dict[str, Any]]:
         raise ConfigError(f"rows: the DataProto has no {missing[0]}; give one of rollout_batch.")
     left, right = tensors["prompts"].shape[1], tensors["responses"].shape[1]
     seen = tensors["attention_mask"].bool()
-    own: dict[str, Any] = {"prompt_length": left, "response_length": right}
+    widths: dict[str, Any] = {"prompt_length": left, "response_length": right}
     if pads := tensors["input_ids"][~seen].tolist()[:1]:
-        own["pad_token_id"] = pads[0]
+        widths["pad_token_id"] = pads[0]
     unpadded = {
         "prompt_token_ids": ("prompts", seen[:, :left]),
         "response_ids": ("responses", seen[:, left:]),
@@ -164,7 +164,7 @@ def _rows_of_batch(batch: Any) -> list[dict[str, Any]]:
     samples: collections.Counter[str] = collections.Counter()
     rows = []
     for place in range(len(seen)):
-        row = _known_columns(batch.non_tensor_batch, place) | own
+        row = _known_columns(batch.non_tensor_batch, place) | widths
         for key, (name, kept) in unpadded.items():
             if name in tensors:
                 row[key] = tensors[name][place][kept[place]].tolist()
@@ -183,7 +183,7 @@ def _known_columns(columns: Mapping[str, Any], place: int) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name, values in columns.items():
         try:
-            text = json.dumps(values[place], default=lambda each: each.tolist(), allow_nan=False)
+            text = json.dumps(values[place], default=lambda array: array.tolist(), allow_nan=False)
         except (AttributeError, TypeError, ValueError):
             continue
         value = json.loads(text)
@@ -206,17 +206,17 @@ def _with_texts(row: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
 def token_texts(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
     """Return each id's text, special tokens included. Tokens that are parts of one character have
     it at the last of them (of a tokenizer such as Llama 2's, at the token after them)."""
-    known = _alone.setdefault(tokenizer, {})
-    for token in set(ids) - known.keys():
-        known[token] = decoded_text([token], tokenizer, skip_special_tokens=False)
+    alone = _alone.setdefault(tokenizer, {})
+    for token in set(ids) - alone.keys():
+        alone[token] = decoded_text([token], tokenizer, skip_special_tokens=False)
     texts: list[str] = []
-    for parts, run in itertools.groupby(ids, lambda token: UNFINISHED in known[token]):
+    for parts, run in itertools.groupby(ids, lambda token: UNFINISHED in alone[token]):
         together = list(run)
         if parts:
             whole = decoded_text(together, tokenizer, skip_special_tokens=False)
             texts += [""] * (len(together) - 1) + [whole]
         else:
-            texts += [known[token] for token in together]
+            texts += [alone[token] for token in together]
     if "".join(texts) == decoded_text(ids, tokenizer, skip_special_tokens=False):
         return texts
     return _one_by_one(list(ids), tokenizer)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import save_file
 
 import inf
@@ -54,31 +52,10 @@ def test_each_group_is_measured_and_equal(report: CheckReport) -> None:
     assert all(report.metrics[f"{group}/logprobs_diff_max"] < 1e-3 for group in groups)
     assert report.metrics["alone_in_batch/same_tokens"] == 1
     assert report.metrics["update_weights/cached_tokens"] == 0
+    assert report.metrics["training/rollout_actor_probs_pearson_corr"] > 0.999
+    ranks = {f"logprobs_diff_mean/rank_{name}" for name in ("1", "over_20")}
+    assert ranks <= report.metrics.keys()  # a reference engine knows them
     assert report.notes == ["multi_turn: scripted: a second user message after the first answer"]
-
-
-def test_numbers_are_those_of_their_definitions(report: CheckReport) -> None:
-    ours, theirs = report.pairs.rollout, report.pairs.reference
-    numbers = report.metrics
-    apart = abs(ours - theirs)
-    assert numbers["logprobs_diff_max"] == apart.max()
-    assert numbers["token_mult_prob_error"] == pytest.approx(math.e ** apart.mean(), abs=1e-6)
-    assert numbers["rollout_corr/kl"] == pytest.approx((ours - theirs).mean(), abs=1e-6)
-    assert numbers["rollout_corr/rollout_ppl"] == pytest.approx(
-        numbers["rollout_corr/training_ppl"], rel=1e-3
-    )
-    assert numbers["training/rollout_actor_probs_pearson_corr"] > 0.999
-    assert {name for name in numbers if name.startswith("logprobs_diff_mean/rank")} >= {
-        "logprobs_diff_mean/rank_1",
-        "logprobs_diff_mean/rank_over_20",
-    }
-
-
-def test_report_is_json_and_a_plot(report: CheckReport, tmp_path: Path) -> None:
-    said = json.loads(report.json())
-    assert said["passed"] and "pairs" not in said and said["metrics"] == report.metrics
-    report.plot().savefig(tmp_path / "check.png")
-    assert (tmp_path / "check.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_check_leaves_version_and_answers_as_they_were(
@@ -182,7 +159,13 @@ def test_command_says_it_in_json_and_exits_with_0(
     plot = tmp_path / "check.png"
     code, out, _ = on_tiny(*CHECK, "--json", "--plot", plot, "Hi", "Count to ten.")
     said = json.loads(out)
-    assert code == 0 and said["passed"] and said["rows"] == 2 and plot.stat().st_size > 1000
+    assert (
+        code == 0
+        and said["passed"]
+        and said["rows"] == 2
+        and "pairs" not in said
+        and plot.stat().st_size > 1000
+    )
 
 
 def test_command_beyond_its_threshold_exits_with_1_and_a_wrong_one_with_2(
@@ -192,12 +175,3 @@ def test_command_beyond_its_threshold_exits_with_1_and_a_wrong_one_with_2(
     assert code == 1 and "FAILED" in out
     assert on_tiny(*CHECK, "--threshold", -1)[0] == 2
     assert on_tiny(*CHECK, "--against", tmp_path / "none")[0] == 2
-
-
-def test_infinite_log_probs_do_not_pass(tiny: InferenceEngine, reference: InferenceEngine) -> None:
-    batch = trainers_batch(tiny, reference)
-    batch.batch["old_log_probs"][0, 0] = torch.nan
-    report = inf.check(tiny, against=batch, **FEW)
-    assert not report.passed
-    said = json.loads(report.json(), parse_constant=pytest.fail)
-    assert said["metrics"]["logprobs_diff_max"] is None is said["worst"]["reference"]
