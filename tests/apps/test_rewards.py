@@ -24,7 +24,7 @@ from anyio.from_thread import start_blocking_portal
 from _inf.apps.eval import reward_pool
 from _inf.apps.eval.reward import Reward, RewardError
 from _inf.apps.eval.reward_pool import RewardPool, RewardWorker, reward_workers
-from _inf.apps.eval.reward_process import HEADER, KEYWORDS, Connection, answer_calls
+from _inf.apps.eval.reward_process import HEADER, KEYWORDS, answer_calls
 from _inf.errors import ConfigError
 from tests.support.scripts import GONE_SECONDS, alive, until
 
@@ -374,7 +374,7 @@ def test_thread_of_a_reward_closes_its_event_loop() -> None:
     ours.settimeout(10)
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        work = (Connection(theirs), lambda: one)
+        work = (theirs, lambda: one)
         thread = threading.Thread(target=answer_calls, args=work, daemon=True)
         thread.start()
         (size,) = HEADER.unpack(ours.recv(HEADER.size))

@@ -9,7 +9,7 @@ import inspect
 import itertools
 import json
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -53,34 +53,32 @@ def option_type(keyword: Keyword) -> Any:
 
 
 def takes_options(*embedded: str, sampling: bool = True) -> Callable[[Callable[..., None]], Any]:
-    """Give a command its options: a parameter whose type is a dataclass becomes an option for each
-    of its fields, and one of the type `Options` those of the engine and, with `sampling`, those of
-    the sampling keywords. embedded: `Options`'."""
+    """Return a decorator that gives a command options for its parameters of two kinds.
+
+    A dataclass has an option for each field; `Options` has the engine's, and with `sampling` one
+    for each sampling keyword. embedded: as for `Options`.
+    """
 
     def command_of(function: Callable[..., None]) -> Any:
-        names = SAMPLING if sampling else ()
         parameters: list[inspect.Parameter] = []
         groups: dict[str, tuple[Callable[..., Any], list[str]]] = {}
         for item in inspect.signature(function, eval_str=True).parameters.values():
-            if item.annotation is Options:
-                shared = _shared(names)
-                groups[item.name] = functools.partial(Options, embedded), [*shared]
-                parameters += [_option(name, kind, None) for name, kind in shared.items()]
-            elif dataclasses.is_dataclass(item.annotation):
-                kinds = get_type_hints(item.annotation, include_extras=True)
-                fields = dataclasses.fields(item.annotation)
-                names_of_fields = [field.name for field in fields]
-                groups[item.name] = cast(type, item.annotation), names_of_fields
-                parameters += [
-                    _option(field.name, kinds[field.name], field.default) for field in fields
-                ]
+            group: Any = item.annotation
+            if group is Options:
+                options = _shared(SAMPLING if sampling else {})
+                group = functools.partial(Options, embedded)
+            elif dataclasses.is_dataclass(group):
+                options = _fields(group)
             else:
                 parameters.append(item)
+                continue
+            groups[item.name] = group, [option.name for option in options]
+            parameters += options
 
         @functools.wraps(function)
         def command(**values: Any) -> None:
-            for name, (kind, options) in groups.items():
-                values[name] = kind(**{option: values.pop(option) for option in options})
+            for name, (group, options) in groups.items():
+                values[name] = group(**{option: values.pop(option) for option in options})
             function(**values)
 
         vars(command)["__signature__"] = inspect.Signature(parameters)
@@ -89,28 +87,33 @@ def takes_options(*embedded: str, sampling: bool = True) -> Callable[[Callable[.
     return command_of
 
 
-def _option(name: str, kind: Any, default: Any) -> inspect.Parameter:
+def _option(name: str, kind: Any, default: Any = None) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-def _shared(names: Iterable[str]) -> dict[str, Any]:
-    """The engine's options, and those of sampling keywords."""
-    shared: dict[str, Any] = {
-        "config": Annotated[str | None, typer.Option("--config", "-c", help=CONFIG_HELP)],
-        "assignments": Annotated[
-            list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
-        ],
-    }
+def _fields(group: Any) -> list[inspect.Parameter]:
+    kinds = get_type_hints(group, include_extras=True)
+    fields = dataclasses.fields(group)
+    return [_option(field.name, kinds[field.name], field.default) for field in fields]
+
+
+def _shared(keywords: Mapping[str, Keyword]) -> list[inspect.Parameter]:
+    """The options of the engine and of sampling keywords."""
+    config = typer.Option("--config", "-c", help=CONFIG_HELP)
+    assignments = typer.Option("--set", metavar="KEY=VALUE", help="One config key.")
+    shared = [
+        _option("config", Annotated[str | None, config]),
+        _option("assignments", Annotated[list[str] | None, assignments]),
+    ]
     helps = first_sentences()
-    for name in names:
-        keyword = SAMPLING[name]
+    for name, keyword in keywords.items():
         kind, text = option_type(keyword), helps.get(name, "")
         how: dict[str, Any] = {"help": text, "show_default": keyword.default or False}
         if get_origin(kind) is list:
             how["help"] += " May be repeated."
         if get_origin(kind) is dict:
             kind, how["metavar"], how["parser"] = dict, "JSON", _json_object
-        shared[name] = Annotated[kind | None, typer.Option(**how)]
+        shared.append(_option(name, Annotated[kind | None, typer.Option(**how)]))
     return shared
 
 

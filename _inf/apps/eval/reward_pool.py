@@ -13,11 +13,11 @@ import asyncio
 import contextlib
 import itertools
 import os
-import pickle
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from functools import partial
 from typing import Any
@@ -27,13 +27,13 @@ import cloudpickle
 from _inf.apps.code_version import CodeVersion, version_of
 from _inf.apps.eval.reward import Reward, RewardError
 from _inf.apps.eval.reward_process import (
-    HEADER,
     LOADED,
-    Connection,
     RewardFunction,
     answer_calls,
     check_file,
+    framed,
     load,
+    received,
 )
 from _inf.errors import ConfigError, error_text, shown
 
@@ -152,26 +152,27 @@ class RewardWorker:
     def _launch(self, theirs: socket.socket) -> None:
         if not isinstance(self._function, bytes):
             # A daemon: a call that never ends does not keep the caller.
-            work = (Connection(theirs), partial(load, self._function))
+            work = (theirs, partial(load, self._function))
             threading.Thread(target=answer_calls, args=work, daemon=True).start()
             return
-        with theirs:
+        with theirs, tempfile.TemporaryFile() as pickled:
+            pickled.write(self._function)
+            pickled.seek(0)
             self._process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM.format(file=theirs.fileno(), parent=os.getpid())],
                 pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
+                stdin=pickled,
                 stdout=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # a group of its own, which `stop` kills whole
             )
-        self._send(pickle.dumps(self._function))
 
     async def call(self, arguments: dict[str, Any], seconds: float) -> Any:
         """Return what the function returns. Raises `RewardError`."""
         await self.start()
         number = next(self._numbers)
         try:
-            message = pickle.dumps((number, arguments, seconds))
+            message = framed((number, arguments, seconds))
         except Exception as failure:  # of any class: objects pickle themselves
             raise RewardError(
                 "the row cannot be sent to the process of the reward function "
@@ -185,7 +186,8 @@ class RewardWorker:
         loop = asyncio.get_running_loop()
         answer = self._answers[number] = loop.create_future()
         timer = loop.call_later(seconds, self._late, answer, late)
-        self._send(message)
+        if self._writer is not None:
+            self._writer.write(message)  # without waiting: the function may read nothing
         try:
             kind, value = await answer
         finally:
@@ -203,16 +205,10 @@ class RewardWorker:
             answer.set_exception(RewardError(late))
             self.close(f"another call was under way there, and {late}")
 
-    def _send(self, message: bytes) -> None:
-        """Send without waiting: a function that reads nothing must not stop the event loop."""
-        assert self._writer is not None
-        self._writer.write(message)
-
     async def _read(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
-                number, kind, value = pickle.loads(await reader.readexactly(size))
+                number, kind, value = await received(reader)
                 if (answer := self._answers.get(number)) and not answer.done():
                     answer.set_result((kind, value))
         code: object = None

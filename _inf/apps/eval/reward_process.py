@@ -3,7 +3,7 @@
 It imports nothing of an engine, and answers calls until its connection is closed: a sync function
 one after another, an async one side by side. A process prints to stderr what the function prints.
 
-Messages are pickles. In: (number, arguments, seconds). Out, each after its size: first (LOADED,
+Messages are pickles, each after its size. In: (number, arguments, seconds). Out: first (LOADED,
 "returned", whether it is async) or (LOADED, "raised", (class, text)); then for each call (number,
 kind, value), where "late" is a kind.
 """
@@ -19,7 +19,6 @@ import pickle
 import socket
 import struct
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,6 @@ from typing import Any
 
 import anyio
 import cloudpickle
-from anyio.from_thread import BlockingPortal
 
 from _inf.errors import ConfigError, did_you_mean
 from _inf.runtime.processes import die_with
@@ -38,67 +36,69 @@ HEADER = struct.Struct("!Q")  # the size of a message
 KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
-class Connection:
-    """The function's end of a connection. Its methods raise `EOFError` or `OSError` when the caller
-    has ended it."""
+def framed(message: object) -> bytes:
+    """Return a message as it is sent. Raises what a value raises that cannot be pickled."""
+    data = pickle.dumps(message)
+    return HEADER.pack(len(data)) + data
 
-    def __init__(self, end: socket.socket) -> None:
-        self._end, self._messages = end, end.makefile("rb")
 
-    def receive(self) -> Any:
-        return pickle.load(self._messages)
-
-    def send(self, number: int, kind: str, value: Any) -> None:
-        message = pickle.dumps((number, kind, value))
-        self._end.sendall(HEADER.pack(len(message)) + message)
-
-    def close(self) -> None:
-        self._messages.close()
-        self._end.close()
+async def received(reader: asyncio.StreamReader) -> Any:
+    """Return the next message. Raises `EOFError` or `OSError` when the other end is closed."""
+    (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
+    return pickle.loads(await reader.readexactly(size))
 
 
 def serve(file: int, parent: int) -> None:
-    """Run as a process: take the pickled function, then calls."""
+    """Run as a process, which has the pickled function on its standard input."""
     die_with(parent)  # also in a call that never ends
-    sys.stdout = sys.stderr
-    connection = Connection(socket.socket(fileno=file))
-    pickled = connection.receive()
-    answer_calls(connection, lambda: load(cloudpickle.loads(pickled)))
+    pickled, sys.stdout = sys.stdin.buffer.read(), sys.stderr
+    answer_calls(socket.socket(fileno=file), lambda: load(cloudpickle.loads(pickled)))
 
 
-def answer_calls(connection: Connection, loaded: Callable[[], RewardFunction]) -> None:
-    """Answer calls of the function that `loaded` returns."""
-    with contextlib.closing(connection), contextlib.suppress(EOFError, OSError):
+def answer_calls(end: socket.socket, loaded: Callable[[], RewardFunction]) -> None:
+    """Answer calls of the function that `loaded` returns, until the other end is closed."""
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        reader, writer = loop.run_until_complete(asyncio.open_unix_connection(sock=end))
         try:
             function = loaded()
             _check_keywords(function)
         except Exception as failure:
-            connection.send(LOADED, *_raised(failure))
-            return
-        is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
-        connection.send(LOADED, "returned", is_async)
-        if is_async:
-            asyncio.run(_side_by_side(connection, function))
+            writer.write(framed((LOADED, *_raised(failure))))
         else:
-            _one_by_one(connection, function)
+            is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+            writer.write(framed((LOADED, "returned", is_async)))
+            with contextlib.suppress(EOFError, OSError):
+                if is_async:
+                    loop.run_until_complete(_side_by_side(reader, writer, function))
+                else:
+                    _one_by_one(loop, reader, writer, function)
+        with contextlib.suppress(OSError):
+            writer.close()
+            loop.run_until_complete(writer.wait_closed())
 
 
-def _one_by_one(connection: Connection, function: RewardFunction) -> None:
-    # The loop is for the awaitable that a sync function may return.
-    with contextlib.closing(asyncio.new_event_loop()) as loop:
-        while True:
-            number, arguments, _ = connection.receive()
-            try:
-                result = function(**arguments)
-                if inspect.isawaitable(result):
-                    result = loop.run_until_complete(result)
-                answer = ("returned", _json(result))
-            except Exception as failure:
-                answer = _raised(failure)
-            connection.send(number, *answer)
+def _one_by_one(
+    loop: asyncio.AbstractEventLoop,
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    function: RewardFunction,
+) -> None:
+    while True:
+        number, arguments, _ = loop.run_until_complete(received(reader))
+        try:
+            result = function(**arguments)  # the loop stands still: it may run one of its own
+            if inspect.isawaitable(result):
+                result = loop.run_until_complete(result)
+            answer = ("returned", _json(result))
+        except Exception as failure:
+            answer = _raised(failure)
+        writer.write(framed((number, *answer)))
+        loop.run_until_complete(writer.drain())
 
 
-async def _side_by_side(connection: Connection, function: RewardFunction) -> None:
+async def _side_by_side(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, function: RewardFunction
+) -> None:
     async def call(number: int, arguments: dict[str, Any], seconds: float) -> None:
         answer: tuple[str, Any] = ("late", None)
         with contextlib.suppress(asyncio.CancelledError), anyio.move_on_after(seconds):
@@ -106,19 +106,13 @@ async def _side_by_side(connection: Connection, function: RewardFunction) -> Non
                 answer = ("returned", _json(await function(**arguments)))
             except Exception as failure:
                 answer = _raised(failure)
-        with contextlib.suppress(OSError):  # the caller has ended it
-            connection.send(number, *answer)
+        writer.write(framed((number, *answer)))
 
-    def read() -> None:
+    async with anyio.create_task_group() as calls:
         with contextlib.suppress(EOFError, OSError):
             while True:
-                portal.start_task_soon(call, *connection.receive())
-        portal.call(portal.stop, True)
-
-    async with BlockingPortal() as portal:
-        # A thread, so that the caller can always send, also while the function keeps the loop busy.
-        threading.Thread(target=read, daemon=True).start()
-        await portal.sleep_until_stopped()
+                calls.start_soon(call, *await received(reader))
+        calls.cancel_scope.cancel()
 
 
 def load(function: RewardFunction | str | None) -> RewardFunction:
