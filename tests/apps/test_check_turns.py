@@ -14,7 +14,7 @@ from _inf.apps.check import turns_report
 from _inf.apps.check.turns_conversation import Conversation, built_in, read_conversation
 from _inf.apps.check.turns_differences import BEHIND_EOS, BOS, BROKEN, EOS_TWICE, THINKING, TOKENS
 from _inf.apps.check.turns_paths import Paths
-from _inf.apps.check.turns_report import TurnsReport, check_turns
+from _inf.apps.check.turns_report import TurnsReport, compare_paths
 from _inf.apps.cli import main
 from _inf.config import Config
 from _inf.conversation.episode import Episode
@@ -72,7 +72,7 @@ def test_our_path_has_the_ids_of_a_row_of_the_conversation_loop(name: str, embed
 
 
 def test_template_that_keeps_all_it_wrote_is_equal_to_our_path(embedded: Any) -> None:
-    report = check_turns(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), None)
+    report = compare_paths(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), None)
     ours, verl = report.paths
     assert ours.ids == report.whole and ours.equal and not verl.equal and not report.passed
     [lost] = [each for each in verl.differences if each.cause == BEHIND_EOS]
@@ -84,7 +84,7 @@ def test_template_that_keeps_all_it_wrote_is_equal_to_our_path(embedded: Any) ->
 def test_thinking_that_a_template_drops_is_in_our_path_as_it_was_sampled(embedded: Any) -> None:
     for name in ("Qwen3", "GLM-4.5", "DeepSeek-R1"):
         model = model_of(embedded, FAMILIES[name])
-        report = check_turns(model, Config(), None)
+        report = compare_paths(model, Config(), None)
         assert causes(report, 0) == [THINKING, THINKING]
         text = model.tokenizer.decode(report.paths[0].ids)
         assert text.count("The result is 84.") == text.count("84 / 2 = 42.") == 1
@@ -95,7 +95,7 @@ def test_answer_of_thinking_alone_keeps_it(embedded: Any) -> None:
     said = [TALK[0], {"role": "assistant", "content": "<think>\nHm.\n</think>"}, *TALK[2:]]
     for name in ("Qwen3", "DeepSeek-R1"):
         model = model_of(embedded, FAMILIES[name])
-        report = check_turns(model, Config(), Conversation(said))
+        report = compare_paths(model, Config(), Conversation(said))
         assert model.tokenizer.decode(report.paths[0].ids).count("<think>\nHm.\n</think>") == 1
         assert causes(report, 0)[0] == THINKING
 
@@ -104,7 +104,7 @@ def test_answer_without_an_end_of_its_own_ends_with_the_next_messages_first_toke
     embedded: Any,
 ) -> None:
     model = model_of(embedded, FAMILIES["GLM-4.5"])
-    report = check_turns(model, Config(), Conversation(TALK))
+    report = compare_paths(model, Config(), Conversation(TALK))
     ours, verl = report.paths
     tokenizer = model.tokenizer
     user = tokenizer.convert_tokens_to_ids("<|user|>")
@@ -113,7 +113,7 @@ def test_answer_without_an_end_of_its_own_ends_with_the_next_messages_first_toke
 
 
 def test_builder_that_fails_is_a_finding_and_not_an_error(embedded: Any) -> None:
-    report = check_turns(model_of(embedded, FAMILIES["Mistral Nemo"]), Config(), None)
+    report = compare_paths(model_of(embedded, FAMILIES["Mistral Nemo"]), Config(), None)
     assert report.paths[1].failure.startswith("refused: RuntimeError: The size of tensor")
     assert not report.passed and "verl 0.6.1: refused" in report.text()
 
@@ -125,14 +125,14 @@ def test_tokenizer_that_adds_a_bos_gives_verl_a_second_one(embedded: Any) -> Non
     tokenizer, bos = model.tokenizer, embedded.convert_tokens_to_ids("<|im_start|>")
     adding = TemplateProcessing(single="<|im_start|> $A", special_tokens=[("<|im_start|>", bos)])
     tokenizer.backend_tokenizer.post_processor = adding
-    report = check_turns(model, Config(), Conversation(TALK))
+    report = compare_paths(model, Config(), Conversation(TALK))
     assert causes(report, 0) == [] and causes(report, 1) == [BOS, BEHIND_EOS]
 
 
 def test_special_token_in_a_tools_text_is_broken_in_our_path_only(embedded: Any) -> None:
     said = [dict(message) for message in TALK]
     said[2]["content"] = "a <|im_end|> b"
-    report = check_turns(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), Conversation(said))
+    report = compare_paths(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), Conversation(said))
     assert causes(report, 0) == [BROKEN] and BROKEN not in causes(report, 1)
 
 
@@ -142,19 +142,19 @@ def test_text_that_is_cut_into_other_tokens_as_a_whole_is_named_so(embedded: Any
         template="{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|im_end|>"
         "{% else %}{{ '\n\n' }}{% endif %}{% endfor %}",
     )
-    report = check_turns(model_of(embedded, family), Config(), Conversation(TALK[:2]))
+    report = compare_paths(model_of(embedded, family), Config(), Conversation(TALK[:2]))
     assert causes(report, 0) == [TOKENS]
 
 
 def test_built_in_conversation_shrinks_to_what_the_template_renders(embedded: Any) -> None:
-    report = check_turns(model_of(embedded, FAMILIES["DeepSeek-R1"]), Config(), None)
+    report = compare_paths(model_of(embedded, FAMILIES["DeepSeek-R1"]), Config(), None)
     assert report.roles == ["system", "user", "assistant", "user", "assistant"]
     assert 'can only concatenate str (not "dict") to str' in report.left_out
     family = dataclasses.replace(FAMILIES["Qwen2.5"], template="{{ raise_exception('no') }}")
     with pytest.raises(PromptError, match="shorter ones; give your own"):
-        check_turns(model_of(embedded, family), Config(), None)
+        compare_paths(model_of(embedded, family), Config(), None)
     with pytest.raises(PromptError, match="the chat template refused it: TemplateError: no"):
-        check_turns(model_of(embedded, family), Config(), Conversation(TALK))
+        compare_paths(model_of(embedded, family), Config(), Conversation(TALK))
 
 
 def test_without_verl_its_line_says_so_and_ours_decides(
@@ -164,7 +164,7 @@ def test_without_verl_its_line_says_so_and_ours_decides(
         raise ImportError("No module named 'verl'")
 
     monkeypatch.setattr(turns_report, "builder_name", missing)
-    report = check_turns(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), None)
+    report = compare_paths(model_of(embedded, FAMILIES["Qwen2.5"]), Config(), None)
     assert report.passed
     assert report.text().endswith("verl: not importable: No module named 'verl'")
 
@@ -174,7 +174,7 @@ def test_tokenizer_without_a_template_is_refused(embedded: Any) -> None:
     tokenizer.chat_template = None
     model = ModelInfo(tokenizer, frozenset([2]), model_of(embedded, FAMILIES["Qwen3"]).limits)
     with pytest.raises(PromptError, match="no chat template; give one with --template"):
-        check_turns(model, Config(), None)
+        compare_paths(model, Config(), None)
 
 
 # ── A file, and the command ──────────────────────────────────────────────────────────────────────

@@ -18,7 +18,7 @@ from _inf.apps.eval.gsm8k import (
     SUFFIX,
     Problem,
     compute_score,
-    load,
+    load_problems,
     rows,
     solved,
     tools,
@@ -53,11 +53,11 @@ def test_table_of_the_documentation_is_what_the_rules_say() -> None:
 
 @pytest.mark.parametrize("path", [OWN, *([Path(REAL)] if REAL else [])])
 def test_answers_of_the_file_itself_are_right(path: Path) -> None:
-    problems = load(path, "test")
+    problems = load_problems(path, "test")
     assert len(problems) >= 10
     for problem in problems[:200]:
         assert scores(problem.answer, problem)["verl_strict"] == 1
-    own, questions = load(OWN, "test"), {problem.question for problem in problems}
+    own, questions = load_problems(OWN, "test"), {problem.question for problem in problems}
     assert own[-1].answer.endswith("#### 1,050") and own[-1].truth == "1050"
     assert path == OWN or not questions & {problem.question for problem in own}
 
@@ -76,7 +76,8 @@ def test_prompt_is_verls_and_examples_are_turns_before_it() -> None:
 
 def test_tools_get_each_problems_own_truth() -> None:
     given = [
-        row["extra_info"]["tools_kwargs"] for row in rows(load(OWN, "test")[-2:], [], tool=True)
+        row["extra_info"]["tools_kwargs"]
+        for row in rows(load_problems(OWN, "test")[-2:], [], tool=True)
     ]
     truths = [each["calc_gsm8k_reward"]["create_kwargs"]["ground_truth"] for each in given]
     assert truths == ["250", "1050"]
@@ -86,7 +87,7 @@ def test_tools_get_each_problems_own_truth() -> None:
 
 
 def test_example_that_is_scored_too_is_refused() -> None:
-    problems = load(OWN, "test")
+    problems = load_problems(OWN, "test")
     with pytest.raises(ConfigError, match="2 of the examples are among the problems"):
         solved(problems, 2, OWN)
     assert solved(problems, 0, OWN) == []
@@ -102,7 +103,7 @@ def test_line_that_is_no_problem_is_named(line: str, tmp_path: Path) -> None:
     file = tmp_path / "problems.jsonl"
     file.write_text(f"{OWN.read_text()}\n{line}\n")
     with pytest.raises(ConfigError, match="problems.jsonl, problem 11: it must be"):
-        load(file, "test")
+        load_problems(file, "test")
 
 
 def test_hub_that_cannot_be_reached_is_one_sentence_at_once(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from anyio.from_thread import start_blocking_portal
 from _inf.apps.eval import reward_pool
 from _inf.apps.eval.reward import Reward, RewardError
 from _inf.apps.eval.reward_pool import RewardPool, RewardWorker, reward_workers
-from _inf.apps.eval.reward_process import HEADER, KEYWORDS, answer_calls
+from _inf.apps.eval.reward_process import ARGUMENTS, HEADER, answer_calls
 from _inf.errors import ConfigError
 from tests.support.scripts import GONE_SECONDS, alive, until
 
@@ -127,7 +127,7 @@ class Pool:
         self._stack.__exit__(*exc_info)
 
     def submit(self, *arguments: Any) -> Future[Reward]:
-        named = dict(zip(KEYWORDS, arguments, strict=True))
+        named = dict(zip(ARGUMENTS, arguments, strict=True))
         return self._portal.start_task_soon(self.pool.score, named)
 
 

@@ -48,7 +48,7 @@ def rows() -> list[dict[str, Any]]:
 
     names = sorted(DATASETS.keys() - {"composite"})
     assert len(names) > 100
-    found, _ = reasoning_tasks.load(f"rg:{','.join(names)}", SIZE, 7)
+    found, _ = reasoning_tasks.load_tasks(f"rg:{','.join(names)}", SIZE, 7)
     assert [row["data_source"] for row in found[::SIZE]] == [SOURCE + name for name in names]
     return found
 
@@ -76,9 +76,9 @@ def test_right_answer_of_each_task_scores_1_and_any_other_text_has_a_score(
 
 def test_questions_of_each_task_are_the_same_after_each_start(rows: list[dict[str, Any]]) -> None:
     names = ",".join(row["data_source"].removeprefix(SOURCE) for row in rows[::SIZE])
-    again, _ = reasoning_tasks.load(f"rg:{names}", SIZE, 7)
+    again, _ = reasoning_tasks.load_tasks(f"rg:{names}", SIZE, 7)
     assert again == rows
-    other, _ = reasoning_tasks.load("rg:gcd", SIZE, 1000)  # question 0 of seed 8 is 1 of 7
+    other, _ = reasoning_tasks.load_tasks("rg:gcd", SIZE, 1000)  # question 0 of seed 8 is 1 of 7
     assert other[0]["prompt"] not in [row["prompt"] for row in rows]
 
 
@@ -86,7 +86,7 @@ def test_questions_are_those_of_the_packages_own_data_set_with_its_prompt() -> N
     from reasoning_gym import create_dataset
     from reasoning_gym.utils import SYSTEM_PROMPTS
 
-    found, _ = reasoning_tasks.load("rg:chain_sum", 3, 5)
+    found, _ = reasoning_tasks.load_tasks("rg:chain_sum", 3, 5)
     theirs = [each["question"] for each in create_dataset("chain_sum", size=3, seed=5)]
     assert [row["prompt"][1]["content"] for row in found] == theirs
     assert {row["prompt"][0]["content"] for row in found} == {SYSTEM_PROMPTS["default"]}
@@ -110,16 +110,16 @@ def test_score_that_raises_is_0_and_says_why(rows: list[dict[str, Any]]) -> None
 )
 def test_wrong_name_is_refused(source: str, said: str) -> None:
     with pytest.raises(ConfigError) as failure:
-        reasoning_tasks.load(source, 1, 1)
+        reasoning_tasks.load_tasks(source, 1, 1)
     assert source in str(failure.value) and said in str(failure.value)
 
 
 def test_package_that_fails_or_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InferenceError, match="made no questions: AssertionError"):
-        reasoning_tasks.load("rg:coin_flip", 0, 1)
+        reasoning_tasks.load_tasks("rg:coin_flip", 0, 1)
     monkeypatch.setattr(reasoning_tasks, "SECONDS", 0.05)
     with pytest.raises(InferenceError, match=r"not made within 0.05 s; ask for fewer \(--size\)"):
-        reasoning_tasks.load("rg:gcd", 1, 1)
+        reasoning_tasks.load_tasks("rg:gcd", 1, 1)
 
 
 def test_another_release_scores_stored_answers_again() -> None:
@@ -164,7 +164,7 @@ def test_command_scores_resumes_and_the_file_alone_repeats_the_scores(
 
 
 def test_embedded_model_is_asked_and_scored(engine: InferenceEngine) -> None:
-    found, reward = reasoning_tasks.load("rg:chain_sum,leg_counting", 3, 1)
+    found, reward = reasoning_tasks.load_tasks("rg:chain_sum,leg_counting", 3, 1)
     report = inf.evaluate(
         engine,
         found,

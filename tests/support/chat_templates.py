@@ -16,7 +16,7 @@ from collections import Counter
 from typing import Any
 
 from _inf.apps.check.turns_differences import CAUSES
-from _inf.apps.check.turns_report import PathReport, TurnsReport, check_turns
+from _inf.apps.check.turns_report import PathReport, TurnsReport, compare_paths
 from _inf.backends.model_info import limits_of
 from _inf.config import Config
 from _inf.models.resolve import resolve_model
@@ -49,7 +49,7 @@ def model_of(tokenizer: Any, family: Family) -> ModelInfo:
 
 def report_on(tokenizer: Any, family: Family) -> TurnsReport:
     """Check the built-in conversation."""
-    return check_turns(model_of(tokenizer, family), Config(), None)
+    return compare_paths(model_of(tokenizer, family), Config(), None)
 
 
 def embedded_tokenizer() -> Any:

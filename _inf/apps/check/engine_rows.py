@@ -44,7 +44,7 @@ def rendered(tokenizer: Tokenizer, text: str) -> list[int]:
     return encoded(tokenizer, prompt_text(tokenizer, [{"role": "user", "content": text}]))
 
 
-def sample(
+def sample_rows(
     engine: InferenceEngine, sent: Sequence[list[int]], n: int, max_tokens: int
 ) -> tuple[list[TokenRow], list[int]]:
     """Sample `n` rows of each prompt in one call; return them and their seeds."""
@@ -128,7 +128,7 @@ def conversations(
     first = [row for row in rows if row.rollout and len(row.ids) <= longest][:CONVERSATIONS]
     if not first:
         return [], "not compared: a second turn does not fit into rollout.prompt_length"
-    second, _ = sample(engine, [row.ids + glue for row in first], 1, max_tokens)
+    second, _ = sample_rows(engine, [row.ids + glue for row in first], 1, max_tokens)
     return [_joined(*both) for both in zip(first, second, strict=True)], (
         "scripted: a second user message after the first answer"
     )

@@ -63,7 +63,7 @@ def check(
     sent = [engine_rows.rendered(engine.tokenizer, text) for text in texts]
     tokens = min(max_tokens, engine.config.rollout.response_length)
     n = max(1, batch // len(sent))
-    rows, seeds = engine_rows.sample(engine, sent, n, tokens)
+    rows, seeds = engine_rows.sample_rows(engine, sent, n, tokens)
     whole = [*rows, *engine_rows.two_tokens(engine)]
     again = engine_rows.whole(engine, whole)
     metrics = engine_rows.invariances(engine, rows, again[: len(rows)])

@@ -58,7 +58,7 @@ def differences(
     expected: Sequence[int], path: Sequence[Segment], paths: Paths, *, of_verl: bool
 ) -> list[Difference]:
     """Compare a path with the ids of the template whole; of_verl: whether it is verl's."""
-    got, cause = joined(path), _cause_of_verl if of_verl else _cause
+    got, cause = ids_of(path), _cause_of_verl if of_verl else _cause
     made: list[Difference] = []
     for a, b, c, d in _stretches(expected, got):
         segment = _segment_at(path, c, d)
@@ -78,7 +78,7 @@ def differences(
     return made
 
 
-def joined(path: Sequence[Segment]) -> list[int]:
+def ids_of(path: Sequence[Segment]) -> list[int]:
     return [token for segment in path for token in segment.ids]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from _inf.apps.check.turns_conversation import Conversation, built_in
-from _inf.apps.check.turns_differences import CAUSES, Difference, differences, joined
+from _inf.apps.check.turns_differences import CAUSES, Difference, differences, ids_of
 from _inf.apps.check.turns_paths import Paths, Segment, spoken
 from _inf.apps.json_lines import json_text
 from _inf.backends.model_info import tokenizer_only
@@ -66,7 +66,9 @@ class TurnsReport:
         return "\n".join(lines)
 
 
-def check_turns(model: ModelInfo, config: Config, conversation: Conversation | None) -> TurnsReport:
+def compare_paths(
+    model: ModelInfo, config: Config, conversation: Conversation | None
+) -> TurnsReport:
     """Render a conversation, or the largest built-in one that the template renders, by all paths.
 
     Raises `PromptError` if the template refuses it, and `ToolError` if it cannot have its tools.
@@ -94,7 +96,7 @@ def _report(
         path = make()
     except Exception as failure:  # a template may raise anything
         return PathReport(name, [], failure=f"refused: {error_text(failure)}")
-    return PathReport(name, joined(path), differences(whole, path, paths, of_verl=name != OURS))
+    return PathReport(name, ids_of(path), differences(whole, path, paths, of_verl=name != OURS))
 
 
 def _of_verl(paths: Paths, whole: list[int]) -> PathReport:

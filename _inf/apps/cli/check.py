@@ -10,7 +10,7 @@ import typer
 
 from _inf.apps.check.measure import BATCH, MAX_TOKENS, check
 from _inf.apps.check.turns_conversation import read_conversation
-from _inf.apps.check.turns_report import check_turns, read_model
+from _inf.apps.check.turns_report import compare_paths, read_model
 from _inf.apps.cli.options import DefaultCommand, Options, show_report, takes_options
 
 
@@ -102,6 +102,6 @@ def turns(
     """
     config = call.load()
     talk = None if conversation is None else read_conversation(conversation)
-    report = check_turns(read_model(config, template), config, talk)
+    report = compare_paths(read_model(config, template), config, talk)
     typer.echo(report.json() if as_json else report.text())
     raise typer.Exit(0 if report.passed else 1)

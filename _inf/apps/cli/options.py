@@ -16,7 +16,6 @@ from typing import (
     Annotated,
     Any,
     ClassVar,
-    Protocol,
     cast,
     get_args,
     get_origin,
@@ -34,10 +33,10 @@ from _inf.runtime.interpreter import interrupt_kept
 from _inf.runtime.progress import say
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from rich.table import Table
-
     from _inf.apps.batch.runner import OnError
+    from _inf.apps.check.report import CheckReport
+    from _inf.apps.eval.compare import Comparison
+    from _inf.apps.eval.eval_report import EvalReport
     from inf import InferenceEngine
 
 SHOWN_ERRORS = 10
@@ -148,15 +147,9 @@ class Options:
             return InferenceEngine(self.load())
 
 
-class Report(Protocol):
-    """What commands print and draw."""
-
-    def json(self) -> str: ...
-    def table(self) -> str | Table: ...
-    def plot(self) -> Figure: ...
-
-
-def show_report(report: Report, plot: Path | None, as_json: bool) -> None:
+def show_report(
+    report: CheckReport | Comparison | EvalReport, plot: Path | None, as_json: bool
+) -> None:
     """Print a report, and draw it into the file `plot`."""
     if plot is not None:
         report.plot().savefig(plot, dpi=120)

@@ -105,11 +105,11 @@ def data_of(source: str, options: BenchmarkOptions) -> EvalData:
     if source.startswith(reasoning_tasks.PREFIX):
         size = options.size or reasoning_tasks.SIZE
         seed = reasoning_tasks.SEED if options.data_seed is None else options.data_seed
-        rows, reward = reasoning_tasks.load(source, size, seed)
+        rows, reward = reasoning_tasks.load_tasks(source, size, seed)
         stem = "rg" if "," in source else source.replace(":", "-")
         return EvalData(rows, f"{source}, size {size}, seed {seed}", Path(stem), reward)
     if source == GSM8K:
-        problems = gsm8k.load(options.data, "test")
+        problems = gsm8k.load_problems(options.data, "test")
         shots = gsm8k.solved(problems, options.shots, options.shots_from)
         before = f", {options.shots} examples before each" if shots else ""
         rows = gsm8k.rows(problems, shots, tool=options.tool)

@@ -184,7 +184,7 @@ def _example(row: Any, number: int, prompt_key: str, where: str) -> Example:
     place = f"{where}, row {number}"
     if not isinstance(row, Mapping):
         raise ConfigError(f"{place}: it must be an object with named values, not {shown(row)}.")
-    values = plain(row)
+    values = python_value(row)
     # A table has NaN where a row lacks a value.
     row = {key: None if isinstance(v, float) and v != v else v for key, v in values.items()}
     if row.get(prompt_key) is None:
@@ -222,12 +222,12 @@ def check_for_verls_reward(example: Example) -> None:
         )
 
 
-def plain(value: Any) -> Any:
+def python_value(value: Any) -> Any:
     """Turn the arrays and numbers of a parquet file into Python's own."""
     if hasattr(value, "tolist"):  # numpy
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): python_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [python_value(item) for item in value]
     return value

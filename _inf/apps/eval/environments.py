@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.apps.code_version import CodeVersion, version_of
-from _inf.apps.eval.reward_process import check_file, of_file
+from _inf.apps.eval.reward_process import check_file, from_file
 from _inf.errors import ConfigError, error_text
 
-FACTORY, KWARGS = "environment_factory", "environment_kwargs"
+FACTORY, FACTORY_KWARGS = "environment_factory", "environment_kwargs"
 ENVIRONMENT = "environment"  # before a name, and the key of the reward in `reward_scores`
 
 
 def environment_version(params: Mapping[str, Any]) -> CodeVersion | None:
     """Return the version of a call's environments, by their code; None if it has none."""
-    if params.get(KWARGS) is not None:
-        raise ConfigError.of(KWARGS, "an environment gets the columns of its row; leave it out.")
+    if params.get(FACTORY_KWARGS) is not None:
+        raise ConfigError.of(
+            FACTORY_KWARGS, "an environment gets the columns of its row; leave it out."
+        )
     factory = params.get(FACTORY)
     if factory is None:
         return None
@@ -31,7 +33,7 @@ def factory_of_file(named: str) -> Any:
     """Return the factory, or the dict of factories, that "FILE.py:NAME" names."""
     check_file(named, "--environment", "a factory, FILE.py:NAME")
     try:
-        factory, _ = of_file(named)
+        factory, _ = from_file(named)
     except Exception as failure:
         raise ConfigError(f"--environment {named}: {error_text(failure)}.") from failure
     if factory is None:

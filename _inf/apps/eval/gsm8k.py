@@ -47,7 +47,7 @@ class Problem:
     def truth(self) -> str:
         """The number after `####`, extracted as in verl's preprocessing."""
         match = re.search(FINAL, self.answer)
-        assert match is not None  # checked by `load`
+        assert match is not None  # checked by `load_problems`
         return match[1].replace(",", "")
 
     @property
@@ -55,7 +55,7 @@ class Problem:
         return {"role": "user", "content": f"{self.question} {SUFFIX}"}
 
 
-def load(path: Path | None, split: Literal["train", "test"]) -> list[Problem]:
+def load_problems(path: Path | None, split: Literal["train", "test"]) -> list[Problem]:
     """Return the problems of a file of JSON lines, or of the Hub's `openai/gsm8k`."""
     problems = []
     rows = hub_rows(HUB, HUB_FILE.format(split)) if path is None else file_rows(path)
@@ -75,7 +75,7 @@ def solved(problems: Sequence[Problem], count: int, path: Path | None) -> list[P
     """Return the first `count` problems of a file or the Hub's train split, none of them scored."""
     if not count:
         return []
-    shots = load(path, "train")[:count]
+    shots = load_problems(path, "train")[:count]
     if len(shots) < count:
         raise ConfigError.of("shots", f"{count} are needed, but {path} has only {len(shots)}.")
     if both := {shot.question for shot in shots} & {problem.question for problem in problems}:

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from _inf.apps.eval.dataset import plain, verl_row
+from _inf.apps.eval.dataset import python_value, verl_row
 from _inf.errors import ConfigError, InferenceError, did_you_mean, error_text
 
 PREFIX = "rg:"
@@ -78,7 +78,7 @@ def _score_answer(task: str) -> Callable[[str | None, dict[str, Any]], float]:
     return get_score_answer_fn(task)  # type: ignore[no-any-return]
 
 
-def load(source: str, size: int, seed: int) -> tuple[list[dict[str, Any]], ScoreAnswer]:
+def load_tasks(source: str, size: int, seed: int) -> tuple[list[dict[str, Any]], ScoreAnswer]:
     """Return the rows of "rg:NAME[,NAME]", `size` of each task, and what scores their answers.
 
     A task's questions are those of `reasoning_gym.create_dataset(NAME, size=size, seed=seed)`.
@@ -154,6 +154,6 @@ def print_tasks(names: list[str], size: int, seed: int) -> None:
     tasks = {}
     for name in names if set(names) <= set(named) else ():
         dataset = create_dataset(name, size=size, seed=seed)
-        tasks[name] = [plain(dataset[index]) for index in range(size)]
+        tasks[name] = [python_value(dataset[index]) for index in range(size)]
     made = {"names": named, "tasks": tasks, "prompt": SYSTEM_PROMPTS[PROMPT]}
     json.dump(made | {"version": version("reasoning-gym")}, out)

@@ -32,7 +32,7 @@ from _inf.apps.eval.reward_process import (
     answer_calls,
     check_file,
     framed,
-    load,
+    load_function,
     received,
 )
 from _inf.errors import ConfigError, error_text, shown
@@ -44,7 +44,7 @@ START_SECONDS = 120.0
 EXIT_SECONDS = 10.0
 GRACE_SECONDS = 5.0  # for an async function to end itself after its time
 DEFAULT_NAME = "compute_score"
-PROGRAM = "from _inf.apps.eval.reward_process import serve; serve({file}, {parent})"
+PROGRAM = "from _inf.apps.eval.reward_process import serve_calls; serve_calls({file}, {parent})"
 
 
 class RewardPool:
@@ -99,8 +99,8 @@ class RewardPool:
             worker.stop()
 
     async def score(self, arguments: dict[str, Any]) -> Reward:
-        """Score one answer. arguments: of `KEYWORDS`. Raises `RewardError`, and `ConfigError` for a
-        data_source that verl's function does not know."""
+        """Score one answer. arguments: by the names of `ARGUMENTS`. Raises `RewardError`, and
+        `ConfigError` for a data_source that verl's function does not know."""
         worker = await self._places.get()
         try:
             return Reward.of(await worker.call(arguments, self._seconds))
@@ -152,7 +152,7 @@ class RewardWorker:
     def _launch(self, theirs: socket.socket) -> None:
         if not isinstance(self._function, bytes):
             # A daemon: a call that never ends does not keep the caller.
-            work = (theirs, partial(load, self._function))
+            work = (theirs, partial(load_function, self._function))
             threading.Thread(target=answer_calls, args=work, daemon=True).start()
             return
         with theirs, tempfile.TemporaryFile() as pickled:

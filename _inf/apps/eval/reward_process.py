@@ -33,7 +33,7 @@ from _inf.runtime.processes import die_with
 RewardFunction = Callable[..., Any]
 LOADED = 0  # the number of the first answer
 HEADER = struct.Struct("!Q")  # the size of a message
-KEYWORDS = ("data_source", "solution_str", "ground_truth", "extra_info")
+ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
 def framed(message: object) -> bytes:
@@ -48,11 +48,11 @@ async def received(reader: asyncio.StreamReader) -> Any:
     return pickle.loads(await reader.readexactly(size))
 
 
-def serve(file: int, parent: int) -> None:
+def serve_calls(file: int, parent: int) -> None:
     """Run as a process, which has the pickled function on its standard input."""
     die_with(parent)  # also in a call that never ends
     pickled, sys.stdout = sys.stdin.buffer.read(), sys.stderr
-    answer_calls(socket.socket(fileno=file), lambda: load(cloudpickle.loads(pickled)))
+    answer_calls(socket.socket(fileno=file), lambda: load_function(cloudpickle.loads(pickled)))
 
 
 def answer_calls(end: socket.socket, loaded: Callable[[], RewardFunction]) -> None:
@@ -115,7 +115,7 @@ async def _side_by_side(
         calls.cancel_scope.cancel()
 
 
-def load(function: RewardFunction | str | None) -> RewardFunction:
+def load_function(function: RewardFunction | str | None) -> RewardFunction:
     """The function itself, one of a file, or verl's default."""
     if function is None:
         from verl.utils.reward_score import default_compute_score
@@ -123,7 +123,7 @@ def load(function: RewardFunction | str | None) -> RewardFunction:
         return default_compute_score  # type: ignore[no-any-return]
     if not isinstance(function, str):
         return function
-    found, functions = of_file(function)
+    found, functions = from_file(function)
     if not callable(found):
         what = "no function" if found is None else "something else than a function"
         name = function.rpartition(":")[2]
@@ -141,7 +141,7 @@ def check_file(named: str, option: str, form: str) -> None:
         raise ConfigError(f"{option} {named!r}: there is no file {file}.")
 
 
-def of_file(named: str) -> tuple[Any, list[str]]:
+def from_file(named: str) -> tuple[Any, list[str]]:
     """Return what "FILE.py:NAME" names, or None, and the names of the file's functions."""
     path, _, name = named.rpartition(":")
     if (folder := str(Path(path).resolve().parent)) not in sys.path:
@@ -161,10 +161,10 @@ def _check_keywords(function: RewardFunction) -> None:
     except ValueError:  # of a function in C
         return
     try:
-        signature.bind(**dict.fromkeys(KEYWORDS))
+        signature.bind(**dict.fromkeys(ARGUMENTS))
     except TypeError as failure:
         raise TypeError(
-            f"{failure}; verl calls it with the keywords {', '.join(KEYWORDS)}"
+            f"{failure}; verl calls it with the keywords {', '.join(ARGUMENTS)}"
         ) from None
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from inf import InferenceEngine
 
 PROGRESS = "{0.done} of {0.total} scored, {0.answered} answered{0.speed}"
-Start = Callable[[], contextlib.AbstractContextManager["InferenceEngine"]]
+StartEngine = Callable[[], contextlib.AbstractContextManager["InferenceEngine"]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ class EvalRun:
 
     def run(
         self,
-        start: Start,
+        start: StartEngine,
         on_error: OnError = lambda line, reason: None,
         tell: Callable[[str], None] = lambda text: None,
     ) -> EvalReport:
@@ -162,7 +162,7 @@ class EvalRun:
         return report
 
     def _finish(
-        self, file: OutputFile, stored: Stored, tally: Tally, start: Start, on_error: OnError
+        self, file: OutputFile, stored: Stored, tally: Tally, start: StartEngine, on_error: OnError
     ) -> None:
         def named(line: int, reason: str) -> None:
             on_error(line, f"row {self._example(line).number} of the data: {reason}")
