@@ -1,4 +1,5 @@
-"""Where a reward function runs: a process of its own, or a thread of the caller's.
+"""Runs a reward function in a process of its own, or a thread of the caller, so that a call which
+hangs or crashes ends neither the evaluation nor its engine.
 
 It imports nothing of an engine, and answers calls until its connection is closed: a sync function
 one after another, an async one side by side. A process prints to stderr what the function prints.
@@ -106,7 +107,8 @@ async def _side_by_side(
                 answer = ("returned", _json(await function(**arguments)))
             except Exception as failure:
                 answer = _raised(failure)
-        writer.write(framed((number, *answer)))
+        if not calls.cancel_scope.cancel_called:  # the caller still listens
+            writer.write(framed((number, *answer)))
 
     async with anyio.create_task_group() as calls:
         with contextlib.suppress(EOFError, OSError):
@@ -116,7 +118,7 @@ async def _side_by_side(
 
 
 def load_function(function: RewardFunction | str | None) -> RewardFunction:
-    """The function itself, one of a file, or verl's default."""
+    """Return the function itself, the one that "FILE.py:NAME" names, or verl's default."""
     if function is None:
         from verl.utils.reward_score import default_compute_score
 

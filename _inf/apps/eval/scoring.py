@@ -21,6 +21,7 @@ from _inf.apps.eval.reward_pool import RewardPool
 from _inf.apps.tally import Tally
 
 LOOP_SCORE = "reward_score"  # verl's name for an agent loop's own
+Arguments = Callable[[dict[str, Any]], dict[str, Any]]  # of the reward function, for a row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,9 +69,6 @@ class Judges:
         if environment and any(row.get("scored_by") == str(environment) for row in rows):
             return environment
         return self.pool.version
-
-
-Arguments = Callable[[dict[str, Any]], dict[str, Any]]  # of the reward function, for a row
 
 
 @dataclasses.dataclass(frozen=True)
