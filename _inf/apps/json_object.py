@@ -15,8 +15,8 @@ MAX_NESTING = 200  # pydantic's, with the object itself
 
 
 def json_object(text: bytes) -> dict[str, Any]:
-    """Parse JSON text of an object; a `ConfigError` says what else it is, and its `key` of which
-    field the value is at fault."""
+    """Parse the JSON text of an object. Raises `ConfigError` for anything else; its `key` is the
+    field whose value is at fault."""
     try:
         value = from_json(text)
         json.dumps(value, allow_nan=False)  # raises for 1e400, which JSON cannot represent

@@ -12,11 +12,12 @@ SAY_SECONDS = 30.0  # between two lines about the progress
 
 
 class Tally:
-    """What a run has done, in a bar, or where there can be none in a line now and then.
+    """Counts what a run has done, and shows it in a bar, or where there can be none in a line now
+    and then.
 
-    total: rows of the whole file. done, answered: those of an earlier run, and then of this one
-    too. line: a line's text, with the attributes of this object. tell: what prints it.
-    Attributes of this run alone: `rows`, `tokens`, and the `seconds` until the last answer.
+    total: rows of the whole file. done, answered: at first those of an earlier run. line: a line's
+    text, with the attributes of this object. tell: what prints it. Attributes of this run alone:
+    `rows`, `tokens`, and the `seconds` until the last answer.
     """
 
     def __init__(

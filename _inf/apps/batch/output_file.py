@@ -190,5 +190,5 @@ def not_written(path: Path, failure: OSError) -> InferenceError:
 
 
 def _json_line(row: Mapping[str, Any]) -> bytes:
-    # Half a character, which a tool call's arguments may have, becomes JSON's own escape.
+    # A lone surrogate, which a tool call's arguments may have, becomes JSON's own escape.
     return json_text(row, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"

@@ -145,8 +145,8 @@ def update(
     engine: InferenceEngine, rows: Sequence[TokenRow], before: Sequence[list[float]]
 ) -> tuple[dict[str, float], str]:
     """Compare log probs before and after an update with the weights of the model's folder, and
-    count what the next prompt takes from the prefix cache. Returns no numbers and the reason if the
-    folder's weights are not those that are served."""
+    count what the next prompt takes from the prefix cache. Returns no numbers, and the reason, if
+    the engine serves other weights than the folder's."""
     from safetensors.torch import load_file
 
     if engine.weight_version:

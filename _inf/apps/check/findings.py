@@ -69,8 +69,7 @@ WEIGHTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One comparison past its bound. metric, value, allowed: the number of `metrics` that is.
-    meaning: what is off, and what that points to."""
+    """A number of `metrics` that is past its bound. meaning: what is off, and the likely cause."""
 
     metric: str
     value: float

@@ -1,4 +1,4 @@
-"""What `inf.check` returns: numbers, findings, a table and a plot."""
+"""The report that `inf.check` returns: numbers, findings, a table and a plot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class WorstToken:
 class CheckReport:
     """The result of a check. passed: whether there are no findings.
 
-    findings: each a number of `metrics` that is past its bound, and what that points to.
+    findings: each a number of `metrics` that is past its bound, and the likely cause.
     metrics: numbers by name; docs/parity.md explains them. Differences are in nats.
     allowed: the bounds, by the last part of a metric's name.
     tokens, rows: how many were compared with the reference. notes: how, and what was left out.

@@ -1,4 +1,4 @@
-"""The ids of one conversation by two paths: the template whole, and ours turn by turn.
+"""Renders one conversation to ids by two paths: the template whole, and ours turn by turn.
 
 An answer's own ids are what the model would have sampled: the template's text of it right behind
 its generation prompt, up to its EOS.
@@ -20,8 +20,8 @@ THOUGHT_ENDS = "</think>"
 
 
 class Segment(NamedTuple):
-    """A stretch of a path's ids. kind: "prompt", "answer", or "after": what stands between an
-    answer and the next one; answer: the index of its message."""
+    """A stretch of a path's ids. kind: "prompt", "answer", or "after", between an answer and the
+    next one. answer: the index of its message."""
 
     kind: str
     answer: int
@@ -114,8 +114,8 @@ class Paths:
         return text, [], ""
 
     def _after(self, index: int, *, ended: bool) -> list[int]:
-        """What our conversations append after an answer (conversation/episode.py): in them the
-        model's calls stay in its text, and special tokens in what others say are broken."""
+        """Return what our conversations append after an answer (conversation/episode.py): in them
+        the model's calls stay in its text, and special tokens in other texts are broken."""
         upto = list(self.conversation.messages[: self.conversation.next_answer(index)])
         for at in range(self.conversation.answers[0], len(upto)):
             if upto[at]["role"] != "assistant":

@@ -40,7 +40,7 @@ class PathReport:
 
 @dataclasses.dataclass(frozen=True)
 class TurnsReport:
-    """The result. roles: of the messages; left_out: what the built-in conversation lacks, and why;
+    """The result. roles: of the messages. left_out: what the built-in conversation lacks, and why.
     whole: the ids of the chat template rendered whole."""
 
     roles: list[str]

@@ -199,7 +199,7 @@ class DefaultCommand(TyperGroup):
             )
 
     def check_default(self, ctx: Any, args: list[str]) -> None:
-        """Refuse what the default command should not get."""
+        """Refuse arguments that the default command should not get."""
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""What `inf eval` asks: the rows of a benchmark with their reward, or those of a file. math500,
-aime24 and aime25 are tables here, with the prompt whose answers verl's reward function reads."""
+"""Finds the data that `inf eval` names: a benchmark with its reward, or a file. math500, aime24 and
+aime25 are described here, with prompts whose answers verl's reward functions read."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class BenchmarkOptions:
 
 
 def data_of(source: str, options: BenchmarkOptions) -> EvalData:
-    """Return what `inf eval SOURCE` asks. Raises `ConfigError` for another benchmark's option."""
+    """Return the data of `inf eval SOURCE`. Raises `ConfigError` for another benchmark's option."""
     options.check(source)
     if source.startswith(reasoning_tasks.PREFIX):
         size = options.size or reasoning_tasks.SIZE

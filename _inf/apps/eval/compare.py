@@ -72,9 +72,9 @@ class MeanDifference:
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """What differs between two runs.
+    """The differences between two runs.
 
-    changed: the prompts whose mean reward is another, the greatest differences first. only_in_a,
+    changed: the prompts whose mean rewards differ, the greatest differences first. only_in_a,
     only_in_b, without_reward (in one of them): numbers of rows that are not compared. unscored:
     answers without a reward, of A and of B. scored_by: the versions of the reward functions that
     scored A and B, as their rows name them.

@@ -30,8 +30,11 @@ NOT_COLUMNS = (AGENT_NAME, "raw_prompt")  # verl takes the first one out, and wr
 
 @dataclasses.dataclass(frozen=True)
 class EvalData:
-    """What an evaluation asks. rows: what `read_examples` reads. name: how the report names them.
-    stem: of the files that are written. reward: None for verl's, "FILE.py:NAME", or a function."""
+    """The data of an evaluation and the reward that fits it.
+
+    rows: as `read_examples` takes them. name: how the report names them. stem: the beginning of the
+    names of the files that are written. reward: a function, "FILE.py:NAME", or None for verl's.
+    """
 
     rows: Any
     name: str

@@ -1,4 +1,4 @@
-"""What `evaluate` returns: metrics by verl's names, the rows, a table and a plot."""
+"""The report that `evaluate` returns: metrics by verl's names, the rows, a table and a plot."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class EvalReport:
         )
 
     def __str__(self) -> str:
-        """What was measured, how and when."""
+        """Say what was measured, how and when."""
         rows = "" if self.limit is None else f", the first {self.limit} rows"
         parameters = [f"{name}={shown(value)}" for name, value in self.parameters.items()]
         head = f"{self.model} on {self.data}{rows}, {self.reward}, n={self.n}, {self.date}"

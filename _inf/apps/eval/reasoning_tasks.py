@@ -40,11 +40,11 @@ GRIDS = ("arc_agi", "rearc")  # their scores compare with a tuple of tuples
 @dataclasses.dataclass(frozen=True)
 class ScoreAnswer:
     """The `score_answer` of the task that asked, for the text that the package's `extract_answer`
-    finds: that of the last <answer> tags. version: the package's, so that another one scores the
+    finds in the last <answer> tags. version: the package's, so that another version scores the
     stored answers again.
 
-    Besides `score` it returns `answered` (1 if there are such tags), `pred` (their text), the
-    question's `metadata`, and `raised` if the score raised an exception; then it is 0.
+    In addition to `score` it returns `answered` (1 if there are such tags), `pred` (their text),
+    the question's `metadata`, and `raised` if the score raised an exception; then it is 0.
     """
 
     version: str

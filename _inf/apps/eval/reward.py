@@ -23,7 +23,7 @@ class RewardError(InferenceError):
 
 @dataclasses.dataclass(frozen=True)
 class Reward:
-    """A row's reward, and what else its function returned, by verl's names."""
+    """A row's reward, and the other values that its function returned, by verl's names."""
 
     value: float
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -47,7 +47,7 @@ class Reward:
 
 
 def _check_value(name: str, value: Any) -> None:
-    """Raise `RewardError` for what no file of rows holds, or no figure can be made of."""
+    """Raise `RewardError` for a value that JSON cannot hold, or that no metric can be made of."""
     try:
         usable = json_value(value) == value
         if isinstance(value, int):

@@ -38,7 +38,7 @@ ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
 
 def framed(message: object) -> bytes:
-    """Return a message as it is sent. Raises what a value raises that cannot be pickled."""
+    """Return a message as it is sent. A value that cannot be pickled may raise anything."""
     data = pickle.dumps(message)
     return HEADER.pack(len(data)) + data
 
@@ -134,8 +134,8 @@ def load_function(function: RewardFunction | str | None) -> RewardFunction:
 
 
 def check_file(named: str, option: str, form: str) -> None:
-    """Raise `ConfigError` unless it is "FILE.py:NAME" of a file that is there. form: what it names,
-    with its form."""
+    """Raise `ConfigError` unless `named` is "FILE:NAME" of a file that exists. form: how the
+    message describes NAME."""
     file, _, name = named.rpartition(":")
     if not file or not name.isidentifier():
         raise ConfigError(f"{option} {named!r}: name a file and {form}.")
@@ -171,7 +171,7 @@ def _check_keywords(function: RewardFunction) -> None:
 
 
 def _raised(failure: Exception) -> tuple[str, Any]:
-    """What is sent of an exception: its class, and its text with the place."""
+    """Return what is sent for an exception: its class, and its text with the place."""
     frames = traceback.extract_tb(failure.__traceback__)
     where = [frame for frame in frames if "importlib" not in frame.filename]
     place = f" ({Path(where[-1].filename).name}, line {where[-1].lineno})" if where else ""

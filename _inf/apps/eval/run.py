@@ -72,8 +72,8 @@ class EvalSettings:
 class EvalRun:
     """One evaluation.
 
-    params: keywords of `generate`. adapter_folder: of the adapter that they name, if its files are
-    to be the same in a later run. Raises `ConfigError` for what cannot be asked or scored.
+    params: keywords of `generate`. adapter_folder: the folder of the adapter that they name, if a
+    later run must have the same files. Raises `ConfigError` for what cannot be asked or scored.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ Arguments = Callable[[dict[str, Any]], dict[str, Any]]  # of the reward function
 
 @dataclasses.dataclass(frozen=True)
 class Judges:
-    """Who scores an answer: its agent loop or its environment, if that gave a reward, else the
-    reward function.
+    """The code that scores an answer: its agent loop or its environment, if that gave a reward,
+    else the reward function.
 
     loops: the agent loops' versions, by their names. environment: its version; None if there is
     none, or if its rewards do not count.
@@ -38,7 +38,7 @@ class Judges:
     environment: CodeVersion | None = None
 
     def of(self, row: AnswerRow) -> CodeVersion:
-        """Return the version of what scores a row."""
+        """Return the version of the code that scores a row."""
         if scored_by_its_loop(row):
             return self.loops[row["agent_loop"]]
         if self.environment is not None and ENVIRONMENT in row.get("reward_scores", {}):
@@ -116,8 +116,8 @@ def scored_by_its_loop(row: AnswerRow) -> bool:
 
 
 def _score_of_loop(row: AnswerRow) -> Reward:
-    """The score of a row's agent loop, with what verl takes for its function's other values
-    (`agent_loop.py`, `_postprocess`)."""
+    """Return the score that an agent loop gave its row, with the values that verl also takes from
+    it (`agent_loop.py`, `_postprocess`)."""
     score, extra = row["reward_scores"][LOOP_SCORE], row["extra_fields"].get("reward_extra_info")
     if score is None:  # in JSON
         raise RewardError(

@@ -1,6 +1,6 @@
-"""Builds the HTML page of `inf show`: one file that needs no other and asks nothing of a network.
+"""Builds the HTML page of `inf show`: one file that needs no other file and no network.
 
-What rows say is data in the page: JSON without `<`, which the page's own script turns into text.
+The rows are data in the page: JSON without `<`, which the page's own script turns into text.
 The page's policy allows that script and style by their hashes, and nothing else.
 """
 
@@ -36,7 +36,7 @@ FOLDED = {
 def page(files: Sequence[tuple[str, Sequence[Rollout]]]) -> str:
     """Return the page of one file, or of two side by side; each is a name and its rows.
 
-    Rows with the same `row_id` stand beside each other; the second of an id beside the second.
+    Rows with the same `row_id` are shown next to each other: the first with the first, and so on.
     """
     beside: dict[tuple[str, int], list[Any]] = {}
     for side, (_, rollouts) in enumerate(files):

@@ -142,7 +142,7 @@ class Rollout:
         return f"<Rollout {self.row_id}: {shown(self.completion)} ({facts})>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the page of `inf show` with this row."""
+        """Return what a notebook shows: the page of `inf show` with this row."""
         return frame([self])
 
 
@@ -216,7 +216,7 @@ def _pad(rollouts: Sequence[Rollout], *, padded: bool) -> int:
 
 
 def _session_of(extra: Mapping[str, Any]) -> str | None:
-    """What the traces of one session share; None of a row that was no trace."""
+    """Return the id that the traces of one session share; None if the row was no trace."""
     name = extra.get("rollout") if "forked_from" in extra else None
     return name if isinstance(name, str) else None
 

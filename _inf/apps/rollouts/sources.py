@@ -145,7 +145,7 @@ def _of_trace(trace: Trace) -> dict[str, Any]:
 
 
 def _rows_of_batch(batch: Any) -> list[dict[str, Any]]:
-    """The rows of a `DataProto`; its padding is what its attention mask says."""
+    """Return the rows of a `DataProto` without padding, which its attention mask marks."""
     tensors = {} if batch.batch is None else dict(batch.batch.items())
     if missing := [name for name in TENSORS if name not in (*tensors, LOGPROBS)]:
         raise ConfigError(f"rows: the DataProto has no {missing[0]}; give one of rollout_batch.")
@@ -223,7 +223,7 @@ def token_texts(ids: Sequence[int], tokenizer: Tokenizer) -> list[str]:
 
 
 def _one_by_one(ids: list[int], tokenizer: Tokenizer) -> list[str]:
-    """The same for a tokenizer whose tokens read differently alone, such as Llama 2's."""
+    """Return the texts by a tokenizer whose tokens read differently alone, such as Llama 2's."""
     stream = TextStream(tokenizer, (), skip_special_tokens=False)
     texts: list[str] = []
     for end in range(1, len(ids) + 1):
