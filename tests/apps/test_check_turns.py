@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import dataclasses
 import json
@@ -18,10 +19,19 @@ from _inf.apps.check.turns_report import TurnsReport, compare_paths
 from _inf.apps.cli import main
 from _inf.config import Config
 from _inf.conversation.episode import Episode
+from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import rules_for
 from _inf.errors import PromptError
 from _inf.tools.execution import Executed
-from _inf.types import ModelInfo, Prompt, RequestOutput, SamplingParams, ToolCall, TurnOptions
+from _inf.types import (
+    ModelInfo,
+    Prompt,
+    Request,
+    RequestOutput,
+    SamplingParams,
+    ToolCall,
+    TurnOptions,
+)
 from tests.support.chat_templates import FAMILIES, embedded_tokenizer, model_of
 
 WHOLE = built_in(lambda _: None)
@@ -54,19 +64,26 @@ def test_our_path_has_the_ids_of_a_row_of_the_conversation_loop(name: str, embed
     rules = rules_for(WHOLE.tools, {}, Config(), model)
     assert rules.template is not None
     prompt = Prompt(rules.template.prompt(messages[:2], 0), messages=messages[:2])
-    row = Episode(prompt, SamplingParams(max_tokens=999), TurnOptions(), rules)
+    sampled = iter(answers)
 
-    def answer(ids: list[int]) -> None:
-        row.add_assistant_turn(RequestOutput(ids, [-1.0] * len(ids), [], "stop", ids[-1]))
+    async def turn(request: Request) -> RequestOutput:
+        ids = next(sampled)
+        return RequestOutput(ids, [-1.0] * len(ids), [], "stop", ids[-1])
 
-    answer(answers[0])
+    recorder = Recorder(turn, 0)
+    row = Episode(prompt, SamplingParams(max_tokens=999), TurnOptions(), rules, recorder)
+
+    def answer() -> None:
+        row.add_answer(asyncio.run(recorder.sample(row.next_request())))
+
+    answer()
     # Whether a family's calls are found depends on its format; what is rendered does not.
     row.messages[2:] = [messages[2]]
     row.to_run = [ToolCall("multiply", {"a": 12, "b": 7}, "", 0, 0)]
     row.add_tool_results([Executed(text="84")])
-    answer(answers[1])
+    answer()
     row.add_user_message("And half of that?")
-    answer(answers[2])
+    answer()
     assert row.error is None
     assert row.prompt_ids + row.ids == [token for each in paths.ours() for token in each.ids]
 
