@@ -17,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from functools import partial
 from typing import Any
@@ -141,9 +140,9 @@ class RewardWorker:
             ours, theirs = socket.socketpair()
             reader, self._writer = await asyncio.open_unix_connection(sock=ours)
             self._reading = asyncio.create_task(self._read(reader))
-            self._launch(theirs)
             late = f"the reward function did not load within {START_SECONDS:g} s"
             try:
+                self._launch(theirs)
                 self.is_async = await self._answer(LOADED, START_SECONDS, late)
             except BaseException:  # it has no function: the next call starts another one
                 self.close("")
@@ -155,7 +154,7 @@ class RewardWorker:
             work = (theirs, partial(load_function, self._function))
             threading.Thread(target=answer_calls, args=work, daemon=True).start()
             return
-        with theirs, tempfile.TemporaryFile() as pickled:
+        with theirs, open(os.memfd_create("reward"), "w+b") as pickled:
             pickled.write(self._function)
             pickled.seek(0)
             self._process = subprocess.Popen(
