@@ -322,9 +322,9 @@ class InferenceEngine:
         history; sessions whose first traces have equal prompts share it. Raises `ConfigError` if a
         trace is wider than `rollout.prompt_length` or `rollout.response_length`.
         """
-        from _inf.response.trainer_batch import traces_batch
+        from _inf.apps.rollouts.sources import traces_to_data_proto
 
-        return traces_batch(traces, rewards, self.tokenizer, self.config.rollout.widths)
+        return traces_to_data_proto(traces, rewards, self.tokenizer, self.config.rollout.widths)
 
     def serve(
         self,

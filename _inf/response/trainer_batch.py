@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 from _inf.errors import ConfigError, PromptError, shown
 from _inf.request.prompts import as_list
 from _inf.request.sampling import Sampling
-from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
-from _inf.types import Prompt, Tokenizer, Trace
+from _inf.types import Prompt
 
 OTHER_LOGPROBS = (
     "the server's log probs are of another definition with these parameters; use temperature 1 "
@@ -117,76 +115,6 @@ def trainer_batch(
     repeated = {name: values.repeat(n, axis=0) for name, values in given.items()}
     prompts = [row.prompt_token_ids or [] for row in rows]
     return data_proto(prompts, [row.response for row in rows], pad, widths, repeated | columns)
-
-
-def traces_batch(
-    traces: Sequence[Trace],
-    rewards: Sequence[float] | None,
-    tokenizer: Tokenizer,
-    widths: tuple[int, int],
-) -> Any:
-    """Build the same batch from a served engine's traces, with one `uid` per group of `groups`.
-
-    rewards: one per trace; None takes each trace's `reward`.
-    """
-    if not traces:
-        raise ConfigError.of("traces", "none; a batch has at least one row.")
-    if rewards is not None and len(rewards) != len(traces):
-        raise ConfigError.of("rewards", f"{len(rewards)} for {len(traces)} traces; give one each.")
-    for index, trace in enumerate(traces):
-        for ids, most, name in (
-            (trace.prompt_token_ids, widths[0], "rollout.prompt_length"),
-            (trace.token_ids, widths[1], "rollout.response_length"),
-        ):
-            if len(ids) > most:
-                raise ConfigError.of(
-                    f"traces[{index}]",
-                    f"its {len(ids)} tokens are above {most}, the width of a batch; raise {name}.",
-                )
-        if any(map(math.isnan, trace.logprobs)):
-            raise ConfigError.of(f"traces[{index}]", OTHER_LOGPROBS)
-    given = [trace.reward for trace in traces] if rewards is None else list(rewards)
-    prompts = [trace.prompt_token_ids for trace in traces]
-    numbers, uids = groups(prompts, [trace.rollout for trace in traces])
-    columns: dict[str, list[Any]] = {
-        "uid": uids,
-        "completions": [_last_answer(trace, tokenizer) for trace in traces],
-        "prompt_index": numbers,
-        "finish_reason": [trace.finish_reasons[-1] for trace in traces],
-        "weight_version": [trace.weight_versions[-1] for trace in traces],
-        "messages": [{"messages": trace.messages} for trace in traces],
-        "reward_scores": [{} if reward is None else {"reward": reward} for reward in given],
-        "__num_turns__": [len(trace.finish_reasons) for trace in traces],
-    }
-    responses = [(trace.token_ids, trace.response_mask, trace.logprobs) for trace in traces]
-    return data_proto(prompts, responses, tokenizer.pad_token_id, widths, columns)
-
-
-def groups(
-    prompts: Sequence[list[int]], rollouts: Sequence[str | None]
-) -> tuple[list[int], list[str]]:
-    """Return the number and the new `uid` of each row's group; rows with equal prompts are a group.
-
-    rollouts: each row's rollout. All rows of a rollout count as rows of its first row's prompt:
-    later ones, of a sub-agent or with a shortened history, have prompts that no other rollout has.
-    """
-    first: dict[str, tuple[int, ...]] = {}
-    numbers: dict[tuple[int, ...], int] = {}
-    order = []
-    for ids, rollout in zip(map(tuple, prompts), rollouts, strict=True):
-        prompt = ids if rollout is None else first.setdefault(rollout, ids)
-        order.append(numbers.setdefault(prompt, len(numbers)))
-    uids = [str(uuid.uuid4()) for _ in numbers]
-    return order, [uids[number] for number in order]
-
-
-def _last_answer(trace: Trace, tokenizer: Tokenizer) -> str:
-    """Return the last answer's text, decoded from ids if the trace has no messages."""
-    if trace.messages:
-        return str(trace.messages[-1]["content"])
-    mask = trace.response_mask
-    begin = max((index for index, bit in enumerate(mask) if not bit), default=-1) + 1
-    return decoded_text(trace.token_ids[begin:], tokenizer, skip_special_tokens=True)
 
 
 def data_proto(

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import typing
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import pydantic
 from _inf.apps.json_lines import json_lines
 from _inf.apps.rollouts.page import frame
 from _inf.errors import ConfigError, shown
-from _inf.response.trainer_batch import data_proto, groups
+from _inf.response.trainer_batch import data_proto
 
 SAYS_SOMETHING = ("response_ids", "completion", "messages", "error")
 PER_TOKEN = dict.fromkeys(("response_mask", "logprobs", "response_texts"), "response_ids")
@@ -215,6 +216,24 @@ def _pad(rollouts: Sequence[Rollout], *, padded: bool) -> int:
     return next(iter(pads), 0) or 0
 
 
+def _groups(
+    prompts: Sequence[list[int]], rollouts: Sequence[str | None]
+) -> tuple[list[int], list[str]]:
+    """Return the number and the new `uid` of each row's group; rows with equal prompts are a group.
+
+    rollouts: each row's rollout. All rows of a rollout count as rows of its first row's prompt:
+    later ones, of a sub-agent or with a shortened history, have prompts that no other rollout has.
+    """
+    first: dict[str, tuple[int, ...]] = {}
+    numbers: dict[tuple[int, ...], int] = {}
+    order = []
+    for ids, rollout in zip(map(tuple, prompts), rollouts, strict=True):
+        prompt = ids if rollout is None else first.setdefault(rollout, ids)
+        order.append(numbers.setdefault(prompt, len(numbers)))
+    uids = [str(uuid.uuid4()) for _ in numbers]
+    return order, [uids[number] for number in order]
+
+
 def _session_of(extra: Mapping[str, Any]) -> str | None:
     """Return the id that the traces of one session share; None if the row was no trace."""
     name = extra.get("rollout") if "forked_from" in extra else None
@@ -224,7 +243,7 @@ def _session_of(extra: Mapping[str, Any]) -> str | None:
 def _columns(rollouts: Sequence[Rollout], prompts: Sequence[list[int]]) -> dict[str, list[Any]]:
     """The columns; one of which no row knows anything is left out."""
     rows = [{name: getattr(rollout, key) for name, key in COLUMNS.items()} for rollout in rollouts]
-    grouped = groups(prompts, [_session_of(rollout.extra) for rollout in rollouts])
+    grouped = _groups(prompts, [_session_of(rollout.extra) for rollout in rollouts])
     for row, rollout, number, uid in zip(rows, rollouts, *grouped, strict=True):
         row["uid"] = uid if rollout.uid is None else rollout.uid
         row["prompt_index"] = number if rollout.prompt_index is None else rollout.prompt_index

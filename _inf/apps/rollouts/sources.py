@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from _inf.apps.rollouts.rollout import COLUMNS, Rollout
+from _inf.apps.rollouts.rollout import COLUMNS, Rollout, rollouts_to_data_proto
 from _inf.errors import ConfigError, shown
 from _inf.response.decode import decoded_text
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import UNFINISHED, TextStream
-from _inf.response.trainer_batch import TENSORS
+from _inf.response.trainer_batch import OTHER_LOGPROBS, TENSORS
 from _inf.types import RequestOutput, Tokenizer, Trace
 
 LOGPROBS = "rollout_log_probs"
@@ -124,6 +124,56 @@ def answer_fields(answer: GenerationRow, tokenizer: Tokenizer) -> dict[str, Any]
             fields["timings"] = {"tools": sum(c["seconds"] for c in calls)} if calls else None
     fields = {name: value for name, value in fields.items() if value is not None}
     return _with_texts(fields, tokenizer)
+
+
+def traces_to_data_proto(
+    traces: Sequence[Trace],
+    rewards: Sequence[float] | None,
+    tokenizer: Tokenizer,
+    widths: tuple[int, int],
+) -> Any:
+    """Return the `DataProto` of a served engine's traces, `widths` wide.
+
+    rewards: one per trace; None takes each trace's `reward`.
+    """
+    if not traces:
+        raise ConfigError.of("traces", "none; a batch has at least one row.")
+    if rewards is not None and len(rewards) != len(traces):
+        raise ConfigError.of("rewards", f"{len(rewards)} for {len(traces)} traces; give one each.")
+    rollouts = []
+    for index, trace in enumerate(traces):
+        for ids, most, name in (
+            (trace.prompt_token_ids, widths[0], "rollout.prompt_length"),
+            (trace.token_ids, widths[1], "rollout.response_length"),
+        ):
+            if len(ids) > most:
+                raise ConfigError.of(
+                    f"traces[{index}]",
+                    f"its {len(ids)} tokens are above {most}, the width of a batch; raise {name}.",
+                )
+        if any(map(math.isnan, trace.logprobs)):
+            raise ConfigError.of(f"traces[{index}]", OTHER_LOGPROBS)
+        rollout = Rollout.of(_of_trace(trace), f"traces[{index}]")
+        reward = trace.reward if rewards is None else rewards[index]
+        rollout = dataclasses.replace(
+            rollout,
+            completion=_last_answer(trace, tokenizer),
+            messages=trace.messages,
+            reward_scores={} if reward is None else {"reward": reward},
+            prompt_length=widths[0],
+            response_length=widths[1],
+            pad_token_id=tokenizer.pad_token_id,
+        )
+        rollouts.append(rollout)
+    return rollouts_to_data_proto(rollouts)
+
+
+def _last_answer(trace: Trace, tokenizer: Tokenizer) -> str:
+    """Return the last answer's text, decoded from ids if the trace has no messages."""
+    if trace.messages:
+        return str(trace.messages[-1]["content"])
+    begin = max((place for place, bit in enumerate(trace.response_mask) if not bit), default=-1) + 1
+    return decoded_text(trace.token_ids[begin:], tokenizer, skip_special_tokens=True)
 
 
 def _of_trace(trace: Trace) -> dict[str, Any]:

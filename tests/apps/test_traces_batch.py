@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
 
-from _inf.apps.rollouts.sources import as_rollouts
+from _inf.apps.rollouts.sources import traces_to_data_proto
 from _inf.apps.serve.sessions import Sessions, Start
-from _inf.response.trainer_batch import traces_batch
 from _inf.types import RequestOutput, Tokenizer, Trace
-from inf import rollouts_to_data_proto
 
 TOKENIZER = cast(Tokenizer, SimpleNamespace(pad_token_id=0))
 
@@ -31,18 +28,13 @@ def answered(sessions: Sessions, name: str, *requests: tuple[list[int], str]) ->
 
 
 def groups_of(traces: list[Trace]) -> list[list[int]]:
-    """The numbers of the rows of each `uid`; the same of both ways to a batch."""
-    batch = traces_batch(traces, [1.0] * len(traces), TOKENIZER, (8, 8))
-    rows = [dataclasses.replace(row, pad_token_id=0) for row in as_rollouts(traces)]
-    found = []
-    for columns in (batch.non_tensor_batch, rollouts_to_data_proto(rows).non_tensor_batch):
-        groups: dict[str, list[int]] = {}
-        for row, uid in enumerate(columns["uid"]):
-            groups.setdefault(uid, []).append(row)
-        found.append([*groups.values()])
-        assert [columns["prompt_index"][rows[0]] for rows in found[-1]] == [*range(len(groups))]
-    assert found[0] == found[1]
-    return found[0]
+    """The numbers of the rows of each `uid`."""
+    batch = traces_to_data_proto(traces, [1.0] * len(traces), TOKENIZER, (8, 8))
+    columns, groups = batch.non_tensor_batch, dict[str, list[int]]()
+    for row, uid in enumerate(columns["uid"]):
+        groups.setdefault(uid, []).append(row)
+    assert [columns["prompt_index"][rows[0]] for rows in groups.values()] == [*range(len(groups))]
+    return [*groups.values()]
 
 
 def test_all_traces_of_a_session_are_in_the_group_of_its_first_prompt() -> None:
