@@ -14,6 +14,7 @@ from inf import InferenceEngine
 from tests.support.json_lines import read, write
 from tests.support.tiny import tiny_model
 from tests.support.trained import adapter
+from tests.support.verl_rows import verl_rows
 
 REWARD = """
 def even(solution_str, **rest):
@@ -27,16 +28,7 @@ SETTINGS = [f"--set=rollout.{name}={value}" for name, value in ROLLOUT.items()]
 def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("reward.py").write_text(REWARD)
-    rows = [
-        {
-            "data_source": "count",
-            "prompt": [{"role": "user", "content": f"Count from {index}."}],
-            "reward_model": {"style": "rule", "ground_truth": str(index)},
-            "extra_info": {"index": index},
-        }
-        for index in range(4)
-    ]
-    write(Path("rows.jsonl"), rows)
+    write(Path("rows.jsonl"), verl_rows(4))
     adapter(tiny_model(), Path("mine"))
 
 

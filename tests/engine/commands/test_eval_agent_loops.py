@@ -4,6 +4,7 @@ is said of ids that were not sampled."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import shutil
 import threading
@@ -23,6 +24,7 @@ from tests.support import agent_loops_for_eval as loops
 from tests.support.json_lines import read, write
 from tests.support.tiny import tiny_model
 from tests.support.tool_calling import CALCULATOR
+from tests.support.verl_rows import verl_rows
 
 PARAMS: dict[str, Any] = {"max_tokens": 6}
 OPTIONS = ("--max-tokens", 6)
@@ -33,19 +35,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info):
 Ran = Callable[..., tuple[int, str, str]]
 
 
-def rows(count: int, **more: Any) -> list[dict[str, Any]]:
-    """As verl's `examples/data_preprocess/gsm8k_tool_agent_loop.py` writes them."""
-    return [
-        {
-            "data_source": "openai/gsm8k",
-            "prompt": [{"role": "user", "content": f"Count from {index}."}],
-            "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": str(index)},
-            "extra_info": {"index": index, "interaction_kwargs": {"name": "gsm8k"}},
-            **more,
-        }
-        for index in range(count)
-    ]
+rows = functools.partial(verl_rows, extra={"interaction_kwargs": {"name": "gsm8k"}})
 
 
 def half() -> Callable[..., float]:

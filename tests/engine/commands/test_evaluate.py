@@ -21,23 +21,10 @@ from inf import ConfigError, InferenceEngine
 from tests.support.json_lines import read, write
 from tests.support.scripts import INF, START_SECONDS, alive, script, until
 from tests.support.tool_calling import GRADER, GUESS, TOOL_MODEL, grade
+from tests.support.verl_rows import verl_rows
 
 PARAMS: dict[str, Any] = {"temperature": 1.0, "seed": 5, "max_tokens": 12, "ignore_eos": True}
 N = 4
-
-
-def rows(count: int) -> list[dict[str, Any]]:
-    """As verl's `examples/data_preprocess/gsm8k.py` writes them."""
-    return [
-        {
-            "data_source": "openai/gsm8k",
-            "prompt": [{"role": "user", "content": f"Count from {index}."}],
-            "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": str(index)},
-            "extra_info": {"split": "test", "index": index},
-        }
-        for index in range(count)
-    ]
 
 
 def even_length() -> Callable[..., dict[str, Any]]:
@@ -77,7 +64,7 @@ def without_section(metrics: dict[str, float]) -> dict[str, float]:
 def test_parquet_of_verls_form_is_scored_as_verl_scores_it(
     tiny: InferenceEngine, tmp_path: Path
 ) -> None:
-    pandas.DataFrame(rows(5)).to_parquet(tmp_path / "test.parquet")
+    pandas.DataFrame(verl_rows(5)).to_parquet(tmp_path / "test.parquet")
     report = inf.evaluate(tiny, tmp_path / "test.parquet", n=N, **PARAMS)
     assert [(row["number"], row["sample"]) for row in report.rows] == [
         (number, sample) for number in range(5) for sample in range(N)
@@ -96,7 +83,9 @@ def test_parquet_of_verls_form_is_scored_as_verl_scores_it(
 def test_own_reward_sees_what_verl_would_pass_and_the_summary_is_written(
     tiny: InferenceEngine, tmp_path: Path
 ) -> None:
-    report = inf.evaluate(tiny, rows(3), reward=even_length(), n=N, out=tmp_path / "run", **PARAMS)
+    report = inf.evaluate(
+        tiny, verl_rows(3), reward=even_length(), n=N, out=tmp_path / "run", **PARAMS
+    )
     lengths = [len(row["completion"]) for row in report.rows]
     assert [row["reward_extra"]["length"] for row in report.rows] == lengths
     rewards = [row["reward"] for row in report.rows]
@@ -110,7 +99,7 @@ def test_own_reward_sees_what_verl_would_pass_and_the_summary_is_written(
 
 def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None:
     async def cell() -> Any:
-        return inf.evaluate(tiny, rows(2), reward=even_length(), max_tokens=4)
+        return inf.evaluate(tiny, verl_rows(2), reward=even_length(), max_tokens=4)
 
     assert len(asyncio.run(cell()).metrics) > 0
 
@@ -127,7 +116,7 @@ def test_evaluation_runs_where_an_event_loop_does(tiny: InferenceEngine) -> None
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_asked(
     tiny: InferenceEngine, missing: str | None, params: dict[str, Any], says: str
 ) -> None:
-    [row], asked = rows(1), tiny.stats()["requests"]
+    [row], asked = verl_rows(1), tiny.stats()["requests"]
     row.pop(missing, None)  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match=says):
         inf.evaluate(tiny, [row], **params)
@@ -150,7 +139,7 @@ def test_command_scores_a_file_with_a_function_of_a_file(
     on_tiny: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "rows.jsonl", rows(2))
+    write(tmp_path / "rows.jsonl", verl_rows(2))
     Path("reward.py").write_text(REWARDS)
     sampled = ["-n", 2, "--temperature", 1, "--max-tokens", 6]
     command = ["eval", "rows.jsonl", "--reward", "reward.py:compute_score", *sampled]
