@@ -156,7 +156,7 @@ def test_wrong_option_is_refused_before_an_engine_starts(
         raise AssertionError("an engine was started")
 
     monkeypatch.setattr("_inf.apps.eval.gsm8k.load_problems", start)
-    monkeypatch.setattr(inf, "prepare_process", start)
+    monkeypatch.setattr("_inf.backends.registry.launch", start)
     assert main([*command, *arguments]) == 2
     err = capsys.readouterr().err
     assert err.startswith(f"inf: {word}") and err.count("\n") == 1
