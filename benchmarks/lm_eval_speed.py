@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
@@ -19,9 +20,10 @@ import typer
 from common import machine
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.openai_completions import LocalCompletionsAPI
 
-from _inf.apps.lm_eval import InfLM
-from _inf.models.resolve import resolve_model
+from _inf.apps.cli.lm_eval import client_arguments
+from inf import InferenceEngine
 
 TEXT = "Natalia sold clips to {} of her friends in April, and then she sold half as many in May. "
 KINDS = {
@@ -51,11 +53,17 @@ def main(
     batch_size: Annotated[int, typer.Option(help="Of the harness's backend.")] = 8,
 ) -> None:
     print(machine())
-    folder, device = str(resolve_model(None)), "cuda" if torch.cuda.is_available() else "cpu"
-    models = {
-        "inf": InfLM(),
-        "hf": HFLM(pretrained=folder, device=device, dtype="float32", batch_size=batch_size),
-    }
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with InferenceEngine(rollout={"prompt_length": 1024}) as engine, engine.serve() as server:
+        folder = str(engine.model_folder)
+        models = {
+            "inf": LocalCompletionsAPI(**client_arguments(engine, server)),
+            "hf": HFLM(pretrained=folder, device=device, dtype="float32", batch_size=batch_size),
+        }
+        compare(models, requests, pairs)
+
+
+def compare(models: Mapping[str, Any], requests: int, pairs: int) -> None:
     for kind, method in KINDS.items():
         seconds: dict[str, list[float]] = {name: [] for name in models}
         for run in range(pairs + 1):  # the first is not counted

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lm_eval.api.instance import Instance
 
-from _inf.apps.lm_eval import InfLM
 from inf import InferenceEngine
 from tests.support.figures import Figures
 from tests.support.installed import installed
@@ -55,7 +53,6 @@ PROGRAMS = [
     ("langchain_chat.py", AGENTS),
     ("inspect_tasks.py", AGENTS),
     ("openenv_probe.py", AGENTS),
-    ("lm_eval_scores.py", AGENTS),
     ("litellm_calls.py", TRAINING),
     ("instructor_models.py", TRAINING),
     ("trl_vllm_client.py", TRAINING),
@@ -65,15 +62,6 @@ PROGRAMS = [
 DRAWING = {"temperature": 2.0, "seed": 5, "max_tokens": 12}
 REGEX = "[ab]{3}"
 CONTEXT = "The capital of France is"
-SCORED: dict[str, list[tuple[Any, ...]]] = {  # what lm-eval asks for
-    "loglikelihood": [
-        (CONTEXT, " Paris."),
-        (CONTEXT, " Berlin."),
-        ("What is 12 * 7? The answer is", " 84, because 12 * 7 is 84."),
-    ],
-    "loglikelihood_rolling": [("The capital of France is Paris, on the Seine.",)],
-    "generate_until": [(CONTEXT, {"until": ["\n"], "max_gen_toks": 12, "temperature": 0})],
-}
 
 
 @pytest.fixture(scope="module")
@@ -104,16 +92,6 @@ def chatted(engine: InferenceEngine, said: str, tools: list[Any] | None = None) 
     return {"prompt": said, **answered(engine, ids)}
 
 
-def scored(engine: InferenceEngine) -> dict[str, Any]:
-    """What the model `inf` of lm-eval answers."""
-    model = InfLM(engine=engine)
-    found = {}
-    for kind, requests in SCORED.items():
-        instances = [Instance(kind, {}, each, n) for n, each in enumerate(requests)]
-        found[kind] = {"requests": requests, "answers": getattr(model, kind)(instances)}
-    return found
-
-
 @pytest.fixture(scope="module")
 def facts(
     tool_engine: InferenceEngine, engine: InferenceEngine, tmp_path_factory: pytest.TempPathFactory
@@ -141,14 +119,11 @@ def facts(
             "scored_url": scoring.base_url,
             "scored_model": engine.config.model_name,
             "scored": {"prompt": CONTEXT, **answered(engine, scoring_ids, max_tokens=8)},
-            "lm_eval": scored(engine),
             "regex": REGEX,
             "of_regex": answered(engine, scoring_ids, regex=REGEX, max_tokens=16)["token_ids"],
             "prompt_length": engine.model.limits.prompt,
         }
         assert greeting["text"] == GREETED
-        likelihoods = found["lm_eval"]["loglikelihood"]["answers"]
-        assert {is_greedy for _, is_greedy in likelihoods} == {True, False}
         file.write_text(json.dumps(found))
         yield file
 

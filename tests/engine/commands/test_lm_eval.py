@@ -1,26 +1,23 @@
-"""The model "inf" of lm-evaluation-harness, beside the harness's own Transformers backend."""
+"""`inf lm-eval` beside lm-evaluation-harness's own Transformers backend."""
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import functools
 import json
-import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import lm_eval
 import pytest
 import yaml
-from lm_eval.config.evaluate_config import EvaluatorConfig
 from lm_eval.tasks import TaskManager
 
-import inf
 from _inf.apps.cli import main
-from _inf.apps.lm_eval import InfLM
-from _inf.config import Config, load_config
+from _inf.apps.cli.lm_eval import _adds_special_tokens
+from _inf.config import Config
 from _inf.models.resolve import resolve_model
-from inf import ConfigError, InferenceEngine
+from inf import InferenceEngine
 
 QUESTIONS: list[dict[str, Any]] = [
     {"question": "What is the capital of France?", "choices": ["Paris", "Rome", "a big city"]},
@@ -48,6 +45,7 @@ ROLLING: dict[str, Any] = {
     "metric_list": [{"metric": "word_perplexity"}],
 }
 TASKS = {"own_choice": CHOICE, "own_answer": ANSWER, "own_rolling": ROLLING}
+Answers = dict[str, list[Any]]  # the answers to each task's requests, then the task's figures
 
 
 @pytest.fixture(scope="module")
@@ -66,12 +64,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tasks(folder: Path) -> TaskManager:
-    """The three tasks alone."""
-    return TaskManager(include_path=str(folder), include_defaults=False)
-
-
-@pytest.fixture(scope="module")
 def theirs() -> Any:
     """The harness's own backend on the same folder."""
     from lm_eval.models.huggingface import HFLM  # seconds of imports
@@ -79,10 +71,30 @@ def theirs() -> Any:
     return HFLM(pretrained=str(resolve_model(None)), device="cpu", dtype="float32", batch_size=2)
 
 
-def answers(model: Any, tasks: TaskManager, names: list[str], **how: Any) -> dict[str, list[Any]]:
-    """The answers to each task's requests, and the figures of the task."""
+@pytest.fixture
+def made(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """The configs with which the command would have started the session's engine."""
+    configs: list[Config] = []
+
+    def started(config: Config) -> Any:
+        configs.append(config)
+        return contextlib.nullcontext(engine)
+
+    monkeypatch.setattr("inf.InferenceEngine", started)
+    return configs
+
+
+@pytest.fixture(autouse=True)
+def only_own_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of all the harness's own would take seconds."""
+    own = functools.partial(TaskManager, include_defaults=False)
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", own)
+
+
+def expected(model: Any, folder: Path, names: list[str], **how: Any) -> Answers:
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
     found = lm_eval.simple_evaluate(
-        model=model, tasks=names, task_manager=tasks, bootstrap_iters=0, **how
+        model=model, tasks=names, task_manager=manager, bootstrap_iters=0, **how
     )
     return {
         name: [each["resps"] for each in found["samples"][name]] + [found["results"][name]]
@@ -90,18 +102,31 @@ def answers(model: Any, tasks: TaskManager, names: list[str], **how: Any) -> dic
     }
 
 
-def assert_equal(ours: dict[str, list[Any]], theirs: dict[str, list[Any]]) -> None:
+def run(folder: Path, into: Path, names: list[str], *arguments: str) -> Answers:
+    files = ["--include_path", str(folder), "--output_path", str(into), "--log_samples"]
+    assert main(["lm-eval", "--tasks", ",".join(names), *files, *arguments]) == 0
+    results = json.loads(max(into.rglob("results_*.json")).read_text())["results"]
+    found: Answers = {}
+    for name in names:
+        lines = max(into.rglob(f"samples_{name}_*.jsonl")).read_text().splitlines()
+        rows = sorted(map(json.loads, lines), key=lambda row: int(row["doc_id"]))
+        found[name] = [row["resps"] for row in rows] + [results[name]]
+    return found
+
+
+def assert_equal(ours: Answers, theirs: Answers) -> None:
     for name, expected in theirs.items():
         *found, figures = ours[name]
         for mine, other in zip(found, expected[:-1], strict=True):
             if name == "own_answer":
                 assert mine == other
             elif name == "own_rolling":
-                assert mine == [[pytest.approx(other[0][0], abs=1e-3)]]
+                [[total]] = mine
+                assert float(total) == pytest.approx(other[0][0], abs=1e-3)
             else:
                 for [(mine_sum, mine_greedy)], [(sum_, greedy)] in zip(mine, other, strict=True):
-                    assert mine_sum == pytest.approx(sum_, abs=1e-3)
-                    assert mine_greedy == greedy
+                    assert float(mine_sum) == pytest.approx(sum_, abs=1e-3)
+                    assert str(mine_greedy) == str(greedy)
         for metric, value in expected[-1].items():
             if isinstance(value, float):
                 assert figures[metric] == pytest.approx(value, rel=1e-3), metric
@@ -109,102 +134,93 @@ def assert_equal(ours: dict[str, list[Any]], theirs: dict[str, list[Any]]) -> No
 
 @pytest.mark.slow
 def test_log_likelihoods_and_texts_are_those_of_the_harnesss_own_backend(
-    engine: InferenceEngine, theirs: Any, tasks: TaskManager
+    made: list[Config], theirs: Any, folder: Path, tmp_path: Path
 ) -> None:
-    ours = InfLM(engine=engine)
-    assert_equal(answers(ours, tasks, [*TASKS]), answers(theirs, tasks, [*TASKS]))
-    chat, names = {"apply_chat_template": True}, ["own_answer"]
-    assert_equal(answers(ours, tasks, names, **chat), answers(theirs, tasks, names, **chat))
-    assert ours.tokenizer_name and ours.chat_template(True) == theirs.chat_template(True)
+    assert_equal(run(folder, tmp_path / "1", [*TASKS]), expected(theirs, folder, [*TASKS]))
+    chat, names = {"apply_chat_template": True}, ["own_answer", "own_choice"]
+    ours = run(folder, tmp_path / "2", names, "--apply_chat_template")
+    assert_equal(ours, expected(theirs, folder, names, **chat))
 
 
 @pytest.mark.slow
-def test_text_that_is_too_long_is_scored_in_the_same_windows(
-    engine: InferenceEngine, theirs: Any, tasks: TaskManager, monkeypatch: pytest.MonkeyPatch
+def test_text_that_is_too_long_is_cut_in_the_same_places(
+    theirs: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours = InfLM(engine=engine)
-    monkeypatch.setattr(ours, "_total", 17)
+    """On an engine whose rows have 17 tokens, so that the client cuts its windows at 15."""
+    short = "rollout.name=hf,rollout.prompt_length=5,rollout.response_length=12"
+    args = ("--model_args", f"{short},rollout.dtype=float32", "--device", "cpu")
+    ours = run(folder, tmp_path, ["own_rolling", "own_answer"], *args)
+    monkeypatch.setattr(theirs, "_max_length", 15)
+    assert_equal({"own_rolling": ours["own_rolling"]}, expected(theirs, folder, ["own_rolling"]))
     monkeypatch.setattr(theirs, "_max_length", 16)
-    assert_equal(
-        answers(ours, tasks, ["own_rolling"]),
-        answers(theirs, tasks, ["own_rolling"]),
-    )
+    assert_equal({"own_answer": ours["own_answer"]}, expected(theirs, folder, ["own_answer"]))
 
 
 def test_cached_requests_are_not_asked_again(
-    engine: InferenceEngine, tasks: TaskManager, tmp_path: Path
+    made: list[Config], engine: InferenceEngine, folder: Path, tmp_path: Path
 ) -> None:
-    cache = {"use_cache": str(tmp_path / "cache")}
-    first = answers(InfLM(engine=engine), tasks, [*TASKS], **cache)
+    cache = ("--use_cache", str(tmp_path / "cache"))
+    first = run(folder, tmp_path / "1", [*TASKS], *cache)
     asked = engine.stats()["requests"]
     assert asked > 0
-    again = answers(InfLM(engine=engine), tasks, [*TASKS], **cache)
+    again = run(folder, tmp_path / "2", [*TASKS], *cache)
     assert json.dumps(again) == json.dumps(first) and engine.stats()["requests"] == asked
 
 
-def test_model_is_found_by_its_name_and_its_arguments_are_the_configs(
-    engine: InferenceEngine, tasks: TaskManager, monkeypatch: pytest.MonkeyPatch
+def test_model_args_are_the_configs(
+    made: list[Config], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: list[Any] = []
-
-    def recorded(config: Any = None, **overrides: Any) -> InferenceEngine:
-        made.append((config, overrides))
-        return engine
-
-    monkeypatch.setattr("inf.InferenceEngine", recorded)
-    how = {"model_args": "config=config.yaml,rollout.dtype=float32", "limit": 1}
-    [figures] = [each[-1] for each in answers("inf", tasks, ["own_choice"], **how).values()]
-    assert "acc,none" in figures
-    assert made == [("config.yaml", {"rollout": {"dtype": "float32"}})]
-    with pytest.raises(ConfigError, match="it runs already"):
-        InfLM("config.yaml", engine=engine)
-
-
-def test_entry_point_names_the_model() -> None:
-    """Releases of lm-eval after 0.4.13 find models by it."""
-    project = (Path(inf.__file__).parent / "pyproject.toml").read_text()
-    section = project.split('[project.entry-points."lm_eval.models"]')[1]
-    named = re.search(r'^inf = "(.+):(.+)"$', section, re.M)
-    assert named is not None
-    assert getattr(importlib.import_module(named[1]), named[2]) is InfLM
+    (tmp_path / "config.yaml").write_text("rollout: {prompt_length: 100, response_length: 50}\n")
+    (tmp_path / "lm.yaml").write_text("model_args: {rollout.n: 1, rollout.dtype: bfloat16}\n")
+    asked = f"config={tmp_path / 'config.yaml'},rollout.dtype=float32,max_gen_toks=7"
+    arguments = ("--limit", "1", "--device", "cpu", "--config", str(tmp_path / "lm.yaml"))
+    run(folder, tmp_path, ["own_choice"], "--model_args", asked, *arguments)
+    [config] = made
+    rollout = config.rollout
+    assert (rollout.dtype, config.device) == ("float32", "cpu")
+    assert (rollout.prompt_length, rollout.response_length) == (149, 1)
+    assert "max_gen_toks': 7" in capsys.readouterr().out  # the harness prints its client's
+    run(folder, tmp_path, ["own_choice"], "--limit", "1")
+    assert made[1].device == "auto"
+    assert not made[1].rollout.model_fields_set & {"prompt_length", "response_length"}
+    before = len(made)
+    assert main(["lm-eval", "--tasks", "own_choice", "--device", "mps"]) == 2
+    assert "device: " in (said := capsys.readouterr().err) and "not 'mps'" in said
+    assert main(["lm-eval", "--tasks", "own_choice", "--model", "hf"]) == 2
+    assert len(made) == before
 
 
-@pytest.fixture
-def made(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> list[Config]:
-    """The configs with which the model would have started the session's engine."""
-    configs: list[Config] = []
-
-    def started(config: Any = None, **overrides: Any) -> InferenceEngine:
-        configs.append(load_config(config, overrides))
-        return engine
-
-    monkeypatch.setattr("inf.InferenceEngine", started)
-    return configs
-
-
-def test_device_is_the_configs_unless_the_command_names_one(made: list[Config]) -> None:
-    for device in (EvaluatorConfig().device, None, "cpu"):
-        InfLM.create_from_arg_string("", {"device": device, "batch_size": 1})
-    assert [config.device for config in made] == ["auto", "auto", "cpu"]
-    with pytest.raises(ConfigError, match="^device: .* not 'mps'"):
-        InfLM(device="mps")
-
-
-@pytest.mark.slow  # lm_eval reads the names of all its own tasks
-def test_command_without_a_device_scores_a_task(
-    made: list[Config], folder: Path, tmp_path: Path
+def test_a_keyword_that_the_engine_does_not_have_is_named(
+    made: list[Config], folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    files = ["--include_path", str(folder), "--output_path", str(tmp_path)]
-    assert main(["lm-eval", "--tasks", "own_choice", "--limit", "1", *files]) == 0
-    [results] = tmp_path.rglob("results_*.json")
-    assert 0 <= json.loads(results.read_text())["results"]["own_choice"]["acc,none"] <= 1
-    assert len(made) == 1
+    arguments = ["--tasks", "own_answer", "--limit", "1", "--include_path", str(folder)]
+    assert main(["lm-eval", *arguments, "--gen_kwargs", "penalty_alpha=1"]) == 1
+    assert "inf: lm-eval: penalty_alpha: " in capfd.readouterr().err
 
 
-def test_command_passes_its_arguments_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
-    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", lambda: asked.append(sys.argv[1:]))
-    arguments = ["--model_args", "config=config.yaml", "--tasks", "a,b", "--limit", "5", "-n", "2"]
-    before = list(sys.argv)
-    assert main(["lm-eval", *arguments]) == 0
-    assert asked == [["run", "--model", "inf", *arguments]] and sys.argv == before
+def test_context_begins_with_one_bos(engine: InferenceEngine) -> None:
+    from tokenizers.processors import TemplateProcessing
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(engine.model_folder))
+    assert not _adds_special_tokens(tokenizer, rendered=False)
+    bos = tokenizer.bos_token
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=[bos, "$A"], pair=None, special_tokens=[(bos, tokenizer.bos_token_id)]
+    )
+    assert _adds_special_tokens(tokenizer, rendered=False)
+    assert tokenizer.apply_chat_template(
+        [{"role": "user", "content": "?"}], tokenize=False
+    ).startswith(bos)
+    assert not _adds_special_tokens(tokenizer, rendered=True)
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    assert _adds_special_tokens(tokenizer, rendered=True)
+
+
+@pytest.mark.slow
+def test_the_harness_finds_its_own_tasks(
+    made: list[Config], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lm_eval.tasks.TaskManager", TaskManager)
+    with pytest.raises(ValueError, match="Tasks not found: hellaswg"):
+        main(["lm-eval", "--tasks", "hellaswg"])
