@@ -1,7 +1,7 @@
-"""The tools of MCP servers: one session a server and engine, which is made again if it is lost.
+"""The tools of MCP servers. An engine has one session with each server, used by all rows.
 
-It has a thread and an event loop of its own, so that it serves calls of any loop and outlives an
-engine that dies.
+A call that is under way when its session is lost is an error, and is not repeated: it may have been
+carried out. A session that was lost before a call is begun again for it.
 """
 
 from __future__ import annotations
@@ -12,129 +12,169 @@ import contextlib
 import json
 import math
 import os
+import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
-from mcp import MCPError
+import anyio
+from mcp import Client, MCPError
 from mcp_types import CONNECTION_CLOSED
 
-from _inf.errors import ToolError, did_you_mean, shown
+from _inf.errors import ToolError, did_you_mean, error_text, shown, strip_punctuation
 from _inf.runtime.loop_thread import LoopThread
 from _inf.tools.definition import checked_schema
 from _inf.tools.execution import Executed
-from _inf.tools.mcp_connection import (
-    END_SECONDS,
-    Connection,
-    followed_request,
-    read_what_arrived,
-)
 from _inf.tools.mcp_files import Address, McpEntry
+from _inf.tools.mcp_transport import CONNECT_SECONDS, LOST_WORDS, Transport
 from _inf.types import Tool
+
+END_SECONDS = 10.0  # `mcp` closes a server's stdin, and sends signals after 2 and 4 seconds
+LOG_BYTES, LINE_CHARACTERS = 4000, 300
+
+
+class Session:
+    """One session, on the event loop of `thread`. interval: the least seconds between two calls."""
+
+    def __init__(self, thread: LoopThread, address: Address, interval: float) -> None:
+        self._thread, self._address, self._name = thread, address, f"the MCP server {address.name}"
+        self._interval, self._last_call, self._turn = interval, -math.inf, asyncio.Lock()
+        self._client: Any = None  # the package's, while it is open
+        self._tools: list[Any] = []
+        self._failure: BaseException | None = None
+        self._last_line = ""  # of the server's stderr, once it has ended
+        self._opened, self._closing = asyncio.Event(), asyncio.Event()
+        self._owner = thread.submit(self._own())
+
+    @property
+    def lost(self) -> bool:
+        return self._owner.done() or (self._client is not None and self._transport.lost)
+
+    def tools(self, where: str) -> list[Any]:
+        """The server's list of `mcp_types.Tool`. Raises `ToolError` if it cannot be used."""
+        self._thread.submit(self._opened.wait()).result()
+        if self._client is None:
+            raise ToolError(f"{where}: {self._name} cannot be used: {self._why()}.")
+        return self._tools
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> Executed:
+        """Call a tool from any event loop; cancelling this cancels it at the server."""
+        return await asyncio.wrap_future(self._thread.submit(self._call(name, dict(arguments))))
+
+    def end(self) -> concurrent.futures.Future[None]:
+        """End it, and the server if it was started for it; calls under way are lost."""
+        return self._thread.submit(self._end())
+
+    async def _own(self) -> None:
+        """Open it, wait for its end, and close it: the package's task groups must be left by the
+        task that entered them."""
+        with tempfile.TemporaryFile() as log, anyio.CancelScope() as opening:
+            opening.deadline = anyio.current_time() + CONNECT_SECONDS
+            self._transport = Transport(self._address, log, self._fail)
+            try:
+                async with Client(self._transport.open()) as client:
+                    # After a call of a tool that is not listed, the package would list them.
+                    self._tools = await _all_tools(client)
+                    opening.deadline, self._client = math.inf, client
+                    self._opened.set()
+                    await self._closing.wait()
+            except Exception as failure:  # a group of what failed in the package's tasks
+                while isinstance(inner := getattr(failure, "exceptions", None), tuple):
+                    failure = inner[0]
+                self._failure = self._failure or failure
+            finally:
+                self._last_line = _last_line(log)
+                self._opened.set()
+
+    def _fail(self, failure: Exception) -> None:
+        self._failure = failure
+        self._closing.set()
+
+    async def _end(self) -> None:
+        self._closing.set()
+        if self._client is None:
+            self._owner.cancel()
+        await asyncio.wait({asyncio.wrap_future(self._owner)}, timeout=END_SECONDS)
+
+    async def _call(self, name: str, arguments: dict[str, Any]) -> Executed:
+        await self._opened.wait()
+        if self._client is None:
+            gone = f"{self._name} is gone, and cannot be connected to again"
+            return Executed(error=f"{gone}: {self._why()}")
+        async with self._turn:  # a cancelled waiter uses no slot
+            now = asyncio.get_running_loop().time
+            await asyncio.sleep(self._last_call + self._interval - now())
+            self._last_call = now()
+        try:
+            return _executed(await self._client.call_tool(name, arguments))
+        except MCPError as failure:
+            if failure.code != CONNECTION_CLOSED or not failure.message.startswith(LOST_WORDS):
+                return Executed(error=self._address.hidden(failure.message))
+            if self._address.command is not None:
+                await self._end()  # and read its stderr
+            lost = f"{self._name} was lost during the call ({self._why(failure)}), which may"
+            return Executed(error=f"{lost} have been carried out and is not repeated")
+
+    def _why(self, failure: BaseException | None = None) -> str:
+        """Say what ended the session or, if nothing did, what `failure` was."""
+        failure = self._failure or failure
+        parts = [f"it did not answer within {CONNECT_SECONDS:g} seconds"]
+        if failure is not None:
+            known = isinstance(failure, MCPError)  # its own class says nothing
+            parts = [strip_punctuation(failure) if known else error_text(failure)]
+        if self._last_line:
+            parts.append(f"its stderr ends with {self._last_line!r}")
+        return self._address.hidden("; ".join(parts))
 
 
 class McpServer:
-    """One server of an engine. calls_per_second: None for no limit."""
+    """One server of an engine, on a thread with an event loop of its own: it serves calls of any
+    loop, and outlives an engine that dies. calls_per_second: None for no limit."""
 
     def __init__(self, address: Address, calls_per_second: float | None = None) -> None:
-        self._address, self._name = address, f"the MCP server {address.name}"
-        self._interval = 1 / calls_per_second if calls_per_second else 0.0
-        self._last_call = -math.inf
-        self._turn = asyncio.Lock()
-        self._thread, self._pid = LoopThread("inf-mcp"), os.getpid()
-        self._connecting: asyncio.Task[Connection] | None = None
+        self._address, self._interval = address, 1 / calls_per_second if calls_per_second else 0.0
+        self._lock, self._pid = threading.Lock(), os.getpid()
+        self._session: Session | None = None
+        self._thread = LoopThread("inf-mcp")
 
-    def tools(self, where: str) -> list[Any]:
-        """Connect, and return the server's list of `mcp_types.Tool`. Raises `ToolError`."""
-        return self._thread.submit(self._list(where)).result()
-
-    async def call(self, name: str, arguments: Mapping[str, Any]) -> Executed:
-        """Call a tool of the server from any event loop; cancelling this cancels it there."""
-        return await asyncio.wrap_future(self._thread.submit(self._call(name, dict(arguments))))
+    def session(self) -> Session:
+        """The session, or a new one if it is lost."""
+        with self._lock:
+            if self._session is None or self._session.lost:
+                if self._session is not None:
+                    self._session.end()
+                self._session = Session(self._thread, self._address, self._interval)
+            return self._session
 
     def close(self) -> None:
-        """End the session and a server that was started for it; a later call begins another one.
-
-        Does nothing in a fork, which does not own the server.
-        """
-        if self._connecting is None or os.getpid() != self._pid:
+        """End the session; a later call begins another one. Does nothing in a fork, which does not
+        own the server."""
+        with self._lock:
+            session, thread = self._session, self._thread
+            self._session, self._thread = None, LoopThread("inf-mcp")
+        if session is None or os.getpid() != self._pid:
             return
-        if not self._thread.is_current:  # else it is a finalizer, and `stop` ends the session
+        if not thread.is_current:  # else a finalizer runs there, and `stop` ends the session
             with contextlib.suppress(concurrent.futures.TimeoutError):
-                self._thread.submit(self._end()).result(END_SECONDS)
-        self._thread.stop()
-
-    async def _end(self) -> None:
-        connecting, self._connecting = self._connecting, None
-        self._turn = asyncio.Lock()  # a later call has another event loop
-        if connecting is not None and _is_of_this_loop(connecting):
-            connecting.cancel()  # it closes what it has begun
-            with contextlib.suppress(asyncio.CancelledError, OSError):
-                await (await connecting).close()
-
-    async def _connected(self) -> Connection:
-        """Return the connection, or a new one if it is lost; all who wait get the same one."""
-        await read_what_arrived()
-        task = self._connecting
-        if task is not None and (task.cancelled() or not _is_of_this_loop(task)):
-            task = None  # of a call that began while `close` ended the others
-        if task is None or (task.done() and (task.exception() or task.result().lost)):
-            before = None if task is None or task.exception() else task.result()
-            self._connecting = task = asyncio.ensure_future(self._connect(before))
-        return await asyncio.shield(task)
-
-    async def _connect(self, before: Connection | None) -> Connection:
-        if before is not None:
-            await before.close()
-        connection = Connection(self._address)
-        try:
-            await connection.opened()
-        finally:
-            if connection.client is None:
-                await connection.close()
-        return connection
-
-    async def _list(self, where: str) -> list[Any]:
-        connection = await self._connected()
-        if connection.client is None:
-            raise ToolError(f"{where}: {self._name} cannot be used: {connection.why()}.")
-        return connection.tools
-
-    async def _call(self, name: str, arguments: dict[str, Any]) -> Executed:
-        await self._wait_for_turn()
-        for first in (True, False):
-            connection = await self._connected()
-            if connection.client is None:
-                gone = f"{self._name} is gone, and cannot be connected to again"
-                return Executed(error=f"{gone}: {connection.why()}")
-            request = followed_request()
-            try:
-                return _executed(await connection.client.call_tool(name, arguments))
-            except MCPError as failure:
-                if await connection.never_ran(failure, request):
-                    if first:
-                        continue
-                    refused = f"{self._name} did not take the call"
-                    return Executed(error=f"{refused}: {connection.why(failure)}")
-                if failure.code != CONNECTION_CLOSED or not connection.lost:
-                    status = f" (HTTP {request.refused})" if request.refused else ""
-                    return Executed(error=self._address.hidden(failure.message) + status)
-                why = connection.why(failure, request.refused)
-                lost = f"{self._name} was lost during the call ({why}), which may have been"
-                return Executed(error=f"{lost} carried out and is not repeated")
-        raise AssertionError("the second attempt returns")
-
-    async def _wait_for_turn(self) -> None:
-        if not self._interval:
-            return
-        now = asyncio.get_running_loop().time
-        async with self._turn:  # who gives up waiting takes nobody's place
-            await asyncio.sleep(self._last_call + self._interval - now())
-            self._last_call = now()
+                session.end().result(END_SECONDS)
+        thread.stop()
 
 
-def _is_of_this_loop(task: asyncio.Task[Any]) -> bool:
-    return task.get_loop() is asyncio.get_running_loop()
+async def _all_tools(client: Any) -> list[Any]:
+    tools: list[Any] = []
+    cursor = None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        tools += page.tools
+        if (cursor := page.next_cursor) is None:
+            return tools
+
+
+def _last_line(log: IO[bytes]) -> str:
+    log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES))
+    lines = log.read().decode("utf-8", "replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")[:LINE_CHARACTERS]
 
 
 def _executed(result: Any) -> Executed:
@@ -159,7 +199,7 @@ class McpCall:
     name: str
 
     async def __call__(self, /, **arguments: Any) -> Executed:
-        return await self.server.call(self.name, arguments)
+        return await self.server.session().call(self.name, arguments)
 
 
 def mcp_tools(entry: McpEntry, where: str) -> list[Tool]:
@@ -169,7 +209,7 @@ def mcp_tools(entry: McpEntry, where: str) -> list[Tool]:
     servers = [(prefix, McpServer(each, entry.rate_limit)) for prefix, each in entry.addresses]
     try:
         for prefix, server in servers:
-            for each in server.tools(where):
+            for each in server.session().tools(where):
                 name = f"{prefix}{each.name}"
                 listed.append(name)
                 if name not in entry.exclude and (not entry.include or name in entry.include):

@@ -3,8 +3,7 @@
 It uses the server of the package `mcp`, which its version 1 called FastMCP. What it may do besides
 is in the environment: `INF_TEST_CALLS`, a file with a line for each call; `INF_TEST_DIE`, a file
 with which the calculator kills the server, once; `INF_TEST_START`: "hang", or what it says before
-it fails; `INF_TEST_SESSIONS`: speak as servers did before 2026, which know
-their sessions.
+it fails.
 """
 
 import asyncio
@@ -13,7 +12,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 if (start := os.environ.get("INF_TEST_START")) == "hang":
     time.sleep(60)
@@ -84,27 +82,8 @@ def pid() -> int:
     return os.getpid()
 
 
-def without_discovery(app: Any) -> Any:
-    """The same server, which refuses what newer clients ask first."""
-
-    async def refusing(scope: Any, receive: Any, send: Any) -> None:
-        newer = any(value == b"server/discover" for _, value in scope.get("headers", ()))
-        if newer:
-            await send({"type": "http.response.start", "status": 400, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
-        else:
-            await app(scope, receive, send)
-
-    return refusing
-
-
 if __name__ == "__main__":
-    if "INF_TEST_SESSIONS" in os.environ:
-        import uvicorn
-
-        app = without_discovery(server.streamable_http_app())
-        uvicorn.run(app, port=int(sys.argv[1]), log_level="error")
-    elif len(sys.argv) > 1:
+    if len(sys.argv) > 1:
         server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
     else:
         server.run("stdio")

@@ -37,11 +37,11 @@ def listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def http(port: int, calls: Path, **env: str) -> subprocess.Popen[bytes]:
+def http(port: int, calls: Path) -> subprocess.Popen[bytes]:
     """Start a server on a port of 127.0.0.1, and wait until it listens."""
     process = subprocess.Popen(
         [sys.executable, str(PROGRAM), str(port)],
-        env={**os.environ, "INF_TEST_CALLS": str(calls), **env},
+        env={**os.environ, "INF_TEST_CALLS": str(calls)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

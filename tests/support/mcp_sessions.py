@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, Self
 
 FORGOTTEN = {"code": -32001, "message": "Session not found"}  # 404 as the TypeScript SDK's
@@ -13,8 +13,8 @@ OWN_ERROR = {"code": -32000, "message": "no rights"}
 
 
 class SessionServer(ThreadingHTTPServer):
-    """`sessions`: those it knows; `said`: the session of each call of its tool `say`; `forgets`:
-    forget the session once that tool has answered."""
+    """`sessions`: those it knows; `said`: the session of each call of its tool `say`. `wait` sets
+    `waits`, and answers once `goes_on` is set. refuses_with: the body of its refusals, if any."""
 
     daemon_threads = True
 
@@ -22,7 +22,9 @@ class SessionServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.sessions: set[str] = set()
         self.said: list[str] = []
-        self.begun, self.forgets = 0, False
+        self.begun = 0
+        self.refuses_with: str | None = None
+        self.waits, self.goes_on = Event(), Event()
 
     def __enter__(self) -> Self:
         Thread(target=self.serve_forever, daemon=True).start()
@@ -51,7 +53,9 @@ class _Handler(BaseHTTPRequestHandler):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         method, session = asked["method"], self.headers.get("mcp-session-id", "")
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked.get("id")}
-        if method == "server/discover":
+        if self.server.refuses_with is not None:
+            self._send(401, self.server.refuses_with.encode())
+        elif method == "server/discover":
             self._reply(400)
         elif method == "initialize":
             self.server.begun += 1
@@ -64,20 +68,32 @@ class _Handler(BaseHTTPRequestHandler):
         elif "id" not in asked:
             self._reply(202)
         elif method == "tools/list":
-            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("say", "fail")]
+            names = ("say", "fail", "wait", "cut")
+            tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
             self._reply(200, {**answer, "result": {"tools": tools}})
-        elif asked["params"]["name"] == "fail":
+        elif (tool := asked["params"]["name"]) == "fail":
             self._reply(200, {**answer, "error": OWN_ERROR})
+        elif tool == "cut":
+            self._send(200, b"", content_type="text/event-stream")
         else:
+            if tool == "wait":
+                self.server.waits.set()
+                self.server.goes_on.wait()
             self.server.said.append(session)
-            if self.server.forgets:
-                self.server.sessions.clear()
             self._reply(200, {**answer, "result": {"content": [{"type": "text", "text": session}]}})
 
     def _reply(self, status: int, answer: Any = None, session: str | None = None) -> None:
-        body = b"" if answer is None else json.dumps(answer).encode()
+        self._send(status, b"" if answer is None else json.dumps(answer).encode(), session)
+
+    def _send(
+        self,
+        status: int,
+        body: bytes,
+        session: str | None = None,
+        content_type: str = "application/json",
+    ) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         if session is not None:
             self.send_header("mcp-session-id", session)

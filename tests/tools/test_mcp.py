@@ -194,19 +194,6 @@ def test_a_program_killed_in_the_middle_fails_that_call_and_is_started_again(
     assert result(tools["pid"]) != str(second)
 
 
-def test_a_program_that_ended_before_a_call_is_started_again(load: Load) -> None:
-    tools = load(stdio(include=["pid"]))
-    first = int(result(tools["pid"]))
-
-    async def keep_busy() -> None:
-        """The session's thread, which cannot notice the end before the call begins."""
-        os.kill(first, signal.SIGKILL)
-        time.sleep(1.0)
-
-    tools["pid"].function.server._thread.submit(keep_busy())  # type: ignore[union-attr]
-    assert int(result(tools["pid"])) != first
-
-
 def test_a_program_that_is_gone_is_an_error_of_each_call(
     load: Load, tmp_path: Path, calls: Path
 ) -> None:
@@ -231,73 +218,68 @@ def test_a_url_is_lost_and_found_again(load: Load, calls: Path) -> None:
         assert result(tools["calculator"], expression="12 * 7") == "84"
         assert LOST in str(kill_in_the_middle(tools["hang"], calls).error)
         process.wait(SECONDS)
-        gone = f"the MCP server http://127.0.0.1:{port}/mcp is gone, and cannot be connected to"
-        gone += " again: ConnectError: All connection attempts failed"
-        assert asyncio.run(run(tools["pid"])).error == gone
+        done = asyncio.run(run(tools["pid"]))
+        assert done.error == "ConnectError: All connection attempts failed"
         process = http(port, calls)
         assert int(result(tools["pid"])) == process.pid
-        process.kill()
-        process.wait(SECONDS)
-        assert asyncio.run(run(tools["pid"])).error == gone
     finally:
         process.kill()
         process.wait(SECONDS)
 
 
-def test_a_call_that_runs_is_not_repeated_because_another_could_not_be_sent(
-    load: Load, calls: Path
-) -> None:
+def test_a_call_that_cannot_be_sent_ends_no_other(load: Load, calls: Path) -> None:
     port = free_port()
     process = http(port, calls)
 
-    async def rows(tools: Tools) -> list[Executed]:
+    async def rows(tools: Tools) -> tuple[Executed, bool]:
         running, server = await hanging(tools["hang"], calls)
         os.kill(server, signal.SIGTERM)  # it listens no more, and waits for the call to end
         await asyncio.to_thread(until, lambda: not listens(port), SECONDS)
-        return [await run(tools["pid"]), await running]
+        refused, goes_on = await run(tools["pid"]), not running.done()
+        running.cancel()
+        return refused, goes_on
 
     try:
         tools = load({"type": "mcp", "url": f"http://127.0.0.1:{port}/mcp"})
-        refused, running = asyncio.run(rows(tools))
-        assert refused.error is not None and "cannot be connected to again" in refused.error
-        assert running.error is not None and LOST in running.error
+        refused, goes_on = asyncio.run(rows(tools))
+        assert str(refused.error).startswith("ConnectError: ") and goes_on
     finally:
         process.kill()
         process.wait(SECONDS)
 
 
-def test_a_url_that_has_forgotten_the_session_gets_the_call_in_a_new_one(
-    load: Load, calls: Path
-) -> None:
-    port = free_port()
-    process = http(port, calls, INF_TEST_SESSIONS="1")
-    try:
-        tools = load({"type": "mcp", "url": f"http://127.0.0.1:{port}/mcp", "include": ["pid"]})
-        assert int(result(tools["pid"])) == process.pid
-        process.kill()
-        process.wait(SECONDS)
-        process = http(port, calls, INF_TEST_SESSIONS="1")
-        assert int(result(tools["pid"])) == process.pid
-    finally:
-        process.kill()
-        process.wait(SECONDS)
+def test_a_stream_that_is_cut_ends_no_other_call(load: Load) -> None:
+    async def rows(tools: Tools) -> list[Executed]:
+        waiting = asyncio.ensure_future(run(tools["wait"]))
+        await asyncio.to_thread(server.waits.wait, SECONDS)
+        cut = await run(tools["cut"])
+        server.goes_on.set()
+        return [cut, await waiting]
+
+    with SessionServer() as server:
+        cut, waited = asyncio.run(rows(load(server.entry)))
+        assert LOST in str(cut.error) and waited.text == "session 1"
 
 
-def test_a_session_is_begun_again_in_whatever_words_it_was_forgotten(load: Load) -> None:
+def test_a_session_that_was_forgotten_fails_a_call_and_is_begun_again(load: Load) -> None:
     with SessionServer() as server:
         tools = load(server.entry)
         assert result(tools["say"]) == "session 1"
         server.sessions.clear()
+        assert asyncio.run(run(tools["say"])).error == "Session not found"
         assert [result(tools["say"]) for _ in range(2)] == ["session 2"] * 2
         assert server.said == ["session 1", "session 2", "session 2"]
 
 
-def test_a_call_that_was_answered_is_not_repeated_when_its_session_is_forgotten(load: Load) -> None:
+@pytest.mark.parametrize("body", ['{"detail": "who are you?"}', "who are you?"])
+def test_a_refusal_is_named_by_its_status(load: Load, body: str) -> None:
     with SessionServer() as server:
         tools = load(server.entry)
-        server.sessions.clear()
-        server.forgets = True
-        assert result(tools["say"]) == "session 2" and server.said == ["session 2"]
+        server.refuses_with = body
+        assert asyncio.run(run(tools["say"])).error == "HTTP 401 Unauthorized"
+        assert "cannot be used: HTTP 401 Unauthorized" in refusal(load, server.entry)
+        server.refuses_with = None
+        assert result(tools["say"]) == "session 1"
 
 
 def test_a_servers_own_error_is_none_of_the_connections_though_it_refuses_get(load: Load) -> None:
@@ -333,7 +315,7 @@ def test_a_server_that_cannot_start_is_named_and_no_secret_is_shown(
     url = f"http://user:password@127.0.0.1:{free_port()}/mcp?key=of-a-user"
     says = refusal(load, {"type": "mcp", "url": url})
     assert "cannot be used: ConnectError" in says and "password" not in says and "key" not in says
-    monkeypatch.setattr("_inf.tools.mcp_connection.CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("_inf.tools.mcp_server.CONNECT_SECONDS", 1.0)
     says = refusal(load, stdio(env={"INF_TEST_START": "hang"}))
     assert "cannot be used: it did not answer within 1 seconds" in says
 
@@ -437,10 +419,13 @@ def test_result_of_a_program_is_not_read_beyond_a_limit(load: Load) -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_result_of_a_url_is_not_read_beyond_a_limit(compressed: bool) -> None:
+def test_result_of_a_url_is_not_read_beyond_a_limit(
+    compressed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import httpx2
 
-    from _inf.tools import mcp_limits
+    from _inf.tools.mcp_files import Address
+    from _inf.tools.mcp_transport import HttpClient
 
     read = 0
 
@@ -450,16 +435,19 @@ def test_result_of_a_url_is_not_read_beyond_a_limit(compressed: bool) -> None:
             read += 1
             yield b"x" * 2**20
 
-    async def answer() -> None:
+    async def send(client: Any, request: httpx2.Request, **how: Any) -> httpx2.Response:
         headers = {"content-type": "application/json"}
         headers |= {"content-encoding": "gzip"} if compressed else {}
-        response = httpx2.Response(200, headers=headers, content=endless())
-        mcp_limits.limited(response)
-        says = "compressed its answer" if compressed else "more than 8,388,608 bytes"
-        with pytest.raises(httpx2.StreamError, match=says):
-            await response.aread()
+        return httpx2.Response(200, headers=headers, content=endless(), request=request)
 
-    asyncio.run(asyncio.wait_for(answer(), SECONDS))
+    async def answer() -> httpx2.Response:
+        async with HttpClient(Address(url="http://127.0.0.1:1/mcp")) as client:
+            return await asyncio.wait_for(client.post("http://127.0.0.1:1/mcp"), SECONDS)
+
+    monkeypatch.setattr(httpx2.AsyncClient, "send", send)
+    error = asyncio.run(answer()).json()["error"]
+    says = "compressed its answer" if compressed else "more than 8,388,608 bytes"
+    assert error["code"] == -32000 and says in error["message"]
     assert read == (0 if compressed else 9)
 
 
@@ -473,7 +461,7 @@ def test_a_list_of_tools_must_come_whole_and_in_time(
 ) -> None:
     says = refusal(load, raw("dies"))
     assert "cannot be used: Connection closed; its stderr ends with 'no tools today'" in says
-    monkeypatch.setattr("_inf.tools.mcp_connection.CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("_inf.tools.mcp_server.CONNECT_SECONDS", 1.0)
     assert "cannot be used: it did not answer within 1 seconds" in refusal(load, raw("pages"))
 
 
