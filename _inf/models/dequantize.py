@@ -51,7 +51,8 @@ def write_folder(gguf: Path, folder: Path) -> None:
     """Dequantize `gguf` into the existing, empty `folder`; a file that cannot be used (cut short,
     damaged, of an architecture that Transformers does not read) is an exception."""
     logger.info("dequantizing %s once; the result is cached", gguf)
-    meta, reader = _checked_metadata(gguf)
+    reader = _bounded_reader(gguf)
+    meta = _checked_metadata(gguf, reader)
     with _read_once(reader):
         tokenizer, model = _tokenizer(gguf, meta), _model(gguf, meta)
     try:
@@ -76,8 +77,8 @@ def _read_once(reader: Any) -> Iterator[None]:
             gguf.GGUFReader, gguf.get_tensor_name_map = readers, names
 
 
-def _checked_metadata(gguf: Path) -> tuple[Mapping[str, Any], Any]:
-    """Return the metadata of a file after checking that the file is complete, and its reader."""
+def _bounded_reader(gguf: Path) -> Any:
+    """A reader of the file, which raises where the file is cut short or damaged."""
     import numpy
     from gguf import GGUFReader, GGUFValueType
 
@@ -101,7 +102,11 @@ def _checked_metadata(gguf: Path) -> tuple[Mapping[str, Any], Any]:
                     raise ValueError(f"damaged: its header names an array of {length:,} entries")
             return super()._get_field_parts(orig_offs, raw_type)
 
-    reader = BoundedReader(gguf)
+    return BoundedReader(gguf)
+
+
+def _checked_metadata(gguf: Path, reader: Any) -> Mapping[str, Any]:
+    """Return the metadata of a file, if it is a complete one of a language model."""
     meta = {name: field.contents() for name, field in reader.fields.items()}
     for key in ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.tokens"):
         if key not in meta:
@@ -122,7 +127,7 @@ def _checked_metadata(gguf: Path) -> tuple[Mapping[str, Any], Any]:
             "its answers will differ from the original model's, especially in long contexts",
             gguf,
         )
-    return meta, reader
+    return meta
 
 
 def _model(gguf: Path, meta: Mapping[str, Any]) -> Any:

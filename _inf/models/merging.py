@@ -16,8 +16,6 @@ from typing import Any
 
 from _inf.errors import ConfigError, shown
 
-FSDP_CONFIG = "fsdp_config.json"
-
 
 def adapter_files(adapter: Path, key: str = "adapter_path") -> list[Path]:
     """Return PEFT's files in a folder, its config first."""
@@ -74,7 +72,7 @@ def shards(actor: Path) -> list[Path]:
     if not (actor / "huggingface" / "tokenizer_config.json").is_file():
         raise ConfigError.of("model_path", f"{actor} lacks huggingface/tokenizer_config.json")
     return [
-        actor / FSDP_CONFIG,
+        actor / "fsdp_config.json",
         *sorted(actor.glob("*.pt")),
         *sorted((actor / "huggingface").iterdir()),
     ]

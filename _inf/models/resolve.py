@@ -21,11 +21,11 @@ import re
 import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from _inf.errors import ConfigError, at_fault, error_text
-from _inf.models import merging
 from _inf.models.cache import build_once
 from _inf.runtime import quiet
 
@@ -60,6 +60,8 @@ def _resolved(model_path: str | None, trust_remote_code: bool) -> Path:
         return _dequantized(path)
     if model_path.strip() and os.path.isdir(path):
         if actor := _verl_actor(path):
+            from _inf.models import merging
+
             return _converted(
                 "verl",
                 _fingerprint(merging.shards(actor)),
@@ -133,9 +135,9 @@ def _content_digest(file: Path, fingerprint: str) -> str:
 def _verl_actor(folder: Path) -> Path | None:
     """Find the folder of the actor's shards in a checkpoint of verl's FSDP trainer, if any."""
     for actor in (folder, folder / "actor"):
-        if (actor / merging.FSDP_CONFIG).is_file():
+        if (actor / "fsdp_config.json").is_file():
             return actor
-    configs = folder.glob(f"*/actor/{merging.FSDP_CONFIG}")
+    configs = folder.glob("*/actor/fsdp_config.json")
     if steps := sorted(config.parts[-3] for config in configs):
         raise ConfigError.of(
             "model_path", f"{folder} holds several checkpoints; name one of {', '.join(steps)}"
@@ -145,6 +147,8 @@ def _verl_actor(folder: Path) -> Path | None:
 
 @at_fault(key="adapter_path")
 def _adapted(base: Path, peft: Path, trust_remote_code: bool) -> Path:
+    from _inf.models import merging
+
     files = sorted(file for file in base.iterdir() if file.is_file() and file.name[0] != ".")
     others = [f for f in files if not re.search(r"\.(safetensors|bin|pt|index\.json)$", f.name)]
     return _converted(
@@ -240,11 +244,8 @@ def _from_hub(repo: str, path: Path, trust_remote_code: bool) -> Path:
         safe = any(name.endswith(".safetensors") for name in kept)
         wanted = _small_files(trust_remote_code)
         wanted += ["*.safetensors"] if safe else ["*.bin", "*.pt"]
-        folder = Path(
-            snapshot_download(
-                repo, allow_patterns=wanted, ignore_patterns=surplus, etag_timeout=HUB_TIMEOUT
-            )
-        )
+        chosen: Any = {"allow_patterns": wanted, "ignore_patterns": surplus}
+        folder = Path(snapshot_download(repo, etag_timeout=HUB_TIMEOUT, **chosen))
     except ConfigError:
         raise
     except Exception as error:

@@ -24,8 +24,13 @@ from _inf.request.grammar_sizes import (
     check_schemas,
     check_values,
 )
-from _inf.tools.definition import schema_fault
-from _inf.tools.patterns import PatternLimitError, bytes_as_tokens, is_found, string_matcher
+from _inf.tools.json_schemas import (
+    PatternLimitError,
+    bytes_as_tokens,
+    is_found,
+    schema_fault,
+    string_matcher,
+)
 
 SCHEMA_KEYWORDS = frozenset(
     "$comment $defs $id $ref $schema additionalProperties allOf anyOf const default definitions"

@@ -1,10 +1,8 @@
-"""Makes `Tool`s from the items of `tools=`, and checks a call's arguments against the schema."""
+"""Makes `Tool`s from the items of `tools=`, and says which calls of them cannot be executed."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,16 +11,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from _inf.errors import ToolError, at_fault, did_you_mean, error_text, shown, strip_punctuation
-from _inf.tools.patterns import is_found, string_matcher
+from _inf.tools.json_schemas import argument_fault, schema_fault
 from _inf.types import Tool, ToolCall
 
 Model = TypeVar("Model", bound=BaseModel)
-
-JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
-MAX_FAULTS = 3
-PATTERN_SECONDS = 0.2  # for one match of a pattern in a schema; it holds the event loop of a call
-MAX_REFERENCES = 10_000  # in one check by a client's schema
-MAX_FAULT_CHARACTERS = 300
 
 
 @at_fault(key="tools")
@@ -136,29 +128,6 @@ def _any_parameters(value: object) -> Any:
     return _plain_json(value)
 
 
-def schema_fault(schema: Any) -> str:
-    """`.path: what is wrong there` with a JSON schema, in jsonschema's words where they say it; ""
-    if nothing is."""
-    from jsonschema import Draft202012Validator, SchemaError
-
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        # In the schema of schemas, "anyOf" stands for "type" alone.
-        fault = _type_fault(error.instance) if error.validator == "anyOf" else error.message
-        return f"{error.json_path.removeprefix('$')}: {fault}"
-    return ""
-
-
-def _type_fault(type_: Any) -> str:
-    named = type_ if isinstance(type_, list) else [type_]
-    for name in named:
-        if name not in JSON_TYPES:
-            hint = did_you_mean(name, JSON_TYPES) if isinstance(name, str) else ""
-            return f"{shown(name)} is no JSON type{hint or '; they are ' + ', '.join(JSON_TYPES)}"
-    return f"{shown(named)} must name one JSON type or more, each once"
-
-
 class _Function(BaseModel):
     """The inner part of a tool's schema. Transformers adds `return` for a Python function."""
 
@@ -223,107 +192,6 @@ def validated(kind: type[Model], value: Mapping[str, Any], where: str) -> Model:
     hidden = first["type"] == "missing" or (field is not None and not field.repr)
     shown_value = "" if hidden else f"{shown(first['input'])}: "
     raise ToolError(f"{path}: {shown_value}{strip_punctuation(first['msg'])}.")
-
-
-def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """Describe what in `arguments` breaks the tool's schema, for the model; None if nothing."""
-    return _fault(_validator_class(), tool, arguments)
-
-
-def strict_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    """`argument_fault` by a schema that a client sent and `json_schema_text` took, in bounded
-    time; without `patternProperties`."""
-    return _fault(_bounded_validator_class(), tool, arguments)
-
-
-def _fault(validator_class: Any, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
-    from referencing import Registry
-
-    # With an empty registry, a "$ref" to a URL is an error and not a download.
-    validator = validator_class(tool.parameters, registry=Registry())
-    try:
-        errors = sorted(validator.iter_errors(dict(arguments)), key=lambda error: error.json_path)
-    except Exception as failure:
-        return f"the schema of {tool.name} cannot be applied: {failure}"
-    faults = []
-    for error in errors[:MAX_FAULTS]:
-        path = ".".join(map(str, error.absolute_path))
-        faults.append(f"{path}: {error.message}".removeprefix(": ")[:MAX_FAULT_CHARACTERS])
-    return "; ".join(faults) or None
-
-
-@functools.cache
-def _validator_class() -> Any:
-    """JSON Schema with `nullable`, which Transformers writes for `int | None`, and with patterns of
-    the package `regex`, whose time can be limited: `re` would hold the whole process, for hours."""
-    from jsonschema import Draft202012Validator, ValidationError
-    from jsonschema.validators import extend
-
-    def type_or_null(validator: Any, types: Any, instance: Any, schema: Any) -> Any:
-        if instance is None and schema.get("nullable") is True:
-            return ()
-        return Draft202012Validator.VALIDATORS["type"](validator, types, instance, schema)
-
-    def pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Any:
-        if isinstance(instance, str) and not _matches(pattern, instance):
-            yield ValidationError(f"{instance!r} does not match {pattern!r}")
-
-    def pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Any:
-        for name in instance if isinstance(instance, dict) else ():
-            for each, subschema in patterns.items():
-                if _matches(each, name):
-                    yield from validator.descend(instance[name], subschema, path=name)
-
-    def additional_properties(validator: Any, others: Any, instance: Any, schema: Any) -> Any:
-        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-        for name in instance if isinstance(instance, dict) else ():
-            if name not in known and not any(_matches(each, name) for each in patterns):
-                if others is False:
-                    yield ValidationError(
-                        f"additional properties are not allowed ({name!r} was unexpected)"
-                    )
-                else:
-                    yield from validator.descend(instance[name], others, path=name)
-
-    keywords = {
-        "type": type_or_null,
-        "pattern": pattern,
-        "patternProperties": pattern_properties,
-        "additionalProperties": additional_properties,
-    }
-    return extend(Draft202012Validator, keywords)  # type: ignore[no-untyped-call]
-
-
-def _matches(pattern: str, text: str) -> bool:
-    import regex
-
-    try:
-        found = regex.search(pattern, text, timeout=PATTERN_SECONDS, concurrent=True)
-    except TimeoutError:
-        took = f"the pattern {shown(pattern)} takes more than {PATTERN_SECONDS:g} seconds"
-        raise TimeoutError(f"{took} to match {shown(text)}") from None
-    return found is not None
-
-
-def _bounded_validator_class() -> Any:
-    """`_validator_class` for one check by a client's schema: references that double, and patterns
-    that backtrack, could take it days."""
-    from jsonschema import Draft202012Validator, ValidationError
-    from jsonschema.validators import extend
-
-    follow, followed = Draft202012Validator.VALIDATORS["$ref"], itertools.count(1)
-
-    def reference(validator: Any, target: str, instance: Any, schema: Any) -> Any:
-        if next(followed) > MAX_REFERENCES:
-            raise ToolError(f"over {MAX_REFERENCES} references to follow")
-        yield from follow(validator, target, instance, schema)
-
-    def pattern_is_found(validator: Any, pattern: str, instance: Any, schema: Any) -> Any:
-        if isinstance(instance, str) and not is_found(string_matcher(pattern), instance):
-            yield ValidationError(f"{shown(instance)} does not match {shown(pattern)}")
-
-    own = {"$ref": reference, "pattern": pattern_is_found}
-    return extend(_validator_class(), own)  # type: ignore[no-untyped-call]
 
 
 def call_fault(call: ToolCall, tools: Mapping[str, Tool]) -> str | None:

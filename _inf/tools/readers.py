@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from xml.sax.saxutils import unescape
 
@@ -247,3 +247,12 @@ def _literals(brackets: str) -> dict[str, Any]:
         except (TypeError, ValueError, MemoryError, RecursionError):
             raise Unreadable(f"the value of {keyword.arg} is not a literal") from None
     return arguments
+
+
+READERS: dict[str, Callable[[str, Sequence[Tool]], list[ToolCall]]] = {
+    "hermes": read_hermes,  # SGLang's parser needs newlines in the tags and drops broken JSON
+    "json": read_json,
+    "xml": read_xml,
+    "function": read_function,
+    "pythonic": read_pythonic,  # SGLang's regular expression takes minutes on twenty arguments
+}

@@ -198,7 +198,8 @@ def templates(case: Any, folder: Path) -> None:
 
 @target("tools", cases.TOOL_LISTS, 1500, lambda case, folder: ["tools:", "tools["])
 def tools_given(case: Any, folder: Path) -> None:
-    from _inf.tools.definition import argument_fault, as_tools
+    from _inf.tools.definition import as_tools
+    from _inf.tools.json_schemas import argument_fault
 
     for tool in as_tools(case):
         json.dumps(tool.schema, allow_nan=False)

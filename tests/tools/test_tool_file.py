@@ -216,7 +216,7 @@ def test_faults_are_named_by_file_entry_and_field(written: Any, content: Any, sa
 def test_an_mcp_entry_without_the_package_says_what_to_install(
     written: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("mcp", "_inf.tools.mcp_server", "_inf.tools.mcp_connection"):
+    for module in ("mcp", "_inf.tools.mcp_server", "_inf.tools.mcp_transport"):
         monkeypatch.setitem(sys.modules, module, None)
     path = written([{"type": "mcp", "command": "x"}])
     with pytest.raises(ToolError, match=r"tools\[0\]: .*pip install 'inf-engine\[mcp\]'"):

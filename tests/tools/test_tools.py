@@ -16,14 +16,9 @@ import numpy as np
 import pytest
 
 from _inf.errors import ToolError
-from _inf.tools.definition import (
-    argument_fault,
-    as_tools,
-    call_fault,
-    shown_tools,
-    strict_fault,
-)
+from _inf.tools.definition import as_tools, call_fault, shown_tools
 from _inf.tools.execution import Executed, execute
+from _inf.tools.json_schemas import argument_fault, strict_fault
 from _inf.types import Tool, ToolCall
 
 PARAMETERS = {

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 OF_THE_CLIENT = ("max_gen_toks",)  # of the keys in --model_args; the others are the config's
 LOOPBACK = "127.0.0.1"
-MOST_ROWS, MOST_TOKENS = 512, 2_000_000  # of one request: the server bounds both
+MOST_ROWS, MOST_TOKENS = 512, 1_000_000  # of one request, whose answer has log probs of all
 SECONDS = 10**6  # for a request
 
 
@@ -49,12 +49,16 @@ def lm_eval(context: typer.Context) -> None:
         from inf import InferenceEngine
     with InferenceEngine(config) as engine, engine.serve(LOOPBACK) as server:
         client = client_arguments(engine, server, getattr(arguments, "apply_chat_template", False))
-        arguments.model, arguments.batch_size = "local-completions", client.pop("batch_size")
-        arguments.model_args = model_args | client
+        batch_size = client.pop("batch_size")
+        if not str(getattr(arguments, "batch_size", "auto")).isdigit():
+            arguments.batch_size = batch_size
+        arguments.model, arguments.model_args = "local-completions", model_args | client
         _reach_directly(LOOPBACK)
         try:
             harness.execute(arguments)
         except HTTPError as failure:
+            if not str(failure.request and failure.request.url).startswith(server.base_url):
+                raise  # of a data set's
             refusal = json.loads(failure.response.text)["error"]["message"]
             raise InferenceError(f"lm-eval: {refusal}") from failure
 

@@ -22,7 +22,8 @@ from _inf.request.seeds import derived_seed, prompt_seed
 from _inf.request.tokenize import tokenize
 from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
-from _inf.tools.definition import shown_tools, strict_fault
+from _inf.tools.definition import shown_tools
+from _inf.tools.json_schemas import strict_fault
 from _inf.types import Limits, Message, Prompt, Tool, ToolCall
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ UNUSED = (
     *("_inf.apps", "_inf.conversation.agent_loops", "_inf.conversation.environments"),
     *("_inf.conversation.interactions", "_inf.conversation.tool_loop", "_inf.conversation.hooks"),
     *("_inf.tools.execution", "_inf.tools.loading", "_inf.tools.mcp", "_inf.tools.calculator"),
+    *("_inf.tools.readers", "_inf.models.merging", "_inf.models.dequantize"),
     *("_inf.backends.hf.", "_inf.backends.openai.", "_inf.backends.new_adapters"),
 )
 

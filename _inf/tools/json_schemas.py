@@ -1,0 +1,184 @@
+"""What is wrong with a JSON schema, and with values by a tool's schema.
+
+Patterns of a schema are searched in bounded time: Python's `re` can take hours for forty
+characters, and no other thread runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from _inf.errors import ToolError, did_you_mean, shown
+from _inf.types import Tool
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+MAX_FAULTS = 3
+PATTERN_SECONDS = 0.2  # for one match of a pattern in a schema; it holds the event loop of a call
+MAX_REFERENCES = 10_000  # in one check by a client's schema
+MAX_FAULT_CHARACTERS = 300
+# JSON as `json.dumps` writes it.
+COMPACT: Any = {"whitespace_flexible": False}
+
+
+def schema_fault(schema: Any) -> str:
+    """`.path: what is wrong there` with a JSON schema, in jsonschema's words where they say it; ""
+    if nothing is."""
+    from jsonschema import Draft202012Validator, SchemaError
+
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        # In the schema of schemas, "anyOf" stands for "type" alone.
+        fault = _type_fault(error.instance) if error.validator == "anyOf" else error.message
+        return f"{error.json_path.removeprefix('$')}: {fault}"
+    return ""
+
+
+def _type_fault(type_: Any) -> str:
+    named = type_ if isinstance(type_, list) else [type_]
+    for name in named:
+        if name not in JSON_TYPES:
+            hint = did_you_mean(name, JSON_TYPES) if isinstance(name, str) else ""
+            return f"{shown(name)} is no JSON type{hint or '; they are ' + ', '.join(JSON_TYPES)}"
+    return f"{shown(named)} must name one JSON type or more, each once"
+
+
+def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """Describe what in `arguments` breaks the tool's schema, for the model; None if nothing."""
+    return _fault(_validator_class(), tool, arguments)
+
+
+def strict_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    """`argument_fault` by a schema that a client sent and `json_schema_text` took, in bounded
+    time; without `patternProperties`."""
+    return _fault(_bounded_validator_class(), tool, arguments)
+
+
+def _fault(validator_class: Any, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
+    from referencing import Registry
+
+    # With an empty registry, a "$ref" to a URL is an error and not a download.
+    validator = validator_class(tool.parameters, registry=Registry())
+    try:
+        errors = sorted(validator.iter_errors(dict(arguments)), key=lambda error: error.json_path)
+    except Exception as failure:
+        return f"the schema of {tool.name} cannot be applied: {failure}"
+    faults = []
+    for error in errors[:MAX_FAULTS]:
+        path = ".".join(map(str, error.absolute_path))
+        faults.append(f"{path}: {error.message}".removeprefix(": ")[:MAX_FAULT_CHARACTERS])
+    return "; ".join(faults) or None
+
+
+@functools.cache
+def _validator_class() -> Any:
+    """JSON Schema with `nullable`, which Transformers writes for `int | None`, and with patterns of
+    the package `regex`, whose time can be limited: `re` would hold the whole process, for hours."""
+    from jsonschema import Draft202012Validator, ValidationError
+    from jsonschema.validators import extend
+
+    def type_or_null(validator: Any, types: Any, instance: Any, schema: Any) -> Any:
+        if instance is None and schema.get("nullable") is True:
+            return ()
+        return Draft202012Validator.VALIDATORS["type"](validator, types, instance, schema)
+
+    def pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Any:
+        if isinstance(instance, str) and not _matches(pattern, instance):
+            yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+    def pattern_properties(validator: Any, patterns: Any, instance: Any, schema: Any) -> Any:
+        for name in instance if isinstance(instance, dict) else ():
+            for each, subschema in patterns.items():
+                if _matches(each, name):
+                    yield from validator.descend(instance[name], subschema, path=name)
+
+    def additional_properties(validator: Any, others: Any, instance: Any, schema: Any) -> Any:
+        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        for name in instance if isinstance(instance, dict) else ():
+            if name not in known and not any(_matches(each, name) for each in patterns):
+                if others is False:
+                    yield ValidationError(
+                        f"additional properties are not allowed ({name!r} was unexpected)"
+                    )
+                else:
+                    yield from validator.descend(instance[name], others, path=name)
+
+    keywords = {
+        "type": type_or_null,
+        "pattern": pattern,
+        "patternProperties": pattern_properties,
+        "additionalProperties": additional_properties,
+    }
+    return extend(Draft202012Validator, keywords)  # type: ignore[no-untyped-call]
+
+
+def _matches(pattern: str, text: str) -> bool:
+    import regex
+
+    try:
+        found = regex.search(pattern, text, timeout=PATTERN_SECONDS, concurrent=True)
+    except TimeoutError:
+        took = f"the pattern {shown(pattern)} takes more than {PATTERN_SECONDS:g} seconds"
+        raise TimeoutError(f"{took} to match {shown(text)}") from None
+    return found is not None
+
+
+def _bounded_validator_class() -> Any:
+    """`_validator_class` for one check by a client's schema: references that double, and patterns
+    that backtrack, could take it days."""
+    from jsonschema import Draft202012Validator, ValidationError
+    from jsonschema.validators import extend
+
+    follow, followed = Draft202012Validator.VALIDATORS["$ref"], itertools.count(1)
+
+    def reference(validator: Any, target: str, instance: Any, schema: Any) -> Any:
+        if next(followed) > MAX_REFERENCES:
+            raise ToolError(f"over {MAX_REFERENCES} references to follow")
+        yield from follow(validator, target, instance, schema)
+
+    def pattern_is_found(validator: Any, pattern: str, instance: Any, schema: Any) -> Any:
+        if isinstance(instance, str) and not is_found(string_matcher(pattern), instance):
+            yield ValidationError(f"{shown(instance)} does not match {shown(pattern)}")
+
+    own = {"$ref": reference, "pattern": pattern_is_found}
+    return extend(_validator_class(), own)  # type: ignore[no-untyped-call]
+
+
+class PatternLimitError(ValueError):
+    """llguidance does not take the pattern, or came to one of its limits."""
+
+
+@functools.cache
+def bytes_as_tokens() -> LLTokenizer:
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
+
+
+def string_matcher(pattern: str) -> LLMatcher:
+    """A matcher of JSON strings that the pattern matches; raises `PatternLimitError`."""
+    from llguidance import LLMatcher
+
+    schema = {"type": "string", "pattern": pattern}
+    grammar = LLMatcher.grammar_from_json_schema(schema, defaults=COMPACT)
+    matcher = LLMatcher(bytes_as_tokens(), grammar, log_level=0)
+    if error := matcher.get_error():
+        raise PatternLimitError(error.partition("\n")[0])
+    return matcher
+
+
+def is_found(matcher: LLMatcher, text: str) -> bool:
+    """Whether the matcher's pattern is found in the text; raises `PatternLimitError`."""
+    matcher.reset()
+    tokens = list(json.dumps(text, ensure_ascii=False).encode())
+    found = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+    if error := matcher.get_error():
+        raise PatternLimitError(error.partition("\n")[0])
+    return bool(found)
