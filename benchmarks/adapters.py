@@ -61,9 +61,6 @@ def random_adapter(folder: str, seed: int) -> tuple[Any, Any]:
     from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
     from transformers import AutoModelForCausalLM
 
-    from _inf.models.merging import without_torchao
-
-    without_torchao()
     torch.manual_seed(seed)
     config = LoraConfig(r=8, target_modules="all-linear", init_lora_weights=False)
     model = get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config)
