@@ -25,7 +25,8 @@ class StubEngine:
         return GenerationOutput()
 
     async def agenerate(self, prompts: Any, **params: Any) -> GenerationOutput:
-        listed = prompts if isinstance(prompts, list) else [prompts]
+        one = not isinstance(prompts, list) or isinstance(prompts[0], dict)  # or a conversation
+        listed = [prompts] if one else prompts
         return GenerationOutput([await self._row(prompt) for prompt in listed])
 
     async def _row(self, prompt: Any) -> GenerationRow:
