@@ -96,6 +96,7 @@ RENAMED: Mapping[str, str] = {
     "max_new_tokens": "rollout.response_length",
     "max_tokens": "rollout.response_length",
     "rollout_mode": "rollout.mode",
+    "sglang_rollout_mode": "rollout.sglang_engine_mode",  # its name in `sglang_rollout.py`
     "tensor_parallel_size": "rollout.tensor_model_parallel_size",
     "attention_backend": "rollout.engine_kwargs.sglang.attention_backend",
 }

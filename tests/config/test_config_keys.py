@@ -130,6 +130,7 @@ def test_load_formats_and_dtypes_are_sglangs() -> None:
         ("rollout.multi_turn.temperature", "it belongs at rollout.temperature"),
         ("rollout.model_path", "it belongs at model_path"),
         ("rollout.max_new_tokens", "it belongs at rollout.response_length"),
+        ("rollout.sglang_rollout_mode", "it belongs at rollout.sglang_engine_mode"),
         ("tool_config_path", "it belongs at rollout.multi_turn.tool_config_path"),
         ("tempratur", "did you mean 'rollout.temperature'?"),
         ("rollout.xyzzy", ""),
