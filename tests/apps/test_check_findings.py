@@ -6,6 +6,7 @@ import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from verl import DataProto
 
+from _inf.apps.check import engine_rows, measure
 from _inf.apps.check.differences import Pairs, comparison, distances, temperature_between
 from _inf.apps.check.findings import HALF, bounds, findings
 from _inf.apps.check.token_rows import read_batch
@@ -134,6 +136,26 @@ def test_padding_and_masked_tokens_of_a_batch_are_left_out() -> None:
     columns["response_mask"] = torch.zeros(1, 4)
     with pytest.raises(ConfigError, match="no token whose response_mask is 1"):
         read_batch(SimpleNamespace(batch=columns, non_tensor_batch={}, meta_info={}))
+
+
+def test_log_probs_of_a_batch_are_its_own_though_its_first_row_has_no_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    columns = {
+        "input_ids": torch.tensor([[5, 6, 0, 0], [5, 6, 7, 8]]),
+        "attention_mask": torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1]]),
+        "responses": torch.tensor([[0, 0], [7, 8]]),
+        "response_mask": torch.tensor([[0, 0], [1, 1]]),
+        "old_log_probs": torch.tensor([[0.0, 0.0], [-1.0, -2.0]]),
+        "rollout_log_probs": torch.tensor([[0.0, 0.0], [-3.0, -4.0]]),
+    }
+    batch = read_batch(SimpleNamespace(batch=columns, non_tensor_batch={}, meta_info={}))
+    assert not batch.rows[0].rollout
+    computed = [[], [-1.0, -2.0]]  # by the engine: the mismatch would not be seen
+    monkeypatch.setattr(engine_rows, "rescored", lambda engine, rows: computed)
+    engine: Any = SimpleNamespace(tokenizer=None)
+    both, *_ = measure._against_batch(engine, batch)
+    assert both.rollout.tolist() == [-3.0, -4.0] and both.reference.tolist() == [-1.0, -2.0]
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.pkl"])
