@@ -72,13 +72,15 @@ class ModelInfo:
 class Tool:
     """A tool. schema: OpenAI's `{"type": "function", "function": {...}}`, checked. function, verl:
     the Python function or verl `BaseTool` that runs it; both None if only the schema is known.
-    timeout: seconds for a call; None is the config's `tool_timeout`."""
+    timeout: seconds for a call; None is the config's `tool_timeout`. of_server: True if an MCP
+    server wrote the schema; special tokens in it are then broken, as in a tool's result."""
 
     name: str
     schema: dict[str, Any]
     function: Callable[..., Any] | None = None
     verl: Any = None
     timeout: float | None = None
+    of_server: bool = False
 
     @property
     def executable(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _inf.config import Config
-from _inf.request.template import Template
+from _inf.request.template import Template, escaped_json
 from _inf.response.decode import answer_text, decoded_text
 from _inf.tools.parsing import Parsed, parse, tool_instructions
 from _inf.types import ModelInfo, RequestOutput, Tool
@@ -45,11 +45,17 @@ def rules_for(
     """Return the rules of a call with these tools. kwargs: `chat_template_kwargs`."""
     template = None
     if model.tokenizer is not None:
+        shown = [
+            dataclasses.replace(tool, schema=escaped_json(tool.schema, model.tokenizer))
+            if tool.of_server
+            else tool
+            for tool in tools
+        ]
         template = Template(
             model.tokenizer,
             kwargs,
-            schemas=[tool.schema for tool in tools],
-            instructions=tool_instructions(tools, config.rollout.multi_turn.format),
+            schemas=[tool.schema for tool in shown],
+            instructions=tool_instructions(shown, config.rollout.multi_turn.format),
             eos_token_ids=model.eos_token_ids,
         )
     return Rules({tool.name: tool for tool in tools}, template, config, model)

@@ -136,14 +136,11 @@ class Template:
     def escape_special_tokens(self, text: str) -> str:
         """Put a space into every special token in a tool's text: `<|im_end|>` would otherwise end
         the tool's turn, and the text after it could start another turn."""
-        while (broken := self._markup.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)) != text:
-            text = broken
-        return text
+        return _broken(text, self._markup)
 
     @functools.cached_property
     def _markup(self) -> re.Pattern[str]:
-        names = {*self._tokenizer.get_added_vocab(), *self._tokenizer.all_special_tokens}
-        return _any_of(name for name in names if len(name) > 1 and name.strip())
+        return _special_tokens(self._tokenizer)
 
     def _shows_schemas(self) -> bool:
         try:
@@ -212,6 +209,33 @@ def _refusal(message: str) -> Iterator[None]:
         yield
     except Exception as failure:
         raise PromptError(f"{message}: {type(failure).__name__}: {failure}") from failure
+
+
+def escaped_json(value: Any, tokenizer: Tokenizer) -> Any:
+    """A JSON value with the special tokens in its texts broken, keys too."""
+    markup = _special_tokens(tokenizer)
+
+    def escaped(value: Any) -> Any:
+        if isinstance(value, str):
+            return _broken(value, markup)
+        if isinstance(value, list):
+            return [escaped(each) for each in value]
+        if isinstance(value, dict):
+            return {escaped(key): escaped(each) for key, each in value.items()}
+        return value
+
+    return escaped(value)
+
+
+def _broken(text: str, markup: re.Pattern[str]) -> str:
+    while (broken := markup.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)) != text:
+        text = broken
+    return text
+
+
+def _special_tokens(tokenizer: Tokenizer) -> re.Pattern[str]:
+    names = {*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}
+    return _any_of(name for name in names if len(name) > 1 and name.strip())
 
 
 def _any_of(words: Iterable[str]) -> re.Pattern[str]:

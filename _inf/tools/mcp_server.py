@@ -27,7 +27,13 @@ from _inf.runtime.loop_thread import LoopThread
 from _inf.tools.definition import checked_schema
 from _inf.tools.execution import Executed
 from _inf.tools.mcp_files import Address, McpEntry
-from _inf.tools.mcp_transport import CONNECT_SECONDS, LOST_WORDS, Transport
+from _inf.tools.mcp_transport import (
+    CONNECT_SECONDS,
+    LOST_WORDS,
+    MESSAGE_BYTES,
+    MessageTooLarge,
+    Transport,
+)
 from _inf.types import Tool
 
 END_SECONDS = 10.0  # `mcp` closes a server's stdin, and sends signals after 2 and 4 seconds
@@ -163,9 +169,12 @@ class McpServer:
 
 async def _all_tools(client: Any) -> list[Any]:
     tools: list[Any] = []
-    cursor = None
+    cursor, size = None, 0
     while True:
         page = await client.list_tools(cursor=cursor)
+        size += len(page.model_dump_json())
+        if size > MESSAGE_BYTES:
+            raise MessageTooLarge
         tools += page.tools
         if (cursor := page.next_cursor) is None:
             return tools
@@ -216,7 +225,7 @@ def mcp_tools(entry: McpEntry, where: str) -> list[Tool]:
                     about = {"description": each.description or "", "parameters": each.input_schema}
                     schema = checked_schema({"name": name, **about}, f"{where}: {shown(name)}")
                     call = McpCall(server, each.name)
-                    tools.append(Tool(name, schema, call, timeout=entry.timeout))
+                    tools.append(Tool(name, schema, call, timeout=entry.timeout, of_server=True))
         for index, name in enumerate([*entry.include, *entry.exclude]):
             if name not in listed:
                 hint = did_you_mean(name, listed) or f"; it has {', '.join(listed) or 'none'}."

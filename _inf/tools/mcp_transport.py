@@ -1,7 +1,8 @@
 """The transports to MCP servers: those of version 2 of the package `mcp`, with two corrections.
 
 - The package reads a line of a program (`client/stdio.py`) and the JSON answer of a URL
-  (`client/streamable_http.py`) as long as the server sends. A message has `MESSAGE_BYTES` at most.
+  (`client/streamable_http.py`) as long as the server sends. A message, or a
+  list of tools, has `MESSAGE_BYTES` at most.
 - An HTTP request that fails ends the package's connection, and with it the calls of all rows. It
   is an error of its own call.
 """
@@ -32,7 +33,9 @@ LOST_WORDS = ("Connection closed", "SSE ")
 
 class MessageTooLarge(Exception):
     def __init__(self) -> None:
-        super().__init__(f"the server sent a message of more than {MESSAGE_BYTES:,} bytes")
+        super().__init__(
+            f"the server sent a message, or a list of tools, of more than {MESSAGE_BYTES:,} bytes"
+        )
 
 
 class Transport:

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from _inf.config import Config
+from _inf.conversation.rules import rules_for
 from _inf.request.template import Template
+from _inf.types import Tool
 from tests.support.chat_templates import FAMILIES, embedded_tokenizer, model_of
 
 SCHEMA = {"type": "function", "function": {"name": "add", "description": "", "parameters": {}}}
@@ -106,3 +109,32 @@ def test_no_text_can_hold_the_placeholder_of_an_answer(
     assert words
     text = f"4 {' '.join(sorted(words))} 5"
     assert tokenizer.decode(between(family, role, "Hi", "Yes", text)) == plain.replace(PLAIN, text)
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in WITHOUT_TOOLS])
+def test_what_a_server_says_of_its_tools_stays_in_its_place(family: str) -> None:
+    """Descriptions, values and names of arguments; a caller's own schemas are shown as they are."""
+    model = model_of(embedded_tokenizer(), FAMILIES[family])
+    ask = [{"role": "user", "content": "Hi"}]
+
+    def special(text: str, *, of_server: bool) -> list[int]:
+        values = {"type": "string", "description": text, "enum": [text]}
+        parameters = {"type": "object", "properties": {f"a{text}": values}}
+        function = {"name": "add", "description": text, "parameters": parameters}
+        tool = Tool("add", {"type": "function", "function": function}, of_server=of_server)
+        template = rules_for([tool], {}, Config(), model).template
+        assert template is not None
+        special_ids = model.tokenizer.all_special_ids
+        return [token for token in template.prompt(ask, 0) if token in special_ids]
+
+    plain = special("Adds.", of_server=True)
+
+    @settings(max_examples=30, derandomize=True, database=None, deadline=None)
+    @given(text=TEXTS)
+    @example(text="Adds.".join(model.tokenizer.all_special_tokens))
+    def check(text: str) -> None:
+        assert special(text, of_server=True) == plain
+
+    check()
+    marked = f"Adds.{model.tokenizer.all_special_tokens[0]}"
+    assert special(marked, of_server=False) != plain

@@ -101,6 +101,7 @@ def test_tools_of_a_program_have_the_servers_schema_and_text(shared: Tools) -> N
         },
     }
     assert tools["calculator"].executable and not tools["own"].executable
+    assert tools["calculator"].of_server and not tools["own"].of_server
     assert result(tools["calculator"], expression="12 * 7") == "84"
     assert result(tools["words"]) == "two texts"
     done = asyncio.run(run(tools["picture"]))
@@ -413,7 +414,7 @@ def test_result_of_a_program_is_not_read_beyond_a_limit(load: Load) -> None:
     assert "characters cut)" in result(say, long=1_000_000)
     before = result(say)
     failed = asyncio.run(run(say, long=9_000_000))
-    assert "sent a message of more than 8,388,608 bytes" in str(failed.error)
+    assert "sent a message, or a list of tools, of more than 8,388,608 bytes" in str(failed.error)
     assert LOST in str(failed.error)
     assert result(say) != before  # in a new process
 
@@ -463,6 +464,9 @@ def test_a_list_of_tools_must_come_whole_and_in_time(
     assert "cannot be used: Connection closed; its stderr ends with 'no tools today'" in says
     monkeypatch.setattr("_inf.tools.mcp_server.CONNECT_SECONDS", 1.0)
     assert "cannot be used: it did not answer within 1 seconds" in refusal(load, raw("pages"))
+    monkeypatch.undo()
+    monkeypatch.setattr("_inf.tools.mcp_server.MESSAGE_BYTES", 20_000)
+    assert "a list of tools, of more than" in refusal(load, raw("pages"))
 
 
 def test_calls_that_gave_up_waiting_for_their_turn_leave_it_to_others(
