@@ -111,6 +111,10 @@ def _checked_parameters(value: object) -> Any:
             '{"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}'
         )
     parameters = _plain_json(value)
+    text = json.dumps(parameters)
+    if all(f'"{word}":' in text for word in ("unevaluatedProperties", "patternProperties")):
+        # jsonschema would search the patterns by `re`, which can take hours.
+        raise ValueError("unevaluatedProperties beside patternProperties is not supported")
     try:
         fault = schema_fault(parameters)
     except RecursionError:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from _inf.errors import ToolError, did_you_mean, shown
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 MAX_FAULTS = 3
 PATTERN_SECONDS = 0.2  # for one match of a pattern in a schema; it holds the event loop of a call
-MAX_REFERENCES = 10_000  # in one check by a client's schema
+# In one check by a schema, which holds the event loop of a call. References can double at each
+# level, so that it would take days.
+MAX_REFERENCES = 20_000
 MAX_FAULT_CHARACTERS = 300
 # JSON as `json.dumps` writes it.
 COMPACT: Any = {"whitespace_flexible": False}
@@ -58,12 +61,16 @@ def argument_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
 def strict_fault(tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     """`argument_fault` by a schema that a client sent and `json_schema_text` took, in bounded
     time; without `patternProperties`."""
-    return _fault(_bounded_validator_class(), tool, arguments)
+    return _fault(_client_validator_class(), tool, arguments)
+
+
+_references: ContextVar[Iterator[int]] = ContextVar("inf_references")  # counts those of a check
 
 
 def _fault(validator_class: Any, tool: Tool, arguments: Mapping[str, Any]) -> str | None:
     from referencing import Registry
 
+    _references.set(itertools.count(1))
     # With an empty registry, a "$ref" to a URL is an error and not a download.
     validator = validator_class(tool.parameters, registry=Registry())
     try:
@@ -83,6 +90,16 @@ def _validator_class() -> Any:
     the package `regex`, whose time can be limited: `re` would hold the whole process, for hours."""
     from jsonschema import Draft202012Validator, ValidationError
     from jsonschema.validators import extend
+
+    def followed(keyword: str) -> Any:
+        follow = Draft202012Validator.VALIDATORS[keyword]
+
+        def reference(validator: Any, target: str, instance: Any, schema: Any) -> Any:
+            if next(_references.get()) > MAX_REFERENCES:
+                raise ToolError(f"over {MAX_REFERENCES} references to follow")
+            yield from follow(validator, target, instance, schema)
+
+        return reference
 
     def type_or_null(validator: Any, types: Any, instance: Any, schema: Any) -> Any:
         if instance is None and schema.get("nullable") is True:
@@ -111,6 +128,8 @@ def _validator_class() -> Any:
                     yield from validator.descend(instance[name], others, path=name)
 
     keywords = {
+        "$ref": followed("$ref"),
+        "$dynamicRef": followed("$dynamicRef"),
         "type": type_or_null,
         "pattern": pattern,
         "patternProperties": pattern_properties,
@@ -130,24 +149,17 @@ def _matches(pattern: str, text: str) -> bool:
     return found is not None
 
 
-def _bounded_validator_class() -> Any:
-    """`_validator_class` for one check by a client's schema: references that double, and patterns
-    that backtrack, could take it days."""
-    from jsonschema import Draft202012Validator, ValidationError
+@functools.cache
+def _client_validator_class() -> Any:
+    """`_validator_class` for a client's schema: its patterns are searched in linear time."""
+    from jsonschema import ValidationError
     from jsonschema.validators import extend
-
-    follow, followed = Draft202012Validator.VALIDATORS["$ref"], itertools.count(1)
-
-    def reference(validator: Any, target: str, instance: Any, schema: Any) -> Any:
-        if next(followed) > MAX_REFERENCES:
-            raise ToolError(f"over {MAX_REFERENCES} references to follow")
-        yield from follow(validator, target, instance, schema)
 
     def pattern_is_found(validator: Any, pattern: str, instance: Any, schema: Any) -> Any:
         if isinstance(instance, str) and not is_found(string_matcher(pattern), instance):
             yield ValidationError(f"{shown(instance)} does not match {shown(pattern)}")
 
-    own = {"$ref": reference, "pattern": pattern_is_found}
+    own = {"pattern": pattern_is_found}
     return extend(_validator_class(), own)  # type: ignore[no-untyped-call]
 
 

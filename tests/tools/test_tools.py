@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import re
 import subprocess
 import sys
@@ -440,14 +441,32 @@ def test_patterns_and_other_properties_are_held_to_the_schema() -> None:
     assert "('other' was unexpected)" in str(argument_fault(asked, {"n_1": 3, "other": 3}))
 
 
+def test_schema_whose_patterns_would_be_searched_without_a_limit_is_refused() -> None:
+    parts = {"patternProperties": {"^(a+)+$": {}}}
+    parameters = {"type": "object", "allOf": [parts], "unevaluatedProperties": False}
+    with pytest.raises(ToolError, match="unevaluatedProperties beside patternProperties"):
+        as_tools([{"name": "f", "parameters": parameters}])
+
+
 LINKS = {f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}
+
+
+@pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
+def test_check_of_references_that_double_is_an_error_of_its_call(keyword: str) -> None:
+    links = {
+        name: json.loads(json.dumps(link).replace("$ref", keyword)) for name, link in LINKS.items()
+    }
+    defs = {**links, "a40": {"type": "integer"}}
+    parameters = {"type": "object", "$defs": defs, "properties": {"x": {keyword: "#/$defs/a0"}}}
+    fault = argument_fault(Tool("f", {"function": {"parameters": parameters}}), {"x": "no number"})
+    assert "the schema of f cannot be applied: over 20000 references" in str(fault)
 
 
 @pytest.mark.parametrize(
     ("x", "value", "says"),
     [
         ({"type": "string", "pattern": "^(a+)+$"}, "a" * 40 + "!", "x: .* does not match"),
-        ({"$ref": "#/$defs/a0"}, "no number", "over 10000 references"),
+        ({"$ref": "#/$defs/a0"}, "no number", "over 20000 references"),
         ({"type": "string", "pattern": "^(a+)+$"}, "a" * 40, None),
         ({"$ref": "#/$defs/a39"}, 3, None),
         ({"type": "integer"}, "3", "x: '3' is not of type 'integer'"),
