@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import os
 import pickle
 import socket
@@ -21,7 +22,7 @@ import psutil
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from _inf.apps.eval import reward_pool
+from _inf.apps.eval import reward_pool, scoring
 from _inf.apps.eval.reward import Reward, RewardError
 from _inf.apps.eval.reward_pool import RewardPool, RewardWorker, reward_workers
 from _inf.apps.eval.reward_process import ARGUMENTS, HEADER, answer_calls
@@ -157,6 +158,14 @@ def test_numbers_and_dicts_are_rewards_and_everything_else_says_what_it_is(file:
         }.items():
             with pytest.raises(RewardError, match=said):
                 score(pool, text)
+
+
+@pytest.mark.parametrize("odd", [10**400, math.inf, {1: 2}])
+def test_odd_value_beside_the_score_of_an_agent_loop_is_an_error_of_its_row(odd: Any) -> None:
+    row = {"agent_loop": "a", "reward_scores": {"reward_score": 1.0}}
+    extra = {"reward_extra_info": {"acc": odd}}
+    with pytest.raises(RewardError, match="a reward's 'acc' must be finite"):
+        scoring._own_reward({**row, "extra_fields": extra})
 
 
 def test_async_function_is_awaited_and_one_of_a_notebook_runs_though_no_file_has_it(

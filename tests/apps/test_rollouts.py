@@ -7,7 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from verl import DataProto
 
 from _inf.apps.rollouts.sources import token_texts
 from _inf.types import Trace
@@ -108,6 +111,25 @@ def test_what_has_no_rows_is_refused(rows: Any) -> None:
 
 
 # ── Sources without an engine ────────────────────────────────────────────────────────────────────
+
+
+def test_odd_value_in_a_column_of_a_batch_costs_no_row() -> None:
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    ids = {"prompts": [[1], [1]], "responses": [[2], [2]], "input_ids": [[1, 2], [1, 2]]}
+    tensors = {name: torch.tensor(values) for name, values in ids.items()}
+    tensors["attention_mask"] = torch.ones(2, 2, dtype=torch.int64)
+    tensors["response_mask"] = tensors["attention_mask"][:, :1]
+    tensors["position_ids"] = torch.tensor([[0, 1], [0, 1]])
+    columns = {
+        "reward_scores": np.array([{"reward": 10**400}, {"reward": 2}], dtype=object),
+        "odd": np.fromiter([deep, 3], dtype=object),
+    }
+    batch = DataProto.from_dict(tensors, non_tensors=columns)
+    first, second = as_rollouts(batch)
+    assert first.reward is None and second.reward == 2.0
+    assert "odd" not in first.extra and second.extra["odd"] == 3
 
 
 def test_trace_of_a_session_is_a_rollout_with_its_fork(tmp_path: Path) -> None:

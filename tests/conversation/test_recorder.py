@@ -59,7 +59,7 @@ def row(
         "extra_fields": {},
     }
     returned = SimpleNamespace(**(given | more))
-    return answered_row("mine", returned, recorder(requests), (8, 16))
+    return answered_row("mine", returned, recorder(requests), (8, 16), 10**6)
 
 
 @pytest.mark.parametrize(

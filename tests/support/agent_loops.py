@@ -176,6 +176,10 @@ class Wrong(Loop):
                 return self.said(prompt, [1] * 9999, [1] * 9999)
             case "long prompt":
                 return self.said([1] * 9999, [1], [1])
+            case "odd ids":
+                return self.said(prompt, [1, -1], [1, 1])
+            case "odd prompt":
+                return self.said([2**40], [1], [1])
             case "image":
                 return self.said(prompt, [1], [1], multi_modal_data={"image": "x"})
             case "asks with an image":

@@ -23,10 +23,15 @@ class RewardError(InferenceError):
 
 @dataclasses.dataclass(frozen=True)
 class Reward:
-    """A row's reward, and the other values that its function returned, by verl's names."""
+    """A row's reward, and the other values that its function returned, by verl's names. Raises
+    `RewardError` for one of these that JSON cannot hold, or that no metric can be made of."""
 
     value: float
     extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in self.extra.items():
+            _check_value(name, value)
 
     @classmethod
     def of(cls, result: Any) -> Reward:
@@ -41,13 +46,11 @@ class Reward:
             raise RewardError(f"a reward must be a number, not {shown(value)}.") from None
         if not math.isfinite(number):
             raise RewardError(f"a reward must be a finite number, not {number}.")
-        for name, other in extra.items():
-            _check_value(name, other)
         return cls(number, extra)
 
 
 def _check_value(name: str, value: Any) -> None:
-    """Raise `RewardError` for a value that JSON cannot hold, or that no metric can be made of."""
+    """Raise `RewardError` for an odd value of `Reward.extra`."""
     try:
         usable = json_value(value) == value
         if isinstance(value, int):

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -223,7 +224,9 @@ def _rows_of_batch(batch: Any) -> list[dict[str, Any]]:
         samples[prompt] += 1
         reward = (row.get("reward_scores") or {}).get("reward")
         reward = reward if scores is None else scores[place].sum().item()
-        row["reward"] = float(reward) if isinstance(reward, int | float) else None
+        row["reward"] = None
+        if isinstance(reward, int | float) and abs(reward) <= sys.float_info.max:
+            row["reward"] = float(reward)
         rows.append(row)
     return rows
 
@@ -234,7 +237,7 @@ def _known_columns(columns: Mapping[str, Any], place: int) -> dict[str, Any]:
     for name, values in columns.items():
         try:
             text = json.dumps(values[place], default=lambda array: array.tolist(), allow_nan=False)
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, RecursionError, TypeError, ValueError):
             continue
         value = json.loads(text)
         if name == "messages" and isinstance(value, dict):

@@ -13,9 +13,10 @@ from _inf.types import RequestOutput, Transcript
 
 
 def answered_row(
-    loop: str, returned: Any, recorder: Recorder, widths: tuple[int, int]
+    loop: str, returned: Any, recorder: Recorder, widths: tuple[int, int], vocabulary: int
 ) -> RequestOutput:
-    """Turn verl's `AgentLoopOutput` into a row; recorder: of the loop's requests.
+    """Turn verl's `AgentLoopOutput` into a row; recorder: of the loop's requests; vocabulary: how
+    many tokens the model has.
 
     Its log probs are the loop's own, or the recorded ones where it gives none. Raises
     `RequestFailure` where verl's batch would fail, or take one value for another in silence.
@@ -23,6 +24,9 @@ def answered_row(
     prompt, ids = _ints(returned, "prompt_ids"), _ints(returned, "response_ids")
     mask, given = _ints(returned, "response_mask"), returned.response_logprobs
     _check_lengths(prompt, ids, mask, given, widths)
+    for name, tokens in (("prompt_ids", prompt), ("response_ids", ids)):
+        if unknown := [token for token in tokens if not 0 <= token < vocabulary]:
+            raise RequestFailure(f"{name} has {unknown[0]}, outside the model's vocabulary.")
     if any(value is not None for value in (returned.multi_modal_data or {}).values()):
         raise RequestFailure("multi_modal_data: agent loops take text only here.")
     sampled = recorder.logprobs(prompt, ids)

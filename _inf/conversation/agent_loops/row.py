@@ -90,9 +90,9 @@ class AgentRow:
     def _ended(self, answer: asyncio.Future[Any]) -> RequestOutput:
         try:
             returned = answer.result()
-            return answered_row(
-                self._loop.name, returned, self.recorder, self._asked.objects.widths
-            )
+            objects = self._asked.objects
+            limits = objects.widths, objects.model.limits.vocabulary
+            return answered_row(self._loop.name, returned, self.recorder, *limits)
         except asyncio.CancelledError:
             return self.aborted(None, "the agent loop cancelled its own task")
         except BaseException as failure:  # what run() raised, on another thread
