@@ -24,7 +24,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.routing import BaseRoute
 
 from _inf.apps.serve.adapter_routes import LoadBody, UnloadBody, load_adapter, unload_adapter
-from _inf.apps.serve.bodies import RewardBody, read_body
+from _inf.apps.serve.bodies import BodyT, RewardBody, read_body
 from _inf.apps.serve.calls import ServedCall, served_call
 from _inf.apps.serve.connections import EventStream, merged, read_bytes, while_connected
 from _inf.apps.serve.error_responses import HEADERS, RequestError, by_field, error_of
@@ -41,6 +41,7 @@ from _inf.apps.serve.tokenizer_routes import (
     tokenizer_info,
 )
 from _inf.errors import EngineDeadError, shown
+from _inf.types import Trace
 
 if TYPE_CHECKING:
     from _inf.response.output import GenerationOutput
@@ -108,18 +109,18 @@ class Service:
 
     async def load_adapter(self, request: Request) -> Response:
         assert self.adapter_folder is not None
-        body = read_body(LoadBody, await read_bytes(request))
+        body = await _body(LoadBody, request)
         asked = (self.engine, self.adapter_folder, body)
         async with self._changing:
             return Response(await asyncio.to_thread(load_adapter, *asked))
 
     async def unload_adapter(self, request: Request) -> Response:
-        body = read_body(UnloadBody, await read_bytes(request))
+        body = await _body(UnloadBody, request)
         async with self._changing:
             return Response(await asyncio.to_thread(unload_adapter, self.engine, body))
 
     async def answer(self, kind: type[Responses[Any]], request: Request) -> Response:
-        body = await asyncio.to_thread(read_body, kind.form, await read_bytes(request))
+        body = await _body(kind.form, request)
         adapter = await self._adapter(body.model)
         self.keeper.check()
         name = request.path_params.get("session")
@@ -178,12 +179,12 @@ class Service:
     # ─── The tokenizer ───
 
     async def tokenize(self, request: Request) -> Response:
-        body = read_body(TokenizeBody, await read_bytes(request))
+        body = await _body(TokenizeBody, request)
         await self._adapter(body.model)
         return JSONResponse(await asyncio.to_thread(tokenized, self.engine, body))
 
     async def detokenize(self, request: Request) -> Response:
-        body = read_body(DetokenizeBody, await read_bytes(request))
+        body = await _body(DetokenizeBody, request)
         await self._adapter(body.model)
         return JSONResponse(await asyncio.to_thread(detokenized, self.engine, body))
 
@@ -194,11 +195,11 @@ class Service:
 
     async def traces(self, session: str) -> Response:
         traces = self.sessions.get(session).traces()
-        text = to_json({"traces": traces}, inf_nan_mode="null")
+        text = await asyncio.to_thread(_traces_json, traces)
         return Response(text, media_type="application/json")
 
     async def reward(self, request: Request, session: str) -> Response:
-        body = read_body(RewardBody, await read_bytes(request))
+        body = await _body(RewardBody, request)
         self.sessions.get(session).set_reward(body.reward, body.trace)
         return JSONResponse({"reward": body.reward, "trace": body.trace})
 
@@ -250,6 +251,16 @@ def create_app(service: Service, host: str, api_key: str | None) -> FastAPI:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=own_names)
     app.add_middleware(WatchRequests, metrics=service.metrics)
     return app
+
+
+async def _body(form: type[BodyT], request: Request) -> BodyT:
+    """Read a body on a thread: one of many megabytes takes a second."""
+    return await asyncio.to_thread(read_body, form, await read_bytes(request))
+
+
+def _traces_json(traces: Sequence[Trace]) -> bytes:
+    """Each by a call of its own, because no other thread runs during one."""
+    return b'{"traces":[%s]}' % b",".join(to_json(each, inf_nan_mode="null") for each in traces)
 
 
 async def _refuse_route(routes: str, request: Request, failure: HTTPException) -> Response:

@@ -28,6 +28,18 @@ OF_AN_END = ("finish_reason", "stop_reason", "matched_stop", "weight_version")
 BodyT = TypeVar("BodyT", ChatBody, CompletionBody, TokensBody, SglangBody)
 
 
+def list_text(items: Sequence[JSON]) -> str:
+    """A list as JSON; each item by a call of its own, because no other thread runs during one."""
+    return f"[{', '.join(json.dumps(each, allow_nan=False) for each in items)}]"
+
+
+def response_text(about: JSON, choices: Sequence[JSON], more: JSON) -> str:
+    """A response as JSON: `about`, the choices, and `more`."""
+    before = json.dumps(about, allow_nan=False).removesuffix("}")
+    after = json.dumps(more, allow_nan=False).removeprefix("{")
+    return f'{before}, "choices": {list_text(choices)}{", " if more else ""}{after}'
+
+
 class Responses(Generic[BodyT]):
     """What the responses to all routes share. model: the name of the served model."""
 
@@ -48,8 +60,7 @@ class Responses(Generic[BodyT]):
         self._usage_so_far = bool(asked and asked.continuous_usage_stats)
 
     def _text(self, name: str, choices: Sequence[JSON], **more: Any) -> str:
-        value = {**self._about, "object": name, "choices": choices, **more}
-        return json.dumps(value, allow_nan=False)
+        return response_text({**self._about, "object": name}, choices, more)
 
     def _event(self, *choices: JSON, **more: Any) -> str:
         usage = {"usage": self._running_usage()} if self._usage_asked else {}

@@ -12,7 +12,7 @@ from typing import Any
 from _inf.apps.openai_format import token_text
 from _inf.apps.serve.calls import ServedCall
 from _inf.apps.serve.choice import Choice, whole_chunk
-from _inf.apps.serve.responses import JSON, Responses
+from _inf.apps.serve.responses import JSON, Responses, list_text, response_text
 from _inf.apps.serve.token_bodies import SglangBody, TokensBody
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
@@ -26,7 +26,7 @@ class TokensResponses(Responses[TokensBody]):
 
     def _text(self, name: str, choices: Sequence[JSON], **more: Any) -> str:
         about = {"request_id": self.body.request_id or self._about["id"]}
-        return json.dumps({**about, "choices": choices, **more}, allow_nan=False)
+        return response_text(about, choices, more)
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
         pairs = zip(self.choices, rows, strict=True)
@@ -54,7 +54,7 @@ class SglangResponses(Responses[SglangBody]):
     def whole(self, rows: Sequence[GenerationRow]) -> str:
         pairs = zip(self.choices, rows, strict=True)
         parts = [self._part(choice, whole_chunk(row)) for choice, row in pairs]
-        return json.dumps(parts[0] if self._single else parts, allow_nan=False)
+        return json.dumps(parts[0], allow_nan=False) if self._single else list_text(parts)
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
         index = {} if self._single else {"index": choice.index}

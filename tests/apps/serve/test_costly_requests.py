@@ -3,6 +3,7 @@ meanwhile."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -14,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from _inf.apps.serve import app, responses
+from _inf.apps.serve.bodies import read_body
 from _inf.apps.serve.server import InferenceServer
 from tests.support.grammars import HOSTILE_REGEXES, HOSTILE_SCHEMAS
 
@@ -187,3 +190,42 @@ def test_health_is_answered_while_drawn_requests_are(
 
     check()
     assert {httpx.codes.OK, httpx.codes.BAD_REQUEST} <= set(statuses)
+
+
+def test_bodies_are_read_beside_the_loop_that_answers(
+    caller_server: InferenceServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each route that has one: `json` and pydantic take a second for 16 MiB."""
+    loops = []
+
+    def read(form: type[Any], body: bytes) -> Any:
+        loops.append(asyncio._get_running_loop())
+        return read_body(form, body)
+
+    monkeypatch.setattr(app, "read_body", read)
+    base = caller_server.base_url.removesuffix("/v1")
+    paths = ["/v1/chat/completions", "/v1/completions", "/inference/v1/generate", "/generate"]
+    paths += ["/tokenize", "/detokenize", "/sessions/a/reward"]
+    with httpx.Client(base_url=base, timeout=REQUEST_SECONDS) as http:
+        statuses = [http.post(path, content=b"{}").status_code for path in paths]
+    assert statuses == [httpx.codes.BAD_REQUEST] * len(paths)
+    assert loops == [None] * len(paths)
+
+
+def test_long_responses_are_written_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several choices: `json` holds the interpreter while it writes one value."""
+    written = []
+    choices = [{"n": n, "logprobs": [-0.5] * 9} for n in range(3)]
+    write = json.dumps
+
+    def dumps(value: Any, **how: Any) -> str:
+        written.append(value)
+        return write(value, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(json, "dumps", dumps)
+        texts = [responses.response_text({"id": "a"}, choices, more) for more in ({}, {"usage": 1})]
+    assert json.loads(texts[0]) == {"id": "a", "choices": choices}
+    assert json.loads(texts[1]) == {"id": "a", "choices": choices, "usage": 1}
+    assert texts[1] == json.dumps({"id": "a", "choices": choices, "usage": 1})
+    assert all(value in [*choices, {"id": "a"}, {}, {"usage": 1}] for value in written)
