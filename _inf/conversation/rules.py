@@ -28,7 +28,8 @@ class Rules:
     interactions: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def escape_special_tokens(self, text: str) -> str:
-        """Break the special tokens in a tool's or a user's text; a server does that itself."""
+        """Break the special tokens in a tool's or a user's text; those of a server that renders are
+        not known."""
         return text if self.template is None else self.template.escape_special_tokens(text)
 
     def with_escaped(self, text: str, added: str) -> str:
