@@ -172,8 +172,8 @@ class CallThread:
                 return
             try:
                 future.set_result(call())
-            except StopIteration:  # a coroutine cannot raise it
-                future.set_exception(RuntimeError("StopIteration"))
+            except (StopIteration, GeneratorExit) as end:  # they would end the coroutine that waits
+                future.set_exception(RuntimeError(type(end).__name__))
             except BaseException as failure:
                 future.set_exception(failure)
 

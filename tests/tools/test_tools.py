@@ -235,6 +235,7 @@ def raises_unspeakable() -> None:
         (raises_exit_async, "SystemExit: 3"),
         (raises_unspeakable, "Unspeakable"),
         (lambda: next(iter(())), "StopIteration"),
+        (lambda: (_ for _ in ()).throw(GeneratorExit), "GeneratorExit"),
         (cancels_itself, "CancelledError"),
         (lambda needed: needed, "TypeError: .*needed"),
         (lambda: Unspeakable(), "RuntimeError"),
