@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,7 @@ def answered_row(
         mask=mask,
         logprobs=[value if bit else 0.0 for value, bit in zip(logprobs, mask, strict=True)],
         answer_ids=answer_ids,
-        num_turns=returned.num_turns,
+        num_turns=_turns(returned.num_turns),
         reward_scores={} if reward is None else {"reward_score": reward},
         agent_loop=loop,
         unsampled=[place for place, bit in enumerate(mask) if bit != (place in sampled)],
@@ -57,6 +58,16 @@ def _ints(returned: Any, name: str) -> list[int]:
             f"run() returned {shown(returned)}: {name} must be a list of ints; return verl's "
             "AgentLoopOutput."
         ) from None
+
+
+def _turns(number: Any) -> int:
+    try:
+        turns = operator.index(number)
+    except TypeError:
+        turns = -1
+    if not 0 <= turns < 2**31:  # verl's batch has int32
+        raise RequestFailure(f"num_turns: {shown(number)} is no number of turns.")
+    return turns
 
 
 def _check_lengths(

@@ -200,6 +200,7 @@ WRONG = {
     "logprobs": "response_logprobs: 1 values for 2 response_ids",
     "long": "response_ids: 9999 ids are above 128.*rollout.response_length",
     "long prompt": "prompt_ids: 9999 ids are above 512.*rollout.prompt_length",
+    "odd turns": "num_turns: a int is no number of turns",
     "odd ids": "response_ids has -1, outside the model's vocabulary",
     "odd prompt": "prompt_ids has 1099511627776, outside the model's vocabulary",
     "image": "multi_modal_data: agent loops take text only",
