@@ -15,7 +15,7 @@ from typing import Any
 from _inf.conversation.recorder import Recorder
 from _inf.conversation.rules import Rules, answered_calls
 from _inf.errors import PromptError, RequestFailure, at_fault, error_text
-from _inf.request.seeds import derived_seed
+from _inf.request.seeds import turn_seed
 from _inf.tools.execution import Executed
 from _inf.tools.parsing import Parsed
 from _inf.types import (
@@ -115,9 +115,8 @@ class Episode:
         """The request of the next turn, within all limits; each turn derives its own seed."""
         left, self._limit = self._tokens_left()
         least = min(max(0, self._params.min_tokens - self.recorder.tokens), left)
-        params = dataclasses.replace(self._params, max_tokens=left, min_tokens=least)
-        if params.seed is not None and self._turns:
-            params = dataclasses.replace(params, seed=derived_seed(params.seed, -self._turns))
+        seed = turn_seed(self._params.seed, self._turns)
+        params = dataclasses.replace(self._params, max_tokens=left, min_tokens=least, seed=seed)
         if self.rules.template is not None:
             return Request(self.prompt_ids + self.ids, params)
         schemas = [tool.schema for tool in self.rules.tools.values()]

@@ -9,7 +9,7 @@ from typing import Any
 from _inf.config import RolloutConfig
 from _inf.errors import ConfigError, did_you_mean
 from _inf.request.keywords import KEYWORDS, NEUTRAL, PER_PROMPT, checked
-from _inf.request.seeds import derived_seed, prompt_seed
+from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.values import MAX_INT32
 from _inf.types import Limits, ModelInfo, SamplingParams, Side, Tool, TurnOptions
 
@@ -70,9 +70,7 @@ class Sampling:
 def _of_sample(params: SamplingParams, sample: int) -> SamplingParams:
     if params.num_beams > 1:
         return dataclasses.replace(params, beam=sample)
-    if params.seed is None:
-        return params
-    return dataclasses.replace(params, seed=derived_seed(params.seed, sample))
+    return dataclasses.replace(params, seed=sample_seed(params.seed, sample))
 
 
 def greedy_unless_asked(params: dict[str, Any]) -> None:

@@ -28,7 +28,7 @@ from _inf.apps.batch.runner import answer_each, keep_in, unanswered
 from _inf.apps.tally import Tally
 from _inf.config import load_config
 from _inf.errors import ConfigError, EngineDeadError, InferenceError, PromptError, RequestFailure
-from _inf.request.sampling import prompt_seed
+from _inf.request.seeds import prompt_seed
 from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.types import Transcript

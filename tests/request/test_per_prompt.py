@@ -11,7 +11,7 @@ import pytest
 from _inf.request import keywords
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import LISTS, Sampling
-from _inf.request.seeds import MAX_SEED, derived_seed, prompt_seed
+from _inf.request.seeds import MAX_SEED, prompt_seed, sample_seed, turn_seed
 from _inf.types import TurnOptions
 from tests.support.sampling import DEFAULT, fault, greedy, refusal, sampled
 
@@ -128,7 +128,7 @@ def seeds(sampling: Sampling) -> list[int | None]:
 
 def test_samples_are_prompt_major_and_each_has_its_own_seed() -> None:
     sampling = sampled(_prompts=3, n=3, seed=[7, None, 8], max_tokens=[3, 4, 5])
-    own = [[seed, derived_seed(seed, 1), derived_seed(seed, 2)] for seed in (7, 8)]
+    own = [[seed, sample_seed(seed, 1), sample_seed(seed, 2)] for seed in (7, 8)]
     assert seeds(sampling) == [*own[0], None, None, None, *own[1]]
     assert [params.max_tokens for params in sampling.rows()] == [3] * 3 + [4] * 3 + [5] * 3
     assert own[0][0] == 7 and len({*own[0], *own[1]}) == 6
@@ -143,7 +143,7 @@ def test_seed_of_a_sample_alone_gives_that_sample() -> None:
 def test_one_seed_for_all_prompts_gives_each_prompt_its_own_and_the_first_the_seed_itself() -> None:
     second = (7 + 0x9E3779B97F4A7C15) % 2**63
     assert prompt_seed(7, 1) == second
-    wanted = [7, derived_seed(7, 1), second, derived_seed(second, 1)]
+    wanted = [7, sample_seed(7, 1), second, sample_seed(second, 1)]
     assert seeds(sampled(_prompts=2, n=2, seed=7)) == wanted
     assert seeds(sampled(_prompts=2, n=2, seed=7, temperature=[0.5, 0.7])) == wanted
     assert seeds(sampled(_prompts=2, n=2, seed=[7, 7])) == wanted[:2] * 2
@@ -156,12 +156,14 @@ def test_neighbouring_seeds_of_many_prompts_have_none_in_common() -> None:
 
 @pytest.mark.parametrize("seed", [0, 7, MAX_SEED - 1])
 def test_derived_seeds_are_seeds_and_meet_no_neighbours(seed: int) -> None:
-    derived = [derived_seed(seed, sample) for sample in range(200)]
+    derived = [sample_seed(seed, sample) for sample in range(200)]
     assert derived[0] == seed and len({*derived, seed + 1, seed - 1}) == 202
-    assert not {*derived[1:]} & {derived_seed(seed + 1, sample) for sample in range(200)}
+    assert not {*derived[1:]} & {sample_seed(seed + 1, sample) for sample in range(200)}
     for each in derived:
         assert sampled(seed=each).params[0].seed == each
 
 
-def test_derived_seed_is_the_same_in_every_process_and_version() -> None:
-    assert derived_seed(7, 1) == 4228751037375301439
+def test_derived_seeds_are_the_same_in_every_process_and_version() -> None:
+    assert sample_seed(7, 1) == 4228751037375301439
+    assert turn_seed(7, 1) == 2568442753100389352 and turn_seed(7, 0) == 7
+    assert prompt_seed(None, 1) is sample_seed(None, 1) is turn_seed(None, 1) is None

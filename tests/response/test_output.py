@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from _inf.config import load_config
 from _inf.errors import ConfigError
-from _inf.request.sampling import derived_seed, resolve
+from _inf.request.sampling import resolve
+from _inf.request.seeds import sample_seed
 from _inf.response.decode import answer_text, decode
 from _inf.response.output import TABLE_ROWS, GenerationOutput
 from _inf.response.row import GenerationRow
@@ -213,7 +214,7 @@ def test_extra_fields_of_any_kind_are_json_and_go_through_parquet(
 def test_seed_in_a_rows_metadata_is_its_samples_own(tokenizer: Any) -> None:
     rows = [row([9]) for _ in range(4)]
     answered = decoded(tokenizer, *rows, n=2, seed=[None, 7])
-    assert [m.get("seed") for m in answered.metadata] == [None, None, 7, derived_seed(7, 1)]
+    assert [m.get("seed") for m in answered.metadata] == [None, None, 7, sample_seed(7, 1)]
     assert "seed" not in answered.metadata[0]
 
 

@@ -160,8 +160,8 @@ async def answer_one(
 
 def _own_params(job: Job, params: Mapping[str, Any]) -> dict[str, Any]:
     own = {**params, "n": 1, **job.params, "progress": False}
-    if params.get("seed") is not None and "seed" not in job.params:
-        own["seed"] = prompt_seed(params["seed"], job.line - 1)  # as in one call
+    if "seed" not in job.params:
+        own["seed"] = prompt_seed(params.get("seed"), job.line - 1)  # as in one call
     return own
 
 

@@ -18,7 +18,7 @@ from _inf.conversation.rules import Rules, rules_for
 from _inf.errors import ConfigError, shown
 from _inf.request.keywords import GenerateParams, checked
 from _inf.request.prompts import Form, LaterTurn, normalize
-from _inf.request.seeds import derived_seed, prompt_seed
+from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.tokenize import tokenize
 from _inf.response.output import GenerationOutput
 from _inf.response.streaming import StreamChunk
@@ -110,11 +110,11 @@ def served_call(
         _check_strict(rules.tools)
     default, total = engine.config.rollout.response_length, engine.model.limits.total
     limits = [most or min(default, total - len(prompt.token_ids)) for prompt in tokenized]
-    own: list[dict[str, int]] = [{"max_tokens": each} for each in limits for _ in range(n)]
+    own: list[dict[str, Any]] = [{"max_tokens": each} for each in limits for _ in range(n)]
     if (seed := params.pop("seed", None)) is not None:  # each choice has the one of `generate`
         seed = checked("seed", seed)
         for row, each in enumerate(own):
-            each["seed"] = derived_seed(prompt_seed(seed, row // n), row % n)
+            each["seed"] = sample_seed(prompt_seed(seed, row // n), row % n)
     params |= {"tools": [], "n": 1, "progress": False}
     ids = [prompt.token_ids for prompt in tokenized for _ in range(n)]
     places = [start for start in starts for _ in range(n)]

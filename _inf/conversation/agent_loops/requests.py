@@ -18,7 +18,7 @@ from _inf.errors import (
     RequestFailure,
 )
 from _inf.request.prompts import id_list
-from _inf.request.seeds import derived_seed
+from _inf.request.seeds import turn_seed
 from _inf.types import ModelInfo, Request, RequestOutput, SamplingParams
 
 
@@ -76,9 +76,7 @@ class Requests:
             )
         params = request_params(sampling_params, self._params, self._model)
         most = min(params.max_tokens, limits.total - len(ids))
-        seed = params.seed
-        if seed is not None and self._asked:
-            seed = derived_seed(seed, -self._asked)
+        seed = turn_seed(params.seed, self._asked)
         self._asked += 1
         least = min(params.min_tokens, most)
         return Request(
