@@ -20,8 +20,12 @@ from _inf.runtime.interpreter import quick_imports
 
 BACKENDS = (SGLANG, HF, OPENAI)
 MODES = tuple(mode for backend in BACKENDS for mode in backend.modes)
-# What does the work of a feature where a backend lacks it.
-INSTEAD = {"adapters": " adapter_path merges one adapter when an engine starts."}
+# What does the work of a feature where a backend lacks it, or what the backend needs for it.
+INSTEAD = {
+    "adapters": " adapter_path merges one adapter when an engine starts.",
+    "routed_experts": " rollout.engine_kwargs.sglang.enable_return_routed_experts must be true "
+    "when the engine starts, and the model must have experts.",
+}
 # Config keys that some backends do not read.
 PARTLY_READ = sorted(frozenset().union(*(mode.reads for mode in MODES)))
 
@@ -67,12 +71,11 @@ def check_supported(backend: Backend, asked: Mapping[str, object]) -> None:
         for name, neutral in FEATURES[feature].items():
             if name in asked and asked[name] is not None and asked[name] != neutral:
                 offers = [mode for each in BACKENDS for mode in _first_mode(each, feature)]
-                others = " or ".join(mode.name for mode in offers)
+                others = " or ".join(mode.name for mode in offers if mode.name != backend.name)
+                does = f"; rollout.name: {others} does" if others else ""
                 instead = INSTEAD.get(feature, "")
                 raise ConfigError.of(
-                    name,
-                    f"the backend {backend.name} does not offer it; rollout.name: {others} does."
-                    f"{instead}",
+                    name, f"the backend {backend.name} does not offer it{does}.{instead}"
                 )
 
 

@@ -10,7 +10,7 @@ from _inf.config import Config
 from _inf.conversation.configured import Configured
 from _inf.conversation.rules import DEFAULT_INTERACTION, Rules, answered_calls, rules_for
 from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
-from _inf.request.keywords import KEYWORDS
+from _inf.request.combinations import refuse
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
 from _inf.tools.definition import as_tools
@@ -28,14 +28,6 @@ from _inf.types import (
 if TYPE_CHECKING:
     from _inf.conversation.environments import EnvironmentKind
     from _inf.conversation.row import Loop
-
-# Keywords of our own conversations, which an agent loop takes as columns of its row, or not at all.
-NOT_OF_AGENT_LOOPS = {
-    "tools_kwargs": "give it in agent_kwargs",
-    "interaction_kwargs": 'give it in agent_kwargs, as {"extra_info": {"interaction_kwargs": ...}}',
-    "max_tokens_per_turn": "max_tokens is of each request of a loop",
-    "environment_factory": "a loop has its own",
-}
 
 
 class Answers(Protocol):
@@ -98,8 +90,6 @@ def _call_rules(
 ) -> Rules:
     tools = configured.tools if sampling.tools is None else sampling.tools
     if sampling.asks("agent_loop"):
-        if sampling.tools:
-            raise ConfigError.of("tools", "an agent loop has its own; leave tools out.")
         tools = []
     rules = _rules(tools, sampling, config, model)
     check_turns(sampling, rules.tools, configured.interactions)
@@ -215,9 +205,7 @@ class PreparedCall:
             raise ConfigError.of(
                 "n", f"stream() gives one answer, not {sampling.n}; use generate()."
             )
-        for name, keyword in KEYWORDS.items():
-            if keyword.not_streamed and sampling.asks(name):
-                raise ConfigError.of(name, f"{keyword.not_streamed}.")
+        refuse("stream", sampling.asks)
         for name, tool in self.plan.of_prompts[0].tools.items():
             if tool.executable:
                 raise ToolError.of(
@@ -242,26 +230,16 @@ def check_turns(
         _check_tools_kwargs(turns, tools)
         _check_interaction(turns, interactions)
     more_turns = {}  # what makes more of them, and how to leave it out
-    if sampling.asks("agent_loop"):
-        more_turns["agent_loop"] = "leave agent_loop out, or pass tools=[] for no default one"
-        for name, instead in NOT_OF_AGENT_LOOPS.items():
-            if sampling.asks(name):
-                raise ConfigError.of(name, f"cannot be used with agent_loop; {instead}.")
     if tools:
         more_turns[f"tools ({', '.join(tools)})"] = "pass tools=[]"
-    if sampling.asks("interaction_kwargs"):
-        more_turns["interaction_kwargs"] = "leave interaction_kwargs out"
-    if sampling.asks("environment_factory"):
-        more_turns["environment_factory"] = "leave environment_factory out"
-    if not more_turns and sampling.asks("max_tokens_per_turn"):
-        raise ConfigError.of(
-            "max_tokens_per_turn",
-            "without tools or interactions there is one turn; use max_tokens.",
-        )
-    for name, keyword in KEYWORDS.items() if more_turns else ():
-        if keyword.one_turn and sampling.asks(name):
-            why, instead = " and ".join(more_turns), " and ".join(more_turns.values())
-            raise ConfigError.of(name, f"cannot be used with {why}; {instead}.")
+    for name in ("interaction_kwargs", "environment_factory"):
+        if sampling.asks(name):
+            more_turns[name] = f"leave {name} out"
+    if more_turns:
+        causes, remedies = " and ".join(more_turns), " and ".join(more_turns.values())
+        refuse("turns", sampling.asks, f"cannot be used with {causes}; {remedies}")
+    else:
+        refuse("one turn", sampling.asks)
 
 
 def _check_tools_kwargs(turns: TurnOptions, tools: Mapping[str, Tool]) -> None:

@@ -14,9 +14,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
 from _inf.config.schema import MAX_SAMPLES
 from _inf.errors import at_fault
 from _inf.request import values
-from _inf.request.grammar import json_schema_text, regex_text
 from _inf.request.seeds import MAX_SEED
-from _inf.tools.definition import as_tools
 from _inf.types import SamplingParams, Side, TurnOptions
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -152,8 +150,7 @@ class Keyword:
     types or raises `ConfigError`. kind: the type in a request's body (unless not in_body), and of
     the option, which has the last of a union; None: in neither. default: the option's, as the help
     shows it; None: no option. feature: what a backend must support. filters: whether it excludes
-    tokens from being sampled. one_turn: refused beside tools and interactions. not_streamed: why a
-    stream refuses it.
+    tokens from being sampled. `combinations` has the kinds of call that refuse it.
     """
 
     check: Callable[..., Any]
@@ -163,8 +160,6 @@ class Keyword:
     of_tokens: bool = False
     filters: bool = False
     in_body: bool = True
-    one_turn: bool = False
-    not_streamed: str = ""
 
 
 MORE = "more_sampling"  # the feature of parameters that OpenAI's API lacks
@@ -173,9 +168,6 @@ _fraction = partial(values.number, most=1.0)
 _penalty = partial(values.number, least=-2.0, most=2.0)
 _seed = partial(values.count, least=0, most=MAX_SEED - 1)
 _seconds = partial(values.number, above=0.0, most=threading.TIMEOUT_MAX)
-_extra = partial(
-    Keyword, values.flag, one_turn=True, not_streamed="stream() does not give it; use generate()"
-)
 
 PER_PROMPT: Mapping[str, Keyword] = {
     "temperature": Keyword(
@@ -199,63 +191,28 @@ PER_PROMPT: Mapping[str, Keyword] = {
     ),
     "logit_bias": Keyword(values.logit_bias, dict[str, float], "", "logit_bias", of_tokens=True),
     "seed": Keyword(_seed, int, "", "seed"),
-    "json_schema": Keyword(
-        lambda _, value: json_schema_text(value), Json | str, "", "json_schema", one_turn=True
-    ),
-    "regex": Keyword(lambda _, value: regex_text(value), str, "", "regex", one_turn=True),
+    "json_schema": Keyword(values.json_schema, Json | str, "", "json_schema"),
+    "regex": Keyword(values.regex, str, "", "regex"),
     "tools_kwargs": Keyword(values.tools_kwargs),
-    "interaction_kwargs": Keyword(
-        values.mapping, feature="turn", not_streamed="stream() has one turn; use generate()"
-    ),
-    "max_tokens_per_turn": Keyword(
-        values.count, not_streamed="stream() has one turn; use max_tokens"
-    ),
-    "agent_loop": Keyword(
-        values.agent_loop,
-        feature="agent_loop",
-        not_streamed="stream() runs no agent loop; use generate(), or pass tools=[]",
-    ),
-    "agent_kwargs": Keyword(
-        values.agent_kwargs,
-        feature="agent_loop",
-        not_streamed="stream() runs no agent loop; use generate()",
-    ),
-    "environment_factory": Keyword(
-        values.factories, feature="turn", not_streamed="stream() has one turn; use generate()"
-    ),
-    "environment_kwargs": Keyword(
-        values.mapping, feature="turn", not_streamed="stream() has one turn; use generate()"
-    ),
+    "interaction_kwargs": Keyword(values.mapping, feature="turn"),
+    "max_tokens_per_turn": Keyword(values.count),
+    "agent_loop": Keyword(values.agent_loop, feature="agent_loop"),
+    "agent_kwargs": Keyword(values.agent_kwargs, feature="agent_loop"),
+    "environment_factory": Keyword(values.factories, feature="turn"),
+    "environment_kwargs": Keyword(values.mapping, feature="turn"),
     "adapter": Keyword(values.text, feature="adapters"),
 }
 PER_CALL: Mapping[str, Keyword] = {
     "n": Keyword(partial(values.count, most=MAX_SAMPLES), int),
-    "num_beams": Keyword(
-        values.count,
-        int,
-        "1: none",
-        "beams",
-        of_tokens=True,
-        in_body=False,
-        one_turn=True,
-        not_streamed="a beam is known at its end only; use generate()",
-    ),
-    "tools": Keyword(lambda _, value: as_tools(value), list[Json], feature="turn"),
+    "num_beams": Keyword(values.count, int, "1: none", "beams", of_tokens=True, in_body=False),
+    "tools": Keyword(values.tools, list[Json], feature="turn"),
     "chat_template_kwargs": Keyword(values.template_kwargs, Json, "", "token_ids"),
     "truncate_prompt": Keyword(values.side, Side, "", "token_ids"),
     "skip_special_tokens": Keyword(values.flag, bool, "yes", "token_ids"),
-    "logprobs": Keyword(
-        partial(values.count, least=0), feature="top_logprobs", of_tokens=True, one_turn=True
-    ),
-    "prompt_logprobs": Keyword(
-        values.flag_or_count,
-        feature="prompt_logprobs",
-        of_tokens=True,
-        one_turn=True,
-        not_streamed="stream() does not give them; use generate()",
-    ),
-    "sampling_mask": _extra(feature="sampling_mask"),
-    "return_routed_experts": _extra(feature="routed_experts"),
+    "logprobs": Keyword(partial(values.count, least=0), feature="top_logprobs", of_tokens=True),
+    "prompt_logprobs": Keyword(values.flag_or_count, feature="prompt_logprobs", of_tokens=True),
+    "sampling_mask": Keyword(values.flag, feature="sampling_mask"),
+    "return_routed_experts": Keyword(values.flag, feature="routed_experts"),
     "timeout": Keyword(_seconds, float, "", in_body=False),
     "progress": Keyword(values.flag),
 }

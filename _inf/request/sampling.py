@@ -8,6 +8,7 @@ from typing import Any
 
 from _inf.config import RolloutConfig
 from _inf.errors import ConfigError, did_you_mean
+from _inf.request.combinations import check_agent_loop
 from _inf.request.keywords import KEYWORDS, NEUTRAL, PER_PROMPT, checked
 from _inf.request.seeds import prompt_seed, sample_seed
 from _inf.request.values import MAX_INT32
@@ -26,8 +27,6 @@ ALWAYS_SHOWN = (
 )
 # One prompt's value is already a list, so values per prompt are a list of lists.
 LISTS = ("stop", "stop_token_ids")
-# A field of SGLang's `ServerArgs`.
-CAPTURE_EXPERTS = "enable_return_routed_experts"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +44,9 @@ class Sampling:
     truncate_prompt: Side | None = None  # None: the config's
 
     def asks(self, name: str) -> bool:
-        """Whether a keyword of sampling or of turns has another value than its default."""
-        neutral = NEUTRAL[name]
-        return any(vars(each).get(name, neutral) != neutral for each in self.params + self.turns)
+        """Whether a keyword has another value than the one that changes nothing."""
+        values = (vars(each).get(name) for each in (self, *self.params, *self.turns))
+        return any(value is not None and value != NEUTRAL[name] for value in values)
 
     @property
     def same_samples(self) -> str:
@@ -126,6 +125,12 @@ def resolve(
                 raise
             raise ConfigError(f"{failure} (prompt {index})", key=failure.key, index=index) from None
         turns.append(TurnOptions(**_fields_of(TurnOptions, default | shared | own)))
+    of_call = {"n": config.n, **_fields_of(Sampling, shared)}
+    if 1 < (beams := shared.get("num_beams", 1)) < of_call["n"]:
+        raise ConfigError.of(
+            "num_beams", f"{beams} beams are fewer than the n={of_call['n']} rows of a prompt."
+        )
+    check_agent_loop(Sampling(params=all_params, turns=turns, **of_call).asks)
     if not each:
         all_params, turns = all_params * prompts, turns * max(1, prompts)
     if "seed" in shared:
@@ -133,11 +138,6 @@ def resolve(
             dataclasses.replace(params, seed=prompt_seed(shared["seed"], index))
             for index, params in enumerate(all_params)
         ]
-    of_call = {"n": config.n, **_fields_of(Sampling, shared)}
-    if 1 < (beams := shared.get("num_beams", 1)) < of_call["n"]:
-        raise ConfigError.of(
-            "num_beams", f"{beams} beams are fewer than the n={of_call['n']} rows of a prompt."
-        )
     return Sampling(params=all_params, turns=turns, **of_call)
 
 
@@ -192,13 +192,6 @@ def _params(given: Mapping[str, Any], config: RolloutConfig, model: ModelInfo) -
             "min_tokens", f"{params.min_tokens} is above max_tokens, {params.max_tokens}."
         )
     _check_sampling_mask(params)
-    server = config.engine_kwargs.get("sglang") or {}
-    if params.return_routed_experts and not server.get(CAPTURE_EXPERTS):
-        raise ConfigError.of(
-            "return_routed_experts",
-            f"rollout.engine_kwargs.sglang.{CAPTURE_EXPERTS} must be true "
-            "when the engine starts, and the model must have experts.",
-        )
     return params
 
 

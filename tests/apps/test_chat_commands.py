@@ -15,9 +15,9 @@ import pytest
 
 import inf
 from _inf.apps.cli import main
-from _inf.apps.cli.chat import NOT_STREAMED, ONLY_JSON, UNUSABLE
 from _inf.apps.cli.options import SAMPLING
 from _inf.config import load_config
+from _inf.request.combinations import REFUSED
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import check_params
 from inf import GenerationOutput, GenerationRow, PromptError, StreamChunk
@@ -171,7 +171,7 @@ def test_set_of_what_a_chat_cannot_use_is_refused(
 
 
 def test_every_keyword_is_usable_in_a_chat_or_refused_by_it() -> None:
-    refused = {*UNUSABLE, *ONLY_JSON, *NOT_STREAMED}
+    refused = {*REFUSED["chat"], *REFUSED["text chat"], *REFUSED["streamed chat"]}
     usable = {*SAMPLING, "tools_kwargs"} - refused
     assert refused | usable == set(GenerateParams.__annotations__)
     assert main(["chat", "--num-beams", "2"]) == 2

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from typing import get_args
 
 import pytest
 
 from _inf.backends.base import FEATURES
 from _inf.backends.registry import MODES
+from _inf.request.combinations import REFUSED, CallKind
 from _inf.request.keywords import (
     KEYWORDS,
     NEUTRAL,
@@ -51,8 +53,13 @@ def test_neutral_value_is_one_that_the_keyword_takes(name: str) -> None:
     if keyword.feature:
         neutral = FEATURES[keyword.feature][name]
         assert neutral is None or checked(name, neutral) == neutral
-    if keyword.not_streamed or keyword.one_turn:
-        assert name in NEUTRAL
+    for kind in get_args(CallKind):
+        assert name not in REFUSED[kind] or name in NEUTRAL
+
+
+def test_table_of_combinations_names_keywords_only() -> None:
+    for kind, refused in REFUSED.items():
+        assert refused.keys() <= KEYWORDS.keys(), kind
 
 
 def test_first_sentence_is_what_the_option_shows() -> None:

@@ -19,7 +19,8 @@ import typer
 
 from _inf.apps.cli.options import SAMPLING, Options, option_type, takes_options
 from _inf.config import Config
-from _inf.errors import ConfigError, EngineDeadError, InferenceError, did_you_mean
+from _inf.errors import EngineDeadError, InferenceError, did_you_mean
+from _inf.request.combinations import refuse
 from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import effective_params
 
@@ -42,27 +43,6 @@ A line that ends with \\ continues in the next; so does all between two lines of
 Ctrl-C stops an answer, Ctrl-D leaves."""
 # Values of these are text; values of all others are parsed as JSON if possible.
 TEXTS = [name for name, keyword in SAMPLING.items() if option_type(keyword) is str]
-# Keywords of `generate` that a chat cannot use, and why: any chat, one whose answers are shown as
-# text, one whose answers are shown while they are generated.
-UNUSABLE = {
-    "n": "a chat has one answer to each message; leave it out",
-    "progress": "a chat shows no bar; leave it out",
-    "tools": "a chat has those of its config; set rollout.multi_turn.tool_config_path",
-    "environment_factory": "a chat has no environments; leave it out",
-    "environment_kwargs": "a chat has no environments; leave it out",
-    "adapter": "a chat loads no adapters; set adapter_path, or leave it out",
-}
-ONLY_JSON = dict.fromkeys(
-    ("logprobs", "prompt_logprobs", "sampling_mask", "return_routed_experts"),
-    "only inf chat --json shows it",
-)
-NOT_STREAMED = {
-    "num_beams": "a beam is known at its end only, and this chat streams; start inf chat --json",
-    "max_tokens_per_turn": "a message has one turn without tools; set max_tokens",
-    "interaction_kwargs": "this chat streams, and so has no interactions; start inf chat --json",
-    "agent_loop": "this chat streams, and so runs no agent loop; start inf chat --json",
-    "agent_kwargs": "this chat streams, and so runs no agent loop; start inf chat --json",
-}
 
 
 @takes_options(*LIMITS)
@@ -238,10 +218,11 @@ class Chat:
 
 def check_usable(params: Mapping[str, Any], *, as_json: bool, streams: bool) -> None:
     """Raise `ConfigError` for the first keyword that the chat would accept and ignore."""
-    unusable = UNUSABLE | ({} if as_json else ONLY_JSON) | (NOT_STREAMED if streams else {})
-    for name in params:
-        if name in unusable:
-            raise ConfigError(f"{name}: {unusable[name]}.")
+    refuse("chat", params.__contains__)
+    if not as_json:
+        refuse("text chat", params.__contains__)
+    if streams:
+        refuse("streamed chat", params.__contains__)
 
 
 def assigned(params: Mapping[str, Any], assignment: str) -> dict[str, Any]:

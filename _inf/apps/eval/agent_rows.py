@@ -11,10 +11,9 @@ from _inf.apps.configured_code import loop_versions
 from _inf.apps.eval.dataset import AGENT_NAME, Example
 from _inf.config import Config
 from _inf.conversation.agent_loops.loading import DEFAULT_KEY, KEYWORD
-from _inf.conversation.plan import check_turns
 from _inf.errors import ConfigError
 from _inf.request.keywords import GenerateParams, checked
-from _inf.request.sampling import ANY_MODEL, resolve
+from _inf.request.sampling import check_params
 
 if TYPE_CHECKING:
     from inf import InferenceEngine
@@ -113,13 +112,8 @@ class AgentRows:
 
 def _check_keywords(params: Mapping[str, Any], config: Config, key: str) -> None:
     """Refuse keywords that no row with a loop can have, of which `key` asks for the first."""
-    later = (KWARGS, *("tools_kwargs", "interaction_kwargs"))  # those are the engine's to refuse
-    asked = {name: value for name, value in params.items() if name not in later}
     try:
-        sampling = resolve({**asked, KEYWORD: "any"}, config.rollout, 1, ANY_MODEL)
-        if sampling.tools:
-            raise ConfigError.of("tools", "an agent loop has its own; leave tools out.")
-        check_turns(sampling, {}, ())
+        check_params({**params, KEYWORD: "any"}, config.rollout)
     except ConfigError as failure:
         if key in (KEYWORD, DEFAULT_KEY):
             raise

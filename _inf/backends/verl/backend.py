@@ -17,6 +17,7 @@ from _inf.backends.verl import SGLANG_MODE, WITH_ADAPTERS, changes
 from _inf.backends.verl.corrected_rollout import CorrectedRollout, DataProto
 from _inf.backends.verl.engine import Call, current_call
 from _inf.backends.verl.sglang_format import sglang_params
+from _inf.backends.verl.support import CAPTURE_EXPERTS
 from _inf.errors import InferenceError
 from _inf.response.trainer_batch import column
 from _inf.runtime.host import Host
@@ -42,7 +43,9 @@ class VerlBackend(OnHost):
     def __init__(self, rollout: CorrectedRollout, host: Host, model: ModelInfo) -> None:
         super().__init__(host, model)
         self.rollout, self.loaded = rollout, rollout.adapters
-        self.supports = (WITH_ADAPTERS if rollout.adapters else SGLANG_MODE).supports
+        mode = WITH_ADAPTERS if rollout.adapters else SGLANG_MODE
+        lacks = () if rollout.server_arguments.get(CAPTURE_EXPERTS) else {"routed_experts"}
+        self.supports = mode.supports.difference(lacks)
 
     @property
     def weight_version(self) -> int:

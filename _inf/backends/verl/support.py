@@ -20,7 +20,6 @@ from _inf.backends.model_info import (
 from _inf.backends.verl.environment import Device
 from _inf.backends.verl.server_arguments import CPU_ATTENTION, ENABLE, OWN
 from _inf.errors import ConfigError, at_fault
-from _inf.request.sampling import CAPTURE_EXPERTS
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -34,6 +33,7 @@ NO_SINKS = (
     "its attention sinks and MXFP4 weights need kernels that a CPU does not have; serve it on a GPU"
 )
 NO_KERNELS = "SGLang serves it with attention kernels of a GPU only; serve it on a GPU"
+CAPTURE_EXPERTS = "enable_return_routed_experts"  # a field of SGLang's `ServerArgs`
 STATE_SPACE = "its layers keep a state in place of keys and values, in CUDA kernels"
 # Compared with Transformers, token by token.
 EXACT_ON_CPU = """

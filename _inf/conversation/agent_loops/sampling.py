@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from _inf.errors import ConfigError, did_you_mean, shown
+from _inf.request.combinations import REFUSED
 from _inf.request.keywords import KEYWORDS, checked
 from _inf.types import ModelInfo, SamplingParams
 
@@ -20,11 +21,7 @@ OF_TEXTS = (
 )
 FIELDS = {field.name for field in dataclasses.fields(SamplingParams)}
 # Those of one request; the others ask for more than verl's answer can hold.
-TAKEN = [
-    name
-    for name, keyword in KEYWORDS.items()
-    if name in FIELDS and not keyword.one_turn and name != "seed"
-]
+TAKEN = [name for name in KEYWORDS if name in FIELDS and name not in REFUSED["loop request"]]
 
 
 def loop_params(params: SamplingParams) -> dict[str, Any]:

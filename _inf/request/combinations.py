@@ -1,0 +1,96 @@
+"""Which keywords of `generate` some kinds of call cannot have, and what to do instead.
+
+Conversations, agent loops, streams and `inf chat` ask this one table, so that none of them accepts
+a keyword and ignores it. Every other keyword can be used in every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeAlias
+
+from _inf.errors import ConfigError
+
+# turns: with tools, interactions, environments or an agent loop. loop request: what an agent loop
+# itself asks for.
+CallKind: TypeAlias = Literal["one turn", "turns", "agent loop", "loop request", "stream"]
+# text chat: one that shows text. streamed chat: one that shows it while it is generated.
+ChatKind: TypeAlias = Literal["chat", "text chat", "streamed chat"]
+_ONE_TURN = "stream() has one turn; use generate()"
+_NO_LOOP = "stream() runs no agent loop; use generate()"
+_LATER = "stream() does not give it; use generate()"
+_NO_LOOP_IN_CHAT = "this chat streams, and so runs no agent loop; start inf chat --json"
+# "": what the caller of `refuse` says, who knows more.
+_TURNS = dict.fromkeys(
+    (
+        *("json_schema", "regex", "num_beams", "logprobs", "prompt_logprobs"),
+        *("sampling_mask", "return_routed_experts"),
+    ),
+    "",
+)
+
+REFUSED: Mapping[CallKind | ChatKind, Mapping[str, str]] = {
+    "one turn": {
+        "max_tokens_per_turn": "without tools or interactions there is one turn; use max_tokens"
+    },
+    "turns": _TURNS,
+    "agent loop": {
+        "tools": "an agent loop has its own; leave tools out",
+        "tools_kwargs": "cannot be used with agent_loop; give it in agent_kwargs",
+        "interaction_kwargs": "cannot be used with agent_loop; give it in agent_kwargs, as "
+        '{"extra_info": {"interaction_kwargs": ...}}',
+        "max_tokens_per_turn": "cannot be used with agent_loop; max_tokens is of each request of a"
+        " loop",
+        "environment_factory": "cannot be used with agent_loop; a loop has its own",
+    },
+    "loop request": {**_TURNS, "seed": ""},
+    "stream": {
+        "interaction_kwargs": _ONE_TURN,
+        "max_tokens_per_turn": "stream() has one turn; use max_tokens",
+        "agent_loop": f"{_NO_LOOP}, or pass tools=[]",
+        "agent_kwargs": _NO_LOOP,
+        "environment_factory": _ONE_TURN,
+        "environment_kwargs": _ONE_TURN,
+        "num_beams": "a beam is known at its end only; use generate()",
+        "prompt_logprobs": "stream() does not give them; use generate()",
+        "sampling_mask": _LATER,
+        "return_routed_experts": _LATER,
+    },
+    "chat": {
+        "n": "a chat has one answer to each message; leave it out",
+        "progress": "a chat shows no bar; leave it out",
+        "tools": "a chat has those of its config; set rollout.multi_turn.tool_config_path",
+        "environment_factory": "a chat has no environments; leave it out",
+        "environment_kwargs": "a chat has no environments; leave it out",
+        "adapter": "a chat loads no adapters; set adapter_path, or leave it out",
+    },
+    "text chat": dict.fromkeys(
+        ("logprobs", "prompt_logprobs", "sampling_mask", "return_routed_experts"),
+        "only inf chat --json shows it",
+    ),
+    "streamed chat": {
+        "num_beams": "a beam is known at its end only, and this chat streams; start inf chat "
+        "--json",
+        "max_tokens_per_turn": "a message has one turn without tools; set max_tokens",
+        "interaction_kwargs": "this chat streams, and so has no interactions; start inf chat "
+        "--json",
+        "agent_loop": _NO_LOOP_IN_CHAT,
+        "agent_kwargs": _NO_LOOP_IN_CHAT,
+    },
+}
+
+
+def refuse(kind: CallKind | ChatKind, asks: Callable[[str], bool], otherwise: str = "") -> None:
+    """Raise `ConfigError` for the first keyword that is asked for and that this kind of call cannot
+    have. otherwise: what is said of a keyword for which the table says nothing."""
+    for name, why in REFUSED[kind].items():
+        if asks(name):
+            raise ConfigError.of(name, f"{why or otherwise}.")
+
+
+def check_agent_loop(asks: Callable[[str], bool]) -> None:
+    """Refuse what no row with an agent loop can have, if the call asks for one."""
+    if asks("agent_loop"):
+        refuse("agent loop", asks)
+        leave = "leave agent_loop out, or pass tools=[] for no default one"
+        refuse("turns", asks, f"cannot be used with agent_loop; {leave}")
