@@ -10,8 +10,8 @@ import pytest
 from _inf.apps.json_object import MAX_DIGITS, MAX_NESTING, json_object
 from _inf.apps.openai_format import assistant
 from _inf.apps.serve.bodies import ChatBody, read_body
-from _inf.apps.serve.choice import forced_call
 from _inf.apps.serve.error_responses import error_of
+from _inf.apps.tool_choice import forced_calls
 from _inf.request.prompts import normalize
 from _inf.types import ToolCall
 from inf import ConfigError
@@ -72,7 +72,7 @@ def test_arguments_that_json_cannot_hold_are_their_text(value: Any) -> None:
 def test_forced_call_that_nests_too_deeply_is_text() -> None:
     levels = 100_000
     arguments = '{"a": ' * levels + "1" + "}" * levels
-    assert forced_call(f'{{"name": "f", "arguments": {arguments}}}') == []
+    assert forced_calls(f'{{"name": "f", "arguments": {arguments}}}') == []
 
 
 @pytest.mark.parametrize("arguments", [f'{{"x": {value}}}' for value, _ in UNUSABLE])

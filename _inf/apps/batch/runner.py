@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.batch.lines import BadLine, Job, error_row, parse, read_lines
 from _inf.apps.batch.output_file import OutputFile, is_error
-from _inf.apps.serve.calls import served_call
-from _inf.apps.serve.choice import forced_call
+from _inf.apps.rendered_call import rendered_call
 from _inf.apps.tally import Tally
+from _inf.apps.tool_choice import forced_calls
 from _inf.config import Config
 from _inf.errors import ConfigError, GenerationTimeout, PromptError, RequestFailure, ToolError
 from _inf.request.keywords import GenerateParams
@@ -145,7 +145,7 @@ async def answer_one(
         if job.tool_choice is None:
             output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
         else:  # by a grammar, or with tools that are shown only, as `inf serve` does
-            call = served_call(engine, [job.prompt], own, job.tool_choice)
+            call = rendered_call(engine, [job.prompt], own, job.tool_choice)
             output = await call.answer()
             if call.forced:
                 output = GenerationOutput([_with_call(row) for row in output])
@@ -180,7 +180,7 @@ def _answered(job: Job, output: GenerationOutput) -> Answer:
 
 
 def _with_call(row: GenerationRow) -> GenerationRow:
-    calls = forced_call(row.completion)
+    calls = forced_calls(row.completion)
     if not calls:
         return dataclasses.replace(row, tool_calls=[])
     return dataclasses.replace(row, tool_calls=calls, completion="", finish_reason="tool_calls")

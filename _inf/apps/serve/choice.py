@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 import re
 import uuid
 from typing import Any
 
 from _inf.apps.openai_format import assistant
-from _inf.apps.serve.calls import ServedCall, forced_texts
+from _inf.apps.rendered_call import RenderedCall
+from _inf.apps.tool_choice import cut_calls, forced_calls, takes
 from _inf.conversation.rules import THOUGHT_ENDS, answered_calls
 from _inf.response.row import OF_OUTPUT, GenerationRow
 from _inf.response.streaming import StreamChunk
@@ -49,7 +49,7 @@ class Choice:
     and `ended`, whether its last token is the model's EOS. output: the row so far.
     """
 
-    def __init__(self, call: ServedCall, row: int) -> None:
+    def __init__(self, call: RenderedCall, row: int) -> None:
         self.call, self.index = call, row
         self.message: dict[str, Any] = {}
         self.finish_reason: str | None = None
@@ -119,48 +119,18 @@ class Choice:
         """The text outside calls, with the white space that it begins with, and the calls. A call
         that the request does not take stays text."""
         if self.call.forced:
-            calls = [call for text in forced_texts(self._text) for call in forced_call(text)]
+            calls = forced_calls(self._text)
             return "" if calls else self._text, calls
         if not self.call.rules.tools:
             return self._text, []
         parsed = answered_calls(self.output, self.call.rules)
-        calls = [call for call in parsed.calls if self.call.takes(call)]
+        calls = [call for call in parsed.calls if takes(self.call.rules.tools, call)]
         if not calls:
             return self._text, []
         thought, end, outside = parsed.content.rpartition(THOUGHT_ENDS)
         if outside:
             text = self._text.rpartition(THOUGHT_ENDS)[2]
             outside = text[: len(text) - len(text.lstrip())] + outside.lstrip()
-        others = [call.raw_text for call in parsed.calls if not self.call.takes(call)]
+        others = [call.raw_text for call in parsed.calls if call not in calls]
         content = "\n".join([*filter(None, [thought + end + outside]), *others])
         return content, calls[: 1 if self.call.one_call else None]
-
-
-def forced_call(text: str) -> list[ToolCall]:
-    """The call that the grammar enforced; none if a limit or a stop string cut it."""
-    try:
-        call = json.loads(text)
-        return [ToolCall(call["name"], call["arguments"], text, 0, len(text))]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return []
-
-
-# The beginning of a forced call, and what there is of its arguments.
-_BEGUN = re.compile(r'\{\s*"name":\s*("(?:[^"\\]|\\.)*"),\s*"arguments":\s*(.*)', re.DOTALL)
-
-
-def cut_calls(text: str) -> list[ToolCall]:
-    """The calls of a forced answer that a limit or a stop string cut, as OpenAI's server gives
-    them: the last one's arguments are as far as they came."""
-    calls: list[ToolCall] = []
-    start, decoder = text.find("{"), json.JSONDecoder()
-    while start >= 0:
-        try:
-            call, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
-            begun = _BEGUN.match(text, start)
-            last = begun and ToolCall(json.loads(begun[1]), {}, begun[2], start, len(text), "cut")
-            return [*calls, last] if last else calls
-        calls.append(ToolCall(call["name"], call["arguments"], text[start:end], start, end))
-        start = text.find("{", end)
-    return calls

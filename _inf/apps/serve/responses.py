@@ -51,7 +51,7 @@ class Responses(Generic[BodyT]):
     def __init__(self, call: ServedCall, body: BodyT, model: str) -> None:
         self.call = call
         self.body: BodyT = body
-        self.choices = [Choice(call, row) for row in range(len(call.own))]
+        self.choices = [Choice(call, row) for row in range(call.rows)]
         self._tokenizer = call.rules.model.tokenizer
         name = f"{self.prefix}-{uuid.uuid4().hex}"
         self._about = {"id": name, "created": int(time.time()), "model": model}
@@ -84,9 +84,7 @@ class Responses(Generic[BodyT]):
 
     def record(self) -> None:
         """Add the finished choices to the session, if there is one."""
-        if (session := self.call.session) is not None:
-            for each in zip(self.call.starts, self.call.prompt_ids, self.choices, strict=True):
-                session.add(*each)
+        self.call.record(self.choices)
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         """Add a chunk to a choice; return what it says of the choice."""
@@ -114,7 +112,7 @@ class Responses(Generic[BodyT]):
     def _running_usage(self) -> JSON | None:
         if not self._usage_so_far:
             return None
-        prompt = sum(map(len, self.call.prompt_ids[:: self.call.n]))
+        prompt = sum(map(len, self.call.prompts))
         sampled = sum(len(choice.output.token_ids) for choice in self.choices)
         total = {"total_tokens": prompt + sampled}
         return {"prompt_tokens": prompt, "completion_tokens": sampled, **total}
@@ -125,7 +123,7 @@ class Responses(Generic[BodyT]):
         most = self.body.prompt_logprobs
         if most is None or row.prompt_logprobs is None:
             return {"prompt_logprobs": None}
-        ids = self.call.prompt_ids[choice.index]
+        ids = self.call.prompt_ids(choice.index)
         entries: list[JSON | None] = []
         for token, value, top in _scored(ids, row):
             named = {} if value is None else _likeliest(top, most, token, value)
@@ -170,7 +168,7 @@ class ChatResponses(Responses[ChatBody]):
 
     def _prompt_ids(self) -> JSON:
         asked = self.body.return_token_ids
-        return {"prompt_token_ids": self.call.prompt_ids[0]} if asked else {}
+        return {"prompt_token_ids": self.call.prompts[0]} if asked else {}
 
     def first_events(self) -> list[str]:
         delta = {"role": "assistant", "content": ""}
@@ -204,7 +202,7 @@ class CompletionResponses(Responses[CompletionBody]):
     def _whole(self, choice: Choice, row: GenerationRow) -> JSON:
         if not self.body.echo:
             return super()._whole(choice, row)
-        prompt, text = _scored(self.call.prompt_ids[choice.index], row), self._prompt_text(choice)
+        prompt, text = _scored(self.call.prompt_ids(choice.index), row), self._prompt_text(choice)
         # A tokenizer's BOS is in the ids of a text, and not in the text.
         shown = text.startswith(token_text(prompt[0][0], self._tokenizer))
         scored = self._old_form(choice, prompt, specials=shown)
@@ -229,14 +227,14 @@ class CompletionResponses(Responses[CompletionBody]):
         given = self.body.prompts()[choice.index // self.call.n]
         if "text" in given:
             return str(given["text"])
-        ids = self.call.prompt_ids[choice.index]
+        ids = self.call.prompt_ids(choice.index)
         return decoded_text(ids, self._tokenizer, skip_special_tokens=False)
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         begins = not choice.output.token_ids
         part = {"text": choice.add(chunk), **self._named(choice, chunk)}
         if self.body.return_token_ids and begins:
-            part["prompt_token_ids"] = self.call.prompt_ids[choice.index]
+            part["prompt_token_ids"] = self.call.prompt_ids(choice.index)
         tops = chunk.top_logprobs or [{} for _ in chunk.token_ids]
         tokens = [*zip(chunk.token_ids, chunk.logprobs, tops, strict=True)]
         shown = self.body.keywords().get("skip_special_tokens") is False

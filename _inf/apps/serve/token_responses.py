@@ -67,7 +67,7 @@ class SglangResponses(Responses[SglangBody]):
         about: JSON = {
             "id": rid if self._single else f"{rid}_{choice.index}",
             "finish_reason": _why(choice),
-            "prompt_tokens": len(self.call.prompt_ids[choice.index]),
+            "prompt_tokens": len(self.call.prompt_ids(choice.index)),
             "completion_tokens": len(ids),
             "cached_tokens": output.cached_tokens,
             "weight_version": str(output.weight_version),

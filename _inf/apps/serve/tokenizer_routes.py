@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from pydantic import model_validator
 
 from _inf.apps.openai_format import RequestBody
-from _inf.conversation.rules import rules_for
+from _inf.apps.rendered_call import shown_rules
 from _inf.errors import ConfigError
-from _inf.request.keywords import checked
 from _inf.request.prompts import normalize
 from _inf.response.decode import decoded_text
-from _inf.tools.definition import as_tools
 from _inf.types import Message
 
 if TYPE_CHECKING:
@@ -62,10 +60,12 @@ def tokenized(engine: InferenceEngine, body: TokenizeBody) -> dict[str, Any]:
         ids = engine.tokenizer(body.prompt, add_special_tokens=special)["input_ids"]
     else:
         [messages] = cast("list[list[Message]]", normalize([body.messages]))
-        kwargs = checked("chat_template_kwargs", body.chat_template_kwargs or {})
-        if not body.add_generation_prompt:
-            kwargs = {**kwargs, "add_generation_prompt": False}
-        rules = rules_for(as_tools(body.tools or []), kwargs, engine.config, engine.model)
+        asked = {
+            "tools": body.tools or [],
+            "chat_template_kwargs": body.chat_template_kwargs or {},
+            "add_generation_prompt": body.add_generation_prompt,
+        }
+        rules = shown_rules(engine, asked)
         assert rules.template is not None  # an engine without a tokenizer is not served
         ids = rules.template.prompt(messages, 0)
     texts = engine.tokenizer.convert_ids_to_tokens(ids) if body.return_token_strs else None

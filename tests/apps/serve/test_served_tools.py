@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from openai import OpenAI
 
-from _inf.apps.serve.calls import ServedCall, served_call
+from _inf.apps.rendered_call import RenderedCall, rendered_call
 from _inf.apps.serve.choice import Choice
 from _inf.apps.serve.server import InferenceServer
 from _inf.errors import ConfigError, ToolError
@@ -130,7 +130,7 @@ def test_text_beside_a_call_has_the_calls_of_tools_that_the_request_lacks(
     caller: InferenceEngine,
 ) -> None:
     said = f"Aloud. {call('1 + 1', UNKNOWN_TOOL)} {call('2 + 2')}"
-    served = served_call(caller, [user("Hi")], {"tools": TOOLS}, "auto")
+    served = rendered_call(caller, [user("Hi")], {"tools": TOOLS}, "auto")
     choice = Choice(served, 0)
     ids = caller.tokenizer(said)["input_ids"]
     choice.add(StreamChunk(said, ids, "stop", [0.0] * len(ids), None, {"matched_stop": None}))
@@ -179,8 +179,8 @@ def test_call_of_a_strict_tool_fits_its_schema_or_stays_text(
     assert ("12 * 7" in choice.text) is not is_call
 
 
-def served(caller: InferenceEngine, tools: Any, choice: Any, **more: Any) -> ServedCall:
-    return served_call(caller, [user("Hi")], {"tools": tools}, choice, **more)
+def served(caller: InferenceEngine, tools: Any, choice: Any, **more: Any) -> RenderedCall:
+    return rendered_call(caller, [user("Hi")], {"tools": tools}, choice, **more)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from _inf.apps.serve.calls import ServedCall
+from _inf.apps.rendered_call import RenderedCall
 from _inf.apps.serve.choice import Choice
-from _inf.apps.serve.sessions import Start
 from _inf.config.tool_formats import FORMATS
 from _inf.response.streaming import StreamChunk
 from _inf.tools.definition import as_tools
@@ -62,7 +61,7 @@ def streamed(
     tokenizer = Characters(text, marks=marks)
     tools = {tool.name: tool for tool in as_tools([SEARCH])}
     own = rules(None, tokenizer, tools=tools, eos=0, multi_turn={"format": format})
-    call = ServedCall(cast(Any, None), 1, [[1]], {}, [{}], own, forced, False, None, [Start()])
+    call = RenderedCall(cast(Any, None), [[1]], {"n": 1}, own, forced, False)
     choice, ids = Choice(call, 0), tokenizer.ids
     new = [ids[start : start + pieces] for start in range(0, len(ids), pieces)]
     chunks = [

@@ -1,0 +1,153 @@
+"""A call whose prompts are rendered before `generate` gets them as token ids.
+
+For `generate` tools make a row of several turns. Here the model is only shown them, and the caller
+runs its calls; a response can say its prompt's ids, and a session can put recorded ids in their
+place. The number of rows, their seeds and everything else about sampling are `generate`'s.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from _inf.apps.openai_format import NamedTool
+from _inf.apps.tool_choice import call_schema, check_strict, forces
+from _inf.conversation.rules import Rules, rules_for
+from _inf.errors import ConfigError
+from _inf.request.keywords import GenerateParams, checked
+from _inf.request.prompts import Form, LaterTurn, normalize
+from _inf.request.seeds import prompt_seed, sample_seed
+from _inf.request.template import Template
+from _inf.request.tokenize import tokenize
+from _inf.response.output import GenerationOutput
+from _inf.response.streaming import StreamChunk
+from _inf.runtime import quiet
+from _inf.tools.definition import shown_tools
+from _inf.types import Side
+
+if TYPE_CHECKING:
+    from inf import InferenceEngine
+
+Place: TypeAlias = Callable[[Sequence[Form], Template], Sequence[Form]]
+
+
+@dataclasses.dataclass(frozen=True)
+class RenderedCall:
+    """A checked call. Its rows are prompt-major, `n` for each prompt.
+
+    prompts: the ids of each, within the limits. params: `generate`'s keywords, with `n`, `seed` and
+    a list of `max_tokens`. rules: the tools, and how their calls are read. forced: the grammar
+    makes the answer the JSON text of a call. one_call: only the first call of an answer is kept.
+    """
+
+    engine: InferenceEngine
+    prompts: Sequence[list[int]]
+    params: Mapping[str, Any]
+    rules: Rules
+    forced: bool
+    one_call: bool
+
+    @property
+    def n(self) -> int:
+        return int(self.params["n"])
+
+    @property
+    def rows(self) -> int:
+        return len(self.prompts) * self.n
+
+    def prompt_ids(self, row: int) -> list[int]:
+        return self.prompts[row // self.n]
+
+    async def answer(self) -> GenerationOutput:
+        """Answer all rows in one call; cancelling it aborts them in the engine."""
+        prompts = [{"prompt_token_ids": LaterTurn(ids)} for ids in self.prompts]
+        with quiet.no_warnings("n: "):  # the client may want equal rows
+            return await self.engine.agenerate(prompts, **cast(GenerateParams, self.params))
+
+    def streams(self) -> list[AsyncGenerator[StreamChunk, None]]:
+        """Return one stream per row; each is sent when its first chunk is read."""
+        streams: list[Any] = []
+        for row in range(self.rows):
+            index, sample = divmod(row, self.n)
+            prompt = {"prompt_token_ids": LaterTurn(self.prompts[index])}
+            seed = sample_seed(prompt_seed(self.params["seed"], index), sample)
+            own = {"n": 1, "seed": seed, "max_tokens": self.params["max_tokens"][index]}
+            params = cast(GenerateParams, {**self.params, **own})
+            streams.append(self.engine.astream(prompt, **params))
+        return streams
+
+
+def is_chat(form: Form) -> bool:
+    return bool(form) and isinstance(form[0], Mapping)
+
+
+def later_turns(forms: Sequence[Form], template: Template | None = None) -> Sequence[Form]:
+    """Mark conversations that have an answer or a tool's result: `prompt_length` bounds first turns
+    only."""
+
+    def is_later(form: Any) -> bool:
+        return is_chat(form) and any(each["role"] in ("assistant", "tool") for each in form)
+
+    return [LaterTurn(form) if is_later(form) else form for form in forms]
+
+
+def rendered_call(
+    engine: InferenceEngine,
+    prompts: object,
+    keywords: Mapping[str, Any],
+    tool_choice: str | NamedTool | None,
+    *,
+    parallel: bool | None = None,
+    place: Place = later_turns,
+) -> RenderedCall:
+    """Prepare a call. keywords: `generate`'s, and `add_generation_prompt`; tools are schemas.
+    tool_choice: "none" shows the tools, and finds no calls. parallel: whether an answer may have
+    several calls; None: one that is forced has not. place: marks later turns, and may put ids in
+    the place of messages. Raises as `generate` does."""
+    params = {"n": 1, "seed": None, **keywords, "progress": False}
+    for name in ("n", "seed", "max_tokens"):
+        if params.get(name) is not None:
+            params[name] = checked(name, params[name])
+    rules = shown_rules(engine, params)
+    template = cast(Template, rules.template)
+    most, side = params.pop("max_tokens", None), params.pop("truncate_prompt", None)
+    ids = _tokenized(engine, place(normalize(prompts), template), template, most, side)
+    if forced := forces(tool_choice):
+        several = parallel is True and tool_choice == "required"
+        params["json_schema"] = call_schema(tool_choice, rules.tools, params, several=several)
+    elif tool_choice == "none":
+        rules = dataclasses.replace(rules, tools={})
+    else:
+        check_strict(rules.tools)
+    default, total = engine.config.rollout.response_length, engine.model.limits.total
+    params["max_tokens"] = [most or min(default, total - len(prompt)) for prompt in ids]
+    return RenderedCall(engine, ids, params | {"tools": []}, rules, forced, parallel is False)
+
+
+def shown_rules(engine: InferenceEngine, params: dict[str, Any]) -> Rules:
+    """Return the rules with the call's tools; takes the keywords of its template out of
+    `params`."""
+    kwargs = checked("chat_template_kwargs", params.pop("chat_template_kwargs", {}))
+    if not params.pop("add_generation_prompt", True):
+        kwargs = {**kwargs, "add_generation_prompt": False}
+    tools = shown_tools(params.pop("tools", []))
+    rules = rules_for(tools, kwargs, engine.config, engine.model)
+    if rules.template is None:
+        raise ConfigError.of("tool_choice", "the server takes and gives text; set tokenizer_path")
+    return rules
+
+
+def _tokenized(
+    engine: InferenceEngine,
+    forms: Sequence[Form],
+    template: Template,
+    max_tokens: int | None,
+    side: Side | None,
+) -> list[list[int]]:
+    """Return the ids of the prompts, which leave room for `max_tokens`."""
+    limits = engine.model.limits
+    if max_tokens is None and (side or limits.truncate):  # a prompt that is cut leaves this room
+        max_tokens = min(engine.config.rollout.response_length, limits.total - limits.prompt)
+    most = [max_tokens or 1] * len(forms)
+    return [prompt.token_ids for prompt in tokenize(forms, template, limits, most, side)]

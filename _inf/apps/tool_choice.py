@@ -1,0 +1,133 @@
+"""OpenAI's `tool_choice` and `strict`: the grammar that makes an answer a call of a tool, the calls
+in an answer that it made, and which calls of a free answer count."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from _inf.apps.openai_format import NamedTool
+from _inf.errors import ConfigError, shown
+from _inf.request.keywords import checked
+from _inf.tools.definition import strict_fault
+from _inf.types import Tool, ToolCall
+
+# The beginning of a forced call, and what there is of its arguments.
+_BEGUN = re.compile(r'\{\s*"name":\s*("(?:[^"\\]|\\.)*"),\s*"arguments":\s*(.*)', re.DOTALL)
+
+
+def forces(choice: str | NamedTool | None) -> bool:
+    return choice not in (None, "auto", "none")
+
+
+def takes(tools: Mapping[str, Tool], call: ToolCall) -> bool:
+    """Whether a call in an answer is of one of the tools, with arguments as its schema says if that
+    is `strict`."""
+    tool = tools.get(call.name)
+    if tool is None or not _is_strict(tool):
+        return tool is not None
+    return call.error is None and strict_fault(tool, call.arguments) is None
+
+
+def _is_strict(tool: Tool) -> bool:
+    return tool.schema["function"].get("strict") is True
+
+
+def check_strict(tools: Mapping[str, Tool]) -> None:
+    """Refuse strict tools with schemas that answers cannot be held to."""
+    for index, tool in enumerate(tools.values()):
+        if _is_strict(tool):
+            where = f"tools[{index}].function.parameters"
+            parameters = _parameters(tool, where)
+            if '"patternProperties"' in json.dumps(parameters):
+                said = "a strict tool cannot have patternProperties; leave out strict"
+                raise ConfigError.of(where, said)
+
+
+def _parameters(tool: Tool, where: str) -> dict[str, Any]:
+    """The schema of the tool's arguments, which a grammar can enforce. `strict` may stand in it by
+    mistake: a grammar always is."""
+    parameters = {"type": "object", **tool.parameters}
+    if isinstance(parameters.get("strict"), bool):
+        del parameters["strict"]
+    try:
+        checked("json_schema", parameters)
+    except ConfigError as failure:
+        said = str(failure).removeprefix("json_schema")
+        raise ConfigError(f"{where}{said}", key=where) from None
+    return parameters
+
+
+def call_schema(
+    choice: str | NamedTool | None,
+    tools: Mapping[str, Tool],
+    keywords: Mapping[str, Any],
+    *,
+    several: bool,
+) -> dict[str, Any]:
+    """Return the schema of `{"name": ..., "arguments": {...}}` for the tools that may be called;
+    several: of a list of them."""
+    for name in ("json_schema", "regex"):
+        if name in keywords:
+            said = f"an answer can follow one grammar only; remove {name}"
+            raise ConfigError.of("tool_choice", said)
+    named = choice.function.name if isinstance(choice, NamedTool) else None
+    if named is not None and named not in tools:
+        raise ConfigError.of("tool_choice", f"there is no tool {shown(named)} in tools")
+    if not tools:
+        raise ConfigError.of("tool_choice", "it needs tools")
+    definitions: dict[str, Any] = {}
+    calls = []
+    for index, tool in enumerate(tools.values()):
+        if named not in (None, tool.name):
+            continue
+        parameters = _parameters(tool, f"tools[{index}].function.parameters")
+        for key, value in parameters.pop("$defs", {}).items():
+            if definitions.setdefault(key, value) != value:
+                said = f"two tools define #/$defs/{key} differently"
+                raise ConfigError.of("tool_choice", said)
+        calls.append(
+            {
+                "type": "object",
+                "properties": {"name": {"const": tool.name}, "arguments": parameters},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+        )
+    schema: dict[str, Any] = calls[0] if len(calls) == 1 else {"anyOf": calls}
+    if several:
+        schema = {"type": "array", "items": schema, "minItems": 1}
+    return {**schema, **({"$defs": definitions} if definitions else {})}
+
+
+def forced_calls(text: str) -> list[ToolCall]:
+    """The calls of a whole answer that a grammar made; none if a limit or a stop string cut it."""
+    try:
+        value = json.loads(text)
+        calls = value if isinstance(value, list) else [value]
+        texts = [json.dumps(call, ensure_ascii=False) for call in calls]
+        return [
+            ToolCall(call["name"], call["arguments"], raw, 0, len(raw))
+            for call, raw in zip(calls, texts, strict=True)
+        ]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return []
+
+
+def cut_calls(text: str) -> list[ToolCall]:
+    """The calls of an answer that a grammar made and a limit or a stop string cut, as OpenAI's
+    server gives them: the last one's arguments are as far as they came."""
+    calls: list[ToolCall] = []
+    start, decoder = text.find("{"), json.JSONDecoder()
+    while start >= 0:
+        try:
+            call, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError):
+            begun = _BEGUN.match(text, start)
+            last = begun and ToolCall(json.loads(begun[1]), {}, begun[2], start, len(text), "cut")
+            return [*calls, last] if last else calls
+        calls.append(ToolCall(call["name"], call["arguments"], text[start:end], start, end))
+        start = text.find("{", end)
+    return calls
