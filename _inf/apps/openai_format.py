@@ -22,7 +22,6 @@ from pydantic_core import core_schema
 
 from _inf.errors import ConfigError, did_you_mean, shown
 from _inf.request.keywords import KEYWORDS
-from _inf.response.output import GenerationOutput
 from _inf.response.row import GenerationRow
 from _inf.response.streaming import StreamChunk
 from _inf.types import RequestOutput, Tokenizer, ToolCall
@@ -218,13 +217,6 @@ def _known_path(
     return path, [field.alias or name for name, field in form.model_fields.items()]
 
 
-def message(row: GenerationRow) -> dict[str, Any]:
-    """Return a row's message, with the tool calls that the caller must run."""
-    calls = row.tool_calls or []
-    content = row.messages[-1]["content"] if calls and row.messages else row.completion
-    return assistant(content, calls, [f"call_{index}" for index in range(len(calls))])
-
-
 def assistant(content: str, calls: Sequence[ToolCall], ids: Sequence[str]) -> dict[str, Any]:
     """Return the assistant's message; ids: of its calls."""
     if not calls:
@@ -242,21 +234,6 @@ def _arguments(call: ToolCall) -> str:
         return call.raw_text if call.error else json.dumps(call.arguments, allow_nan=False)
     except (ValueError, RecursionError):  # an infinite number, or nested too deeply to be written
         return call.raw_text
-
-
-def choices(
-    output: GenerationOutput, tokenizer: Tokenizer, *, likeliest: int | None
-) -> list[dict[str, Any]]:
-    """Return one choice per row; `likeliest` as in `ChatRequest`."""
-    return [
-        {
-            "index": index,
-            "message": message(row),
-            "finish_reason": row.finish_reason,
-            "logprobs": token_logprobs(row, tokenizer, likeliest),
-        }
-        for index, row in enumerate(output)
-    ]
 
 
 def token_logprobs(

@@ -11,7 +11,7 @@ from typing import Any
 from _inf.apps.openai_format import NamedTool
 from _inf.errors import ConfigError, shown
 from _inf.request.keywords import checked
-from _inf.tools.definition import strict_fault
+from _inf.tools.json_schemas import strict_fault
 from _inf.types import Tool, ToolCall
 
 # The beginning of a forced call, and what there is of its arguments.

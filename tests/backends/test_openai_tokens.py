@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from _inf.apps.openai_format import choices
+from _inf.apps.batch.lines import choices
 from _inf.backends.openai import SCORES, TOKEN_MODE, VLLM_MODE
 from _inf.errors import RequestFailure
 from inf import ConfigError, PromptError

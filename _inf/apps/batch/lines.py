@@ -17,9 +17,9 @@ from _inf.apps.openai_format import (
     Keywords,
     NamedTool,
     RequestBody,
-    choices,
-    message,
+    assistant,
     read,
+    token_logprobs,
     usage,
 )
 from _inf.apps.rollouts.sources import answer_fields
@@ -123,6 +123,28 @@ class OpenAILine(_Line):
         }
         response = {"status_code": 200, "request_id": f"req-{about.line}", "body": content}
         return {"id": f"batch-{about.line}", **about.copied, "response": response, "error": None}
+
+
+def message(row: GenerationRow) -> dict[str, Any]:
+    """Return a row's message, with the tool calls that the caller must run."""
+    calls = row.tool_calls or []
+    content = row.messages[-1]["content"] if calls and row.messages else row.completion
+    return assistant(content, calls, [f"call_{index}" for index in range(len(calls))])
+
+
+def choices(
+    output: GenerationOutput, tokenizer: Tokenizer, *, likeliest: int | None
+) -> list[dict[str, Any]]:
+    """Return one choice per row; `likeliest` as in `ChatRequest`."""
+    return [
+        {
+            "index": index,
+            "message": message(row),
+            "finish_reason": row.finish_reason,
+            "logprobs": token_logprobs(row, tokenizer, likeliest),
+        }
+        for index, row in enumerate(output)
+    ]
 
 
 def _about(row: GenerationRow) -> dict[str, Any]:

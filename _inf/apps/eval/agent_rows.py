@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.code_version import CodeVersion
@@ -12,7 +13,7 @@ from _inf.apps.eval.dataset import AGENT_NAME, Example
 from _inf.config import Config
 from _inf.conversation.agent_loops.loading import DEFAULT_KEY, KEYWORD
 from _inf.errors import ConfigError
-from _inf.request.keywords import GenerateParams, checked
+from _inf.request.keywords import GenerateParams
 from _inf.request.sampling import check_params
 
 if TYPE_CHECKING:
@@ -43,16 +44,12 @@ class AgentRows:
 
         Raises `ConfigError` with the keyword, the config key or the row.
         """
-        given = {name: params[name] for name in (KEYWORD, KWARGS) if params.get(name) is not None}
-        for name, value in given.items():
-            if isinstance(value, list | tuple):
-                instead = f"the column {AGENT_NAME}" if name == KEYWORD else "columns"
+        for name, instead in ((KEYWORD, f"the column {AGENT_NAME}"), (KWARGS, "columns")):
+            if isinstance(params.get(name), list | tuple):
                 raise ConfigError.of(
                     name, f"it is one for all rows here; for each row its own, give {instead}."
                 )
-        given = {name: checked(name, value) for name, value in given.items()}
-        key: str = KEYWORD
-        default = given.get(KEYWORD)
+        key, default, kwargs = KEYWORD, params.get(KEYWORD), params.get(KWARGS)
         if default is None and params.get("tools") is None:  # as `resolve` does
             key, default = DEFAULT_KEY, config.rollout.agent.default
         asked = {} if default is None else {key: default}
@@ -60,14 +57,16 @@ class AgentRows:
             own = each.agent_name
             if own is not None and own not in asked.values():
                 asked[f"row {each.number}: {AGENT_NAME}"] = own
-        if KWARGS in given and not asked:
+        if kwargs is not None and not asked:
             raise ConfigError.of(
                 KWARGS, f"no agent loop runs; set {KEYWORD}, or give the rows {AGENT_NAME}."
             )
         if asked:
-            _check_keywords(params, config, next(iter(asked)))
+            named, loop = next(iter(asked.items()))
+            with _about_row("" if named == key else named):
+                check_params({**params, KEYWORD: loop}, config.rollout)
         names, versions = loop_versions(config, asked)
-        found = cls(default, names.get(key), given.get(KWARGS, {}), versions)
+        found = cls(default, names.get(key), kwargs or {}, versions)
         found._check_columns(examples)
         return found
 
@@ -89,11 +88,8 @@ class AgentRows:
         if named is None:
             return
         asked = {**params, KEYWORD: named.agent_name}
-        try:
+        with _about_row(f"row {named.number}: {AGENT_NAME}"):
             engine.generate([], **cast(GenerateParams, asked))
-        except ConfigError as failure:
-            said = f"row {named.number}: {AGENT_NAME}: {failure}"
-            raise ConfigError(said, key=failure.key) from None
 
     def of_row(self, example: Example) -> Any:
         """Return the loop of a row, as it was asked for; None: none."""
@@ -110,11 +106,12 @@ class AgentRows:
         return {**named, KWARGS: dict(self.kwargs)} if self.kwargs else named
 
 
-def _check_keywords(params: Mapping[str, Any], config: Config, key: str) -> None:
-    """Refuse keywords that no row with a loop can have, of which `key` asks for the first."""
+@contextlib.contextmanager
+def _about_row(place: str) -> Iterator[None]:
+    """Begin errors with the place that asks for the loop, unless it is a keyword or a key."""
     try:
-        check_params({**params, KEYWORD: "any"}, config.rollout)
+        yield
     except ConfigError as failure:
-        if key in (KEYWORD, DEFAULT_KEY):
+        if not place:
             raise
-        raise ConfigError(f"{key}: {failure}", key=failure.key) from None
+        raise ConfigError(f"{place}: {failure}", key=failure.key) from None

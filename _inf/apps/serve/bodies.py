@@ -131,8 +131,6 @@ class ServedKeywords(Keywords):
 
     def keywords(self) -> dict[str, Any]:
         given = super().keywords()
-        if given.get("top_k") == 0:
-            given["top_k"] = -1
         if self.structured_outputs is not None:
             given |= self.structured_outputs.keywords()
         if self.scored is not None:

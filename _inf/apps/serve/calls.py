@@ -51,7 +51,9 @@ def served_call(
     *,
     parallel: bool | None = None,
 ) -> ServedCall:
-    """Prepare a request, as `rendered_call` does."""
+    """Prepare a request, as `rendered_call` does. A `top_k` of 0 is all tokens, as -1 is."""
+    if keywords.get("top_k") == 0:
+        keywords = {**keywords, "top_k": -1}
     kwargs = keywords.get("chat_template_kwargs", {})
     if EFFORT in kwargs and EFFORT not in str(engine.tokenizer.chat_template):
         raise UnknownKeyError.of(EFFORT, "the model's chat template does not read it; leave it out")

@@ -68,10 +68,14 @@ class Responses(Generic[BodyT]):
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
         parts = [self._whole(*each) for each in zip(self.choices, rows, strict=True)]
-        return self._text(self.name, parts, usage=self._usage())
+        return self._text(self.name, parts, usage=self._usage(), **self._of_prompt(rows[0]))
 
     def _whole(self, choice: Choice, row: GenerationRow) -> JSON:
-        return {**self._part(choice, whole_chunk(row)), **self._prompt_logprobs(choice, row)}
+        return self._part(choice, whole_chunk(row))
+
+    def _of_prompt(self, row: GenerationRow) -> JSON:
+        """What a response says of its one prompt, besides its choices."""
+        return self._prompt_logprobs(self.choices[0], row)
 
     def first_events(self) -> list[str]:
         return []
@@ -157,14 +161,13 @@ class ChatResponses(Responses[ChatBody]):
     form = ChatBody
     prefix, name, event_name = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def whole(self, rows: Sequence[GenerationRow]) -> str:
-        parts = []
-        for choice, row in zip(self.choices, rows, strict=True):
-            part = self._part(choice, whole_chunk(row))
-            del part["delta"]
-            parts.append({**part, "message": choice.message})
-        more = {**self._prompt_ids(), **self._prompt_logprobs(self.choices[0], rows[0])}
-        return self._text(self.name, parts, usage=self._usage(), **more)
+    def _whole(self, choice: Choice, row: GenerationRow) -> JSON:
+        part = super()._whole(choice, row)
+        del part["delta"]
+        return {**part, "message": choice.message}
+
+    def _of_prompt(self, row: GenerationRow) -> JSON:
+        return {**self._prompt_ids(), **super()._of_prompt(row)}
 
     def _prompt_ids(self) -> JSON:
         asked = self.body.return_token_ids
@@ -199,17 +202,23 @@ class CompletionResponses(Responses[CompletionBody]):
     form = CompletionBody
     prefix, name, event_name = "cmpl", "text_completion", "text_completion"
 
+    def _of_prompt(self, row: GenerationRow) -> JSON:
+        return {}  # its choices have several
+
     def _whole(self, choice: Choice, row: GenerationRow) -> JSON:
         if not self.body.echo:
-            return super()._whole(choice, row)
+            return self._scored_part(choice, row)
         prompt, text = _scored(self.call.prompt_ids(choice.index), row), self._prompt_text(choice)
         # A tokenizer's BOS is in the ids of a text, and not in the text.
         shown = text.startswith(token_text(prompt[0][0], self._tokenizer))
         scored = self._old_form(choice, prompt, specials=shown)
-        part = super()._whole(choice, row)
+        part = self._scored_part(choice, row)
         if scored is not None and part["logprobs"] is not None:
             part["logprobs"] = {name: scored[name] + part["logprobs"][name] for name in scored}
         return {**part, "text": text + part["text"]}
+
+    def _scored_part(self, choice: Choice, row: GenerationRow) -> JSON:
+        return {**super()._whole(choice, row), **self._prompt_logprobs(choice, row)}
 
     def first_events(self) -> list[str]:
         """The echoed prompts; a stream does not give their log probs."""

@@ -34,23 +34,10 @@ class _Sampling(RequestBody):
     names: ClassVar[Mapping[str, str]]
     n: Choices | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> _Sampling:
-        for name, value in self._given().items():
-            keyword = KEYWORDS[self.names[name]]
-            if not keyword.of_tokens and not (name == "top_k" and value == 0):
-                keyword.check(name, value)
-        return self
-
-    def _given(self) -> dict[str, Any]:
-        return {name: value for name, value in self if name in self.names and value is not None}
-
     def keywords(self) -> dict[str, Any]:
         """Return `generate`'s keywords."""
-        given = {self.names[name]: value for name, value in self._given().items()}
-        if given.get("top_k") == 0:
-            given["top_k"] = -1
-        return given | ({} if self.n is None else {"n": self.n})
+        names = {**self.names, "n": "n"}
+        return {names[name]: value for name, value in self if name in names and value is not None}
 
 
 def _with_names(form: type[FormT]) -> type[FormT]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from _inf.apps.openai_format import token_text
 from _inf.apps.serve.calls import ServedCall
-from _inf.apps.serve.choice import Choice, whole_chunk
+from _inf.apps.serve.choice import Choice
 from _inf.apps.serve.responses import JSON, Responses, list_text, response_text
 from _inf.apps.serve.token_bodies import SglangBody, TokensBody
 from _inf.response.row import GenerationRow
@@ -27,12 +27,6 @@ class TokensResponses(Responses[TokensBody]):
     def _text(self, name: str, choices: Sequence[JSON], **more: Any) -> str:
         about = {"request_id": self.body.request_id or self._about["id"]}
         return response_text(about, choices, more)
-
-    def whole(self, rows: Sequence[GenerationRow]) -> str:
-        pairs = zip(self.choices, rows, strict=True)
-        parts = [self._part(choice, whole_chunk(row)) for choice, row in pairs]
-        scored = self._prompt_logprobs(self.choices[0], rows[0])
-        return self._text("", parts, usage=self._usage(), **scored)
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         choice.add(chunk)
@@ -52,8 +46,7 @@ class SglangResponses(Responses[SglangBody]):
         self._single = not body.is_batch and call.n == 1
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
-        pairs = zip(self.choices, rows, strict=True)
-        parts = [self._part(choice, whole_chunk(row)) for choice, row in pairs]
+        parts = [self._whole(*pair) for pair in zip(self.choices, rows, strict=True)]
         return json.dumps(parts[0], allow_nan=False) if self._single else list_text(parts)
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:

@@ -22,10 +22,18 @@ from inf import ConfigError, InferenceEngine
 from tests.support.serve_clients import client
 
 ASK = [{"role": "user", "content": "Hi"}]
-CHAT, COMPLETION = "/chat/completions", "/completions"
+CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+TOKENS, SGLANGS = "/inference/v1/generate", "/generate"
 WIDE = {"type": "object", "unevaluatedProperties": False}  # no grammar enforces it
 WIDE_TOOL = {"type": "function", "function": {"name": "f", "parameters": WIDE}}
 TOOL, OTHER_TOOL = ({"type": "function", "function": {"name": name}} for name in "fg")
+# The routes that answer, their bodies, and a right one of each.
+FORMS: list[tuple[str, Any, dict[str, Any]]] = [
+    (CHAT, ChatBody, {"messages": ASK, "max_tokens": 2}),
+    (COMPLETION, CompletionBody, {"prompt": "Hi", "max_tokens": 2}),
+    (TOKENS, TokensBody, {"token_ids": [5], "sampling_params": {"max_tokens": 2}}),
+    (SGLANGS, SglangBody, {"input_ids": [5]}),
+]
 
 
 def of_schema(schema: Any) -> dict[str, Any]:
@@ -34,7 +42,7 @@ def of_schema(schema: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def http(tiny_server: InferenceServer) -> httpx.Client:
-    return httpx.Client(base_url=tiny_server.base_url, timeout=60)
+    return httpx.Client(base_url=tiny_server.base_url.removesuffix("/v1"), timeout=60)
 
 
 def error(response: httpx.Response) -> dict[str, Any]:
@@ -45,82 +53,121 @@ def error(response: httpx.Response) -> dict[str, Any]:
 
 # What is wrong with the value of a keyword is in tests/request; here, that its name comes through,
 # and what only a body can have.
-@pytest.mark.parametrize(
-    ("route", "fields", "param"),
-    [
-        (CHAT, {"tempersture": 1}, "tempersture"),
-        (CHAT, {"temperature": "1"}, "temperature"),
-        (CHAT, {"n": 129}, "n"),
-        (CHAT, {"max_tokens": 5, "max_completion_tokens": 5}, "max_completion_tokens"),
-        (CHAT, {"messages": []}, "messages"),
-        (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages"),
-        (CHAT, {"tools": [{"type": "function"}]}, "tools"),
-        (CHAT, {"tool_choice": "required"}, "tool_choice"),
-        (CHAT, {"tool_choice": TOOL, "tools": [OTHER_TOOL]}, "tool_choice"),
-        (CHAT, {"response_format": {"type": "xml"}}, "response_format"),
-        (CHAT, {"stream_options": {"include_usage": True}}, "stream_options"),
-        (CHAT, {"stream": True, "prompt_logprobs": 0}, "prompt_logprobs"),
-        (CHAT, {"top_logprobs": 2}, "top_logprobs"),
-        (CHAT, {"logit_bias": {"999999": 1}}, "logit_bias"),
-        (CHAT, {"stream": True, "seed": -1}, "seed"),
-        (CHAT, {"chat_template_kwargs": {"chat_template": "Hi"}}, "chat_template_kwargs"),
-        (COMPLETION, {"prompt": []}, "prompt"),
-        (COMPLETION, {"prompt": [[99999]]}, "prompt"),
-        (COMPLETION, {"prompt": [1, "a"]}, "prompt"),
-        (COMPLETION, {"prompt": ["a"] * 9, "n": 128}, "n"),
-        (
-            COMPLETION,
-            {"prompt": [[5] * 500] * 8, "n": 128, "prompt_logprobs": 128},
-            "prompt_logprobs",
-        ),
-        (COMPLETION, {"tools": [TOOL]}, "tools"),
-        (COMPLETION, {"echo": 1}, "echo"),
-        (COMPLETION, {"logprobs": 21}, "logprobs"),
-        (COMPLETION, {"best_of": 2}, "best_of"),
-        (CHAT, {"max_tokens": 12000}, "max_tokens"),
-        (CHAT, {"max_tokens": None, "max_completion_tokens": 12000}, "max_completion_tokens"),
-        (COMPLETION, {"max_tokens": 12000, "stream": True}, "max_tokens"),
-        (CHAT, {"response_format": of_schema({"minimum": "a"})}, "response_format"),
-        (CHAT, {"response_format": of_schema({"x": 1}), "stream": True}, "response_format"),
-        (CHAT, {"structured_outputs": {"json": {"minimum": "a"}}}, "structured_outputs"),
-        (COMPLETION, {"structured_outputs": {"regex": "("}}, "structured_outputs"),
-        (CHAT, {"json_schema": {"minimum": "a"}}, "json_schema"),
-        (CHAT, {"tools": [WIDE_TOOL], "tool_choice": "required"}, "tools"),
-        (CHAT, {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools"),
-    ],
-)
-def test_wrong_field_is_named_in_a_400(
-    route: str, fields: dict[str, Any], param: str, http: httpx.Client
-) -> None:
-    body = {"messages": ASK} if route == CHAT else {"prompt": "Hi"}
-    response = http.post(route, json=body | {"max_tokens": 2} | fields)
+UNKNOWN = [  # a route, fields of a body, the key that is named, and the hint
+    (CHAT, {"tempersture": 1}, "tempersture", "temperature"),
+    (CHAT, {"verbosity": "low"}, "verbosity", None),
+    (CHAT, {"stream": True, "stream_options": {"include_usag": True}},
+     "stream_options.include_usag", "include_usage"),
+    (COMPLETION, {"structured_outputs": {"jsn": "{}"}}, "structured_outputs.jsn", "json"),
+    (COMPLETION, {"suffix": "x"}, "suffix", None),
+    (TOKENS, {"sampling_params": {"best_off": 1}}, "sampling_params.best_off", None),
+    (TOKENS, {"features": {}}, "features", None),
+    (SGLANGS, {"sampling_params": {"ebnf": "a"}}, "sampling_params.ebnf", None),
+]  # fmt: skip
+WRONG = [  # a route, fields of a body, the field that is named, and words of the message
+    (CHAT, {"temperature": "1"}, "temperature", ""),
+    (CHAT, {"n": 129}, "n", ""),
+    (CHAT, {"max_tokens": 5, "max_completion_tokens": 5}, "max_completion_tokens", ""),
+    (CHAT, {"messages": []}, "messages", ""),
+    (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages", ""),
+    (CHAT, {"tools": [{"type": "function"}]}, "tools", ""),
+    (CHAT, {"tool_choice": "required"}, "tool_choice", ""),
+    (CHAT, {"tool_choice": TOOL, "tools": [OTHER_TOOL]}, "tool_choice", ""),
+    (CHAT, {"response_format": {"type": "xml"}}, "response_format", ""),
+    (CHAT, {"stream_options": {"include_usage": True}}, "stream_options", ""),
+    (CHAT, {"stream": True, "prompt_logprobs": 0}, "prompt_logprobs", ""),
+    (CHAT, {"top_logprobs": 2}, "top_logprobs", ""),
+    (CHAT, {"logit_bias": {"999999": 1}}, "logit_bias", ""),
+    (CHAT, {"stream": True, "seed": -1}, "seed", ""),
+    (CHAT, {"chat_template_kwargs": {"chat_template": "Hi"}}, "chat_template_kwargs", ""),
+    (CHAT, {"best_of": 2}, "best_of", ""),
+    (CHAT, {"cache_salt": ""}, "cache_salt", ""),
+    (CHAT, {"max_tokens": 12000}, "max_tokens", ""),
+    (CHAT, {"max_tokens": None, "max_completion_tokens": 12000}, "max_completion_tokens", ""),
+    (CHAT, {"response_format": of_schema({"minimum": "a"})}, "response_format", ""),
+    (CHAT, {"response_format": of_schema({"x": 1}), "stream": True}, "response_format", ""),
+    (CHAT, {"structured_outputs": {"json": {"minimum": "a"}}}, "structured_outputs", ""),
+    (CHAT, {"json_schema": {"minimum": "a"}}, "json_schema", ""),
+    (CHAT, {"tools": [WIDE_TOOL], "tool_choice": "required"}, "tools", ""),
+    (CHAT, {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools", ""),
+    (COMPLETION, {"prompt": []}, "prompt", ""),
+    (COMPLETION, {"prompt": [[99999]]}, "prompt", ""),
+    (COMPLETION, {"prompt": [1, "a"]}, "prompt", ""),
+    (COMPLETION, {"prompt": ["a"] * 9, "n": 128}, "n", ""),
+    (COMPLETION, {"prompt": [[5] * 500] * 8, "n": 128, "prompt_logprobs": 128}, "prompt_logprobs",
+     ""),
+    (COMPLETION, {"prompt_logprobs": 129}, "prompt_logprobs", ""),
+    (COMPLETION, {"tools": [TOOL]}, "tools", ""),
+    (COMPLETION, {"parallel_tool_calls": False}, "parallel_tool_calls", ""),
+    (COMPLETION, {"reasoning_effort": "low"}, "reasoning_effort", ""),
+    (COMPLETION, {"echo": 1}, "echo", ""),
+    (COMPLETION, {"stream": True, "echo": True, "logprobs": 0}, "echo", ""),
+    (COMPLETION, {"logprobs": 21}, "logprobs", ""),
+    (COMPLETION, {"best_of": 2}, "best_of", ""),
+    (COMPLETION, {"top_k": -2}, "top_k", ""),
+    (COMPLETION, {"max_tokens": 12000, "stream": True}, "max_tokens", ""),
+    (COMPLETION, {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+     "stream_options", ""),
+    (COMPLETION, {"stream": True, "stream_options": {"include_obfuscation": True}},
+     "stream_options", ""),
+    (COMPLETION, {"structured_outputs": {"regex": "("}}, "structured_outputs", ""),
+    (COMPLETION, {"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", ""),
+    (COMPLETION, {"structured_outputs": {}}, "structured_outputs", ""),
+    (COMPLETION, {"structured_outputs": {"choice": []}}, "structured_outputs", ""),
+    (COMPLETION, {"structured_outputs": {"regex": "a"}, "regex": "a"}, "structured_outputs", ""),
+    (COMPLETION, {"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}},
+     "structured_outputs", ""),
+    (TOKENS, {"sampling_params": {"max_tokens": 0}}, "sampling_params", "max_tokens: 0"),
+    (TOKENS, {"token_ids": [99999]}, "token_ids", "vocabulary"),
+    (TOKENS, {"token_ids": [5] * 513}, "token_ids", "513 tokens"),
+    (TOKENS, {"stream_options": {}}, "stream_options", "stream"),
+    (SGLANGS, {"text": "Hi"}, "input_ids", "either input_ids or text"),
+    (SGLANGS, {"sampling_params": {"max_new_tokens": 0}}, "sampling_params",
+     "sampling_params.max_new_tokens: 0"),
+    (SGLANGS, {"sampling_params": {"max_new_tokens": 12000}}, "sampling_params",
+     "max_tokens=12000"),
+    (SGLANGS, {"sampling_params": {"json_schema": '{"minimum": "a"}'}}, "sampling_params",
+     "sampling_params.json_schema.minimum"),
+    (SGLANGS, {"sampling_params": {"logit_bias": {"999999": 1}}}, "sampling_params",
+     "sampling_params.logit_bias: 999999"),
+    (SGLANGS, {"input_ids": [[1], [99999]]}, "input_ids", "prompt 1"),
+    (SGLANGS, {"logprob_start_len": 0}, "logprob_start_len", "0"),
+]  # fmt: skip
+
+
+def refused(http: httpx.Client, route: str, fields: dict[str, Any]) -> dict[str, Any]:
+    [given] = [given for path, _, given in FORMS if path == route]
+    response = http.post(route, json=given | fields)
     found = error(response)
     assert (response.status_code, found["type"]) == (400, "invalid_request_error")
-    assert found["param"] == param and found["message"]
-    assert not found["message"].startswith("json_schema") or param == "json_schema"
+    return found
 
 
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"max_new_tokens": 12000}, "max_tokens=12000"),
-        ({"json_schema": '{"minimum": "a"}'}, "sampling_params.json_schema.minimum"),
-        ({"logit_bias": {"999999": 1}}, "sampling_params.logit_bias: 999999"),
-    ],
-)
-def test_wrong_field_of_sglangs_route_is_named(
-    fields: dict[str, Any], says: str, http: httpx.Client
+@pytest.mark.parametrize(("route", "fields", "key", "hint"), UNKNOWN)
+def test_unknown_key_is_named_with_its_path(
+    route: str, fields: dict[str, Any], key: str, hint: str | None, http: httpx.Client
 ) -> None:
-    url = str(http.base_url).removesuffix("/").removesuffix("/v1") + "/generate"
-    response = http.post(url, json={"input_ids": [5], "sampling_params": fields})
-    assert (response.status_code, error(response)["param"]) == (400, "sampling_params")
-    assert says in error(response)["message"]
+    found = refused(http, route, fields)
+    assert (found["param"], found["code"]) == (key, "unknown_parameter")
+    assert found["message"].startswith(f"{key}: unknown")
+    assert (f"did you mean {hint!r}" in found["message"]) == (hint is not None)
+
+
+@pytest.mark.parametrize(("route", "fields", "param", "says"), WRONG)
+def test_wrong_field_is_named_in_a_400(
+    route: str, fields: dict[str, Any], param: str, says: str, http: httpx.Client
+) -> None:
+    found = refused(http, route, fields)
+    assert found["param"] == param and found["message"] and says in found["message"]
+    assert found["code"] in (None, "context_length_exceeded")
+    assert not found["message"].startswith("json_schema") or param == "json_schema"
 
 
 def test_wrong_model_route_or_method_has_openais_error_body(http: httpx.Client) -> None:
     for response in (
         http.post(CHAT, json={"messages": ASK, "model": "gpt-5"}),
-        http.get("/models/gpt-5"),
+        http.post(TOKENS, json={"token_ids": [5], "sampling_params": {}, "model": "gpt-5"}),
+        http.get("/v1/models/gpt-5"),
     ):
         assert response.status_code == 404
         assert (error(response)["param"], error(response)["code"]) == ("model", "model_not_found")
@@ -165,12 +212,6 @@ FIELDS = "messages temperature top_p top_k n max_tokens seed stop stop_token_ids
 FIELDS += "response_format tools tool_choice stream stream_options logprobs prompt model echo "
 FIELDS += "structured_outputs prompt_logprobs best_of parallel_tool_calls reasoning_effort "
 FIELDS += "return_tokens_as_token_ids token_ids input_ids sampling_params return_logprob rid"
-FORMS: list[tuple[str, Any, dict[str, Any]]] = [
-    (CHAT, ChatBody, {"messages": ASK, "max_tokens": 1}),
-    (COMPLETION, CompletionBody, {"prompt": "Hi", "max_tokens": 1}),
-    ("/inference/v1/generate", TokensBody, {"token_ids": [5], "sampling_params": {}}),
-    ("/generate", SglangBody, {"input_ids": [5]}),
-]
 
 
 @st.composite
@@ -201,9 +242,7 @@ def test_bad_bodies_are_refused_and_then_requests_are_answered(
     @given(case=bad_bodies())
     def refuses(case: tuple[str, bytes]) -> None:
         route, body = case
-        root = str(http.base_url).rstrip("/")
-        url = root + route if route in (CHAT, COMPLETION) else root.removesuffix("/v1") + route
-        response = http.post(url, content=body)
+        response = http.post(route, content=body)
         assert 400 <= response.status_code < 500, (response.status_code, response.text)
         assert error(response)["message"]
 
@@ -290,10 +329,10 @@ def test_page_of_another_site_may_not_send_requests(
 def test_no_other_origin_may_read_and_no_other_name_of_this_machine_ask(
     http: httpx.Client,
 ) -> None:
-    response = http.get("/models", headers={"Origin": "https://evil.example"})
+    response = http.get("/v1/models", headers={"Origin": "https://evil.example"})
     assert not [name for name in response.headers if name.startswith("access-control")]
-    assert http.get("/models", headers={"Host": "evil.example"}).status_code == 400
-    assert http.get("/models", headers={"Host": "localhost:8000"}).status_code == 200
+    assert http.get("/v1/models", headers={"Host": "evil.example"}).status_code == 400
+    assert http.get("/v1/models", headers={"Host": "localhost:8000"}).status_code == 200
 
 
 @pytest.mark.parametrize(("stream", "method"), [(False, "whole"), (True, "events")])

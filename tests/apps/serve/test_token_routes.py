@@ -186,35 +186,3 @@ def test_sessions_record_prompts_of_ids(route: str, tiny_server: InferenceServer
     assert trace.prompt_token_ids + trace.token_ids == ids[:-1]
     assert trace.response_mask == [1] * 6 + [0] + [1] * 6
     httpx.delete(root).raise_for_status()
-
-
-@pytest.mark.parametrize(
-    ("route", "fields", "param", "said"),
-    [
-        (TOKENS, {"sampling_params": {"best_off": 1}}, "sampling_params.best_off", "unknown"),
-        (TOKENS, {"sampling_params": {"max_tokens": 0}}, "sampling_params", "max_tokens: 0"),
-        (TOKENS, {"token_ids": [99999]}, "token_ids", "vocabulary"),
-        (TOKENS, {"token_ids": [5] * 513}, "token_ids", "513 tokens"),
-        (TOKENS, {"features": {}}, "features", "unknown"),
-        (TOKENS, {"stream_options": {}}, "stream_options", "stream"),
-        (TOKENS, {"model": "gpt-5"}, "model", "only"),
-        ("/generate", {"text": "Hi"}, "input_ids", "either input_ids or text"),
-        ("/generate", {"sampling_params": {"ebnf": "a"}}, "sampling_params.ebnf", "unknown"),
-        (
-            "/generate",
-            {"sampling_params": {"max_new_tokens": 0}},
-            "sampling_params",
-            "sampling_params.max_new_tokens: 0",
-        ),
-        ("/generate", {"input_ids": [[1], [99999]]}, "input_ids", "prompt 1"),
-        ("/generate", {"logprob_start_len": 0}, "logprob_start_len", "0"),
-    ],
-)
-def test_wrong_field_is_named_in_a_refusal(
-    route: str, fields: dict[str, Any], param: str, said: str, http: httpx.Client
-) -> None:
-    body = (of_tokens() if route == TOKENS else of_sglang()) | fields
-    response = http.post(route, json=body)
-    found = response.json()["error"]
-    assert response.status_code in (400, 404), response.text
-    assert found["param"] == param and said in found["message"]
