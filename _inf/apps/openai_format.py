@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
@@ -81,18 +81,22 @@ class NamedTool(RequestBody):
     function: _Name
 
 
-def _with_keywords(model: type[FormT]) -> type[FormT]:
-    """Add the keywords of `generate` that a request may have, except those that `model` declares
-    itself."""
-    fields: dict[str, Any] = {
-        name: (keyword.kind | None, None)
-        for name, keyword in KEYWORDS.items()
-        if keyword.in_body and keyword.kind is not None and name not in model.model_fields
-    }
-    return create_model(model.__name__, __base__=model, __module__=model.__module__, **fields)
+def with_keywords(names: Mapping[str, str]) -> Callable[[type[FormT]], type[FormT]]:
+    """Add the keywords of `generate` that these fields of a request give, except those that the
+    class declares itself."""
+
+    def added(form: type[FormT]) -> type[FormT]:
+        fields: dict[str, Any] = {
+            field: (KEYWORDS[name].kind | None, None)
+            for field, name in names.items()
+            if field not in form.model_fields
+        }
+        return create_model(form.__name__, __base__=form, __module__=form.__module__, **fields)
+
+    return added
 
 
-@_with_keywords
+@with_keywords({name: name for name, row in KEYWORDS.items() if row.in_body and row.kind})
 class Keywords(RequestBody):
     """The sampling keys of a request: OpenAI's, and `generate`'s, which are also the names that
     SGLang's and vLLM's servers accept."""

@@ -82,14 +82,11 @@ def is_chat(form: Form) -> bool:
     return bool(form) and isinstance(form[0], Mapping)
 
 
-def later_turns(forms: Sequence[Form], template: Template | None = None) -> Sequence[Form]:
-    """Mark conversations that have an answer or a tool's result: `prompt_length` bounds first turns
+def _marked(form: Any) -> Form:
+    """Mark a conversation with an answer or a tool's result: `prompt_length` bounds first turns
     only."""
-
-    def is_later(form: Any) -> bool:
-        return is_chat(form) and any(each["role"] in ("assistant", "tool") for each in form)
-
-    return [LaterTurn(form) if is_later(form) else form for form in forms]
+    later = is_chat(form) and any(each["role"] in ("assistant", "tool") for each in form)
+    return LaterTurn(form) if later else cast(Form, form)
 
 
 def rendered_call(
@@ -99,12 +96,12 @@ def rendered_call(
     tool_choice: str | NamedTool | None,
     *,
     parallel: bool | None = None,
-    place: Place = later_turns,
+    place: Place | None = None,
 ) -> RenderedCall:
     """Prepare a call. keywords: `generate`'s, and `add_generation_prompt`; tools are schemas.
     tool_choice: "none" shows the tools, and finds no calls. parallel: whether an answer may have
-    several calls; None: one that is forced has not. place: marks later turns, and may put ids in
-    the place of messages. Raises as `generate` does."""
+    several calls; None: one that is forced has not. place: puts recorded ids in the place of
+    messages. Raises as `generate` does."""
     params = {"n": 1, "seed": None, **keywords, "progress": False}
     for name in ("n", "seed", "max_tokens"):
         if params.get(name) is not None:
@@ -112,7 +109,8 @@ def rendered_call(
     rules = shown_rules(engine, params)
     template = cast(Template, rules.template)
     most, side = params.pop("max_tokens", None), params.pop("truncate_prompt", None)
-    ids = _tokenized(engine, place(normalize(prompts), template), template, most, side)
+    forms = normalize(prompts) if place is None else place(normalize(prompts), template)
+    ids = _tokenized(engine, [*map(_marked, forms)], template, most, side)
     if forced := forces(tool_choice):
         several = parallel is True and tool_choice == "required"
         params["json_schema"] = call_schema(tool_choice, rules.tools, params, several=several)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import pkgutil
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -162,6 +163,12 @@ class Keyword:
     in_body: bool = True
 
 
+def _imported(function: str) -> Callable[[str, Any], Any]:
+    """Return a check that is imported for the first call that has the keyword: calls without it do
+    not need its libraries."""
+    return lambda _, value: pkgutil.resolve_name(function)(value)
+
+
 MORE = "more_sampling"  # the feature of parameters that OpenAI's API lacks
 Json: TypeAlias = dict[str, Any]
 _fraction = partial(values.number, most=1.0)
@@ -191,8 +198,10 @@ PER_PROMPT: Mapping[str, Keyword] = {
     ),
     "logit_bias": Keyword(values.logit_bias, dict[str, float], "", "logit_bias", of_tokens=True),
     "seed": Keyword(_seed, int, "", "seed"),
-    "json_schema": Keyword(values.json_schema, Json | str, "", "json_schema"),
-    "regex": Keyword(values.regex, str, "", "regex"),
+    "json_schema": Keyword(
+        _imported("_inf.request.grammar:json_schema_text"), Json | str, "", "json_schema"
+    ),
+    "regex": Keyword(_imported("_inf.request.grammar:regex_text"), str, "", "regex"),
     "tools_kwargs": Keyword(values.tools_kwargs),
     "interaction_kwargs": Keyword(values.mapping, feature="turn"),
     "max_tokens_per_turn": Keyword(values.count),
@@ -205,7 +214,7 @@ PER_PROMPT: Mapping[str, Keyword] = {
 PER_CALL: Mapping[str, Keyword] = {
     "n": Keyword(partial(values.count, most=MAX_SAMPLES), int),
     "num_beams": Keyword(values.count, int, "1: none", "beams", of_tokens=True, in_body=False),
-    "tools": Keyword(values.tools, list[Json], feature="turn"),
+    "tools": Keyword(_imported("_inf.tools.definition:as_tools"), list[Json], feature="turn"),
     "chat_template_kwargs": Keyword(values.template_kwargs, Json, "", "token_ids"),
     "truncate_prompt": Keyword(values.side, Side, "", "token_ids"),
     "skip_special_tokens": Keyword(values.flag, bool, "yes", "token_ids"),

@@ -1,19 +1,13 @@
-"""Checks of `generate`'s keywords, each of one value: plain Python values, or a `ConfigError`.
-
-Those of grammars and tools are imported when a call has one, because they cost more than a call.
-"""
+"""Checks of `generate`'s keywords, each of one value: plain Python values, or a `ConfigError`."""
 
 from __future__ import annotations
 
 import math
 import numbers
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from _inf.errors import ConfigError, did_you_mean, shown
-
-if TYPE_CHECKING:
-    from _inf.types import Tool
 
 MAX_INT32 = 2**31 - 1
 MAX_BIAS = 100.0  # OpenAI's bound
@@ -76,7 +70,7 @@ def text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigError.of(name, f"{shown(value)} is not a name; give it as text.")
     if any("\ud800" <= each <= "\udfff" for each in value):
-        raise ConfigError.of(name, f"{shown(value)} has half a character, which no file can hold.")
+        raise ConfigError.of(name, f"{shown(value)} has a lone surrogate: not valid UTF-8.")
     return value
 
 
@@ -178,24 +172,6 @@ def logit_bias(name: str, value: Any, *, vocabulary: int) -> dict[int, float]:
             raise ConfigError.of(name, f"the token {token} appears twice.")
         biases[token] = number(f"{name}[{token}]", bias, least=-MAX_BIAS, most=MAX_BIAS)
     return biases
-
-
-def json_schema(name: str, value: Any) -> str:
-    from _inf.request.grammar import json_schema_text
-
-    return json_schema_text(value)
-
-
-def regex(name: str, value: Any) -> str:
-    from _inf.request.grammar import regex_text
-
-    return regex_text(value)
-
-
-def tools(name: str, value: Any) -> list[Tool]:
-    from _inf.tools.definition import as_tools
-
-    return as_tools(value)
 
 
 def agent_loop(name: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from _inf.apps.openai_format import NamedTool, UnknownKeyError
-from _inf.apps.rendered_call import RenderedCall, is_chat, later_turns, rendered_call
+from _inf.apps.rendered_call import RenderedCall, is_chat, rendered_call
 from _inf.apps.serve.sessions import Start
 from _inf.errors import ConfigError
 from _inf.request.prompts import Form, LaterTurn
@@ -62,15 +62,15 @@ def served_call(
     context = hashlib.sha256(shown.encode()).hexdigest()
     starts: list[Start] = []
 
-    def place(forms: Sequence[Form], template: Template) -> Sequence[Form]:
-        if session is None:
-            return later_turns(forms)
+    def recorded(forms: Sequence[Form], template: Template) -> Sequence[Form]:
+        assert session is not None
         if not is_chat(forms[0]):
             return [_turn(form, engine.model.limits.prompt, session) for form in forms]
         messages = cast("list[Message]", forms[0])
         starts.append(start := session.chat(messages, context, template))
-        return later_turns(forms) if start.ids is None else [LaterTurn(start.ids)]
+        return forms if start.ids is None else [LaterTurn(start.ids)]
 
+    place = recorded if session else None
     call = rendered_call(engine, prompts, keywords, tool_choice, parallel=parallel, place=place)
     _check_size(call)
     if session is not None and not starts:

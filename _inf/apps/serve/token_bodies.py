@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
-from pydantic import create_model, model_validator
+from pydantic import model_validator
 
-from _inf.apps.openai_format import RequestBody
+from _inf.apps.openai_format import RequestBody, with_keywords
 from _inf.apps.serve.bodies import Choices, Likeliest, Scored, StreamOptions, StructuredOutputs
 from _inf.errors import ConfigError
-from _inf.request.keywords import KEYWORDS
 
 # Their names of `generate`'s keywords; those that do not begin with another one are the same.
 _SAME = (
@@ -24,8 +23,6 @@ VLLM |= {"seed": "seed"}
 SGLANG = {**{name: name for name in _SAME}, "max_new_tokens": "max_tokens"}
 SGLANG |= {"min_new_tokens": "min_tokens", "sampling_seed": "seed"}
 SGLANG |= {"json_schema": "json_schema", "regex": "regex"}
-
-FormT = TypeVar("FormT", bound="_Sampling")
 
 
 class _Sampling(RequestBody):
@@ -40,15 +37,7 @@ class _Sampling(RequestBody):
         return {names[name]: value for name, value in self if name in names and value is not None}
 
 
-def _with_names(form: type[FormT]) -> type[FormT]:
-    """Add the fields that `names` lists."""
-    fields: dict[str, Any] = {
-        theirs: (KEYWORDS[ours].kind | None, None) for theirs, ours in form.names.items()
-    }
-    return create_model(form.__name__, __base__=form, __module__=form.__module__, **fields)
-
-
-@_with_names
+@with_keywords(VLLM)
 class VllmSampling(_Sampling):
     names = VLLM
     logprobs: Likeliest | None = None
@@ -71,7 +60,7 @@ class VllmSampling(_Sampling):
         return given | (self.structured_outputs.keywords() if self.structured_outputs else {})
 
 
-@_with_names
+@with_keywords(SGLANG)
 class SglangSampling(_Sampling):
     names = SGLANG
     # Accepted only at the value without effect.
