@@ -115,8 +115,8 @@ class Keywords(RequestBody):
     def _refuse_contradictions(self) -> Keywords:
         given = self.model_fields_set
         if {"max_tokens", "max_completion_tokens"} <= given:
-            said = "max_tokens is set too; remove one of them"
-            raise ConfigError.of("max_completion_tokens", said)
+            reason = "max_tokens is set too; remove one of them"
+            raise ConfigError.of("max_completion_tokens", reason)
         if self.top_logprobs and not self.logprobs:
             raise ConfigError.of("top_logprobs", 'it needs "logprobs": true')
         if self._schema() is not None and "json_schema" in given:
@@ -164,7 +164,7 @@ class ChatRequest(Keywords):
 
     @property
     def likeliest(self) -> int | None:
-        """How many likely tokens to list beside each sampled one; None: no log probs."""
+        """How many of the likeliest tokens to list with each sampled one; None: no log probs."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
@@ -191,8 +191,8 @@ def read(form: type[FormT], value: object) -> FormT:
             hint = INSTEAD.get(word) or did_you_mean(word, known)
             raise UnknownKeyError.of(key, f"unknown{hint}")
         case "value_error":  # of a validator: a `ConfigError`
-            said, above = error["ctx"]["error"], f"{key}." if key else ""
-            raise ConfigError(f"{above}{said}", key=f"{above}{said.key}")
+            fault, above = error["ctx"]["error"], f"{key}." if key else ""
+            raise ConfigError(f"{above}{fault}", key=f"{above}{fault.key}")
         case "missing":
             reason = "it is missing"
         case "model_type":
@@ -214,7 +214,7 @@ def _known_path(
             break
         path.append(name)
         kinds = [fields[name].annotation, *get_args(fields[name].annotation)]
-        inner = [each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)]
+        inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
         if not inner:
             break
         form = inner[0]
@@ -256,7 +256,7 @@ def token_logprobs(
     tops = row.top_logprobs or [{} for _ in ids]
     content = []
     for token, logprob, top in zip(ids, logprobs, tops, strict=True):
-        named = [_token(*each, tokenizer, as_ids=as_ids) for each in list(top.items())[:likeliest]]
+        named = [_token(*pair, tokenizer, as_ids=as_ids) for pair in list(top.items())[:likeliest]]
         entry = _token(token, logprob, tokenizer, as_ids=as_ids)
         content.append({**entry, "top_logprobs": named})
     return {"content": content, "refusal": None}

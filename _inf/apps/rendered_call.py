@@ -72,8 +72,8 @@ class RenderedCall:
             index, sample = divmod(row, self.n)
             prompt = {"prompt_token_ids": LaterTurn(self.prompts[index])}
             seed = sample_seed(prompt_seed(self.params["seed"], index), sample)
-            own = {"n": 1, "seed": seed, "max_tokens": self.params["max_tokens"][index]}
-            params = cast(GenerateParams, {**self.params, **own})
+            of_row = {"n": 1, "seed": seed, "max_tokens": self.params["max_tokens"][index]}
+            params = cast(GenerateParams, {**self.params, **of_row})
             streams.append(self.engine.astream(prompt, **params))
         return streams
 
@@ -85,7 +85,7 @@ def is_chat(form: Form) -> bool:
 def _marked(form: Any) -> Form:
     """Mark a conversation with an answer or a tool's result: `prompt_length` bounds first turns
     only."""
-    later = is_chat(form) and any(each["role"] in ("assistant", "tool") for each in form)
+    later = is_chat(form) and any(message["role"] in ("assistant", "tool") for message in form)
     return LaterTurn(form) if later else cast(Form, form)
 
 

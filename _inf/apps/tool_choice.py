@@ -42,8 +42,8 @@ def check_strict(tools: Mapping[str, Tool]) -> None:
             where = f"tools[{index}].function.parameters"
             parameters = _parameters(tool, where)
             if '"patternProperties"' in json.dumps(parameters):
-                said = "a strict tool cannot have patternProperties; leave out strict"
-                raise ConfigError.of(where, said)
+                reason = "a strict tool cannot have patternProperties; leave out strict"
+                raise ConfigError.of(where, reason)
 
 
 def _parameters(tool: Tool, where: str) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def _parameters(tool: Tool, where: str) -> dict[str, Any]:
     try:
         checked("json_schema", parameters)
     except ConfigError as failure:
-        said = str(failure).removeprefix("json_schema")
-        raise ConfigError(f"{where}{said}", key=where) from None
+        reason = str(failure).removeprefix("json_schema")
+        raise ConfigError(f"{where}{reason}", key=where) from None
     return parameters
 
 
@@ -71,8 +71,8 @@ def call_schema(
     several: of a list of them."""
     for name in ("json_schema", "regex"):
         if name in keywords:
-            said = f"an answer can follow one grammar only; remove {name}"
-            raise ConfigError.of("tool_choice", said)
+            reason = f"an answer can follow one grammar only; remove {name}"
+            raise ConfigError.of("tool_choice", reason)
     named = choice.function.name if isinstance(choice, NamedTool) else None
     if named is not None and named not in tools:
         raise ConfigError.of("tool_choice", f"there is no tool {shown(named)} in tools")
@@ -86,8 +86,8 @@ def call_schema(
         parameters = _parameters(tool, f"tools[{index}].function.parameters")
         for key, value in parameters.pop("$defs", {}).items():
             if definitions.setdefault(key, value) != value:
-                said = f"two tools define #/$defs/{key} differently"
-                raise ConfigError.of("tool_choice", said)
+                reason = f"two tools define #/$defs/{key} differently"
+                raise ConfigError.of("tool_choice", reason)
         calls.append(
             {
                 "type": "object",

@@ -155,8 +155,8 @@ def _check_keywords(schema: dict[str, Any], path: str) -> None:
         _check_json_pattern(pattern, f"{path}.patternProperties.{pattern}")
     for kind, words in (("number", NUMERIC), ("string", OF_STRINGS)):
         if words[0] in schema:  # llguidance notices too late that nothing matches
-            own = {word: schema[word] for word in words if word in schema}
-            _check_grammar(path, "json_schema", {"type": kind, **own})
+            limits = {word: schema[word] for word in words if word in schema}
+            _check_grammar(path, "json_schema", {"type": kind, **limits})
     if schema.get("minProperties", 0) > len(schema.get("required", ())) + 1:
         raise ConfigError(
             f"{path}.minProperties: it cannot be enforced, because a name that is not declared may "
@@ -182,10 +182,10 @@ def _join_patterns_with_names(schemas: list[dict[str, Any]]) -> None:
         named = part.get("properties", {})
         patterns = part.get("patternProperties", {}) if named else {}
         try:
-            matchers = [(string_matcher(each), schema) for each, schema in patterns.items()]
-            for name, own in named.items():
+            matchers = [(string_matcher(pattern), schema) for pattern, schema in patterns.items()]
+            for name, declared in named.items():
                 if also := [schema for matcher, schema in matchers if is_found(matcher, name)]:
-                    named[name] = {"allOf": [own, *also]}
+                    named[name] = {"allOf": [declared, *also]}
         except PatternLimitError as limit:
             raise ConfigError(f"json_schema.patternProperties: llguidance: {limit}.") from None
 
@@ -194,7 +194,7 @@ def _check_pattern(pattern: str, where: str) -> None:
     """Refuse a regex that Python and Rust read differently, or with too large counts."""
     tokens = TOKEN.findall(pattern)
     outside = "".join(token if len(token) == 1 else "x" for token in tokens)
-    nested = any(NESTED_CLASS.search(re.sub(r"\\.", "x", each[1:])) for each in _classes(tokens))
+    nested = any(NESTED_CLASS.search(re.sub(r"\\.", "x", part[1:])) for part in _classes(tokens))
     if nested or POSSESSIVE_OR_VERBOSE.search(outside):
         raise ConfigError(
             f"{where}: {shown(pattern)} has a possessive repeat, the flag x, or [ && -- ~~ inside "
@@ -214,10 +214,10 @@ def _check_json_pattern(pattern: str, where: str) -> None:
     _check_pattern(pattern, where)
     tokens = TOKEN.findall(pattern)
     wrong = any(
-        re.match(each, "\n") and not (re.match(each, '"') and re.match(each, "\\"))
-        for each in _classes(tokens)
+        re.match(part, "\n") and not (re.match(part, '"') and re.match(part, "\\"))
+        for part in _classes(tokens)
     )
-    if wrong or any(ESCAPED_IN_JSON.match(each) for each in tokens):
+    if wrong or any(ESCAPED_IN_JSON.match(token) for token in tokens):
         raise ConfigError(
             f"{where}: {shown(pattern)} has a character that JSON escapes, or a class with all "
             "but a quote or a backslash, which cannot be enforced; list what classes allow."
@@ -225,7 +225,7 @@ def _check_json_pattern(pattern: str, where: str) -> None:
 
 
 def _classes(tokens: list[str]) -> list[str]:
-    return [each for each in tokens if len(each) > 1 and each[0] == "["]
+    return [token for token in tokens if len(token) > 1 and token[0] == "["]
 
 
 def _check_grammar(where: str, kind: str, source: Any) -> None:

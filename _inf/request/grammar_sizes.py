@@ -23,7 +23,7 @@ MAX_STEPS = 10_000  # of `multipleOf`: 999,999 take minutes
 MAX_REPEATS = 10_000
 MAX_PATTERNS = 200  # in `patternProperties`: llguidance compares each with each
 MAX_OPERATORS = 3_000  # of all patterns together: 13,000 take 18 s
-MAX_MATCHED = 10_000_000  # characters of names, each with each pattern beside it
+MAX_MATCHED = 10_000_000  # characters of names, each with each pattern of its object
 # A part of a regex: an escape, a class or a character. It never goes back, also where a class or an
 # escape is not closed: its time is linear.
 TOKEN = re.compile(r"\\.?|\[\^?\]?(?:\\.?|[^\]\\])*(?:\]|\Z)|.", re.DOTALL)
@@ -51,7 +51,8 @@ def check_values(schema: Any) -> None:
             required += len(items) if isinstance(items, list) else 0
             by_pattern = value.get("patternProperties")
             patterns += by_pattern if isinstance(by_pattern, dict) else ()
-            patterns += [each for each in (value.get("pattern"),) if isinstance(each, str)]
+            pattern = value.get("pattern")
+            patterns += [pattern] if isinstance(pattern, str) else []
             inner = list(value.values())
         elif isinstance(value, list):
             inner = value

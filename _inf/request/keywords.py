@@ -254,10 +254,10 @@ def names_keywords(method: Method) -> Method:
     """Add `GenerateParams`, which type checkers read, to the signature and the docstring, which
     help(), Jupyter and IPython read."""
     signature = inspect.signature(method)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    declared = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     keyword_only = inspect.Parameter.KEYWORD_ONLY
     named = [inspect.Parameter(name, keyword_only, default=None) for name in KEYWORDS]
     keywords = inspect.cleandoc(GenerateParams.__doc__ or "")
     method.__doc__ = f"{inspect.cleandoc(method.__doc__ or '')}\n\n{keywords}"
-    vars(method)["__signature__"] = signature.replace(parameters=[*own, *named])
+    vars(method)["__signature__"] = signature.replace(parameters=[*declared, *named])
     return method

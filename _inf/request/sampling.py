@@ -45,7 +45,7 @@ class Sampling:
 
     def asks(self, name: str) -> bool:
         """Whether a keyword has another value than the one that changes nothing."""
-        values = (vars(each).get(name) for each in (self, *self.params, *self.turns))
+        values = (vars(part).get(name) for part in (self, *self.params, *self.turns))
         return any(value is not None and value != NEUTRAL[name] for value in values)
 
     @property
@@ -112,16 +112,16 @@ def resolve(
     listed = _listed(given, prompts)
     vocabulary = model.limits.vocabulary
     shared = {n: checked(n, value, vocabulary) for n, value in given.items() if n not in listed}
-    each = prompts if listed else 0  # 0: all prompts have the same, which is checked once
+    differ = prompts if listed else 0  # 0: all prompts have the same, which is checked once
     default = {} if "tools" in given else {"agent_loop": config.agent.default}
     all_params, turns = [], []
-    for index in range(each or 1):
-        own = {name: values[index] for name, values in listed.items()} if each else {}
+    for index in range(differ or 1):
+        own = {name: values[index] for name, values in listed.items()} if differ else {}
         try:
             own = {n: checked(n, v, vocabulary) for n, v in own.items() if v is not None}
             all_params.append(_params(shared | own, config, model))
         except ConfigError as failure:
-            if not each:
+            if not differ:
                 raise
             raise ConfigError(f"{failure} (prompt {index})", key=failure.key, index=index) from None
         turns.append(TurnOptions(**_fields_of(TurnOptions, default | shared | own)))
@@ -131,7 +131,7 @@ def resolve(
             "num_beams", f"{beams} beams are fewer than the n={of_call['n']} rows of a prompt."
         )
     check_agent_loop(Sampling(params=all_params, turns=turns, **of_call).asks)
-    if not each:
+    if not differ:
         all_params, turns = all_params * prompts, turns * max(1, prompts)
     if "seed" in shared:
         all_params = [

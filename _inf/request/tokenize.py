@@ -25,19 +25,19 @@ def tokenize(
     template the server renders and tokenizes, and messages and text stay as they are.
 
     template: of all prompts, or a list of one each. max_tokens: of each answer, which must fit
-    beside its prompt. truncate: the call's own `truncate_prompt`.
+    after its prompt. truncate: the call's own `truncate_prompt`.
     """
     limits = replace(limits, truncate=truncate or limits.truncate)
     tokenized = []
     for index, prompt in enumerate(prompts):
         rendered_by = template[index] if isinstance(template, Sequence) else template
         most = None if max_tokens is None else max_tokens[index]
-        own = limits
+        own_limits = limits
         if isinstance(prompt, LaterTurn):
             room = max(1, limits.total - (most or 1))
-            own = replace(limits, prompt=room if limits.truncate else sys.maxsize)
+            own_limits = replace(limits, prompt=room if limits.truncate else sys.maxsize)
         with at_fault(index=index):
-            one = _tokenized(prompt, rendered_by, own, index)
+            one = _tokenized(prompt, rendered_by, own_limits, index)
             if most is not None:
                 left = limits.total - len(one.token_ids)
                 remedy = f"At most max_tokens={left} fits." if left > 0 else "Shorten the prompt."
@@ -109,7 +109,7 @@ def tokenize_responses(
 ) -> list[list[int]]:
     """Return the token ids of given responses, one per prompt; ids are checked, text encoded."""
     given = as_list(responses)
-    is_ids = isinstance(given, Sequence) and all(isinstance(each, Integral) for each in given)
+    is_ids = isinstance(given, Sequence) and all(isinstance(item, Integral) for item in given)
     if isinstance(given, str) or (given and is_ids):
         given = [given]
     if not isinstance(given, Sequence):
@@ -117,9 +117,9 @@ def tokenize_responses(
     if len(given) != prompts:
         raise PromptError(f"responses: {len(given)} for {prompts} prompts; give one per prompt.")
     ids = []
-    for index, each in enumerate(given):
+    for index, response in enumerate(given):
         with at_fault(index=index):
-            ids.append(_response(each, tokenizer, limits, index))
+            ids.append(_response(response, tokenizer, limits, index))
     return ids
 
 

@@ -69,7 +69,7 @@ def top_k(name: str, value: Any) -> int:
 def text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigError.of(name, f"{shown(value)} is not a name; give it as text.")
-    if any("\ud800" <= each <= "\udfff" for each in value):
+    if any("\ud800" <= char <= "\udfff" for char in value):
         raise ConfigError.of(name, f"{shown(value)} has a lone surrogate: not valid UTF-8.")
     return value
 
@@ -195,8 +195,8 @@ def factories(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         if not value:
             raise ConfigError.of(name, "{} has no factory.")
-        for key, each in mapping(name, value).items():
-            factories(f"{name}.{key}", each)
+        for key, factory in mapping(name, value).items():
+            factories(f"{name}.{key}", factory)
         return dict(value)
     if not callable(value):
         raise ConfigError.of(name, f"{shown(value)} cannot be called to make an environment.")

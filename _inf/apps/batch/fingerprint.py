@@ -84,9 +84,9 @@ def _remembered(path: Path) -> str:
     """`of_file`, kept in the cache folder until the file's size, times or inode are others."""
     status = _status(path)
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError, ConfigError):
-        known = json.loads(_note(path).read_bytes())
-        if known["status"] == status:
-            return str(known["digest"])
+        note = json.loads(_note(path).read_bytes())
+        if note["status"] == status:
+            return str(note["digest"])
     digest = of_file(path)
     with contextlib.suppress(OSError, ConfigError):  # a cache that cannot be written
         if status == _status(path):

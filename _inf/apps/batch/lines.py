@@ -86,10 +86,10 @@ class _OneAnswer(_Line, Keywords):
 class PromptLine(_OneAnswer):
     prompt: str
 
-    def row(self, about: Answering, output: GenerationOutput) -> dict[str, Any]:
+    def row(self, source: Answering, output: GenerationOutput) -> dict[str, Any]:
         [answer] = output
         calls = {name: value for name, value in message(answer).items() if name == "tool_calls"}
-        return {**about.value, "completion": answer.completion, **calls, **_about(answer)}
+        return {**source.value, "completion": answer.completion, **calls, **_metadata(answer)}
 
 
 class ConversationLine(_OneAnswer):
@@ -97,11 +97,11 @@ class ConversationLine(_OneAnswer):
     metadata: dict[str, Any] | None = None
     conversation_id: Any = None
 
-    def row(self, about: Answering, output: GenerationOutput) -> dict[str, Any]:
+    def row(self, source: Answering, output: GenerationOutput) -> dict[str, Any]:
         [answer] = output
         chat = answer.messages or [*self.messages, message(answer)]
-        told = {**(self.metadata or {}), **_about(answer)}
-        return {**about.value, "messages": chat, "metadata": told}
+        metadata = {**(self.metadata or {}), **_metadata(answer)}
+        return {**source.value, "messages": chat, "metadata": metadata}
 
 
 class OpenAILine(_Line):
@@ -110,19 +110,19 @@ class OpenAILine(_Line):
     url: Literal["/v1/chat/completions"] | None = None
     body: ChatRequest
 
-    def row(self, about: Answering, output: GenerationOutput) -> dict[str, Any]:
+    def row(self, source: Answering, output: GenerationOutput) -> dict[str, Any]:
         likeliest = self.body.likeliest
-        said = zip(choices(output, about.tokenizer, likeliest=likeliest), output, strict=True)
+        pairs = zip(choices(output, source.tokenizer, likeliest=likeliest), output, strict=True)
         content = {
-            "id": f"chatcmpl-{about.line}",
+            "id": f"chatcmpl-{source.line}",
             "object": "chat.completion",
             "created": int(time.time()),
-            "model": about.model,
-            "choices": [choice | _of_loop(row) for choice, row in said],
+            "model": source.model,
+            "choices": [choice | _of_loop(row) for choice, row in pairs],
             "usage": usage(output.rows, len(output)),
         }
-        response = {"status_code": 200, "request_id": f"req-{about.line}", "body": content}
-        return {"id": f"batch-{about.line}", **about.copied, "response": response, "error": None}
+        response = {"status_code": 200, "request_id": f"req-{source.line}", "body": content}
+        return {"id": f"batch-{source.line}", **source.copied, "response": response, "error": None}
 
 
 def message(row: GenerationRow) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def choices(
     ]
 
 
-def _about(row: GenerationRow) -> dict[str, Any]:
+def _metadata(row: GenerationRow) -> dict[str, Any]:
     return {"finish_reason": row.finish_reason, "usage": usage([row], 1), **_of_loop(row)}
 
 
@@ -155,16 +155,16 @@ def _of_loop(row: GenerationRow) -> dict[str, Any]:
     """What an agent loop says of its answer."""
     if row.transcript is None or row.transcript.agent_loop is None:
         return {}
-    known = row.to_dict()
-    return {name: known[name] for name in OF_LOOPS if name in known}
+    fields = row.to_dict()
+    return {name: fields[name] for name in OF_LOOPS if name in fields}
 
 
 def unsampled_ids(row: Mapping[str, Any]) -> int:
     """How many ids of an output row's agent loop have a mask that is not that of what was sampled,
     in any form."""
     body = (row.get("response") or {}).get("body") or {}
-    said = [row, row.get("metadata"), *(body.get("choices") or ())]
-    counts = [each.get("unsampled_ids") for each in said if isinstance(each, Mapping)]
+    parts = [row, row.get("metadata"), *(body.get("choices") or ())]
+    counts = [part.get("unsampled_ids") for part in parts if isinstance(part, Mapping)]
     return sum(count for count in counts if isinstance(count, int))
 
 
@@ -202,14 +202,14 @@ def parse(
         return BadLine(line, str(failure), copied)
 
 
-def _job(about: Answering, rollouts: bool) -> Job:
+def _job(source: Answering, rollouts: bool) -> Job:
     form: PromptLine | ConversationLine | OpenAILine
     keys: Keywords
-    value = about.value
+    value = source.value
     match [name for name in ("prompt", "messages", "body") if value.get(name) is not None]:
         case ["prompt"]:
             given = value["prompt"]
-            if isinstance(given, list) and any(isinstance(each, dict) for each in given):
+            if isinstance(given, list) and any(isinstance(item, dict) for item in given):
                 raise ConfigError.of("prompt", "it is a list of messages; name it 'messages'")
             form = keys = read(PromptLine, value)
             prompt: Any = form.prompt
@@ -219,9 +219,9 @@ def _job(about: Answering, rollouts: bool) -> Job:
         case ["body"]:
             form = read(OpenAILine, value)
             keys, prompt = form.body, form.body.messages
-            if keys.logprobs and about.model and about.tokenizer is None:
-                said = "the server takes and gives text; set tokenizer_path"
-                raise ConfigError.of("body.logprobs", said)
+            if keys.logprobs and source.model and source.tokenizer is None:
+                reason = "the server takes and gives text; set tokenizer_path"
+                raise ConfigError.of("body.logprobs", reason)
             if rollouts and keys.keywords().get("n", 1) != 1:
                 raise ConfigError.of("body.n", "with --rollouts a line has one answer")
         case forms:
@@ -230,23 +230,23 @@ def _job(about: Answering, rollouts: bool) -> Job:
                 f"it has {named}; the forms of a line are "
                 '{"prompt": ...}, {"messages": ...} and {"custom_id": ..., "body": ...}'
             )
-    row = partial(_rollout, about, prompt) if rollouts else partial(form.row, about)
+    row = partial(_rollout, source, prompt) if rollouts else partial(form.row, source)
     params = keys.keywords()
     plain = ("auto",) if params.get("tools") else ("auto", "none")
     choice = None if keys.tool_choice in plain else keys.tool_choice
-    return Job(about.line, prompt, row, params, about.copied, choice)
+    return Job(source.line, prompt, row, params, source.copied, choice)
 
 
-def _rollout(about: Answering, prompt: Any, output: GenerationOutput) -> dict[str, Any]:
+def _rollout(source: Answering, prompt: Any, output: GenerationOutput) -> dict[str, Any]:
     [answer] = output
-    name = about.copied.get("custom_id")
+    name = source.copied.get("custom_id")
     asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    said: dict[str, Any] = {"messages": [*asked, message(answer)]}
+    talk: dict[str, Any] = {"messages": [*asked, message(answer)]}
     if answer.transcript is not None and answer.transcript.agent_loop is not None:
-        said = {"prompt": asked}  # a loop does not say its turns
+        talk = {"prompt": asked}  # a loop does not say its turns
     return {
-        **about.copied,
-        "row_id": name if isinstance(name, str) else str(about.line),
-        **said,
-        **answer_fields(answer, about.tokenizer),
+        **source.copied,
+        "row_id": name if isinstance(name, str) else str(source.line),
+        **talk,
+        **answer_fields(answer, source.tokenizer),
     }

@@ -38,8 +38,8 @@ class OutputFile:
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as failure:
-            said = f"{path}: {failure.strerror}; name a file that can be written."
-            raise ConfigError(said) from None
+            reason = f"{path}: {failure.strerror}; name a file that can be written."
+            raise ConfigError(reason) from None
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -61,35 +61,36 @@ class OutputFile:
                 self.path.unlink(missing_ok=True)
             os.close(self._file)
 
-    def begin(self, about: Mapping[str, Any], restart: bool) -> None:
+    def begin(self, settings: Mapping[str, Any], restart: bool) -> None:
         """Resume with the existing rows, or begin a new file; refuse those of a run with another
-        `about`, which is what the answers depend on."""
-        about = json.loads(json.dumps(about))
+        `settings`, which is what the answers depend on."""
+        settings = json.loads(json.dumps(settings))
         if restart:
             os.ftruncate(self._file, 0)
         if os.fstat(self._file).st_size:
-            self._check(about)
+            self._check(settings)
             self._read()
             return
         try:
-            self.meta.write_text(json.dumps(about, indent=1) + "\n")
+            self.meta.write_text(json.dumps(settings, indent=1) + "\n")
         except OSError as failure:
             raise not_written(self.meta, failure) from failure
 
-    def _check(self, about: Mapping[str, Any]) -> None:
+    def _check(self, settings: Mapping[str, Any]) -> None:
         try:
-            known = dict(json.loads(self.meta.read_bytes()))
+            earlier = dict(json.loads(self.meta.read_bytes()))
         except (FileNotFoundError, TypeError, ValueError):
             raise ConfigError(
                 f"{self.path} holds rows, but {self.meta.name} is missing or unreadable; "
                 "name another file, or empty it with --restart."
             ) from None
         # What only one of the two runs has, such as an agent loop, explains other differences.
-        for name in sorted({**about, **known}, key=lambda name: name in about and name in known):
-            if about.get(name) != known.get(name):
+        both = settings.keys() & earlier.keys()
+        for name in sorted({**settings, **earlier}, key=both.__contains__):
+            if settings.get(name) != earlier.get(name):
                 raise ConfigError(
-                    f"{self.path} was begun with {name}={shown(known.get(name))}, and now it is "
-                    f"{name}={shown(about.get(name))}. Use the old value, name another file, or "
+                    f"{self.path} was begun with {name}={shown(earlier.get(name))}, and now it is "
+                    f"{name}={shown(settings.get(name))}. Use the old value, name another file, or "
                     "start again with --restart."
                 )
 

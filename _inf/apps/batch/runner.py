@@ -123,13 +123,13 @@ async def answer(
     if len(jobs) == 1:
         return [await answer_one(engine, jobs[0], params)]
     together = cast(list[Job], jobs)
-    params_of_each = [_own_params(job, params) for job in together]
-    own = dict(params_of_each[0])
-    if own.get("seed") is not None:
-        own["seed"] = [each["seed"] for each in params_of_each]
+    params_of_each = [_params_of(job, params) for job in together]
+    shared = dict(params_of_each[0])
+    if shared.get("seed") is not None:
+        shared["seed"] = [own["seed"] for own in params_of_each]
     with contextlib.suppress(GenerationTimeout, RequestFailure, *REFUSALS):
-        prompts, n = [job.prompt for job in together], own["n"]
-        output = await engine.agenerate(prompts, **cast(GenerateParams, own))
+        prompts, n = [job.prompt for job in together], shared["n"]
+        output = await engine.agenerate(prompts, **cast(GenerateParams, shared))
         return [_answered(job, output[i * n : i * n + n]) for i, job in enumerate(together)]
     return await asyncio.gather(*(answer_one(engine, job, params) for job in jobs))
 
@@ -140,7 +140,7 @@ async def answer_one(
     """Return a job's row and its tokens. Raises errors that would end every other job too."""
     if isinstance(job, BadLine):
         return error_row(job, "invalid_request", job.reason), 0
-    own = _own_params(job, params)
+    own = _params_of(job, params)
     try:
         if job.tool_choice is None:
             output = await engine.agenerate(job.prompt, **cast(GenerateParams, own))
@@ -158,7 +158,7 @@ async def answer_one(
     return _answered(job, output)
 
 
-def _own_params(job: Job, params: Mapping[str, Any]) -> dict[str, Any]:
+def _params_of(job: Job, params: Mapping[str, Any]) -> dict[str, Any]:
     own = {**params, "n": 1, **job.params, "progress": False}
     if "seed" not in job.params:
         own["seed"] = prompt_seed(params.get("seed"), job.line - 1)  # as in one call
@@ -170,12 +170,12 @@ def _answered(job: Job, output: GenerationOutput) -> Answer:
     for row in output:
         if row.finish_reason != "abort":
             continue
-        said = row.transcript or Transcript()
-        if said.agent_loop and said.error:
-            reason = f"agent loop {said.agent_loop}: {said.error}"
+        transcript = row.transcript or Transcript()
+        if transcript.agent_loop and transcript.error:
+            reason = f"agent loop {transcript.agent_loop}: {transcript.error}"
             return error_row(job, "agent_loop_error", reason), 0
-        why = f": {said.limit}" if said.limit else ""
-        return error_row(job, "aborted", said.error or f"{UNFINISHED}{why}."), 0
+        why = f": {transcript.limit}" if transcript.limit else ""
+        return error_row(job, "aborted", transcript.error or f"{UNFINISHED}{why}."), 0
     return job.row(output), sum(row.completion_tokens for row in output)
 
 

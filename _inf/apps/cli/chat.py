@@ -211,9 +211,9 @@ class Chat:
             self.params = params
         values = effective_params(self.params, self.engine.config.rollout)
         others = {name: value for name, value in values.items() if name not in self.params}
-        for said, each in (("set", self.params), ("by default", others)):
-            if each:
-                _note(f"{said}: {', '.join(f'{name}={value}' for name, value in each.items())}")
+        for title, group in (("set", self.params), ("by default", others)):
+            if group:
+                _note(f"{title}: {', '.join(f'{name}={value}' for name, value in group.items())}")
 
 
 def check_usable(params: Mapping[str, Any], *, as_json: bool, streams: bool) -> None:

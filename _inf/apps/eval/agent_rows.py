@@ -53,10 +53,10 @@ class AgentRows:
         if default is None and params.get("tools") is None:  # as `resolve` does
             key, default = DEFAULT_KEY, config.rollout.agent.default
         asked = {} if default is None else {key: default}
-        for each in examples:
-            own = each.agent_name
-            if own is not None and own not in asked.values():
-                asked[f"row {each.number}: {AGENT_NAME}"] = own
+        for example in examples:
+            loop = example.agent_name
+            if loop is not None and loop not in asked.values():
+                asked[f"row {example.number}: {AGENT_NAME}"] = loop
         if kwargs is not None and not asked:
             raise ConfigError.of(
                 KWARGS, f"no agent loop runs; set {KEYWORD}, or give the rows {AGENT_NAME}."
@@ -71,20 +71,21 @@ class AgentRows:
         return found
 
     def _check_columns(self, examples: Sequence[Example]) -> None:
-        for each in examples if self.kwargs else ():
-            if self.of_row(each) is not None and (both := self.kwargs.keys() & each.agent_kwargs):
+        for example in examples if self.kwargs else ():
+            both = self.kwargs.keys() & example.agent_kwargs
+            if both and self.of_row(example) is not None:
                 name = sorted(both)[0]
                 raise ConfigError.of(
                     f"{KWARGS}.{name}",
-                    f"row {each.number} has a column of that name; give it another name, or leave "
-                    "one of the two out.",
+                    f"row {example.number} has a column of that name; give it another name, or "
+                    "leave one of the two out.",
                 )
 
     def check_engine(
         self, engine: InferenceEngine, examples: Sequence[Example], params: Mapping[str, Any]
     ) -> None:
         """Refuse once, not per row, what this engine cannot do for rows with an `agent_name`."""
-        named = next((each for each in examples if each.agent_name is not None), None)
+        named = next((row for row in examples if row.agent_name is not None), None)
         if named is None:
             return
         asked = {**params, KEYWORD: named.agent_name}

@@ -35,14 +35,14 @@ def load_adapter(engine: InferenceEngine, root: Path, body: LoadBody) -> str:
     try:
         folder = (root / body.lora_path).resolve()
     except (OSError, ValueError, RuntimeError) as failure:  # a NUL; links in a circle
-        said = f"lora_path: {shown(body.lora_path)} is no folder: {error_text(failure)}."
-        raise RequestError(400, said, key="lora_path") from failure
+        reason = f"lora_path: {shown(body.lora_path)} is no folder: {error_text(failure)}."
+        raise RequestError(400, reason, key="lora_path") from failure
     if not folder.is_relative_to(root.resolve()):
-        said = f"{body.lora_path!r} is not below the server's adapter folder."
-        raise RequestError(400, f"lora_path: {said}", key="lora_path")
+        reason = f"{body.lora_path!r} is not below the server's adapter folder."
+        raise RequestError(400, f"lora_path: {reason}", key="lora_path")
     if body.lora_name in engine.adapters and not body.load_inplace:
-        said = f"{body.lora_name!r} is loaded already; replace it with load_inplace: true."
-        raise RequestError(400, f"lora_name: {said}", key="lora_name")
+        reason = f"{body.lora_name!r} is loaded already; replace it with load_inplace: true."
+        raise RequestError(400, f"lora_name: {reason}", key="lora_name")
     engine.load_adapter(body.lora_name, folder)
     return f"Success: LoRA adapter '{body.lora_name}' added successfully."
 

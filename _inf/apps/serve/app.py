@@ -74,35 +74,35 @@ class Service:
         # Between a look at the adapters and a load no other one is loaded by a request.
         self._changing = asyncio.Lock()
         self.model = engine.config.model_name
-        self._about = {"id": self.model, "created": int(time.time()), "object": "model"}
-        self._about |= {"root": self.model, "parent": None}  # vLLM's, as `max_model_len`
+        self._model_card = {"id": self.model, "created": int(time.time()), "object": "model"}
+        self._model_card |= {"root": self.model, "parent": None}  # vLLM's, as `max_model_len`
         limits = engine.model.limits
-        self._about |= {"owned_by": "inf", "max_model_len": limits.total}
+        self._model_card |= {"owned_by": "inf", "max_model_len": limits.total}
         # Ours: the limit of a first prompt, and that of an answer without `max_tokens`.
-        self._about |= {"prompt_length": limits.prompt}
-        self._about |= {"response_length": engine.config.rollout.response_length}
+        self._model_card |= {"prompt_length": limits.prompt}
+        self._model_card |= {"response_length": engine.config.rollout.response_length}
 
     # ─── /v1 ───
 
     async def models(self) -> Response:
         adapters = await asyncio.to_thread(lambda: self.engine.adapters)
-        known = [self._about, *map(self._about_adapter, adapters)]
-        return JSONResponse({"object": "list", "data": known})
+        models = [self._model_card, *map(self._adapter_card, adapters)]
+        return JSONResponse({"object": "list", "data": models})
 
     async def one_model(self, name: str) -> Response:
         adapter = await self._adapter(name)
-        return JSONResponse(self._about if adapter is None else self._about_adapter(adapter))
+        return JSONResponse(self._model_card if adapter is None else self._adapter_card(adapter))
 
-    def _about_adapter(self, name: str) -> dict[str, Any]:
-        return {**self._about, "id": name, "parent": self.model}
+    def _adapter_card(self, name: str) -> dict[str, Any]:
+        return {**self._model_card, "id": name, "parent": self.model}
 
     async def _adapter(self, name: str | None) -> str | None:
         """The adapter that a request names as its model; None: the model itself."""
         if name is None or name == self.model:
             return None
-        known = await asyncio.to_thread(lambda: self.engine.adapters)
-        if name not in known:
-            also = f", and its adapters {', '.join(known)}" if known else ""
+        adapters = await asyncio.to_thread(lambda: self.engine.adapters)
+        if name not in adapters:
+            also = f", and its adapters {', '.join(adapters)}" if adapters else ""
             message = f"model: there is only {self.model!r}{also}."
             raise RequestError(404, message, key="model", code="model_not_found")
         return name
@@ -212,8 +212,8 @@ class Service:
     async def health(self) -> Response:
         status = self.keeper.status
         code = 200 if status == "ok" else 503  # whether requests are answered now
-        about = {"status": status, "restarts": self.keeper.restarts}
-        return JSONResponse(about, code, HEADERS.get(code))
+        state = {"status": status, "restarts": self.keeper.restarts}
+        return JSONResponse(state, code, HEADERS.get(code))
 
     async def totals(self) -> Response:
         text = generate_latest(self.metrics.registry)
@@ -264,20 +264,20 @@ def _traces_json(traces: Sequence[Trace]) -> bytes:
 
 
 async def _refuse_route(routes: str, request: Request, failure: HTTPException) -> Response:
-    said = f"{request.method} {request.url.path}: {failure.detail}."
+    reason = f"{request.method} {request.url.path}: {failure.detail}."
     if failure.status_code == NOT_FOUND:
-        said += f" The routes are {routes}."
-    raise RequestError(failure.status_code, said, headers=failure.headers)
+        reason += f" The routes are {routes}."
+    raise RequestError(failure.status_code, reason, headers=failure.headers)
 
 
 def _named(routes: Sequence[BaseRoute]) -> str:
     """The routes in a sentence; those that sessions have too are named once."""
-    known = [route for route in routes if isinstance(route, APIRoute)]
-    also = {f"{SESSION}{route.path}" for route in known}
+    api = [route for route in routes if isinstance(route, APIRoute)]
+    of_sessions = {f"{SESSION}{route.path}" for route in api}
     return ", ".join(
         f"{'|'.join(sorted(route.methods or ()))} {route.path}"
-        for route in known
-        if route.path not in also and not route.path.endswith("/")
+        for route in api
+        if route.path not in of_sessions and not route.path.endswith("/")
     )
 
 
@@ -286,14 +286,14 @@ def _guard(api_key: str | None, own_names: Sequence[str]) -> Callable[[Request],
     browser sends its POST, if the body is called plain text, without asking first; the header
     `Origin` then says whose page it is."""
     expected = f"Bearer {api_key}".encode()
-    own = rf"https?://({'|'.join(map(re.escape, own_names))})(:\d+)?"
+    own_page = rf"https?://({'|'.join(map(re.escape, own_names))})(:\d+)?"
 
     async def check(request: Request) -> None:
         given, origin = request.headers.get("Authorization", ""), request.headers.get("Origin")
         if api_key is not None:
             if not hmac.compare_digest(given.encode(), expected):
                 raise RequestError(401, "The API key is missing or wrong.", code="invalid_api_key")
-        elif origin is not None and not re.fullmatch(own, origin):
+        elif origin is not None and not re.fullmatch(own_page, origin):
             raise RequestError(403, f"A page of {shown(origin)} may not send requests.")
 
     return check

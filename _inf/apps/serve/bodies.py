@@ -47,8 +47,8 @@ class StructuredOutputs(RequestBody):
     def _refuse_several(self) -> StructuredOutputs:
         given = [name.strip("_") for name, value in self if value is not None]
         if len(given) != 1:
-            said = f"{' and '.join(given)} are set" if given else "it is missing"
-            raise ConfigError.of(given[1] if given else "json", f"{said}; give one grammar")
+            reason = f"{' and '.join(given)} are set" if given else "it is missing"
+            raise ConfigError.of(given[1] if given else "json", f"{reason}; give one grammar")
         return self
 
     def keywords(self) -> dict[str, Any]:
@@ -91,12 +91,12 @@ class ServedKeywords(Keywords):
     @model_validator(mode="after")
     def _refuse_several_of_a_kind(self) -> ServedKeywords:
         if self.best_of not in (None, self.n or 1):
-            said = f"answers are not ranked, so it can only be n, which is {self.n or 1}"
-            raise ConfigError.of("best_of", said)
+            reason = f"answers are not ranked, so it can only be n, which is {self.n or 1}"
+            raise ConfigError.of("best_of", reason)
         also = {"json_schema", "regex"} & super().keywords().keys()
         if self.structured_outputs is not None and also:
-            said = f"{' and '.join(sorted(also & {'regex'}) or ['response_format'])} is set too"
-            raise ConfigError.of("structured_outputs", f"{said}; remove one of them")
+            reason = f"{' and '.join(sorted(also & {'regex'}) or ['response_format'])} is set too"
+            raise ConfigError.of("structured_outputs", f"{reason}; remove one of them")
         return self
 
     @field_validator("chat_template_kwargs", check_fields=False)
@@ -112,7 +112,7 @@ class ServedKeywords(Keywords):
 
     @property
     def scored(self) -> int | None:
-        """How many likely tokens to list beside each of the prompt's; None: no log probs."""
+        """How many of the likeliest tokens to list with each of the prompt's; None: none."""
         return self.prompt_logprobs
 
     @property
@@ -136,8 +136,8 @@ class ServedKeywords(Keywords):
         if self.scored is not None:
             given["prompt_logprobs"] = self.scored or True
         if self.reasoning_effort is not None:
-            own = given.get("chat_template_kwargs", {})
-            given["chat_template_kwargs"] = {"reasoning_effort": self.reasoning_effort, **own}
+            kwargs = given.get("chat_template_kwargs", {})
+            given["chat_template_kwargs"] = {"reasoning_effort": self.reasoning_effort, **kwargs}
         return given
 
 
@@ -202,13 +202,13 @@ class CompletionBody(ServedKeywords):
 
     @property
     def likeliest(self) -> int | None:
-        """How many likely tokens to list beside each sampled one; None: no log probs."""
+        """How many of the likeliest tokens to list with each sampled one; None: no log probs."""
         return self.logprobs
 
     @property
     def scored(self) -> int | None:
         asked = [self.prompt_logprobs, self.logprobs if self.echo else None]
-        return max((each for each in asked if each is not None), default=None)
+        return max((count for count in asked if count is not None), default=None)
 
     def keywords(self) -> dict[str, Any]:
         return super().keywords() | ({"logprobs": self.logprobs} if self.logprobs else {})
@@ -217,7 +217,9 @@ class CompletionBody(ServedKeywords):
         given: list[Any] = [self.prompt]
         if isinstance(self.prompt, list) and not isinstance(next(iter(self.prompt), 0), int):
             given = self.prompt
-        return [{"text" if isinstance(each, str) else "prompt_token_ids": each} for each in given]
+        return [
+            {"text" if isinstance(prompt, str) else "prompt_token_ids": prompt} for prompt in given
+        ]
 
 
 class RewardBody(RequestBody):

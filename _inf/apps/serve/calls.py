@@ -57,9 +57,6 @@ def served_call(
     kwargs = keywords.get("chat_template_kwargs", {})
     if EFFORT in kwargs and EFFORT not in str(engine.tokenizer.chat_template):
         raise UnknownKeyError.of(EFFORT, "the model's chat template does not read it; leave it out")
-    begins = keywords.get("add_generation_prompt", True)
-    shown = json.dumps([keywords.get("tools", []), kwargs, begins])
-    context = hashlib.sha256(shown.encode()).hexdigest()
     starts: list[Start] = []
 
     def recorded(forms: Sequence[Form], template: Template) -> Sequence[Form]:
@@ -67,6 +64,9 @@ def served_call(
         if not is_chat(forms[0]):
             return [_turn(form, engine.model.limits.prompt, session) for form in forms]
         messages = cast("list[Message]", forms[0])
+        begins = keywords.get("add_generation_prompt", True)
+        shown = json.dumps([keywords.get("tools", []), kwargs, begins])
+        context = hashlib.sha256(shown.encode()).hexdigest()
         starts.append(start := session.chat(messages, context, template))
         return forms if start.ids is None else [LaterTurn(start.ids)]
 
@@ -88,9 +88,9 @@ def _turn(form: Form, prompt_length: int, session: Session) -> Form:
 
 def _check_size(call: RenderedCall) -> None:
     if call.rows > MAX_ROWS:
-        said = f"{len(call.prompts)} prompts with {call.n} choices each are {call.rows} rows"
-        raise ConfigError.of("n", f"{said}; at most {MAX_ROWS} can be asked for at once")
+        reason = f"{len(call.prompts)} prompts with {call.n} choices each are {call.rows} rows"
+        raise ConfigError.of("n", f"{reason}; at most {MAX_ROWS} can be asked for at once")
     tokens = call.n * sum(map(len, call.prompts))
     if (scored := int(call.params.get("prompt_logprobs") or 0) * tokens) > MAX_SCORED:
-        said = f"{tokens} tokens of prompts have {scored} likeliest ones together"
-        raise ConfigError.of("prompt_logprobs", f"{said}; at most {MAX_SCORED} can be asked for")
+        reason = f"{tokens} tokens of prompts have {scored} likeliest ones together"
+        raise ConfigError.of("prompt_logprobs", f"{reason}; at most {MAX_SCORED} can be asked for")

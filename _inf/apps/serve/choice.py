@@ -95,8 +95,8 @@ class Choice:
 
     def _end(self, chunk: StreamChunk) -> str:
         """Take the last chunk; return the content of the message."""
-        about = chunk.metadata or {}
-        last = {name: about[name] for name in OF_OUTPUT if name in about}
+        metadata = chunk.metadata or {}
+        last = {name: metadata[name] for name in OF_OUTPUT if name in metadata}
         self.output = dataclasses.replace(self.output, finish_reason=chunk.finish_reason, **last)
         stop = self.output.matched_stop
         self.ended = stop in self.call.rules.model.eos_token_ids

@@ -30,8 +30,8 @@ async def read_bytes(request: Request) -> bytes:
             async for part in request.stream():
                 body += part
                 if len(body) > MAX_BODY_BYTES:
-                    said = f"body: it is above the limit of {MAX_BODY_BYTES} bytes."
-                    raise RequestError(413, said)
+                    reason = f"body: it is above the limit of {MAX_BODY_BYTES} bytes."
+                    raise RequestError(413, reason)
     except TimeoutError:
         raise RequestError(408, f"body: it did not arrive in {BODY_SECONDS:g} seconds.") from None
     except ClientDisconnect:
@@ -72,7 +72,7 @@ async def merged(
             async for item in stream:
                 items.put_nowait((index, item))
 
-    pumps = [asyncio.ensure_future(pump(*each)) for each in enumerate(streams)]
+    pumps = [asyncio.ensure_future(pump(*numbered)) for numbered in enumerate(streams)]
     all_of_them = asyncio.gather(*pumps)
     all_of_them.add_done_callback(lambda _: items.put_nowait(None))
     try:
@@ -80,8 +80,8 @@ async def merged(
             yield item
         await all_of_them
     finally:
-        for each in pumps:
-            each.cancel()
+        for running in pumps:
+            running.cancel()
         await asyncio.gather(all_of_them, *pumps, return_exceptions=True)
 
 

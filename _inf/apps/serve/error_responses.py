@@ -96,5 +96,5 @@ def error_of(failure: Exception, path: str) -> tuple[int, dict[str, Any]]:
 
 
 def headers_of(failure: Exception, status: int) -> Mapping[str, str] | None:
-    own = failure.headers if isinstance(failure, RequestError) else None
-    return own or HEADERS.get(status)
+    headers = failure.headers if isinstance(failure, RequestError) else None
+    return headers or HEADERS.get(status)

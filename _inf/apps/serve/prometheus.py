@@ -36,8 +36,8 @@ class Metrics:
         self.running = Gauge(
             "inf_http_requests_running", "Requests that are answered or wait for it", registry=None
         )
-        for each in (self.requests, self.running, self):
-            self.registry.register(each)
+        for collector in (self.requests, self.running, self):
+            self.registry.register(collector)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the engine's totals; called for each scrape."""

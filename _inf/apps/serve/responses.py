@@ -54,20 +54,21 @@ class Responses(Generic[BodyT]):
         self.choices = [Choice(call, row) for row in range(call.rows)]
         self._tokenizer = call.rules.model.tokenizer
         name = f"{self.prefix}-{uuid.uuid4().hex}"
-        self._about = {"id": name, "created": int(time.time()), "model": model}
+        self._head = {"id": name, "created": int(time.time()), "model": model}
         asked = body.stream_options
         self._usage_asked = bool(asked and asked.include_usage)
         self._usage_so_far = bool(asked and asked.continuous_usage_stats)
 
     def _text(self, name: str, choices: Sequence[JSON], **more: Any) -> str:
-        return response_text({**self._about, "object": name}, choices, more)
+        return response_text({**self._head, "object": name}, choices, more)
 
     def _event(self, *choices: JSON, **more: Any) -> str:
         usage = {"usage": self._running_usage()} if self._usage_asked else {}
         return self._text(self.event_name, choices, **(usage | more))
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
-        parts = [self._whole(*each) for each in zip(self.choices, rows, strict=True)]
+        pairs = zip(self.choices, rows, strict=True)
+        parts = [self._whole(choice, row) for choice, row in pairs]
         return self._text(self.name, parts, usage=self._usage(), **self._of_prompt(rows[0]))
 
     def _whole(self, choice: Choice, row: GenerationRow) -> JSON:
@@ -96,14 +97,14 @@ class Responses(Generic[BodyT]):
 
     def _named(self, choice: Choice, chunk: StreamChunk) -> JSON:
         """Which choice it is, why it ended, and the chunk's ids if they were asked for."""
-        about: JSON = {"index": choice.index, "finish_reason": choice.finish_reason}
+        fields: JSON = {"index": choice.index, "finish_reason": choice.finish_reason}
         if choice.finish_reason is not None:
-            about["stop_reason"] = choice.stop_reason
-            about["matched_stop"] = choice.output.matched_stop  # SGLang's name, also of an EOS
-            about["weight_version"] = choice.output.weight_version
+            fields["stop_reason"] = choice.stop_reason
+            fields["matched_stop"] = choice.output.matched_stop  # SGLang's name, also of an EOS
+            fields["weight_version"] = choice.output.weight_version
         if self.body.return_token_ids:
-            about["token_ids"] = chunk.token_ids
-        return about
+            fields["token_ids"] = chunk.token_ids
+        return fields
 
     def _content_logprobs(self, chunk: StreamChunk) -> JSON | None:
         """The log probs in the form of OpenAI's chats."""
@@ -131,15 +132,15 @@ class Responses(Generic[BodyT]):
         entries: list[JSON | None] = []
         for token, value, top in _scored(ids, row):
             named = {} if value is None else _likeliest(top, most, token, value)
-            about = {
-                str(each): {
+            entry = {
+                str(likely): {
                     "logprob": logprob,
                     "rank": rank if most else None,
-                    "decoded_token": token_text(each, self._tokenizer),
+                    "decoded_token": token_text(likely, self._tokenizer),
                 }
-                for rank, (each, logprob) in enumerate(named.items(), 1)
+                for rank, (likely, logprob) in enumerate(named.items(), 1)
             }
-            entries.append(about or None)
+            entries.append(entry or None)
         return {"prompt_logprobs": entries}
 
 
@@ -274,8 +275,8 @@ class CompletionResponses(Responses[CompletionBody]):
         for token, value, top in tokens:
             likely = {} if value is None else _likeliest(top, most, token, value)
             named: dict[str, float] = {}
-            for each, logprob in likely.items():
-                named.setdefault(self._name(each), logprob)
+            for likely_token, logprob in likely.items():
+                named.setdefault(self._name(likely_token), logprob)
             tops.append(None if value is None else named)
         return {
             "tokens": [self._name(token) for token, *_ in tokens],

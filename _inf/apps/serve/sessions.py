@@ -84,26 +84,26 @@ class Session:
         if len(self._traces) >= MAX_TRACES:
             raise RequestError(429, f"session: it has {MAX_TRACES} traces; delete it.")
         with self._lock:
-            return [(each, self._traces[each.trace]) for each in reversed(self._answers)]
+            return [(answer, self._traces[answer.trace]) for answer in reversed(self._answers)]
 
     # ─── A request begins ───
 
     def chat(self, messages: list[Message], context: str, template: Template) -> Start:
         """Find the answer that a conversation goes on from, and the ids of its prompt."""
-        known = [each for each in self._newest_first() if each[0].context == context]
+        recorded = [pair for pair in self._newest_first() if pair[0].context == context]
         found = [
             (answer, trace)
-            for answer, trace in known
+            for answer, trace in recorded
             if answer.messages < len(messages)
             and messages[: answer.messages] == trace.messages[: answer.messages]
         ]
         if found:
-            answer, trace = max(found, key=lambda each: each[0].messages)
+            answer, trace = max(found, key=lambda pair: pair[0].messages)
             # An exception of the template's code: it cannot show what follows.
             with contextlib.suppress(Exception):
                 ids = _ids_to(answer, trace) + _ids_after(answer, messages, template)
                 return Start(messages, context, ids, answer)
-        fork = _fork(messages, [trace for _, trace in known])
+        fork = _fork(messages, [trace for _, trace in recorded])
         return Start(messages, context, forked_from=fork)
 
     def completion(self, ids: list[int]) -> Start:
@@ -113,7 +113,7 @@ class Session:
             for answer, trace in self._newest_first()
             if not trace.messages and ids[: len(recorded := _ids_to(answer, trace))] == recorded
         ]
-        return Start(ids=ids, answer=max(found, key=lambda each: each[0])[1] if found else None)
+        return Start(ids=ids, answer=max(found, key=lambda pair: pair[0])[1] if found else None)
 
     # ─── A request ends ───
 
@@ -121,8 +121,8 @@ class Session:
         """Record an answer: at the end of its trace, or in a new one if that has gone on."""
         output = choice.output
         assert choice.finish_reason is not None
-        said: list[Any] = [*normalize([[choice.message]])[0]] if start.messages else []
-        messages, sampled = [*start.messages, *said], output.token_ids
+        answer: list[Any] = [*normalize([[choice.message]])[0]] if start.messages else []
+        messages, sampled = [*start.messages, *answer], output.token_ids
         with self._lock:
             trace = self._continued(start, prompt_ids)
             if trace.id in self._traces:
@@ -208,14 +208,14 @@ class Sessions:
     def of_request(self, name: str) -> Session:
         """Return the session of a request; a new one is not open before `open`."""
         if not SESSION_NAME.fullmatch(name):
-            said = "its name has letters, digits, . _ - only, at most 128"
-            raise ConfigError.of("session", said)
+            reason = "its name has letters, digits, . _ - only, at most 128"
+            raise ConfigError.of("session", reason)
         with self._lock:
             session = self._open.get(name) or self._new.get(name)
             if session is None:
                 oldest = self._clock() - SESSION_SECONDS
-                self._open = {n: each for n, each in self._open.items() if each.used >= oldest}
-            if sum(each.size for each in self._open.values()) >= MAX_BYTES:
+                self._open = {n: one for n, one in self._open.items() if one.used >= oldest}
+            if sum(one.size for one in self._open.values()) >= MAX_BYTES:
                 raise RequestError(429, f"The open sessions hold {MAX_BYTES} bytes; delete some.")
             if session is None:
                 if len(self._open) + len(self._new) >= MAX_SESSIONS:

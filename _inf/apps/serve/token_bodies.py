@@ -154,7 +154,7 @@ class SglangBody(_TokensIn):
     def prompts(self) -> list[Any]:
         given: Any = self.input_ids if self.text is None else self.text
         name = "prompt_token_ids" if self.text is None else "text"
-        return [{name: each} for each in (given if self.is_batch else [given])]
+        return [{name: prompt} for prompt in (given if self.is_batch else [given])]
 
     @property
     def likeliest(self) -> int | None:

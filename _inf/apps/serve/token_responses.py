@@ -25,8 +25,8 @@ class TokensResponses(Responses[TokensBody]):
     prefix, name, event_name = "generate-tokens", "", ""
 
     def _text(self, name: str, choices: Sequence[JSON], **more: Any) -> str:
-        about = {"request_id": self.body.request_id or self._about["id"]}
-        return response_text(about, choices, more)
+        head = {"request_id": self.body.request_id or self._head["id"]}
+        return response_text(head, choices, more)
 
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         choice.add(chunk)
@@ -46,7 +46,8 @@ class SglangResponses(Responses[SglangBody]):
         self._single = not body.is_batch and call.n == 1
 
     def whole(self, rows: Sequence[GenerationRow]) -> str:
-        parts = [self._whole(*pair) for pair in zip(self.choices, rows, strict=True)]
+        pairs = zip(self.choices, rows, strict=True)
+        parts = [self._whole(choice, row) for choice, row in pairs]
         return json.dumps(parts[0], allow_nan=False) if self._single else list_text(parts)
 
     def events(self, choice: Choice, chunk: StreamChunk) -> list[str]:
@@ -56,8 +57,8 @@ class SglangResponses(Responses[SglangBody]):
     def _part(self, choice: Choice, chunk: StreamChunk) -> JSON:
         choice.add(chunk)
         output, ids = choice.output, choice.output.token_ids
-        rid = self.body.rid or self._about["id"]
-        about: JSON = {
+        rid = self.body.rid or self._head["id"]
+        meta_info: JSON = {
             "id": rid if self._single else f"{rid}_{choice.index}",
             "finish_reason": _why(choice),
             "prompt_tokens": len(self.call.prompt_ids(choice.index)),
@@ -66,18 +67,18 @@ class SglangResponses(Responses[SglangBody]):
             "weight_version": str(output.weight_version),
         }
         if choice.finish_reason is not None:
-            about["e2e_latency"] = time.monotonic() - self._begun
+            meta_info["e2e_latency"] = time.monotonic() - self._begun
         if self.body.return_logprob:
-            about["input_token_logprobs"] = []
-            about["output_token_logprobs"] = [
-                self._entry(*each) for each in zip(ids, output.logprobs, strict=True)
+            meta_info["input_token_logprobs"] = []
+            meta_info["output_token_logprobs"] = [
+                self._entry(*pair) for pair in zip(ids, output.logprobs, strict=True)
             ]
             if most := self.body.top_logprobs_num:
-                about["output_top_logprobs"] = [
+                meta_info["output_top_logprobs"] = [
                     [self._entry(*item) for item in list(top.items())[:most]]
                     for top in choice.top_logprobs
                 ]
-        return {"text": choice.text, "output_ids": ids, "meta_info": about}
+        return {"text": choice.text, "output_ids": ids, "meta_info": meta_info}
 
     def _entry(self, token: int, logprob: float) -> list[Any]:
         asked = self.body.return_text_in_logprobs

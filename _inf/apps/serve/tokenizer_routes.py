@@ -78,12 +78,12 @@ def detokenized(engine: InferenceEngine, body: DetokenizeBody) -> dict[str, Any]
     vocabulary = engine.model.limits.vocabulary
     for index, token in enumerate(body.tokens):
         if not 0 <= token < vocabulary:
-            said = f"{token} is outside the model's vocabulary of {vocabulary} tokens"
-            raise ConfigError.of(f"tokens[{index}]", said)
+            reason = f"{token} is outside the model's vocabulary of {vocabulary} tokens"
+            raise ConfigError.of(f"tokens[{index}]", reason)
     return {"prompt": decoded_text(body.tokens, engine.tokenizer, skip_special_tokens=False)}
 
 
 def tokenizer_info(engine: InferenceEngine) -> dict[str, Any]:
     tokenizer = engine.tokenizer
-    about = {name: getattr(tokenizer, name, None) for name in SPECIAL}
-    return {"tokenizer_class": type(tokenizer).__name__, **about}
+    names = {name: getattr(tokenizer, name, None) for name in SPECIAL}
+    return {"tokenizer_class": type(tokenizer).__name__, **names}
