@@ -13,7 +13,6 @@ from _inf.errors import ConfigError, PromptError, ToolError, did_you_mean, shown
 from _inf.request.combinations import refuse
 from _inf.request.sampling import Sampling
 from _inf.request.template import Template
-from _inf.tools.definition import as_tools
 from _inf.types import (
     ModelInfo,
     Prompt,
@@ -119,7 +118,10 @@ def prompt_rules(
         names = None if turns.tools_kwargs is None else tuple(turns.tools_kwargs)
         if (key := (names, None if kind is None else id(kind))) not in made:
             tools = [rules.tools[name] for name in (rules.tools if names is None else names)]
-            tools = as_tools([*tools, *kind.tools]) if kind else tools
+            if kind is not None:
+                from _inf.tools.definition import as_tools
+
+                tools = as_tools([*tools, *kind.tools])
             own = _rules(tools, sampling, rules.config, rules.model)
             made[key] = dataclasses.replace(own, interactions=rules.interactions)
         listed.append(made[key])

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from _inf.config import Config
 from _inf.request.template import Template, escaped_json
 from _inf.response.decode import answer_text, decoded_text
-from _inf.tools.parsing import Parsed, parse, tool_instructions
 from _inf.types import ModelInfo, RequestOutput, Tool
+
+if TYPE_CHECKING:
+    from _inf.tools.parsing import Parsed
 
 DEFAULT_INTERACTION = "gsm8k"  # verl's default if `interaction_kwargs` has no name
 THOUGHT_ENDS = "</think>"
@@ -44,7 +46,7 @@ def rules_for(
     tools: Sequence[Tool], kwargs: Mapping[str, Any], config: Config, model: ModelInfo
 ) -> Rules:
     """Return the rules of a call with these tools. kwargs: `chat_template_kwargs`."""
-    template = None
+    template, instructions = None, ""
     if model.tokenizer is not None:
         shown = [
             dataclasses.replace(tool, schema=escaped_json(tool.schema, model.tokenizer))
@@ -52,11 +54,15 @@ def rules_for(
             else tool
             for tool in tools
         ]
+        if shown:
+            from _inf.tools.parsing import tool_instructions
+
+            instructions = tool_instructions(shown, config.rollout.multi_turn.format)
         template = Template(
             model.tokenizer,
             kwargs,
             schemas=[tool.schema for tool in shown],
-            instructions=tool_instructions(shown, config.rollout.multi_turn.format),
+            instructions=instructions,
             eos_token_ids=model.eos_token_ids,
         )
     return Rules({tool.name: tool for tool in tools}, template, config, model)
@@ -64,6 +70,8 @@ def rules_for(
 
 def answered_calls(answer: RequestOutput, rules: Rules) -> Parsed:
     """Parse the calls in `answer`; an answer that was cut by a limit has none."""
+    from _inf.tools.parsing import Parsed, parse
+
     tokenizer = rules.model.tokenizer
     if answer.text is not None:
         cut = answer.finish_reason == "length" or not rules.tools
