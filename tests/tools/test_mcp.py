@@ -191,7 +191,8 @@ def test_a_program_killed_in_the_middle_fails_that_call_and_is_started_again(
     known = {server.pid for server in servers_of(os.getpid())}
     assert second in known and first not in known
     os.kill(second, signal.SIGKILL)  # while no call runs: the next one does not notice
-    assert until(lambda: not psutil.pid_exists(second), SECONDS)
+    server: Any = tools["pid"].function.server  # type: ignore[union-attr]
+    assert until(lambda: server._session.lost and not psutil.pid_exists(second), SECONDS)
     assert result(tools["pid"]) != str(second)
 
 
